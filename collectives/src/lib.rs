@@ -1,0 +1,23 @@
+//! The pure middle of tbccl: what a collective is, and the programs that carry it out.
+//!
+//! A planner turns a [`Spec`] into a [`Schedule`]: a program that is data. The same object is printed,
+//! verified, segmented, and executed by the runtime over real links.
+//!
+//! Invariants: everything here is a function of its arguments. Every schedule that a planner returns is safe
+//! with zero credits, i.e. when no send completes before its receive has taken the data.
+//!
+//! This crate has no I/O, no clock, no environment, no threads and no unsafe code; it knows nothing of
+//! memory, links or processes.
+#![forbid(unsafe_code)]
+
+mod collective;
+mod dtype;
+mod names;
+mod op;
+pub mod schedule;
+
+pub use collective::Collective;
+pub use dtype::DType;
+pub use names::UnknownName;
+pub use op::{IllegalOp, ReduceOp};
+pub use schedule::Schedule;

@@ -1,0 +1,40 @@
+//! Names that people type: parsing with a suggestion when it fails.
+
+use thiserror::Error;
+
+/// A name that nothing has, with the nearest one that something has.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown {kind} `{given}`{}; known: {}", suggestion(nearest), known.join(", "))]
+pub struct UnknownName {
+    /// What was to be named, e.g. `element type`.
+    pub kind: &'static str,
+    /// What was given.
+    pub given: String,
+    /// The valid name that is most like it, when one is alike at all.
+    pub nearest: Option<&'static str>,
+    /// All valid names.
+    pub known: Vec<&'static str>,
+}
+
+fn suggestion(nearest: &Option<&'static str>) -> String {
+    nearest.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
+}
+
+impl UnknownName {
+    /// Builds the error for `given` among the valid names.
+    pub fn new(
+        kind: &'static str,
+        given: &str,
+        known: impl IntoIterator<Item = &'static str>,
+    ) -> UnknownName {
+        let known: Vec<&'static str> = known.into_iter().collect();
+        let lower = given.to_lowercase();
+        let nearest = known
+            .iter()
+            .map(|name| (strsim::jaro_winkler(&lower, name), *name))
+            .filter(|(likeness, _)| *likeness > 0.7)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, name)| name);
+        UnknownName { kind, given: given.to_owned(), nearest, known }
+    }
+}

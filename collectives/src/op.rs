@@ -1,0 +1,133 @@
+//! Reduction operations, and the one table that says which is legal for which element type.
+
+use crate::{DType, UnknownName, dtype::Kind};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+use thiserror::Error;
+
+/// How two elements become one. All are commutative; all but floating-point sums and products are associative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Addition; wraps on integers, is "or" on bool.
+    Sum,
+    /// Multiplication; wraps on integers, is "and" on bool.
+    Prod,
+    /// The smaller one; NaN wins, -0 is smaller than +0, complex compares lexicographically as NumPy does.
+    Min,
+    /// The larger one; NaN wins, +0 is larger than -0, complex compares lexicographically as NumPy does.
+    Max,
+    /// The sum divided by the number of ranks; on integers the (wrapping) sum's quotient is truncated toward zero.
+    Avg,
+    /// Bitwise and, on integers and bool.
+    #[serde(rename = "band")]
+    BitAnd,
+    /// Bitwise or, on integers and bool.
+    #[serde(rename = "bor")]
+    BitOr,
+    /// Bitwise exclusive or, on integers and bool.
+    #[serde(rename = "bxor")]
+    BitXor,
+}
+
+/// An operation that its element type does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{op} is not defined for {dtype}; it is for {}", legal_types(*.op))]
+pub struct IllegalOp {
+    /// The operation asked for.
+    pub op: ReduceOp,
+    /// The element type it was asked for.
+    pub dtype: DType,
+}
+
+fn legal_types(op: ReduceOp) -> String {
+    let types: Vec<_> = DType::ALL.into_iter().filter(|t| op.is_legal_for(*t)).map(DType::name).collect();
+    types.join(", ")
+}
+
+impl ReduceOp {
+    /// Every operation, in the order of tables.
+    pub const ALL: [ReduceOp; 8] = [
+        ReduceOp::Sum,
+        ReduceOp::Prod,
+        ReduceOp::Min,
+        ReduceOp::Max,
+        ReduceOp::Avg,
+        ReduceOp::BitAnd,
+        ReduceOp::BitOr,
+        ReduceOp::BitXor,
+    ];
+
+    /// The table: is the operation defined for elements of this type?
+    #[must_use]
+    pub const fn is_legal_for(self, dtype: DType) -> bool {
+        use ReduceOp::{Avg, BitAnd, BitOr, BitXor, Max, Min, Prod, Sum};
+        match (dtype.kind(), self) {
+            (Kind::Float | Kind::Integer | Kind::Bool | Kind::Complex, Sum | Prod | Min | Max) => true,
+            (Kind::Float | Kind::Integer | Kind::Complex, Avg) => true,
+            (Kind::Bool, Avg) => false,
+            (Kind::Integer | Kind::Bool, BitAnd | BitOr | BitXor) => true,
+            (Kind::Float | Kind::Complex, BitAnd | BitOr | BitXor) => false,
+        }
+    }
+
+    /// Refuses a pair that the table does not hold.
+    ///
+    /// # Errors
+    /// [`IllegalOp`], which names the types that the operation has.
+    pub fn check(self, dtype: DType) -> Result<(), IllegalOp> {
+        if self.is_legal_for(dtype) { Ok(()) } else { Err(IllegalOp { op: self, dtype }) }
+    }
+
+    /// The name: `sum`, `band`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Min => "min",
+            ReduceOp::Max => "max",
+            ReduceOp::Avg => "avg",
+            ReduceOp::BitAnd => "band",
+            ReduceOp::BitOr => "bor",
+            ReduceOp::BitXor => "bxor",
+        }
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ReduceOp {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<ReduceOp, UnknownName> {
+        let lower = text.to_lowercase();
+        ReduceOp::ALL.into_iter().find(|op| op.name() == lower).ok_or_else(|| {
+            UnknownName::new("reduction operation", text, ReduceOp::ALL.into_iter().map(ReduceOp::name))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitwise_operations_are_for_integers_and_bool_only() {
+        assert!(ReduceOp::BitXor.is_legal_for(DType::U16));
+        assert!(ReduceOp::BitAnd.is_legal_for(DType::Bool));
+        let error = ReduceOp::BitOr.check(DType::F16).expect_err("no bits of floats");
+        assert!(error.to_string().starts_with("bor is not defined for f16; it is for i8, "), "{error}");
+    }
+
+    #[test]
+    fn the_average_of_truth_values_is_refused() {
+        assert!(ReduceOp::Avg.check(DType::Bool).is_err());
+        assert!(ReduceOp::Avg.check(DType::I64).is_ok());
+    }
+}

@@ -1,0 +1,151 @@
+//! The intermediate representation: a collective as a program that is data.
+//!
+//! A [`Schedule`] holds, for every rank, a list of [`Step`]s over chunks of three buffers. Chunks are
+//! symbolic: a buffer is `blocks x chunks` of them, and the number of elements is bound only when the schedule
+//! is executed, so one schedule serves every element count.
+//!
+//! Order is explicit and there are no global rounds. A step may start when the steps it comes `after` are
+//! complete, and when it is its turn: sends to the same (destination, lane) go in list order, and so do receives
+//! from the same (source, lane). The k-th send of rank `a` to rank `b` on a lane meets the k-th receive of rank
+//! `b` from rank `a` on that lane, with the same length.
+//!
+//! A send is complete when its source may be overwritten; a receive when its destination may be read.
+//!
+//! Nothing here knows bytes, pointers or links.
+
+use crate::Collective;
+use serde::{Deserialize, Serialize};
+use topology::Rank;
+
+/// One of the three memories a rank's steps work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Buffer {
+    /// What the caller gives. Never written, except where an in-place call makes it part of the output.
+    Input,
+    /// What the caller gets.
+    Output,
+    /// Memory of the library, alive for one call, contents undefined at its start.
+    Scratch,
+}
+
+/// A run of chunks of one buffer.
+///
+/// Chunk `b * chunks + c` is chunk `c` of block `b`. A run may extend over block borders; it is contiguous in
+/// memory because blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChunkRange {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The first chunk.
+    pub first: u32,
+    /// How many chunks; at least 1.
+    pub len: u32,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Sends `src` to `peer`.
+    Send {
+        /// Destination.
+        peer: Rank,
+        /// What is sent.
+        src: ChunkRange,
+    },
+    /// Receives from `peer` into `dst`.
+    Recv {
+        /// Source.
+        peer: Rank,
+        /// Where it lands.
+        dst: ChunkRange,
+    },
+    /// Receives from `peer` and reduces: `dst = local ⊕ message`. `dst` and `local` are the same chunks or disjoint.
+    RecvReduce {
+        /// Source of the message.
+        peer: Rank,
+        /// The operand that is here already.
+        local: ChunkRange,
+        /// The result.
+        dst: ChunkRange,
+        /// The result holds the contributions of all ranks; an average divides here.
+        last: bool,
+    },
+    /// `dst = src`; disjoint.
+    Copy {
+        /// What is copied.
+        src: ChunkRange,
+        /// Where to.
+        dst: ChunkRange,
+    },
+    /// `dst = a ⊕ b`. `dst` is the same chunks as `a` or as `b`, or disjoint from them.
+    Reduce {
+        /// Left operand.
+        a: ChunkRange,
+        /// Right operand.
+        b: ChunkRange,
+        /// The result.
+        dst: ChunkRange,
+        /// The result holds the contributions of all ranks; an average divides here.
+        last: bool,
+    },
+}
+
+/// One step of one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// What it does.
+    pub action: Action,
+    /// The lane its message travels on; 0 for local steps. Lanes between the same two ranks are independent FIFOs.
+    pub lane: u8,
+    /// Indices of the steps of the same rank that must be complete first; all smaller than this step's own,
+    /// ascending, and none implied by the others.
+    pub after: Vec<u32>,
+}
+
+/// The steps of one rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RankProgram {
+    /// In an order in which they could run one by one, as far as this rank alone can tell.
+    pub steps: Vec<Step>,
+}
+
+/// Whether input and output of a call are the same memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InPlace {
+    /// They do not overlap.
+    #[default]
+    No,
+    /// They overlap as NCCL and MPI define it: the smaller one is the caller's own block of the larger one.
+    Yes,
+}
+
+/// A whole-world program for one collective.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Schedule {
+    /// What it computes.
+    pub collective: Collective,
+    /// The name of the algorithm that planned it, e.g. `ring`.
+    pub algorithm: String,
+    /// The root, for collectives that have one; else rank 0.
+    pub root: Rank,
+    /// Whether input and output overlap.
+    pub in_place: InPlace,
+    /// Chunks that a block is split into; at least 1.
+    pub chunks: u32,
+    /// Blocks of scratch memory that each rank needs.
+    pub scratch_blocks: u32,
+    /// Lanes in use: every step's lane is smaller.
+    pub lanes: u8,
+    /// `programs[r]` is what rank `r` does.
+    pub programs: Vec<RankProgram>,
+}
+
+impl Schedule {
+    /// The number of ranks.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.programs.len() as u32
+    }
+}
