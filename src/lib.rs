@@ -1,1 +1,3 @@
 //! tbccl
+pub mod element;
+pub mod kernels;
