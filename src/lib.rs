@@ -1,1 +1,3 @@
-//! tbccl
+//! Collective communication for Macs and PCs wired together with Thunderbolt.
+
+pub mod launch;
