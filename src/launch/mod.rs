@@ -99,25 +99,27 @@ pub struct Failure {
 
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The rank that failed first, if one did before the job was ended for another reason.
-    pub first_failure: Option<Failure>,
-    /// The job was ended because its time was over.
-    pub timed_out: bool,
+pub enum Outcome {
+    /// All ranks did their work.
+    Succeeded,
+    /// This rank was the first that failed.
+    Failed(Failure),
+    /// The time was over.
+    TimedOut,
+    /// Someone interrupted it twice.
+    Interrupted,
 }
 
 impl Outcome {
-    /// What timeout(1) exits with.
-    const TIMED_OUT: u8 = 124;
-
-    /// The exit status for a shell: that of the first failing rank, 128 + the signal that killed it, 124 when the
-    /// time was over, else 0.
+    /// The exit status for a shell: that of the first failing rank, or 128 + the signal that killed it; 124 as
+    /// timeout(1) when the time was over; 0 when all ranks did their work.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        match &self.first_failure {
-            Some(failure) => failure.how.exit_code(),
-            None if self.timed_out => Outcome::TIMED_OUT,
-            None => 0,
+        match self {
+            Outcome::Succeeded => 0,
+            Outcome::Failed(failure) => failure.how.exit_code(),
+            Outcome::TimedOut => 124,
+            Outcome::Interrupted => Ended::Signaled(signal_hook::consts::SIGINT).exit_code(),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn run(
         phase: Phase::Running,
         deadline: spec.timeout.and_then(|limit| started.checked_add(limit)),
         interrupts: 0,
-        outcome: Outcome { first_failure: None, timed_out: false },
+        outcome: Outcome::Succeeded,
     };
     supervisor.watch(&mut signals)?;
     supervisor.ranks.sweep(spec.grace);
@@ -108,6 +108,7 @@ struct Supervisor<'a> {
     deadline: Option<Instant>,
     /// How many `SIGINT`s were passed on.
     interrupts: u32,
+    /// What it came to. Once it is not success, it stays.
     outcome: Outcome,
 }
 
@@ -141,7 +142,7 @@ impl Supervisor<'_> {
             self.rendezvous.report_exit(process.rank, process.pid(), &how.to_string());
             first.get_or_insert(Failure { rank: process.rank, pid: process.pid(), how });
         }
-        if let (Some(failure), None) = (first, &self.outcome.first_failure) {
+        if let (Some(failure), Outcome::Succeeded) = (first, &self.outcome) {
             let Failure { rank, pid, how } = &failure;
             let others = match self.ranks.running().count() {
                 0 => String::new(),
@@ -149,20 +150,20 @@ impl Supervisor<'_> {
                 n => format!("; ending the other {n} ranks"),
             };
             self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
-            self.outcome.first_failure = Some(failure);
+            self.outcome = Outcome::Failed(failure);
         }
     }
 
     /// Enters the next phase when it is due.
     fn advance(&mut self, now: Instant) {
         match self.phase {
-            Phase::Running if self.outcome.first_failure.is_some() => {
+            Phase::Running if self.outcome != Outcome::Succeeded => {
                 self.phase = Phase::Draining(now + self.spec.drain);
             }
             Phase::Running if self.deadline.is_some_and(|deadline| now >= deadline) => {
                 let limit = self.spec.timeout.unwrap_or_default();
                 self.say(&format!("the time of {limit:?} is over; ending {}", self.names_of_running()));
-                self.outcome.timed_out = true;
+                self.outcome = Outcome::TimedOut;
                 self.terminate(now);
             }
             Phase::Draining(until) if now >= until => self.terminate(now),
@@ -200,6 +201,9 @@ impl Supervisor<'_> {
         self.interrupts += u32::from(signal == SIGINT);
         if signal == SIGINT && self.interrupts > 1 {
             self.say(&format!("interrupted again; killing {}", self.names_of_running()));
+            if self.outcome == Outcome::Succeeded {
+                self.outcome = Outcome::Interrupted;
+            }
             self.kill(Instant::now());
         } else if let Some(signal) = Signal::from_named_raw(signal) {
             self.ranks.signal(signal);
