@@ -10,14 +10,19 @@
 //! memory, links or processes.
 #![forbid(unsafe_code)]
 
+mod analysis;
 mod collective;
 mod dtype;
 mod names;
 mod op;
+pub mod pass;
+pub mod plan;
 pub mod schedule;
+mod spec;
 
 pub use collective::Collective;
 pub use dtype::DType;
 pub use names::UnknownName;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;
+pub use spec::{MAX_RANKS, MAX_SEGMENTS, PlanError, Spec};

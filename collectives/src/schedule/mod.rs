@@ -6,12 +6,19 @@
 //!
 //! Order is explicit and there are no global rounds. A step may start when the steps it comes `after` are
 //! complete, and when it is its turn: sends to the same (destination, lane) go in list order, and so do receives
-//! from the same (source, lane). The k-th send of rank `a` to rank `b` on a lane meets the k-th receive of rank
+//! from the same (source, lane), one by one: a receive leaves memory alone until the one before it is complete.
+//! Sends of one (destination, lane) may overlap; they complete in order. The k-th send of rank `a` to rank `b` on a lane meets the k-th receive of rank
 //! `b` from rank `a` on that lane, with the same length.
 //!
 //! A send is complete when its source may be overwritten; a receive when its destination may be read.
 //!
 //! Nothing here knows bytes, pointers or links.
+
+mod action;
+mod builder;
+
+pub use action::Direction;
+pub use builder::Builder;
 
 use crate::Collective;
 use serde::{Deserialize, Serialize};

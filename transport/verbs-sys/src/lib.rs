@@ -1,1 +1,1 @@
-//! skeleton
+//! The verbs ABI as plain data.

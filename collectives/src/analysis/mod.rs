@@ -1,0 +1,22 @@
+//! What can be known of a schedule without running it.
+//!
+//! * [`Memory`]: which chunks of the three buffers are the same memory in an in-place call.
+//! * [`Order`]: which step of a rank is complete before which other one starts.
+//! * [`Matching`]: which send meets which receive.
+//! * [`Flow`]: an order in which the whole world can run, or the cycle that forbids it.
+//! * [`Values`]: what every chunk holds, as a set of contributions.
+//!
+//! The builder and the verifier both stand on these, but on different questions: the builder derives what the
+//! verifier then checks from nothing but the finished schedule.
+
+mod flow;
+mod matching;
+mod memory;
+mod order;
+mod values;
+
+pub(crate) use flow::{Cycle, Flow, StepId};
+pub(crate) use matching::{Matching, Mismatch};
+pub(crate) use memory::Memory;
+pub(crate) use order::Order;
+pub(crate) use values::{Values, Wrong};

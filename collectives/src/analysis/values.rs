@@ -1,0 +1,182 @@
+//! What every chunk holds, as a set of contributions.
+//!
+//! A chunk is undefined, or holds the reduction of one chunk position of the inputs over a set of ranks. For a
+//! collective that only moves data the set has one member. Executing a schedule on such values, in any order that
+//! its dependencies allow, tells what it computes; if it has no races, every order tells the same.
+
+use super::{Flow, Matching, Memory, StepId};
+use crate::Collective;
+use crate::schedule::{Action, Buffer, ChunkRange, Schedule};
+use std::ops::Range;
+use topology::Rank;
+
+/// The symbolic contents of one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    /// The chunk of the inputs that it comes from.
+    pub(crate) position: u32,
+    /// The ranks that have contributed: bit `r % 64` of word `r / 64`.
+    ranks: Box<[u64]>,
+}
+
+/// Why a step makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// It reads a chunk that nothing has been written to.
+    Undefined(ChunkRange),
+    /// It combines different chunks of the inputs.
+    Mixed {
+        /// The chunk of the first operand.
+        a: u32,
+        /// The chunk of the second operand.
+        b: u32,
+    },
+    /// It adds a contribution that is there already.
+    Twice(Rank),
+    /// Its `last` mark is not what it should be.
+    Last {
+        /// What it should be.
+        expected: bool,
+    },
+}
+
+impl Value {
+    fn own(rank: u32, ranks: u32, position: u32) -> Value {
+        let mut words = vec![0; ranks.div_ceil(64) as usize].into_boxed_slice();
+        words[rank as usize / 64] = 1 << (rank % 64);
+        Value { position, ranks: words }
+    }
+
+    /// Has the rank contributed?
+    pub(crate) fn has(&self, rank: u32) -> bool {
+        self.ranks[rank as usize / 64] >> (rank % 64) & 1 == 1
+    }
+
+    /// The number of ranks that have contributed.
+    pub(crate) fn count(&self) -> u32 {
+        self.ranks.iter().map(|word| word.count_ones()).sum()
+    }
+
+    fn combine(&self, other: &Value, repeats: bool) -> Result<Value, Wrong> {
+        if self.position != other.position {
+            return Err(Wrong::Mixed { a: self.position, b: other.position });
+        }
+        let twice = self.ranks.iter().zip(&other.ranks).enumerate().find(|(_, (a, b))| **a & **b != 0);
+        if let Some((word, (a, b))) = twice.filter(|_| !repeats) {
+            return Err(Wrong::Twice(Rank(word as u32 * 64 + (a & b).trailing_zeros())));
+        }
+        let ranks = self.ranks.iter().zip(&other.ranks).map(|(a, b)| a | b).collect();
+        Ok(Value { position: self.position, ranks })
+    }
+}
+
+/// The memory of all ranks while a schedule runs.
+#[derive(Debug)]
+pub(crate) struct Values {
+    ranks: u32,
+    memories: Vec<Memory>,
+    cells: Vec<Vec<Option<Value>>>,
+    /// The message of each send that no receive has taken yet, by the number of the receive.
+    messages: Vec<Option<Vec<Value>>>,
+    /// May a contribution be added twice? In a barrier, which only asks whether everyone is in.
+    repeats: bool,
+}
+
+impl Values {
+    /// Memory at the start of a call: inputs hold what their rank contributes, all else is undefined. A barrier has
+    /// no input; there, block 0 of scratch stands for "this rank has entered".
+    pub(crate) fn new(schedule: &Schedule, messages: usize) -> Values {
+        let ranks = schedule.ranks();
+        let memories: Vec<_> = (0..ranks).map(|r| Memory::new(schedule, ranks, Rank(r))).collect();
+        let barrier = schedule.collective == Collective::Barrier;
+        let cells = memories.iter().enumerate().map(|(rank, memory)| {
+            let mut cells = vec![None; memory.cells()];
+            let own = if barrier { token(schedule, memory, 0) } else { memory.whole(Buffer::Input) };
+            for (position, cell) in cells[own].iter_mut().enumerate() {
+                *cell = Some(Value::own(rank as u32, ranks, position as u32));
+            }
+            cells
+        });
+        let cells = cells.collect();
+        Values { ranks, memories, cells, messages: vec![None; messages], repeats: barrier }
+    }
+
+    /// Runs all steps in the order of `flow`; `judge` sees each reducing step with the mark it should have, and every
+    /// error.
+    pub(crate) fn run(
+        &mut self,
+        schedule: &Schedule,
+        matching: &Matching,
+        flow: &Flow,
+        mut judge: impl FnMut(StepId, Result<Option<bool>, Wrong>) -> bool,
+    ) {
+        for id in &flow.order {
+            let outcome = self.execute(*id, &id.of(schedule).action, matching, schedule.collective.reduces());
+            if !judge(*id, outcome) {
+                return;
+            }
+        }
+    }
+
+    /// Runs one step; tells, for one that reduces, whether its result is complete.
+    fn execute(
+        &mut self,
+        id: StepId,
+        action: &Action,
+        matching: &Matching,
+        marks: bool,
+    ) -> Result<Option<bool>, Wrong> {
+        let message = |values: &mut Values| values.messages[matching.number(id)].take().unwrap_or_default();
+        let result = match *action {
+            Action::Send { src, .. } => {
+                let message = self.read(id.rank, src)?;
+                if let Some(recv) = matching.partner(id) {
+                    self.messages[matching.number(recv)] = Some(message);
+                }
+                return Ok(None);
+            }
+            Action::Copy { src, .. } => self.read(id.rank, src)?,
+            Action::Recv { .. } => message(self),
+            Action::RecvReduce { local, .. } => {
+                let message = message(self);
+                self.reduce(&self.read(id.rank, local)?, &message)?
+            }
+            Action::Reduce { a, b, .. } => self.reduce(&self.read(id.rank, a)?, &self.read(id.rank, b)?)?,
+        };
+        let reduced = action.last().is_some();
+        let complete = reduced && marks && result.iter().all(|value| value.count() == self.ranks);
+        if let Some(dst) = action.writes() {
+            let span = self.memories[id.rank as usize].span(dst);
+            for (cell, value) in self.cells[id.rank as usize][span].iter_mut().zip(result) {
+                *cell = Some(value);
+            }
+        }
+        Ok(reduced.then_some(complete))
+    }
+
+    fn read(&self, rank: u32, range: ChunkRange) -> Result<Vec<Value>, Wrong> {
+        let cells = &self.cells[rank as usize][self.memories[rank as usize].span(range)];
+        cells.iter().map(|cell| cell.clone().ok_or(Wrong::Undefined(range))).collect()
+    }
+
+    fn reduce(&self, a: &[Value], b: &[Value]) -> Result<Vec<Value>, Wrong> {
+        a.iter().zip(b).map(|(a, b)| a.combine(b, self.repeats)).collect()
+    }
+
+    /// What a rank has at the end: its output, or the last token of a barrier.
+    pub(crate) fn result(&self, schedule: &Schedule, rank: Rank) -> &[Option<Value>] {
+        let memory = &self.memories[rank.index()];
+        let span = match schedule.collective {
+            Collective::Barrier => token(schedule, memory, schedule.scratch_blocks.saturating_sub(1)),
+            _ => memory.whole(Buffer::Output),
+        };
+        &self.cells[rank.index()][span]
+    }
+}
+
+/// The cells of a block of scratch; none when there is no scratch at all.
+fn token(schedule: &Schedule, memory: &Memory, block: u32) -> Range<usize> {
+    let all = memory.whole(Buffer::Scratch);
+    let start = all.start + (block * schedule.chunks) as usize;
+    if start < all.end { start..start + schedule.chunks as usize } else { all.end..all.end }
+}

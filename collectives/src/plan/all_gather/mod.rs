@@ -1,0 +1,4 @@
+//! Everyone's block to everyone.
+
+pub mod direct;
+pub mod ring;

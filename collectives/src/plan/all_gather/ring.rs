@@ -1,0 +1,33 @@
+//! All-gather round a ring.
+//!
+//! Chunks: 1. Every rank puts its block in its place of the output; in stage `s` it passes block `r - s` on to
+//! `r + 1`.
+//!
+//! Stages: n-1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: (n-1)(α + Bβ).
+//!
+//! Wins for large blocks where each rank has fast links to two neighbours only.
+//!
+//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and experience",
+//! Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm).
+
+use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::{PlanError, Spec};
+
+/// Plans an all-gather round a ring.
+///
+/// # Errors
+/// None: a [`Spec`] always makes sense here.
+pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
+    let n = spec.ranks();
+    let mut builder = Builder::new(spec, "ring", 1, 0);
+    for rank in spec.all_ranks() {
+        for stage in 0..n - 1 {
+            let passed_on = ChunkRange::output(rank.behind(stage, n).0);
+            let from = if stage == 0 { ChunkRange::input(0) } else { passed_on };
+            builder.send(rank, rank.ahead(1, n), from, 0);
+            builder.recv(rank, rank.behind(1, n), ChunkRange::output(rank.behind(stage + 1, n).0), 0);
+        }
+        builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));
+    }
+    Ok(builder.finish())
+}

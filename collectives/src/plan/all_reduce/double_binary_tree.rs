@@ -1,0 +1,139 @@
+//! All-reduce up and down two binary trees at once, each with half of the data.
+//!
+//! Chunks: 2; chunk `t` goes over tree `t` on lane `t`. A rank adds its children's partial results to its own
+//! contribution and sends the sum to its parent; the root's sum comes down the same way. The trees are
+//! complementary: who is an inner node of one is a leaf of the other (but for one rank when n is odd), so both
+//! halves together keep every rank's link busy in both directions.
+//!
+//! Tree 0 is the in-order binary tree on ranks 1 to n-1, in which odd ranks are leaves, under rank 0 as root. Tree 1 is
+//! its mirror image for even n; for odd n it is the same tree moved on by one rank.
+//!
+//! Stages: 2·log2(n) or 2 more. Bytes sent per rank: at most 1.5 times the block (half up, two halves down), and 2(n-1)/n on
+//! average. Cost when cut into k segments: about (2·log2(n) + k)(α + B/k·β).
+//!
+//! Wins for medium and large blocks on many ranks, where a ring has too many stages; it needs segments to stream.
+//! The sum of each half has one shape, so every rank gets the same bits.
+//!
+//! P. Sanders, J. Speck, J. L. Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+//! Parallel Computing 35(12), 2009.
+
+use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::{PlanError, Spec};
+use topology::Rank;
+
+/// The neighbours of a rank in a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    parent: Option<Rank>,
+    children: Vec<Rank>,
+}
+
+/// Plans an all-reduce over two trees.
+///
+/// # Errors
+/// None: a [`Spec`] always makes sense here.
+pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
+    let n = spec.ranks();
+    let mut builder = Builder::new(spec, "double_binary_tree", if n == 1 { 1 } else { 2 }, 0);
+    if n == 1 {
+        builder.copy(Rank(0), ChunkRange::input(0), ChunkRange::output(0));
+        return Ok(builder.finish());
+    }
+    for rank in spec.all_ranks() {
+        for tree in 0..2 {
+            go_up(&mut builder, rank, tree, &node(tree, rank, n));
+        }
+        for tree in 0..2 {
+            go_down(&mut builder, rank, tree, &node(tree, rank, n));
+        }
+    }
+    Ok(builder.finish())
+}
+
+fn go_up(builder: &mut Builder, rank: Rank, tree: u32, node: &Node) {
+    let output = ChunkRange::output(tree);
+    let mut partial = ChunkRange::input(tree);
+    for child in &node.children {
+        builder.recv_reduce(rank, *child, partial, output, tree as u8);
+        partial = output;
+    }
+    if let Some(parent) = node.parent {
+        builder.send(rank, parent, partial, tree as u8);
+    }
+}
+
+fn go_down(builder: &mut Builder, rank: Rank, tree: u32, node: &Node) {
+    let output = ChunkRange::output(tree);
+    if let Some(parent) = node.parent {
+        builder.recv(rank, parent, output, tree as u8);
+    }
+    for child in &node.children {
+        builder.send(rank, *child, output, tree as u8);
+    }
+}
+
+/// From the number of a rank to the number of its place in a tree, or back.
+type Relabel = fn(Rank, u32) -> Rank;
+
+/// The neighbours of `rank` in tree 0 or 1.
+fn node(tree: u32, rank: Rank, n: u32) -> Node {
+    let (there, back): (Relabel, Relabel) = match (tree, n % 2) {
+        (0, _) => (|rank, _| rank, |rank, _| rank),
+        (_, 0) => (|rank, n| Rank(n - 1 - rank.0), |rank, n| Rank(n - 1 - rank.0)),
+        _ => (|rank, n| rank.behind(1, n), |rank, n| rank.ahead(1, n)),
+    };
+    let node = in_order(there(rank, n), n);
+    Node {
+        parent: node.parent.map(|parent| back(parent, n)),
+        children: node.children.into_iter().map(|child| back(child, n)).collect(),
+    }
+}
+
+/// The neighbours of `rank` in the in-order binary tree on 1 to n-1, with 0 above its root.
+///
+/// The height of a rank is the number of zero bits at its low end; the ranks below it are those within
+/// 2^height of it. Where a subtree's root would lie beyond n-1, the next lower one on its left takes its place.
+fn in_order(rank: Rank, n: u32) -> Node {
+    if rank.0 == 0 {
+        let top = (n > 1).then(|| Rank(1 << (n - 1).ilog2()));
+        return Node { parent: None, children: top.into_iter().collect() };
+    }
+    let reach = 1 << rank.0.trailing_zeros();
+    let parent = Rank((rank.0 ^ reach) | reach << 1);
+    let parent = if parent.0 < n { parent } else { Rank(rank.0 ^ reach) };
+    let left = (reach > 1).then(|| Rank(rank.0 - reach / 2));
+    let halves = std::iter::successors(Some(reach / 2), |half| Some(half / 2)).take_while(|half| *half > 0);
+    let right = halves.map(|half| Rank(rank.0 + half)).find(|child| child.0 < n);
+    Node { parent: Some(parent), children: left.into_iter().chain(right).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_and_children_agree_and_every_rank_hangs_below_one_root() {
+        for n in 1..200 {
+            for tree in 0..2 {
+                let nodes: Vec<Node> = (0..n).map(|rank| node(tree, Rank(rank), n)).collect();
+                assert_eq!(nodes.iter().filter(|node| node.parent.is_none()).count(), 1);
+                for (rank, node) in nodes.iter().enumerate() {
+                    for child in &node.children {
+                        assert_eq!(nodes[child.index()].parent, Some(Rank(rank as u32)), "n {n} tree {tree}");
+                    }
+                }
+                let children: usize = nodes.iter().map(|node| node.children.len()).sum();
+                assert_eq!(children as u32, n - 1, "n {n} tree {tree}");
+            }
+        }
+    }
+
+    #[test]
+    fn at_most_one_rank_is_an_inner_node_of_both_trees() {
+        for n in 2..200 {
+            let inner = |tree, rank| !node(tree, Rank(rank), n).children.is_empty();
+            let both = (0..n).filter(|rank| inner(0, *rank) && inner(1, *rank)).count();
+            assert!(both <= (n % 2) as usize, "n {n}: {both}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! All-reduce in one shot: everyone sends its whole block to everyone.
+//!
+//! Chunks: 1. Every rank sends its input to all others, the next one first, and reduces what it receives in rank
+//! order, `((x0 ⊕ x1) ⊕ x2) ⊕ ...`, its own contribution in its own place. So all ranks compute the same expression
+//! and get the same bits.
+//!
+//! Out of place the partial result is the output. In place the output is still being sent, so all but the
+//! last operation work on a block of scratch, and the last one waits for the sends. For 2 ranks a fused
+//! receive-and-reduce into the output would have each rank wait for the other: there the message lands in scratch.
+//!
+//! Stages: 1. Bytes sent per rank: (n-1) times the block. Cost: α + (n-1)Bβ + (n-1)Bγ, with one send overhead per
+//! peer.
+//!
+//! Wins for small blocks: nothing has fewer stages. For 2 ranks out of place it is one send and one fused
+//! receive-and-reduce.
+//!
+//! The "linear" all-reduce of MPI libraries, and the "one-shot" all-reduce of GPU libraries, e.g. A. Shah et al.:
+//! "MSCCL++: rethinking GPU communication abstractions", arXiv 2504.09014, 2025.
+
+use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::{PlanError, Spec};
+use topology::Rank;
+
+const INPUT: ChunkRange = ChunkRange::input(0);
+const OUTPUT: ChunkRange = ChunkRange::output(0);
+const SCRATCH: ChunkRange = ChunkRange::scratch(0);
+
+/// Plans an all-reduce in one shot.
+///
+/// # Errors
+/// None: a [`Spec`] always makes sense here.
+pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
+    let n = spec.ranks();
+    let partial = match spec.in_place() {
+        InPlace::No => OUTPUT,
+        InPlace::Yes => SCRATCH,
+    };
+    let scratch_blocks = u32::from(n > 1 && partial == SCRATCH);
+    let mut builder = Builder::new(spec, "mesh", 1, scratch_blocks);
+    for rank in spec.all_ranks() {
+        for distance in 1..n {
+            builder.send(rank, rank.ahead(distance, n), INPUT, 0);
+        }
+        match (n, spec.in_place()) {
+            (1, _) => builder.copy(rank, INPUT, OUTPUT),
+            (2, InPlace::Yes) => {
+                builder.recv(rank, rank.ahead(1, n), SCRATCH, 0);
+                builder.reduce(rank, INPUT, SCRATCH, OUTPUT);
+            }
+            _ => reduce_in_rank_order(&mut builder, rank, n, partial),
+        }
+    }
+    Ok(builder.finish())
+}
+
+/// Receives from all others in rank order and folds each message into `partial`; the last result is the output.
+fn reduce_in_rank_order(builder: &mut Builder, rank: Rank, n: u32, partial: ChunkRange) {
+    let result = |operand: u32| if operand == n - 1 { OUTPUT } else { partial };
+    match rank.0 {
+        // `x0 ⊕ x1` is the first operation, and has the own contribution as one operand.
+        0 => builder.recv_reduce(rank, Rank(1), INPUT, result(1), 0),
+        1 => builder.recv_reduce(rank, Rank(0), INPUT, result(1), 0),
+        _ => {
+            builder.recv(rank, Rank(0), partial, 0);
+            builder.recv_reduce(rank, Rank(1), partial, partial, 0);
+        }
+    }
+    for operand in 2..n {
+        if operand == rank.0 {
+            builder.reduce(rank, partial, INPUT, result(operand));
+        } else {
+            builder.recv_reduce(rank, Rank(operand), partial, result(operand), 0);
+        }
+    }
+}

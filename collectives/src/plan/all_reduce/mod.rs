@@ -1,0 +1,8 @@
+//! Everyone's block, reduced, to everyone.
+
+pub mod bidirectional_ring;
+pub mod double_binary_tree;
+pub mod mesh;
+pub mod recursive_doubling;
+pub mod reduce_scatter_all_gather;
+pub mod ring;

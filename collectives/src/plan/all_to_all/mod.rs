@@ -1,0 +1,3 @@
+//! Block `j` of rank `i` to block `i` of rank `j`.
+
+pub mod direct;

@@ -1,0 +1,3 @@
+//! No rank leaves before every rank has entered.
+
+pub mod dissemination;

@@ -1,0 +1,37 @@
+//! Broadcast down a line.
+//!
+//! Chunks: 1. The root sends to the next rank, which passes it on, and so on to the rank before the root.
+//!
+//! Stages: n-1. Bytes sent per rank: 1 block. Cost when cut into k segments: (n-2+k)(α + B/k·β), so nearly Bβ for large
+//! blocks.
+//!
+//! Wins for large blocks, cut into segments: every link carries the data once.
+//!
+//! J. Watts, R. van de Geijn: "A pipelined broadcast for multidimensional meshes", Parallel Processing Letters 5(2),
+//! 1995.
+
+use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::{PlanError, Spec};
+
+/// Plans a broadcast down a line.
+///
+/// # Errors
+/// None: a [`Spec`] always makes sense here.
+pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
+    let (n, root) = (spec.ranks(), spec.root());
+    let mut builder = Builder::new(spec, "chain", 1, 0);
+    for rank in spec.all_ranks() {
+        let place = rank.behind(root.0, n).0;
+        let from = if rank == root { ChunkRange::input(0) } else { ChunkRange::output(0) };
+        if rank != root {
+            builder.recv(rank, rank.behind(1, n), ChunkRange::output(0), 0);
+        }
+        if place < n - 1 {
+            builder.send(rank, rank.ahead(1, n), from, 0);
+        }
+        if rank == root {
+            builder.copy(rank, ChunkRange::input(0), ChunkRange::output(0));
+        }
+    }
+    Ok(builder.finish())
+}

@@ -1,0 +1,4 @@
+//! The root's block to everyone.
+
+pub mod binomial;
+pub mod chain;

@@ -1,0 +1,3 @@
+//! Everyone's block to the next rank.
+
+pub mod shift;

@@ -1,0 +1,127 @@
+//! What a step touches: the reads, the write and the message of an [`Action`].
+//!
+//! Everything that reasons about schedules (builder, verifier, passes, executor) asks here, so that a new kind
+//! of step is described once.
+
+use super::{Action, Buffer, ChunkRange};
+use topology::Rank;
+
+/// Which way a message goes, seen from the rank that has the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// The rank sends it.
+    Out,
+    /// The rank receives it.
+    In,
+}
+
+impl ChunkRange {
+    /// One chunk.
+    #[must_use]
+    pub const fn one(buffer: Buffer, chunk: u32) -> ChunkRange {
+        ChunkRange { buffer, first: chunk, len: 1 }
+    }
+
+    /// One chunk of the input.
+    #[must_use]
+    pub const fn input(chunk: u32) -> ChunkRange {
+        ChunkRange::one(Buffer::Input, chunk)
+    }
+
+    /// One chunk of the output.
+    #[must_use]
+    pub const fn output(chunk: u32) -> ChunkRange {
+        ChunkRange::one(Buffer::Output, chunk)
+    }
+
+    /// One chunk of the scratch memory.
+    #[must_use]
+    pub const fn scratch(chunk: u32) -> ChunkRange {
+        ChunkRange::one(Buffer::Scratch, chunk)
+    }
+}
+
+impl Action {
+    /// The rank at the other end of the message, and the message's direction; none for local steps.
+    #[must_use]
+    pub const fn message(&self) -> Option<(Rank, Direction)> {
+        match *self {
+            Action::Send { peer, .. } => Some((peer, Direction::Out)),
+            Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => Some((peer, Direction::In)),
+            Action::Copy { .. } | Action::Reduce { .. } => None,
+        }
+    }
+
+    /// The local memory that it reads: at most two ranges.
+    #[must_use]
+    pub const fn reads(&self) -> [Option<ChunkRange>; 2] {
+        match *self {
+            Action::Send { src, .. } | Action::Copy { src, .. } => [Some(src), None],
+            Action::Recv { .. } => [None, None],
+            Action::RecvReduce { local, .. } => [Some(local), None],
+            Action::Reduce { a, b, .. } => [Some(a), Some(b)],
+        }
+    }
+
+    /// The local memory that it writes.
+    #[must_use]
+    pub const fn writes(&self) -> Option<ChunkRange> {
+        match *self {
+            Action::Send { .. } => None,
+            Action::Recv { dst, .. }
+            | Action::RecvReduce { dst, .. }
+            | Action::Copy { dst, .. }
+            | Action::Reduce { dst, .. } => Some(dst),
+        }
+    }
+
+    /// Every range that it names.
+    pub fn ranges(&self) -> impl Iterator<Item = ChunkRange> + use<> {
+        let [a, b] = self.reads();
+        [self.writes(), a, b].into_iter().flatten()
+    }
+
+    /// The chunks of its message: what is sent, or where it lands.
+    #[must_use]
+    pub const fn payload(&self) -> Option<ChunkRange> {
+        match *self {
+            Action::Send { src, .. } => Some(src),
+            Action::Recv { dst, .. } | Action::RecvReduce { dst, .. } => Some(dst),
+            Action::Copy { .. } | Action::Reduce { .. } => None,
+        }
+    }
+
+    /// The "this result is complete" mark of a reducing step; none for the others.
+    #[must_use]
+    pub const fn last(&self) -> Option<bool> {
+        match *self {
+            Action::RecvReduce { last, .. } | Action::Reduce { last, .. } => Some(last),
+            _ => None,
+        }
+    }
+
+    /// The same action with that mark; actions that do not reduce stay as they are.
+    #[must_use]
+    pub const fn with_last(mut self, mark: bool) -> Action {
+        if let Action::RecvReduce { last, .. } | Action::Reduce { last, .. } = &mut self {
+            *last = mark;
+        }
+        self
+    }
+
+    /// The same action on other memory: every range goes through `map`.
+    #[must_use]
+    pub fn map_ranges(self, mut map: impl FnMut(ChunkRange) -> ChunkRange) -> Action {
+        match self {
+            Action::Send { peer, src } => Action::Send { peer, src: map(src) },
+            Action::Recv { peer, dst } => Action::Recv { peer, dst: map(dst) },
+            Action::RecvReduce { peer, local, dst, last } => {
+                Action::RecvReduce { peer, local: map(local), dst: map(dst), last }
+            }
+            Action::Copy { src, dst } => Action::Copy { src: map(src), dst: map(dst) },
+            Action::Reduce { a, b, dst, last } => {
+                Action::Reduce { a: map(a), b: map(b), dst: map(dst), last }
+            }
+        }
+    }
+}

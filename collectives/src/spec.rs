@@ -1,0 +1,179 @@
+//! What is to be planned, and why a plan is refused.
+
+use crate::schedule::InPlace;
+use crate::{Collective, UnknownName};
+use thiserror::Error;
+use topology::Rank;
+
+/// The ranks that any plan can have at most.
+pub const MAX_RANKS: u32 = 4096;
+
+/// The pieces that a chunk can be cut into at most.
+pub const MAX_SEGMENTS: u32 = 1024;
+
+/// What is to be planned. A `Spec` makes sense: its root is one of its ranks, and its numbers are within limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Spec {
+    collective: Collective,
+    ranks: u32,
+    root: Rank,
+    in_place: InPlace,
+    segments: u32,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A number of ranks that nothing can be planned for.
+    #[error("{collective} cannot be planned for {ranks} ranks; a plan has 1 to {MAX_RANKS}")]
+    Ranks {
+        /// The collective.
+        collective: Collective,
+        /// The ranks asked for.
+        ranks: u32,
+    },
+    /// More ranks than the algorithm is made for.
+    #[error(
+        "{algorithm} plans {collective} for at most {max} ranks, not for {ranks}; choose one of {}",
+        .instead.join(", ")
+    )]
+    TooManyRanks {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// The collective.
+        collective: Collective,
+        /// The ranks asked for.
+        ranks: u32,
+        /// The ranks that it can plan for.
+        max: u32,
+        /// Algorithms that can plan for so many.
+        instead: Vec<&'static str>,
+    },
+    /// A root that is not one of the ranks.
+    #[error("rank {root} cannot be the root of {collective} on {ranks} ranks; the last one is {}", ranks - 1)]
+    Root {
+        /// The collective.
+        collective: Collective,
+        /// The root asked for.
+        root: Rank,
+        /// The number of ranks.
+        ranks: u32,
+    },
+    /// A root other than 0 for a collective that has none.
+    #[error("{collective} has no root, so rank {root} cannot be it; leave the root at 0")]
+    Rootless {
+        /// The collective.
+        collective: Collective,
+        /// The root asked for.
+        root: Rank,
+    },
+    /// A number of segments out of range.
+    #[error("{collective} cannot be cut into {segments} segments; ask for 1 (whole) to {MAX_SEGMENTS}")]
+    Segments {
+        /// The collective.
+        collective: Collective,
+        /// The segments asked for.
+        segments: u32,
+    },
+    /// The collective has no algorithm of this name.
+    #[error("no such plan for {collective}: {error}")]
+    UnknownAlgorithm {
+        /// The collective.
+        collective: Collective,
+        /// What was asked for, and what there is.
+        #[source]
+        error: UnknownName,
+    },
+    /// A schedule that cannot be cut into segments, since it cannot run at all without buffering.
+    #[error(
+        "{algorithm} for {collective} cannot be segmented: its messages do not match, or wait in a circle"
+    )]
+    Unsegmentable {
+        /// The algorithm.
+        algorithm: String,
+        /// The collective.
+        collective: Collective,
+    },
+}
+
+impl Spec {
+    /// A plan for `ranks` ranks, with root 0, out of place, unsegmented.
+    ///
+    /// # Errors
+    /// [`PlanError::Ranks`] for no ranks, or more than [`MAX_RANKS`].
+    pub fn new(collective: Collective, ranks: u32) -> Result<Spec, PlanError> {
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            return Err(PlanError::Ranks { collective, ranks });
+        }
+        Ok(Spec { collective, ranks, root: Rank(0), in_place: InPlace::No, segments: 1 })
+    }
+
+    /// The same with another root.
+    ///
+    /// # Errors
+    /// [`PlanError::Root`] when it is none of the ranks, [`PlanError::Rootless`] when the collective has no root and it
+    /// is not 0.
+    pub fn with_root(self, root: Rank) -> Result<Spec, PlanError> {
+        let Spec { collective, ranks, .. } = self;
+        if root.0 >= ranks {
+            return Err(PlanError::Root { collective, root, ranks });
+        }
+        if root != Rank(0) && !collective.has_root() {
+            return Err(PlanError::Rootless { collective, root });
+        }
+        Ok(Spec { root, ..self })
+    }
+
+    /// The same with input and output in the same memory, or not.
+    #[must_use]
+    pub const fn with_in_place(self, in_place: InPlace) -> Spec {
+        Spec { in_place, ..self }
+    }
+
+    /// The same with every chunk cut into `segments` pieces; 1 leaves it whole.
+    ///
+    /// # Errors
+    /// [`PlanError::Segments`] for none, or more than [`MAX_SEGMENTS`].
+    pub fn with_segments(self, segments: u32) -> Result<Spec, PlanError> {
+        if !(1..=MAX_SEGMENTS).contains(&segments) {
+            return Err(PlanError::Segments { collective: self.collective, segments });
+        }
+        Ok(Spec { segments, ..self })
+    }
+
+    /// The collective.
+    #[must_use]
+    pub const fn collective(&self) -> Collective {
+        self.collective
+    }
+
+    /// The number of ranks; at least 1.
+    #[must_use]
+    pub const fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The root; 0 for collectives without one.
+    #[must_use]
+    pub const fn root(&self) -> Rank {
+        self.root
+    }
+
+    /// Whether input and output are the same memory.
+    #[must_use]
+    pub const fn in_place(&self) -> InPlace {
+        self.in_place
+    }
+
+    /// The pieces that each chunk is cut into; at least 1.
+    #[must_use]
+    pub const fn segments(&self) -> u32 {
+        self.segments
+    }
+
+    /// All ranks, ascending.
+    pub fn all_ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.ranks).map(Rank)
+    }
+}
