@@ -17,7 +17,6 @@
 mod agreement;
 pub mod bootstrap;
 mod call;
-pub mod cli;
 pub mod communicator;
 mod config;
 pub mod element;
