@@ -13,13 +13,11 @@
 mod analysis;
 mod collective;
 mod dtype;
-pub mod layout;
 mod names;
 mod op;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
-pub mod select;
 mod spec;
 
 pub use collective::Collective;
