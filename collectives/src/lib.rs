@@ -13,6 +13,7 @@
 mod analysis;
 mod collective;
 mod dtype;
+mod layout;
 mod names;
 mod op;
 pub mod pass;
@@ -22,6 +23,7 @@ mod spec;
 
 pub use collective::Collective;
 pub use dtype::DType;
+pub use layout::{BlockLayout, TooLarge};
 pub use names::UnknownName;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;
