@@ -20,6 +20,7 @@ pub mod pass;
 pub mod plan;
 pub mod schedule;
 mod spec;
+pub mod verify;
 
 pub use collective::Collective;
 pub use dtype::DType;
