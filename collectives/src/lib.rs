@@ -19,6 +19,7 @@ mod op;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
+pub mod select;
 mod spec;
 pub mod verify;
 
