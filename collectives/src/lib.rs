@@ -30,3 +30,4 @@ pub use names::UnknownName;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;
 pub use spec::{MAX_RANKS, MAX_SEGMENTS, PlanError, Spec};
+pub use topology::Rank;
