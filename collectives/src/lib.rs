@@ -13,16 +13,21 @@
 mod analysis;
 mod collective;
 mod dtype;
+mod layout;
 mod names;
 mod op;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
+pub mod select;
 mod spec;
+pub mod verify;
 
 pub use collective::Collective;
 pub use dtype::DType;
+pub use layout::{BlockLayout, TooLarge};
 pub use names::UnknownName;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;
-pub use spec::{MAX_RANKS, MAX_SEGMENTS, PlanError, Spec};
+pub use spec::{MAX_RANKS, MAX_SEGMENTS, MAX_STEPS, PlanError, Spec};
+pub use topology::Rank;
