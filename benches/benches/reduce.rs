@@ -7,8 +7,14 @@
 //! - `copy`: plain copies.
 //!
 //! Whether the loops are vectorised shows in their assembly:
-//! `CARGO_PROFILE_RELEASE_LTO=off cargo rustc --release --lib -- --emit asm -C codegen-units=1 -C symbol-mangling-version=v0`, then look in
-//! `target/release/deps/tbccl-*.s` for functions named after `compiled`, the instruction set, the type and the operation.
+//!
+//! ```text
+//! CARGO_PROFILE_RELEASE_LTO=off cargo rustc --release --lib -- \
+//!     --emit asm -C codegen-units=1 -C symbol-mangling-version=v0
+//! ```
+//!
+//! then look in `target/release/deps/tbccl-*.s` for functions with `compiled`, the instruction set (`Avx512`), the type
+//! and the operation (`Add`) in their names; the sums, products and means of f16 are in `f16c` (`fcvt` on aarch64).
 //!
 //! # Safety
 //! The kernels get pointers to whole buffers and counts that fill them.
@@ -38,7 +44,7 @@ fn kernel(c: &mut Criterion) {
             let dst = a.as_mut_ptr();
             // SAFETY: the buffers hold `count` elements, and the destination is the first operand.
             bencher.iter(|| unsafe {
-                reducer.reduce_last(dst, dst, b.as_ptr(), black_box(count), black_box(3))
+                reducer.reduce_last(dst, dst, b.as_ptr(), black_box(count), black_box(3));
             });
         });
     }
