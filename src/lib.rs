@@ -3,3 +3,5 @@
 pub mod element;
 pub mod kernels;
 pub mod launch;
+
+pub use collectives::{Collective, DType, ReduceOp};

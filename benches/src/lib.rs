@@ -1,1 +1,1 @@
-//! skeleton
+//! Micro-benchmarks of tbccl; the benchmarks themselves are under `benches/`.
