@@ -48,7 +48,7 @@ pub(crate) enum Failure {
 }
 
 /// The boards of all ranks, as one of them sees them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     rank: Rank,
     boards: Vec<Board>,
@@ -89,6 +89,11 @@ impl Agreement {
 
     pub(crate) fn has_left(&self, peer: Rank) -> bool {
         self.boards[peer.index()].words()[LEFT].load(Acquire) != 0
+    }
+
+    /// Is a rank through with the collective of this number?
+    pub(crate) fn has_finished(&self, peer: Rank, seq: u64) -> bool {
+        self.boards[peer.index()].words()[FINISHED].load(Acquire) >= seq
     }
 
     /// The number of the latest collective that a rank has entered.

@@ -66,7 +66,7 @@ pub enum Error {
     UnknownName(#[from] UnknownName),
     /// No plan fits the call.
     #[error(transparent)]
-    Plan(#[from] collectives::plan::PlanError),
+    Plan(#[from] collectives::PlanError),
     /// A peer's process ended.
     #[error("{peer} died: {how} [{place}]")]
     PeerDied {

@@ -24,4 +24,4 @@ mod wire;
 
 pub(crate) use client::{Connection, Joined, Notice};
 pub use server::Server;
-pub(crate) use wire::{Hello, Member};
+pub(crate) use wire::{Hello, MAGIC, Member, PROTOCOL};
