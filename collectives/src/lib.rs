@@ -13,15 +13,18 @@
 mod analysis;
 mod collective;
 mod dtype;
+mod layout;
 mod names;
 mod op;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
 mod spec;
+pub mod verify;
 
 pub use collective::Collective;
 pub use dtype::DType;
+pub use layout::{BlockLayout, TooLarge};
 pub use names::UnknownName;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;

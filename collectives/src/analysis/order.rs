@@ -42,6 +42,23 @@ impl Order {
         self.clocks[b as usize].get(chain as usize).is_some_and(|count| *count > place)
     }
 
+    /// How many of the first messages of a step's FIFO are complete before `after` lets the step start.
+    pub(crate) fn settled(&self, step: u32, after: &[u32]) -> u32 {
+        let (fifo, _) = self.places[step as usize];
+        let known = |before: &u32| {
+            let (chain, place) = self.places[*before as usize];
+            let count = self.clocks[*before as usize].get(fifo as usize).copied().unwrap_or(0);
+            if chain == fifo { place + 1 } else { count }
+        };
+        after.iter().map(known).max().unwrap_or(0)
+    }
+
+    /// The place of a step in its FIFO, and a number for the FIFO.
+    pub(crate) fn place(&self, step: u32) -> (u32, u32) {
+        let (chain, place) = self.places[step as usize];
+        (place, chain)
+    }
+
     /// Adds the next step.
     pub(crate) fn push(&mut self, action: &Action, lane: u8, after: &[u32]) {
         let step = self.places.len() as u32;

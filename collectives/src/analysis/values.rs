@@ -15,8 +15,10 @@ use topology::Rank;
 pub(crate) struct Value {
     /// The chunk of the inputs that it comes from.
     pub(crate) position: u32,
-    /// The ranks that have contributed: bit `r % 64` of word `r / 64`.
-    ranks: Box<[u64]>,
+    /// Which of the ranks 0 to 63 have contributed.
+    low: u64,
+    /// The same for ranks from 64 on, 64 per word; empty, and so not allocated, on up to 64 ranks.
+    high: Box<[u64]>,
 }
 
 /// Why a step makes no sense.
@@ -42,31 +44,42 @@ pub(crate) enum Wrong {
 
 impl Value {
     fn own(rank: u32, ranks: u32, position: u32) -> Value {
-        let mut words = vec![0; ranks.div_ceil(64) as usize].into_boxed_slice();
-        words[rank as usize / 64] = 1 << (rank % 64);
-        Value { position, ranks: words }
+        let high = vec![0; ranks.div_ceil(64) as usize - 1].into_boxed_slice();
+        let mut value = Value { position, low: 0, high };
+        let word = match rank as usize / 64 {
+            0 => &mut value.low,
+            word => &mut value.high[word - 1],
+        };
+        *word = 1 << (rank % 64);
+        value
     }
 
-    /// Has the rank contributed?
-    pub(crate) fn has(&self, rank: u32) -> bool {
-        self.ranks[rank as usize / 64] >> (rank % 64) & 1 == 1
+    fn words(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(self.low).chain(self.high.iter().copied())
+    }
+
+    /// The ranks that have contributed, ascending.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> {
+        let bits = (0..).zip(self.words()).flat_map(|(word, bits)| (0..64).map(move |bit| (word, bits, bit)));
+        bits.filter(|(_, bits, bit)| bits >> bit & 1 == 1).map(|(word, _, bit)| Rank(word * 64 + bit))
     }
 
     /// The number of ranks that have contributed.
     pub(crate) fn count(&self) -> u32 {
-        self.ranks.iter().map(|word| word.count_ones()).sum()
+        self.words().map(u64::count_ones).sum()
     }
 
     fn combine(&self, other: &Value, repeats: bool) -> Result<Value, Wrong> {
         if self.position != other.position {
             return Err(Wrong::Mixed { a: self.position, b: other.position });
         }
-        let twice = self.ranks.iter().zip(&other.ranks).enumerate().find(|(_, (a, b))| **a & **b != 0);
-        if let Some((word, (a, b))) = twice.filter(|_| !repeats) {
-            return Err(Wrong::Twice(Rank(word as u32 * 64 + (a & b).trailing_zeros())));
+        let mut common = self.words().zip(other.words()).map(|(a, b)| a & b);
+        if !repeats && common.any(|word| word != 0) {
+            let twice = self.ranks().find(|rank| other.ranks().any(|r| r == *rank));
+            return Err(Wrong::Twice(twice.unwrap_or_default()));
         }
-        let ranks = self.ranks.iter().zip(&other.ranks).map(|(a, b)| a | b).collect();
-        Ok(Value { position: self.position, ranks })
+        let high = self.high.iter().zip(&other.high).map(|(a, b)| a | b).collect();
+        Ok(Value { position: self.position, low: self.low | other.low, high })
     }
 }
 

@@ -46,7 +46,7 @@ macro_rules! algorithms {
     };
 }
 
-/// Every algorithm. The first one of a collective can plan for any number of ranks up to the limit of its row.
+/// Every algorithm. On up to 1024 ranks every collective has one.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
     AllReduce all_reduce::ring as "ring" up to 1024:
         "reduce-scatter, then all-gather round one ring; least traffic, 2(n-1) stages";
@@ -72,7 +72,7 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "the number of ranks that have the data doubles in every stage";
     Broadcast broadcast::chain as "chain" up to 4096:
         "from rank to rank down a line; segments make it stream";
-    AllToAll all_to_all::direct as "direct" up to 256:
+    AllToAll all_to_all::direct as "direct" up to 1024:
         "everyone sends each block to its destination, one stage";
     SendRecv send_recv::shift as "shift" up to 4096:
         "everyone sends to the next rank and receives from the one before";

@@ -16,9 +16,14 @@
 
 mod action;
 mod builder;
+mod hash;
+mod text;
+mod toml_form;
 
 pub use action::Direction;
 pub use builder::Builder;
+pub use text::ParseError;
+pub use toml_form::TomlError;
 
 use crate::Collective;
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,241 @@
+//! Schedules as text that people read and write.
+//!
+//! One step is one line:
+//!
+//! ```text
+//! send input[0] to rank 1
+//! recv output[2] from rank 3 lane 1 after 4
+//! recv_reduce output[2] = input[2] + rank 1 last after 0 2
+//! copy output[0] = input[0]
+//! reduce output[0] = input[0] + scratch[0..2]
+//! ```
+//!
+//! A range of several chunks is written `output[2..5]`, without the last. Lane 0 is not written. `last` and `after` are the
+//! fields of the same name.
+
+use super::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
+use std::fmt;
+use std::str::{FromStr, SplitWhitespace};
+use thiserror::Error;
+use topology::Rank;
+
+/// Why a line is not a step.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("expected {expected}, found {}", found_or_end(found))]
+pub struct ParseError {
+    /// What the grammar has at this place.
+    pub expected: &'static str,
+    /// What is there; empty at the end of the line.
+    pub found: String,
+}
+
+fn found_or_end(found: &str) -> String {
+    if found.is_empty() { "the end of the line".to_owned() } else { format!("`{found}`") }
+}
+
+fn error(expected: &'static str, found: &str) -> ParseError {
+    ParseError { expected, found: found.to_owned() }
+}
+
+impl Buffer {
+    /// The name: `input`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Buffer::Input => "input",
+            Buffer::Output => "output",
+            Buffer::Scratch => "scratch",
+        }
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for ChunkRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ChunkRange { buffer, first, len } = self;
+        match len {
+            1 => write!(f, "{buffer}[{first}]"),
+            _ => write!(f, "{buffer}[{first}..{}]", u64::from(*first) + u64::from(*len)),
+        }
+    }
+}
+
+impl FromStr for ChunkRange {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<ChunkRange, ParseError> {
+        let wrong = || error("chunks such as `output[2]` or `input[2..5]`", text);
+        let (name, rest) = text.split_once('[').ok_or_else(wrong)?;
+        let inside = rest.strip_suffix(']').ok_or_else(wrong)?;
+        let buffer = [Buffer::Input, Buffer::Output, Buffer::Scratch].into_iter().find(|b| b.name() == name);
+        let buffer = buffer.ok_or_else(wrong)?;
+        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
+        let (first, len) = match inside.split_once("..") {
+            None => (number(inside)?, 1),
+            Some((first, end)) => {
+                let first = number(first)?;
+                (first, number(end)?.checked_sub(first).filter(|len| *len > 0).ok_or_else(wrong)?)
+            }
+        };
+        Ok(ChunkRange { buffer, first, len })
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Send { peer, src } => write!(f, "send {src} to rank {peer}"),
+            Action::Recv { peer, dst } => write!(f, "recv {dst} from rank {peer}"),
+            Action::RecvReduce { peer, local, dst, .. } => {
+                write!(f, "recv_reduce {dst} = {local} + rank {peer}")
+            }
+            Action::Copy { src, dst } => write!(f, "copy {dst} = {src}"),
+            Action::Reduce { a, b, dst, .. } => write!(f, "reduce {dst} = {a} + {b}"),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.action.fmt(f)?;
+        if self.lane != 0 {
+            write!(f, " lane {}", self.lane)?;
+        }
+        if self.action.last() == Some(true) {
+            f.write_str(" last")?;
+        }
+        if !self.after.is_empty() {
+            f.write_str(" after")?;
+        }
+        self.after.iter().try_for_each(|step| write!(f, " {step}"))
+    }
+}
+
+impl FromStr for Step {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Step, ParseError> {
+        let mut words = Words(text.split_whitespace());
+        let action = words.action()?;
+        let mut step = Step { action, lane: 0, after: Vec::new() };
+        let mut word = words.next();
+        if word == "lane" {
+            step.lane = words.number("the number of a lane, up to 255")?;
+            word = words.next();
+        }
+        if word == "last" && action.last().is_some() {
+            step.action = action.with_last(true);
+            word = words.next();
+        }
+        match word {
+            "" => return Ok(step),
+            "after" => {}
+            _ if action.last().is_some() => {
+                return Err(error("`lane`, `last`, `after`, in this order", word));
+            }
+            _ => return Err(error("`lane`, `after`, in this order", word)),
+        }
+        step.after.push(words.number("the number of a step")?);
+        for word in words.0 {
+            step.after.push(word.parse().map_err(|_| error("the number of a step", word))?);
+        }
+        Ok(step)
+    }
+}
+
+/// The words of a line that are not read yet.
+struct Words<'a>(SplitWhitespace<'a>);
+
+impl<'a> Words<'a> {
+    /// The next word; empty at the end of the line.
+    fn next(&mut self) -> &'a str {
+        self.0.next().unwrap_or_default()
+    }
+
+    fn action(&mut self) -> Result<Action, ParseError> {
+        match self.next() {
+            "send" => {
+                let src = self.range()?;
+                self.word("to", "`to`")?;
+                Ok(Action::Send { peer: self.rank()?, src })
+            }
+            "recv" => {
+                let dst = self.range()?;
+                self.word("from", "`from`")?;
+                Ok(Action::Recv { peer: self.rank()?, dst })
+            }
+            "recv_reduce" => {
+                let (dst, local) = self.assignment()?;
+                self.word("+", "`+`")?;
+                Ok(Action::RecvReduce { peer: self.rank()?, local, dst, last: false })
+            }
+            "copy" => {
+                let (dst, src) = self.assignment()?;
+                Ok(Action::Copy { src, dst })
+            }
+            "reduce" => {
+                let (dst, a) = self.assignment()?;
+                self.word("+", "`+`")?;
+                Ok(Action::Reduce { a, b: self.range()?, dst, last: false })
+            }
+            other => Err(error("`send`, `recv`, `recv_reduce`, `copy` or `reduce`", other)),
+        }
+    }
+
+    fn assignment(&mut self) -> Result<(ChunkRange, ChunkRange), ParseError> {
+        let dst = self.range()?;
+        self.word("=", "`=`")?;
+        Ok((dst, self.range()?))
+    }
+
+    fn rank(&mut self) -> Result<Rank, ParseError> {
+        self.word("rank", "`rank`")?;
+        self.number("the number of a rank").map(Rank)
+    }
+
+    fn range(&mut self) -> Result<ChunkRange, ParseError> {
+        self.next().parse()
+    }
+
+    fn number<N: FromStr>(&mut self, expected: &'static str) -> Result<N, ParseError> {
+        let word = self.next();
+        word.parse().map_err(|_| error(expected, word))
+    }
+
+    fn word(&mut self, word: &str, expected: &'static str) -> Result<(), ParseError> {
+        let found = self.next();
+        if found == word { Ok(()) } else { Err(error(expected, found)) }
+    }
+}
+
+impl fmt::Display for Schedule {
+    /// A header, then the numbered steps of every rank.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let many = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        write!(f, "{} {}: {}", self.collective, self.algorithm, many(self.ranks(), "rank"))?;
+        if self.collective.has_root() {
+            write!(f, ", root {}", self.root)?;
+        }
+        f.write_str(if self.in_place == InPlace::Yes { ", in place" } else { ", out of place" })?;
+        write!(f, ", {}", many(self.chunks, "chunk"))?;
+        if self.scratch_blocks > 0 {
+            write!(f, ", {} of scratch", many(self.scratch_blocks, "block"))?;
+        }
+        if self.lanes > 1 {
+            write!(f, ", {} lanes", self.lanes)?;
+        }
+        writeln!(f)?;
+        for (rank, program) in self.programs.iter().enumerate() {
+            writeln!(f, "rank {rank}")?;
+            for (number, step) in program.steps.iter().enumerate() {
+                writeln!(f, "{number:>4}: {step}")?;
+            }
+        }
+        Ok(())
+    }
+}

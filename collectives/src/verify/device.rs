@@ -1,0 +1,73 @@
+//! The rules of a device: they depend on sizes, so they are checked against a layout.
+
+use super::fault::{At, Fault};
+use crate::layout::BlockLayout;
+use crate::schedule::{Action, Schedule};
+
+/// What a device asks of messages.
+///
+/// A device that counts frames wants a message to have as many of them on both sides. That needs no check here: a send
+/// and its receive have the same length for every element count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRules {
+    /// The longest message.
+    pub max_message_bytes: u64,
+    /// The bytes of a frame, which is what a queue counts; 0 for a device without frames, whose queue counts messages.
+    pub frame_bytes: u64,
+    /// The frames (or messages) that a queue holds. The runtime never posts more than that; but one message must fit.
+    pub queue_depth: u64,
+}
+
+impl DeviceRules {
+    /// The longest message that the device takes.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        let queue =
+            if self.frame_bytes == 0 { u64::MAX } else { self.frame_bytes.saturating_mul(self.queue_depth) };
+        self.max_message_bytes.min(queue)
+    }
+}
+
+/// Checks the messages of a schedule against the rules of a device, for blocks of the given layout.
+///
+/// # Errors
+/// [`Fault::MessageTooLong`], which says how many segments would do; [`Fault::Shape`] when the layout has another number
+/// of chunks, or the device takes no messages at all.
+pub fn verify_on_device(
+    schedule: &Schedule,
+    layout: &BlockLayout,
+    elem_size: usize,
+    rules: DeviceRules,
+) -> Result<(), Fault> {
+    let max = rules.limit();
+    if layout.chunks() != schedule.chunks {
+        let (theirs, ours) = (layout.chunks(), schedule.chunks);
+        return Err(Fault::Shape(format!("the layout has {theirs} chunks, the schedule {ours}")));
+    }
+    if max == 0 || (rules.frame_bytes == 0 && rules.queue_depth == 0) {
+        return Err(Fault::Shape("a device whose queue or messages have no room".to_owned()));
+    }
+    for (rank, program) in (0..).zip(&schedule.programs) {
+        for (number, step) in (0..).zip(&program.steps) {
+            let Action::Send { src, .. } = step.action else { continue };
+            let bytes = layout.range(src).1 * elem_size as u64;
+            if bytes > max {
+                let segments = segments_for(layout, elem_size as u64, max);
+                return Err(Fault::MessageTooLong {
+                    at: At::new(schedule, rank, number),
+                    bytes,
+                    max,
+                    segments,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Into how many pieces each chunk must be cut so that none is longer than `max`. Pieces are made of whole cache lines, so
+/// the longest may be one line longer than the average.
+fn segments_for(layout: &BlockLayout, elem_size: u64, max: u64) -> u64 {
+    let bytes = layout.longest() * elem_size;
+    bytes.div_ceil(max.saturating_sub(64).max(64))
+}

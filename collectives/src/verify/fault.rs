@@ -1,0 +1,229 @@
+//! What can be wrong with a schedule.
+
+use crate::Collective;
+use crate::schedule::{ChunkRange, Schedule, Step};
+use std::fmt;
+use thiserror::Error;
+use topology::Rank;
+
+/// A step, as faults name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    /// The rank.
+    pub rank: Rank,
+    /// The index in the rank's program.
+    pub number: u32,
+    /// The step itself.
+    pub step: Box<Step>,
+}
+
+impl At {
+    pub(super) fn new(schedule: &Schedule, rank: u32, number: u32) -> At {
+        let step = schedule.programs[rank as usize].steps[number as usize].clone();
+        At { rank: Rank(rank), number, step: Box::new(step) }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} step {} `{}`", self.rank, self.number, self.step)
+    }
+}
+
+/// The first thing found to be wrong with a schedule.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The schedule as a whole makes no sense.
+    #[error("{0}")]
+    Shape(String),
+    /// A message to or from nobody, or to the rank itself.
+    #[error("{at}: rank {} has no peer {peer}", at.rank)]
+    Peer {
+        /// Where.
+        at: At,
+        /// The peer.
+        peer: Rank,
+    },
+    /// A lane that the schedule does not have, or one on a step without a message.
+    #[error("{at}: lane {} on a step that can use {lanes}", at.step.lane)]
+    Lane {
+        /// Where.
+        at: At,
+        /// The lanes that there are for it.
+        lanes: u8,
+    },
+    /// A dependency on the step itself, on a later one, or out of order.
+    #[error("{at}: `after` must name earlier steps in ascending order, and {before} is not")]
+    Dependency {
+        /// Where.
+        at: At,
+        /// The dependency.
+        before: u32,
+    },
+    /// Chunks that the buffer does not have.
+    #[error("{at}: {range} is outside of the buffer, which has {chunks} chunks")]
+    Bounds {
+        /// Where.
+        at: At,
+        /// The chunks.
+        range: ChunkRange,
+        /// The chunks that there are.
+        chunks: u64,
+    },
+    /// Operands of one step whose lengths differ, for some element count at least.
+    #[error("{at}: {a} and {b} differ in length, or may when the count is not a multiple of the chunks")]
+    Lengths {
+        /// Where.
+        at: At,
+        /// One operand.
+        a: ChunkRange,
+        /// The other one.
+        b: ChunkRange,
+    },
+    /// A write to memory that belongs to the caller.
+    #[error("{at}: {range} is input that is not part of the output, and may not be written")]
+    InputWritten {
+        /// Where.
+        at: At,
+        /// What it writes.
+        range: ChunkRange,
+    },
+    /// A destination that overlaps an operand in a way that the step does not allow.
+    #[error("{at}: the destination overlaps {operand}")]
+    Overlap {
+        /// Where.
+        at: At,
+        /// The operand.
+        operand: ChunkRange,
+    },
+    /// A send that nothing receives, or a receive that nothing sends.
+    #[error("{at}: no step of rank {peer} meets it")]
+    Unmatched {
+        /// Where.
+        at: At,
+        /// The rank that should have a step for it.
+        peer: Rank,
+    },
+    /// A send and its receive whose lengths differ, for some element count at least.
+    #[error("{send} meets {recv}: lengths differ, or may when the count is not a multiple of the chunks")]
+    Unequal {
+        /// The send.
+        send: At,
+        /// The receive.
+        recv: At,
+    },
+    /// Steps that wait for each other.
+    #[error("deadlock with {credits} credits: {}", circle(chain))]
+    Deadlock {
+        /// The credits of each lane.
+        credits: u32,
+        /// Each waits for the next one, or meets it; the last waits for the first.
+        chain: Vec<At>,
+    },
+    /// Two steps that touch the same memory in no defined order.
+    #[error("race on {chunk} of rank {}: {first} and {second} have no order", first.rank)]
+    Race {
+        /// The one listed first.
+        first: At,
+        /// The other one.
+        second: At,
+        /// A chunk that both touch, as the second one calls it.
+        chunk: ChunkRange,
+    },
+    /// A read of memory that nothing has been written to.
+    #[error("{at}: {range} is read before anything is written there")]
+    Undefined {
+        /// Where.
+        at: At,
+        /// What it reads.
+        range: ChunkRange,
+    },
+    /// A reduction of chunks that do not belong together.
+    #[error("{at}: combines chunk {a} of the input with chunk {b}")]
+    Mixed {
+        /// Where.
+        at: At,
+        /// The chunk of the inputs that the first operand holds.
+        a: u32,
+        /// The chunk of the inputs that the second operand holds.
+        b: u32,
+    },
+    /// A contribution that is added again.
+    #[error("{at}: adds the contribution of rank {rank} a second time")]
+    Twice {
+        /// Where.
+        at: At,
+        /// Whose contribution.
+        rank: Rank,
+    },
+    /// A `last` mark on a result that is not complete, or none on one that is.
+    #[error("{at}: {}", if *.expected { "the result is complete, so `last` is missing" } else { "`last`, but the result is not complete" })]
+    Last {
+        /// Where.
+        at: At,
+        /// What the mark should be.
+        expected: bool,
+    },
+    /// A chunk of the result that has not been written.
+    #[error("rank {rank} never gets chunk {chunk} of the result of {collective}")]
+    Missing {
+        /// What should be computed.
+        collective: Collective,
+        /// The rank.
+        rank: Rank,
+        /// The chunk of its output.
+        chunk: u32,
+    },
+    /// A chunk of the result that lacks a contribution.
+    #[error("chunk {chunk} of rank {rank} lacks the contribution of rank {lacks}")]
+    Incomplete {
+        /// The rank.
+        rank: Rank,
+        /// The chunk of its output.
+        chunk: u32,
+        /// Whose contribution it lacks.
+        lacks: Rank,
+    },
+    /// A chunk of the result that holds something else.
+    #[error("chunk {chunk} of rank {rank} should be chunk {expected} of the input{}, but is chunk {found}{}",
+        of_rank(*.expected_rank), of_rank(*.found_rank))]
+    Contents {
+        /// The rank.
+        rank: Rank,
+        /// The chunk of its output.
+        chunk: u32,
+        /// The chunk of the input that it should be made from.
+        expected: u32,
+        /// Whose input, where it is one rank's.
+        expected_rank: Option<Rank>,
+        /// The chunk of the input that it is made from.
+        found: u32,
+        /// Whose input, where it is one rank's.
+        found_rank: Option<Rank>,
+    },
+    /// A message that the device cannot carry.
+    #[error(
+        "{at}: {bytes} bytes in one message, and the device takes {max}; cut chunks into {segments} segments"
+    )]
+    MessageTooLong {
+        /// The send.
+        at: At,
+        /// Its length.
+        bytes: u64,
+        /// The longest message.
+        max: u64,
+        /// Into how many pieces each of today's chunks must be cut.
+        segments: u64,
+    },
+}
+
+fn circle(chain: &[At]) -> String {
+    let mut text: Vec<String> = chain.iter().map(At::to_string).collect();
+    text.extend(chain.first().map(|at| format!("rank {} step {}", at.rank, at.number)));
+    text.join(" waits for ")
+}
+
+fn of_rank(rank: Option<Rank>) -> String {
+    rank.map(|rank| format!(" of rank {rank}")).unwrap_or_default()
+}

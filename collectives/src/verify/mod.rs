@@ -1,0 +1,99 @@
+//! Is a schedule right? Answered from the schedule alone, whoever made it.
+//!
+//! The checks, in order, so that each may rely on those before: every step makes sense by itself; every send meets a
+//! receive of the same length; nothing waits in a circle, with a given number of credits; no two steps of a rank touch the same
+//! memory in no defined order; and every rank ends up with what the collective promises, which is found by running the
+//! schedule on symbolic values. Since there are no races, one order stands for all.
+//!
+//! A schedule that is safe with zero credits is safe with any number.
+//!
+//! It does not ask whether a schedule is fast, nor whether its dependencies are needed.
+
+mod device;
+mod fault;
+mod outcome;
+mod races;
+mod structure;
+mod sweep;
+
+pub use device::{DeviceRules, verify_on_device};
+pub use fault::{At, Fault};
+pub use sweep::{Case, CaseError, cases, verify_all};
+
+use crate::analysis::{Cycle, Flow, Matching, Mismatch, StepId};
+use crate::schedule::{Action, Schedule};
+use std::fmt;
+
+/// How many messages of a lane may wait at the receiver: the sends that can complete before their receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Credits(pub u32);
+
+/// What a schedule that is right amounts to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// Steps of all ranks.
+    pub steps: u64,
+    /// Messages between all ranks.
+    pub messages: u64,
+    /// Chunks in those messages.
+    pub chunks_sent: u64,
+    /// The most that one rank sends, in blocks.
+    pub blocks_sent_per_rank: f64,
+    /// The most messages of one lane and direction that a rank may have under way at a time.
+    pub max_in_flight: u32,
+    /// The steps of the longest chain in which each waits for the one before; a message counts once.
+    pub stages: u32,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { steps, messages, stages, max_in_flight, .. } = self;
+        let sent = self.blocks_sent_per_rank;
+        write!(f, "{steps} steps, {messages} messages, {stages} stages, ")?;
+        write!(f, "up to {max_in_flight} in flight per lane, up to {sent:.2} blocks sent per rank")
+    }
+}
+
+/// Checks everything that does not depend on sizes.
+///
+/// # Errors
+/// The first [`Fault`].
+pub fn verify(schedule: &Schedule, credits: Credits) -> Result<Report, Fault> {
+    structure::check(schedule)?;
+    let at = |id: StepId| At::new(schedule, id.rank, id.step);
+    let matching = Matching::new(schedule).map_err(|mismatch| match mismatch {
+        Mismatch::Alone(id) => {
+            let at = at(id);
+            let peer = at.step.action.message().map_or(at.rank, |(peer, _)| peer);
+            Fault::Unmatched { at, peer }
+        }
+        Mismatch::Unequal { send, recv } => Fault::Unequal { send: at(send), recv: at(recv) },
+    })?;
+    let flow = Flow::new(schedule, &matching, credits.0).map_err(|Cycle(chain)| Fault::Deadlock {
+        credits: credits.0,
+        chain: chain.into_iter().map(at).collect(),
+    })?;
+    let max_in_flight = races::check(schedule)?;
+    outcome::check(schedule, &matching, &flow)?;
+    Ok(report(schedule, &flow, max_in_flight))
+}
+
+fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32) -> Report {
+    let sends = schedule.programs.iter().map(|program| {
+        let lens = program.steps.iter().filter_map(|step| match step.action {
+            Action::Send { src, .. } => Some(u64::from(src.len)),
+            _ => None,
+        });
+        lens.fold((0, 0), |(messages, chunks), len| (messages + 1, chunks + len))
+    });
+    let sends: Vec<(u64, u64)> = sends.collect();
+    let most = sends.iter().map(|(_, chunks)| *chunks).max().unwrap_or(0);
+    Report {
+        steps: flow.order.len() as u64,
+        messages: sends.iter().map(|(messages, _)| messages).sum(),
+        chunks_sent: sends.iter().map(|(_, chunks)| chunks).sum(),
+        blocks_sent_per_rank: most as f64 / f64::from(schedule.chunks),
+        max_in_flight,
+        stages: flow.stages.iter().map(|stage| stage + 1).max().unwrap_or(0),
+    }
+}

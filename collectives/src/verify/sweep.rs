@@ -1,0 +1,113 @@
+//! Every plan there is, one by one: what `tbccl plan verify --all` and the tests go through.
+
+use super::{Credits, Fault, Report, verify};
+use crate::plan::{ALGORITHMS, Algorithm};
+use crate::schedule::{InPlace, Schedule};
+use crate::{PlanError, Spec};
+use std::fmt;
+use std::ops::RangeInclusive;
+use thiserror::Error;
+use topology::Rank;
+
+/// One plan to verify.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The planner.
+    pub algorithm: &'static Algorithm,
+    /// What it is to plan.
+    pub spec: Spec,
+}
+
+/// A plan that there is not, or that is wrong.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum CaseError {
+    /// The planner refused.
+    #[error("{case}: {error}")]
+    Plan {
+        /// The case, as it prints.
+        case: String,
+        /// Why.
+        #[source]
+        error: PlanError,
+    },
+    /// The plan is wrong.
+    #[error("{case}: {fault}")]
+    Fault {
+        /// The case, as it prints.
+        case: String,
+        /// What is wrong.
+        #[source]
+        fault: Box<Fault>,
+    },
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case { algorithm, spec } = self;
+        write!(f, "{} {} on {} ranks", spec.collective(), algorithm.name, spec.ranks())?;
+        if spec.collective().has_root() {
+            write!(f, ", root {}", spec.root())?;
+        }
+        f.write_str(if spec.in_place() == InPlace::Yes { ", in place" } else { "" })?;
+        if spec.segments() > 1 { write!(f, ", {} segments", spec.segments()) } else { Ok(()) }
+    }
+}
+
+impl Case {
+    /// Plans it.
+    ///
+    /// # Errors
+    /// [`CaseError::Plan`].
+    pub fn plan(&self) -> Result<Schedule, CaseError> {
+        self.algorithm.plan(&self.spec).map_err(|error| CaseError::Plan { case: self.to_string(), error })
+    }
+
+    /// Plans and verifies it.
+    ///
+    /// # Errors
+    /// [`CaseError`] names the case and what is wrong.
+    pub fn verify(&self, credits: Credits) -> Result<Report, CaseError> {
+        let fault = |fault| CaseError::Fault { case: self.to_string(), fault: Box::new(fault) };
+        verify(&self.plan()?, credits).map_err(fault)
+    }
+}
+
+/// Every algorithm on `ranks` ranks, with every root, in place and not, cut into each number of `segments`. Cases for
+/// different numbers of ranks are independent, so callers may share them out among threads. Algorithms that are not
+/// made for so many ranks are left out.
+pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
+    let algorithms = ALGORITHMS.iter().filter(move |algorithm| algorithm.check_ranks(ranks).is_ok());
+    algorithms.flat_map(move |algorithm| {
+        let roots = if algorithm.collective.has_root() { ranks } else { 1 };
+        let variants = (0..roots).flat_map(move |root| {
+            let both = [InPlace::No, InPlace::Yes].into_iter();
+            both.flat_map(move |in_place| segments.iter().map(move |k| (Rank(root), in_place, *k)))
+        });
+        variants.filter_map(move |(root, in_place, segments)| {
+            let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
+            let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
+            Some(Case { algorithm, spec })
+        })
+    })
+}
+
+/// Verifies all [`cases`] with zero credits; tells how many there were. `progress` hears of each number of
+/// ranks before its turn.
+///
+/// # Errors
+/// The first case that fails.
+pub fn verify_all(
+    ranks: RangeInclusive<u32>,
+    segments: &[u32],
+    progress: &mut dyn FnMut(&str),
+) -> Result<u64, CaseError> {
+    let mut count = 0;
+    for n in ranks {
+        progress(&format!("{n} ranks"));
+        for case in cases(n, segments) {
+            case.verify(Credits(0))?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
