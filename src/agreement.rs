@@ -158,7 +158,10 @@ impl Agreement {
             }
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
-        Some(Failure::Failed { rank: Rank((claim - 1) as u32), message: "it ended while reporting a failure".into() })
+        Some(Failure::Failed {
+            rank: Rank((claim - 1) as u32),
+            message: "it ended while reporting a failure".into(),
+        })
     }
 }
 
@@ -217,7 +220,9 @@ fn read_failure(words: &[AtomicU64]) -> Failure {
     };
     match get(2) {
         1 => Failure::Died { rank, how: read_text(words) },
-        3 if let (Some(first), Some(second)) = (call(0), call(1)) => Failure::Mismatch { calls: [first, second] },
+        3 if let (Some(first), Some(second)) = (call(0), call(1)) => {
+            Failure::Mismatch { calls: [first, second] }
+        }
         _ => Failure::Failed { rank, message: read_text(words) },
     }
 }

@@ -197,7 +197,8 @@ impl Config {
     /// # Errors
     /// As for [`Config::from_vars`].
     pub fn from_env() -> Result<Config> {
-        let vars = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+        let vars =
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
         Config::from_vars(vars)
     }
 
@@ -217,7 +218,8 @@ impl Config {
             return bad(format!("TBCCL_PIECE_BYTES={}: must be a positive multiple of 64", self.piece_bytes));
         }
         let pieces = self.staging_bytes / self.piece_bytes;
-        if !self.staging_bytes.is_multiple_of(self.piece_bytes) || pieces < 4 || self.staging_bytes > 1 << 30 {
+        if !self.staging_bytes.is_multiple_of(self.piece_bytes) || pieces < 4 || self.staging_bytes > 1 << 30
+        {
             return bad(format!(
                 "TBCCL_STAGING_BYTES={}: must be a multiple of TBCCL_PIECE_BYTES={}, 4 pieces at least, 1G at most",
                 self.staging_bytes, self.piece_bytes
@@ -249,7 +251,8 @@ pub fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
         other => return Err(UnknownName::new("size suffix", other, ["K", "M", "G", "T"]).to_string()),
     };
     let unit = (1u64 << shift) as f64;
-    let value: f64 = digits.parse().map_err(|_| format!("`{text}` is not a size; write e.g. 4, 64K, 1.5M or 2G"))?;
+    let value: f64 =
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write e.g. 4, 64K, 1.5M or 2G"))?;
     let bytes = value * unit;
     if !(0.0..9e18).contains(&bytes) {
         return Err(format!("`{text}` is not a possible size"));

@@ -92,7 +92,9 @@ pub enum Error {
         calls: Box<[(Rank, CallRecord); 2]>,
     },
     /// The deadline passed.
-    #[error("no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this can be slow")]
+    #[error(
+        "no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this can be slow"
+    )]
     Timeout {
         /// Where we were.
         place: Box<Place>,

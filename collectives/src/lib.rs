@@ -13,12 +13,13 @@
 mod analysis;
 mod collective;
 mod dtype;
-mod layout;
+pub mod layout;
 mod names;
 mod op;
 pub mod pass;
 pub mod plan;
 pub mod schedule;
+pub mod select;
 mod spec;
 pub mod verify;
 

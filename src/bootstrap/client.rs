@@ -10,11 +10,7 @@ use rustix::{
     fd::{AsFd, OwnedFd},
     io::Errno,
 };
-use std::{
-    io,
-    os::unix::net::UnixStream,
-    time::Duration,
-};
+use std::{io, os::unix::net::UnixStream, time::Duration};
 
 /// A rank's open connection to the rendezvous.
 #[derive(Debug)]
@@ -55,7 +51,9 @@ impl Connection {
         write_frame(&mut stream, hello).map_err(|e| bootstrap("joining the job", &e))?;
         transport::driver::shm::send_descriptor(stream.as_fd(), arena.as_fd())
             .map_err(|e| bootstrap("handing over memory", &e.into()))?;
-        let members = match read_frame(&mut stream).map_err(|e| bootstrap("waiting for the other ranks", &e))? {
+        let members = match read_frame(&mut stream)
+            .map_err(|e| bootstrap("waiting for the other ranks", &e))?
+        {
             FromServer::Welcome { members } => members,
             FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
             other => return Err(Error::Bootstrap(format!("unexpected answer of the launcher: {other:?}"))),

@@ -72,7 +72,8 @@ impl Server {
     /// # Errors
     /// When the system refuses a socket or a thread.
     pub fn start(ranks: u32) -> Result<Server> {
-        let (listener, address, folder) = listen().map_err(|e| Error::system("opening the rendezvous socket", e))?;
+        let (listener, address, folder) =
+            listen().map_err(|e| Error::system("opening the rendezvous socket", e))?;
         let state = State {
             seats: (0..ranks).map(|_| Seat::default()).collect(),
             options: None,
@@ -125,7 +126,11 @@ impl Shared {
     }
 
     /// Waits until `ready` says so, the job is refused, or the deadline has passed.
-    fn wait_for(&self, deadline: Instant, ready: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, String> {
+    fn wait_for(
+        &self,
+        deadline: Instant,
+        ready: impl Fn(&State) -> bool,
+    ) -> Result<MutexGuard<'_, State>, String> {
         let mut state = self.lock();
         loop {
             if let Some(why) = &state.refused {
@@ -299,7 +304,9 @@ fn greet(stream: &mut UnixStream, shared: &Shared) -> Result<u32, Refusal> {
     admitted.map_err(Refusal::Say)?;
     let deadline = Instant::now() + Duration::from_millis(hello.patience_ms);
     welcome(stream, shared, deadline, rank)?;
-    stream.set_read_timeout(Some(Duration::from_millis(hello.patience_ms).max(GREETING_TIMEOUT))).map_err(lost)?;
+    stream
+        .set_read_timeout(Some(Duration::from_millis(hello.patience_ms).max(GREETING_TIMEOUT)))
+        .map_err(lost)?;
     let FromRank::Probed { obstacle } = read_frame(stream).map_err(lost)? else {
         return Err(Refusal::Broken(Some(rank)));
     };
@@ -400,6 +407,9 @@ pub(super) fn connect(address: &str) -> io::Result<UnixStream> {
     }
     match address.strip_prefix("unix:") {
         Some(path) => UnixStream::connect(path),
-        None => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("`{address}` is not a rendezvous address"))),
+        None => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("`{address}` is not a rendezvous address"),
+        )),
     }
 }

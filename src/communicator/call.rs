@@ -17,7 +17,7 @@ use std::{sync::Arc, time::Duration};
 use topology::Rank;
 use transport::{
     TransportError,
-    memory::{Span, SpanMut},
+    memory::{Registered, Span, SpanMut},
 };
 
 /// A collective call, by value.
@@ -48,6 +48,11 @@ impl Communicator {
         };
         let program = self.plans.get(&shape)?;
         self.grow_scratch(&program, call.count, elem_bytes)?;
+        let blocks =
+            call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));
+        let layout =
+            BlockLayout::new(call.count, elem_bytes, program.chunks, blocks.max(program.scratch_blocks))
+                .map_err(|e| Error::InvalidArgument(e.to_string()))?;
         self.seq += 1;
         let record = CallRecord {
             seq: self.seq,
@@ -63,7 +68,7 @@ impl Communicator {
             input,
             output,
             scratch: SpanMut::empty(),
-            layout: BlockLayout::new(call.count, elem_bytes, program.chunks),
+            layout,
             elem_bytes,
             reducer,
             ranks: self.size(),
@@ -100,12 +105,14 @@ impl Communicator {
         let count = (bytes / dtype.size()) as u64;
         let record = CallRecord { seq: *seq, kind, dtype, op: None, count, root: peer, plan: 0 };
         let program = self.message_program(peer, sends);
+        let layout =
+            BlockLayout::new(count, dtype.size(), 1, 1).map_err(|e| Error::InvalidArgument(e.to_string()))?;
         self.peers.agreement.enter_message(&record);
         let binding = Binding {
             input,
             output,
             scratch: SpanMut::empty(),
-            layout: BlockLayout::new(count, dtype.size(), 1),
+            layout,
             elem_bytes: dtype.size(),
             reducer: None,
             ranks: self.size(),
@@ -146,7 +153,12 @@ impl Communicator {
             root: Rank(0),
             plan: 0,
         });
-        let place = Place { rank: self.rank(), call, step: Some("before the next call".into()), waited: Duration::ZERO };
+        let place = Place {
+            rank: self.rank(),
+            call,
+            step: Some("before the next call".into()),
+            waited: Duration::ZERO,
+        };
         let error = self.peers.error_of(failure, place);
         self.failed = Some(error.clone());
         Err(error)
@@ -168,11 +180,10 @@ impl Communicator {
         Ok(())
     }
 
-    fn carry_out(&mut self, program: &Program, mut binding: Binding<'_>, record: CallRecord) -> Result<()> {
+    fn carry_out(&mut self, program: &Program, binding: Binding<'_>, record: CallRecord) -> Result<()> {
         let digest = record.digest();
-        if let Some(scratch) = &mut self.scratch {
-            binding.scratch = scratch.span_mut();
-        }
+        let scratch = self.scratch.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
+        let binding = Binding { scratch, ..binding };
         let mut watch =
             CallWatch { peers: &mut self.peers, call: record, digest, timeout: self.timeout, since: None };
         let mut ran = self.executor.run(program, &binding, digest, &mut watch);

@@ -146,10 +146,8 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
         let target = pull.then(|| target_of(&members[peer as usize]));
         shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, target)
     });
-    let names = members
-        .iter()
-        .map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() })
-        .collect();
+    let names =
+        members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect();
     let parts = Parts {
         rank: Rank(*rank),
         names,
@@ -168,7 +166,12 @@ fn target_of(member: &Member) -> shm::PullTarget {
 }
 
 /// Tries to read the others' memory; true when every rank can. Rank 0 says once why not.
-fn agree_on_pulling(connection: &mut Connection, members: &[Member], rank: u32, config: &Config) -> Result<bool> {
+fn agree_on_pulling(
+    connection: &mut Connection,
+    members: &[Member],
+    rank: u32,
+    config: &Config,
+) -> Result<bool> {
     let obstacle = if config.pull {
         let others = members.iter().filter(|m| m.rank != rank);
         others.map(|m| (m, shm::probe_pull(&target_of(m)))).find_map(|(m, probed)| {

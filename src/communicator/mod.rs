@@ -21,7 +21,7 @@ use crate::{
     agreement::Agreement,
     bootstrap::Connection,
     call::CallRecord,
-    error::{Error, PeerName, Result},
+    error::{Error, PeerName},
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };

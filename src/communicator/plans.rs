@@ -78,8 +78,13 @@ impl Plans {
 
     fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
         let (algorithm, segments) = self.choose(shape)?;
-        let key =
-            Key { collective: shape.collective, algorithm, segments, root: shape.root, in_place: shape.in_place };
+        let key = Key {
+            collective: shape.collective,
+            algorithm,
+            segments,
+            root: shape.root,
+            in_place: shape.in_place,
+        };
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
         }
@@ -95,8 +100,13 @@ impl Plans {
 
     /// The algorithm and the number of segments: a function of what all ranks agree on.
     fn choose(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
-        let choice =
-            select::choose(shape.collective, self.ranks, shape.count, shape.elem_bytes as usize, &self.tuning);
+        let choice = select::choose(
+            shape.collective,
+            self.ranks,
+            shape.count,
+            shape.elem_bytes as usize,
+            &self.tuning,
+        );
         let mut algorithm = choice.algorithm;
         if let Some(name) = &self.algorithm
             && plan::algorithms(shape.collective).count() > 1
@@ -108,7 +118,13 @@ impl Plans {
         } else if algorithm == choice.algorithm {
             choice.segments
         } else {
-            self.tuning.segments(shape.collective, self.ranks, algorithm, shape.count, shape.elem_bytes as usize)
+            self.tuning.segments(
+                shape.collective,
+                self.ranks,
+                algorithm,
+                shape.count,
+                shape.elem_bytes as usize,
+            )
         };
         Ok((algorithm, segments))
     }

@@ -40,9 +40,9 @@ impl Communicator {
     /// # Errors
     /// When the slab or the system has no memory left.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
-        let bytes = count
-            .checked_mul(size_of::<T>())
-            .ok_or_else(|| Error::InvalidArgument(format!("{count} elements are more than memory can hold")))?;
+        let bytes = count.checked_mul(size_of::<T>()).ok_or_else(|| {
+            Error::InvalidArgument(format!("{count} elements are more than memory can hold"))
+        })?;
         Ok(Buffer::new(self.slab.allocate(bytes)?))
     }
 
@@ -211,9 +211,9 @@ impl Communicator {
     }
 
     fn times_size(&self, count: usize) -> Result<usize> {
-        count
-            .checked_mul(self.size() as usize)
-            .ok_or_else(|| Error::InvalidArgument(format!("{count} elements per rank are more than memory can hold")))
+        count.checked_mul(self.size() as usize).ok_or_else(|| {
+            Error::InvalidArgument(format!("{count} elements per rank are more than memory can hold"))
+        })
     }
 
     fn block_of(&self, elements: usize) -> Result<usize> {

@@ -125,14 +125,14 @@ impl CallWatch<'_> {
         if !matches!(self.call.kind, CallKind::Collective(_)) {
             return Ok(());
         }
-        for peer in self.peers.others() {
-            if let Some(theirs) = self.peers.agreement.call(peer, self.call.seq)
-                && theirs.digest() != self.digest
-            {
-                return Err(self.mismatch(peer, theirs));
-            }
+        let differs = self.peers.others().find_map(|peer| {
+            let theirs = self.peers.agreement.call(peer, self.call.seq)?;
+            (theirs.digest() != self.digest).then_some((peer, theirs))
+        });
+        match differs {
+            Some((peer, theirs)) => Err(self.mismatch(peer, theirs)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// The error for a peer that is in another call.
@@ -150,7 +150,8 @@ impl CallWatch<'_> {
                 if now - since < self.timeout {
                     return Ok(());
                 }
-                let others: Vec<String> = self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
+                let others: Vec<String> =
+                    self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
                 Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: others.join(", ") })
             }
             _ => {

@@ -97,7 +97,8 @@ impl Program {
         let (streams, order) = streams(steps.iter().map(|s| (s.action, s.lane)), lanes);
         let waits_for: Box<[u32]> = steps.iter().map(|s| s.after.len() as u32).collect();
         let local = |k: OpKind| matches!(k, OpKind::Copy | OpKind::Reduce);
-        let first_local = (0..ops.len()).filter(|i| local(ops[*i].kind) && waits_for[*i] == 0).map(|i| i as u32);
+        let first_local =
+            (0..ops.len()).filter(|i| local(ops[*i].kind) && waits_for[*i] == 0).map(|i| i as u32);
         Program {
             first_local: first_local.collect(),
             ops: ops.into(),

@@ -35,7 +35,6 @@ impl Waiting<'_> {
     pub(crate) fn step(&self) -> Option<String> {
         self.at.map(|(step, peer)| self.program.describe(step, peer))
     }
-
 }
 
 /// Decides, when a wait gets long, whether it may go on.
@@ -75,7 +74,11 @@ impl Workspace {
         self.sends.clear();
         self.sends.resize(program.ops.len(), None);
         self.cursors.clear();
-        self.cursors.extend(program.streams.iter().map(|s| Cursor { done: s.first, next: s.first, recv: None }));
+        self.cursors.extend(program.streams.iter().map(|s| Cursor {
+            done: s.first,
+            next: s.first,
+            recv: None,
+        }));
         self.ready.clear();
         self.ready.extend_from_slice(&program.first_local);
         self.remaining = program.ops.len();
@@ -217,7 +220,7 @@ impl Run<'_, '_> {
             match op.kind {
                 OpKind::Copy => dst.copy_from(self.binding.source(&op.a)),
                 OpKind::Reduce => {
-                    if let Some(combine) = self.combine(op) {
+                    if let Some(combine) = combine(self.binding, op) {
                         combine.apply(dst, self.binding.source(&op.a), self.binding.source(&op.b));
                     }
                 }
@@ -227,16 +230,6 @@ impl Run<'_, '_> {
             advanced = true;
         }
         advanced
-    }
-
-    fn combine(&self, op: &Op) -> Option<Combine<'_>> {
-        let binding = self.binding;
-        binding.reducer.as_ref().map(|reducer| Combine {
-            reducer,
-            elem_bytes: binding.elem_bytes,
-            threads: binding.threads,
-            last: op.last.then_some(binding.ranks),
-        })
     }
 
     fn poll_sends(&mut self, at: usize) -> Result<bool, TransportError> {
@@ -309,7 +302,7 @@ impl Run<'_, '_> {
             let op = &self.program.ops[step as usize];
             let dst = self.binding.target(&op.dst);
             let mut state = cursor.recv.unwrap_or_else(|| RecvState::new(self.digest, dst.len()));
-            let combine = if op.kind == OpKind::RecvReduce { self.combine(op) } else { None };
+            let combine = if op.kind == OpKind::RecvReduce { combine(self.binding, op) } else { None };
             let link = self.links[stream.link as usize].as_mut().expect("a link to every peer");
             let progress = match (op.kind, combine) {
                 (OpKind::Recv, _) => link.poll_recv(&mut state, &mut CopySink(dst))?,
@@ -356,6 +349,20 @@ impl Run<'_, '_> {
                 (self.workspace.waits_for[step as usize] == 0).then_some((step, s.peer))
             })
         };
-        Waiting { program: self.program, at: pending(false).or_else(|| pending(true)), advances: self.workspace.advances }
+        Waiting {
+            program: self.program,
+            at: pending(false).or_else(|| pending(true)),
+            advances: self.workspace.advances,
+        }
     }
+}
+
+/// How a step combines, if there is anything to combine.
+fn combine<'b>(binding: &'b Binding<'_>, op: &Op) -> Option<Combine<'b>> {
+    binding.reducer.as_ref().map(|reducer| Combine {
+        reducer,
+        elem_bytes: binding.elem_bytes,
+        threads: binding.threads,
+        last: op.last.then_some(binding.ranks),
+    })
 }
