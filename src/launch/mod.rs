@@ -82,7 +82,7 @@ pub trait Rendezvous {
     /// The value of `TBCCL_BOOTSTRAP`.
     fn address(&self) -> String;
 
-    /// Tells all other ranks that this one is dead. `how` completes a sentence: `was killed by SIGKILL`.
+    /// Tells all other ranks that this one is dead. `how` is as in `killed by SIGKILL`.
     fn report_exit(&self, rank: u32, pid: u32, how: &str);
 }
 

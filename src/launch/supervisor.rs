@@ -1,7 +1,7 @@
 //! The life of a job: running, draining, terminating, killed.
 
 use super::{
-    Failure, LaunchError, LaunchSpec, Outcome, Output, Rendezvous, environment,
+    Ended, Failure, LaunchError, LaunchSpec, Outcome, Output, Rendezvous, environment,
     output::Tagger,
     ranks::{RankProcess, Ranks},
     signals::Signals,
@@ -149,7 +149,8 @@ impl Supervisor<'_> {
                 1 => "; ending the other rank".to_owned(),
                 n => format!("; ending the other {n} ranks"),
             };
-            self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
+            let was = if matches!(how, Ended::Signaled(_)) { "was " } else { "" };
+            self.say(&format!("rank {rank} (pid {pid}) {was}{how}{others}"));
             self.outcome = Outcome::Failed(failure);
         }
     }
