@@ -12,7 +12,7 @@ use crate::{
     executor::{Binding, Program, Stop},
     kernels::Reducer,
 };
-use collectives::{Collective, DType, ReduceOp, layout::BlockLayout, schedule::InPlace};
+use collectives::{BlockLayout, Collective, DType, ReduceOp, schedule::InPlace};
 use std::{sync::Arc, time::Duration};
 use topology::Rank;
 use transport::{
