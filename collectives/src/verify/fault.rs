@@ -114,7 +114,7 @@ pub enum Fault {
         recv: At,
     },
     /// Steps that wait for each other.
-    #[error("deadlock with {credits} credits: {}", circle(chain))]
+    #[error("deadlock with {credits} credits:\n  {}", circle(chain))]
     Deadlock {
         /// The credits of each lane.
         credits: u32,
@@ -221,7 +221,7 @@ pub enum Fault {
 fn circle(chain: &[At]) -> String {
     let mut text: Vec<String> = chain.iter().map(At::to_string).collect();
     text.extend(chain.first().map(|at| format!("rank {} step {}", at.rank, at.number)));
-    text.join(" waits for ")
+    text.join("\n  waits for ")
 }
 
 fn of_rank(rank: Option<Rank>) -> String {
