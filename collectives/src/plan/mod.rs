@@ -5,7 +5,8 @@
 //!
 //! Invariants, for every number of ranks, every root, in place and not: the schedule is safe with zero credits; who
 //! sends what to whom, in what order and on which lane does not depend on `in_place`, so ranks may differ in it; and
-//! all ranks get the same bits from an `all_reduce`, even where the operation is not associative.
+//! all ranks get the same bits from an `all_reduce`, even where the operation is not associative. The FIFO order of messages
+//! decides only which send meets which receive: data would be safe if every message had a lane of its own.
 //!
 //! A planner does not know sizes. It does not segment either: [`plan`] does, by the [segment pass](crate::pass).
 

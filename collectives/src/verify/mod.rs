@@ -41,15 +41,16 @@ pub struct Report {
     pub blocks_sent_per_rank: f64,
     /// The most messages of one lane and direction that a rank may have under way at a time.
     pub max_in_flight: u32,
-    /// The steps of the longest chain in which each waits for the one before; a message counts once.
-    pub stages: u32,
+    /// The steps of the longest chain in which each waits for the one before. A message counts once, and so do those
+    /// before it in its FIFO; this is not the number of latencies that a call takes.
+    pub critical_path: u32,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { steps, messages, stages, max_in_flight, .. } = self;
+        let Report { steps, messages, critical_path, max_in_flight, .. } = self;
         let sent = self.blocks_sent_per_rank;
-        write!(f, "{steps} steps, {messages} messages, {stages} stages, ")?;
+        write!(f, "{steps} steps, {messages} messages, critical path {critical_path}, ")?;
         write!(f, "up to {max_in_flight} in flight per lane, up to {sent:.2} blocks sent per rank")
     }
 }
@@ -94,6 +95,6 @@ fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32) -> Report {
         chunks_sent: sends.iter().map(|(_, chunks)| chunks).sum(),
         blocks_sent_per_rank: most as f64 / f64::from(schedule.chunks),
         max_in_flight,
-        stages: flow.stages.iter().map(|stage| stage + 1).max().unwrap_or(0),
+        critical_path: flow.stages.iter().map(|stage| stage + 1).max().unwrap_or(0),
     }
 }

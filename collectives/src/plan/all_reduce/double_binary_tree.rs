@@ -8,8 +8,9 @@
 //! Tree 0 is the in-order binary tree on ranks 1 to n-1, in which odd ranks are leaves, under rank 0 as root. Tree 1 is
 //! its mirror image for even n; for odd n it is the same tree moved on by one rank.
 //!
-//! Stages: 2·log2(n) or 2 more. Bytes sent per rank: at most 1.5 times the block (half up, two halves down), and 2(n-1)/n on
-//! average. Cost when cut into k segments: about (2·log2(n) + k)(α + B/k·β).
+//! Stages: at most 4·log2(n), counting the messages of two children one after the other. Bytes sent per rank: at most 2
+//! times the block (as inner node half of it up and two halves down, as leaf half of it up), and 2(n-1)/n on average.
+//! Cost when cut into many segments: about 2Bβ, after at most 4·log2(n) messages to fill the pipeline.
 //!
 //! Wins for medium and large blocks on many ranks, where a ring has too many stages; it needs segments to stream.
 //! The sum of each half has one shape, so every rank gets the same bits.
