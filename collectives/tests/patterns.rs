@@ -1,7 +1,7 @@
 //! What plans promise about messages, beyond being right.
 
 use collectives::schedule::{Direction, InPlace};
-use collectives::verify::{Credits, cases, verify};
+use collectives::verify::{Credits, Fault, cases, verify};
 use collectives::{Rank, Schedule};
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,6 +31,40 @@ fn messages_are_the_same_in_place_and_not() {
             let out_of_place = case.plan().expect("a plan");
             assert_eq!(out_of_place.chunks, in_place.chunks, "{case}");
             assert_eq!(pattern(&out_of_place), pattern(&in_place), "{case}");
+        }
+    }
+}
+
+/// Takes the program of each rank from one schedule or the other.
+fn mixed(out_of_place: &Schedule, in_place: &Schedule, mask: u64) -> Schedule {
+    let mut mixed = out_of_place.clone();
+    mixed.scratch_blocks = mixed.scratch_blocks.max(in_place.scratch_blocks);
+    for (rank, program) in in_place.programs.iter().enumerate().filter(|(rank, _)| mask >> rank & 1 == 1) {
+        mixed.programs[rank] = program.clone();
+    }
+    mixed
+}
+
+#[test]
+fn ranks_that_differ_in_whether_they_are_in_place_still_meet() {
+    for n in 2..=12 {
+        for case in cases(n, &[1, 2]).filter(|case| case.spec.in_place() == InPlace::No) {
+            let in_place = case.algorithm.plan(&case.spec.with_in_place(InPlace::Yes)).expect("a plan");
+            let out_of_place = case.plan().expect("a plan");
+            for mask in [0x1, 0x2, 0x555, 0xaaa, 0x333, 0x0f0, 0xffe] {
+                let mixed = mixed(&out_of_place, &in_place, mask);
+                // Such a mixture is not one schedule, since memory is not the same on all ranks: its contents cannot be
+                // judged. They are judged last, so getting there means that every message meets.
+                let fault = verify(&mixed, Credits(0)).err();
+                let contents = |fault: &Fault| {
+                    matches!(fault, Fault::Missing { .. } | Fault::Contents { .. } | Fault::Incomplete { .. })
+                };
+                assert!(
+                    fault.as_ref().is_none_or(contents),
+                    "{case}, mask {mask:x}: {}",
+                    fault.expect("a fault")
+                );
+            }
         }
     }
 }
