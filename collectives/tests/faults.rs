@@ -212,16 +212,16 @@ fn a_report_counts_what_moves() {
         told += &format!("{algorithm}: {whole}\n    in 8 segments: {cut}\n");
     }
     expect![[r#"
-        ring: 48 steps, 24 messages, critical path 6, up to 5 in flight per lane, up to 1.50 blocks sent per rank
-            in 8 segments: 384 steps, 192 messages, critical path 48, up to 28 in flight per lane, up to 1.50 blocks sent per rank
-        rsag_mesh: 48 steps, 24 messages, critical path 4, up to 2 in flight per lane, up to 1.50 blocks sent per rank
-            in 8 segments: 384 steps, 192 messages, critical path 18, up to 16 in flight per lane, up to 1.50 blocks sent per rank
-        mesh: 26 steps, 12 messages, critical path 4, up to 1 in flight per lane, up to 3.00 blocks sent per rank
-            in 8 segments: 208 steps, 96 messages, critical path 11, up to 8 in flight per lane, up to 3.00 blocks sent per rank
-        recursive_doubling: 16 steps, 8 messages, critical path 2, up to 1 in flight per lane, up to 2.00 blocks sent per rank
-            in 8 segments: 128 steps, 64 messages, critical path 9, up to 8 in flight per lane, up to 2.00 blocks sent per rank
-        double_binary_tree: 24 steps, 12 messages, critical path 5, up to 1 in flight per lane, up to 2.00 blocks sent per rank
-            in 8 segments: 192 steps, 96 messages, critical path 12, up to 8 in flight per lane, up to 2.00 blocks sent per rank
+        ring: 48 steps, 24 messages, 6 stages, up to 5 in flight per lane, up to 1.50 blocks sent per rank
+            in 8 segments: 384 steps, 192 messages, 48 stages, up to 28 in flight per lane, up to 1.50 blocks sent per rank
+        rsag_mesh: 48 steps, 24 messages, 4 stages, up to 2 in flight per lane, up to 1.50 blocks sent per rank
+            in 8 segments: 384 steps, 192 messages, 18 stages, up to 16 in flight per lane, up to 1.50 blocks sent per rank
+        mesh: 26 steps, 12 messages, 4 stages, up to 1 in flight per lane, up to 3.00 blocks sent per rank
+            in 8 segments: 208 steps, 96 messages, 11 stages, up to 8 in flight per lane, up to 3.00 blocks sent per rank
+        recursive_doubling: 16 steps, 8 messages, 2 stages, up to 1 in flight per lane, up to 2.00 blocks sent per rank
+            in 8 segments: 128 steps, 64 messages, 9 stages, up to 8 in flight per lane, up to 2.00 blocks sent per rank
+        double_binary_tree: 24 steps, 12 messages, 5 stages, up to 1 in flight per lane, up to 2.00 blocks sent per rank
+            in 8 segments: 192 steps, 96 messages, 12 stages, up to 8 in flight per lane, up to 2.00 blocks sent per rank
     "#]].assert_eq(&told);
 }
 

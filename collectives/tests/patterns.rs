@@ -53,8 +53,8 @@ fn ranks_that_differ_in_whether_they_are_in_place_still_meet() {
             let out_of_place = case.plan().expect("a plan");
             for mask in [0x1, 0x2, 0x555, 0xaaa, 0x333, 0x0f0, 0xffe] {
                 let mixed = mixed(&out_of_place, &in_place, mask);
-                // Such a mixture is not one schedule, since memory is not the same on all ranks: its contents cannot be
-                // judged. They are judged last, so getting there means that every message meets.
+                // Such a mixture is not one schedule, since memory is not the same on all ranks: its contents
+                // cannot be judged. They are judged last, so getting there means that every message meets.
                 let fault = verify(&mixed, Credits(0)).err();
                 let contents = |fault: &Fault| {
                     matches!(fault, Fault::Missing { .. } | Fault::Contents { .. } | Fault::Incomplete { .. })

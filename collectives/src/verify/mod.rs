@@ -1,9 +1,10 @@
 //! Is a schedule right? Answered from the schedule alone, whoever made it.
 //!
-//! The checks, in order, so that each may rely on those before: every step makes sense by itself; every send meets a
-//! receive of the same length; nothing waits in a circle, with a given number of credits; no two steps of a rank touch the same
-//! memory in no defined order; and every rank ends up with what the collective promises, which is found by running the
-//! schedule on symbolic values. Since there are no races, one order stands for all.
+//! The checks, in order, so that each may rely on those before: every step makes sense by itself; every send
+//! meets a receive of the same length; nothing waits in a circle, with a given number of credits; no two
+//! steps of a rank touch the same memory in no defined order; and every rank ends up with what the collective
+//! promises, which is found by running the schedule on symbolic values. Since there are no races, one order
+//! stands for all.
 //!
 //! A schedule that is safe with zero credits is safe with any number.
 //!
@@ -41,16 +42,16 @@ pub struct Report {
     pub blocks_sent_per_rank: f64,
     /// The most messages of one lane and direction that a rank may have under way at a time.
     pub max_in_flight: u32,
-    /// The steps of the longest chain in which each waits for the one before. A message counts once, and so do those
-    /// before it in its FIFO; this is not the number of latencies that a call takes.
-    pub critical_path: u32,
+    /// The steps of the longest chain in which each waits for the one before. A message counts once, and so
+    /// do those before it in its FIFO; this is not the number of latencies that a call takes.
+    pub stages: u32,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { steps, messages, critical_path, max_in_flight, .. } = self;
+        let Report { steps, messages, stages, max_in_flight, .. } = self;
         let sent = self.blocks_sent_per_rank;
-        write!(f, "{steps} steps, {messages} messages, critical path {critical_path}, ")?;
+        write!(f, "{steps} steps, {messages} messages, {stages} stages, ")?;
         write!(f, "up to {max_in_flight} in flight per lane, up to {sent:.2} blocks sent per rank")
     }
 }
@@ -95,6 +96,6 @@ fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32) -> Report {
         chunks_sent: sends.iter().map(|(_, chunks)| chunks).sum(),
         blocks_sent_per_rank: most as f64 / f64::from(schedule.chunks),
         max_in_flight,
-        critical_path: flow.stages.iter().map(|stage| stage + 1).max().unwrap_or(0),
+        stages: flow.stages.iter().map(|stage| stage + 1).max().unwrap_or(0),
     }
 }
