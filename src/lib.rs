@@ -1,1 +1,34 @@
-//! tbccl
+//! Collective communication for Macs and PCs that are wired together.
+//!
+//! ```no_run
+//! use tbccl::{Communicator, ReduceOp};
+//!
+//! // In each process that `tbccl run -n 4 -- ./program` has started:
+//! let mut comm = Communicator::from_env()?;
+//! let mut gradients = vec![1.0f32; 1000];
+//! comm.all_reduce_in_place(&mut gradients, ReduceOp::Sum)?;
+//! assert_eq!(gradients[0], comm.size() as f32);
+//! # Ok::<(), tbccl::Error>(())
+//! ```
+//!
+//! This crate is the runtime: it brings ranks together, turns calls into plans (crate `collectives`), and carries them
+//! out over links (crate `transport`). It is the only place where a plan meets a wire.
+
+mod agreement;
+pub mod bootstrap;
+mod call;
+pub mod communicator;
+mod config;
+pub mod element;
+mod error;
+mod executor;
+pub mod kernels;
+pub mod launch;
+
+pub use call::{CallKind, CallRecord};
+pub use collectives::{Collective, DType, ReduceOp};
+pub use communicator::{Buffer, Communicator};
+pub use config::{Config, ConfigOption, OPTIONS, parse_bytes};
+pub use element::Element;
+pub use error::{Error, PeerName, Place, Result};
+pub use topology::Rank;

@@ -1,2 +1,7 @@
-//! cli
-fn main() {}
+//! The command `tbccl`.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main(std::env::args_os())
+}

@@ -28,11 +28,11 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
-            mesh_bytes: 16 << 10,
+            mesh_bytes: 48 << 10,
             direct_ranks: 16,
             doubling_bytes: 4 << 10,
             binomial_bytes: 64 << 10,
-            segment_bytes: 128 << 10,
+            segment_bytes: 512 << 10,
             max_segments: 64,
         }
     }
@@ -104,8 +104,9 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
     }
 }
 
-/// As many pieces as make a message about as long as the tuning says.
-fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
+/// As many pieces as make a message of this algorithm about as long as the tuning says.
+#[must_use]
+pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunks = match (call.collective, algorithm) {
         (Collective::Barrier, _) => return 1,
         (Collective::AllReduce, "ring" | "rsag_mesh") => call.ranks,

@@ -1,0 +1,31 @@
+# Everything a newcomer needs: `make help`. Cargo does the work.
+
+CARGO ?= cargo
+TBCCL := target/release/tbccl
+# What `make bench` measures. Override on the command line: make bench OP=all_gather RANKS="2 3"
+OP ?= all_reduce
+RANKS ?= 2 4
+
+.PHONY: help bench test lint build tools
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+bench: build ## Measure collectives between processes on this machine, every element checked
+	@for ranks in $(RANKS); do \
+	  $(TBCCL) bench $(OP) --ranks $$ranks -b 4 -e 64M -f 4 || exit $$?; \
+	done
+
+test: tools ## Run all tests
+	$(CARGO) test --workspace
+
+lint: tools ## Check format, lints and documentation
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+build: tools ## Build the command line, optimised
+	$(CARGO) build --release
+
+tools: ## Install what is missing to build; does nothing when nothing is
+	@tools/install-missing

@@ -1,0 +1,151 @@
+//! What a rank called, as its peers can see it.
+//!
+//! Ranks that are in different calls must find out instead of waiting for each other. Every message carries the
+//! digest of its call, and every rank publishes its calls on its board, so that an error can show both sides.
+
+use collectives::{Collective, DType, ReduceOp};
+use std::fmt;
+use topology::Rank;
+
+/// What kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallKind {
+    /// A collective.
+    Collective(Collective),
+    /// A message to one rank.
+    Send,
+    /// A message from one rank.
+    Recv,
+}
+
+/// A call, by value: what must be equal on all ranks that take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallRecord {
+    /// The number of the call among the communicator's collectives, or among the pair's messages; from 1.
+    pub seq: u64,
+    /// What kind.
+    pub kind: CallKind,
+    /// The element type.
+    pub dtype: DType,
+    /// The reduction, where there is one.
+    pub op: Option<ReduceOp>,
+    /// Elements per block.
+    pub count: u64,
+    /// The root, or the other rank of a message.
+    pub root: Rank,
+    /// The plan: hash of its schedule's name and shape.
+    pub plan: u64,
+}
+
+impl CallRecord {
+    /// Words that a record takes up on a board.
+    pub(crate) const WORDS: usize = 5;
+
+    /// A number that differs when any part that must be equal differs. A message's two ends have the same digest.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut words = self.encode();
+        if matches!(self.kind, CallKind::Send | CallKind::Recv) {
+            words[1] = (words[1] & !0xff) | u64::from(KIND_MESSAGE);
+            words[3] = 0;
+        }
+        // Multiply-rotate over the words: quick, and any single difference changes the result.
+        words.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, word| {
+            (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
+        })
+    }
+
+    pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
+        let kind = match self.kind {
+            CallKind::Collective(c) => c as u8,
+            CallKind::Send => KIND_MESSAGE,
+            CallKind::Recv => KIND_MESSAGE + 1,
+        };
+        let op = self.op.map_or(0xff, |op| op as u8);
+        let packed = u64::from(kind) | u64::from(self.dtype as u8) << 8 | u64::from(op) << 16;
+        [self.seq, packed, self.count, u64::from(self.root.0), self.plan]
+    }
+
+    /// The record in these words, unless they hold none.
+    pub(crate) fn decode(words: [u64; Self::WORDS]) -> Option<CallRecord> {
+        let byte = |shift: u32| (words[1] >> shift) as u8;
+        let kind = match byte(0) {
+            KIND_MESSAGE => CallKind::Send,
+            k if k == KIND_MESSAGE + 1 => CallKind::Recv,
+            k => CallKind::Collective(Collective::ALL.into_iter().find(|c| *c as u8 == k)?),
+        };
+        Some(CallRecord {
+            seq: words[0],
+            kind,
+            dtype: DType::ALL.into_iter().find(|t| *t as u8 == byte(8))?,
+            op: ReduceOp::ALL.into_iter().find(|op| *op as u8 == byte(16)),
+            count: words[2],
+            root: Rank(words[3] as u32),
+            plan: words[4],
+        })
+    }
+}
+
+const KIND_MESSAGE: u8 = 0x80;
+
+impl fmt::Display for CallRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            CallKind::Collective(Collective::Barrier) => return f.write_str("barrier"),
+            CallKind::Collective(c) => write!(f, "{c} of {} {}", self.count, self.dtype)?,
+            CallKind::Send => write!(f, "send of {} {} to rank {}", self.count, self.dtype, self.root)?,
+            CallKind::Recv => write!(f, "recv of {} {} from rank {}", self.count, self.dtype, self.root)?,
+        }
+        if let Some(op) = self.op {
+            write!(f, ", op {op}")?;
+        }
+        if matches!(self.kind, CallKind::Collective(c) if c.has_root()) {
+            write!(f, ", root {}", self.root)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> CallRecord {
+        CallRecord {
+            seq: 7,
+            kind: CallKind::Collective(Collective::AllReduce),
+            dtype: DType::Bf16,
+            op: Some(ReduceOp::Max),
+            count: 1 << 33,
+            root: Rank(0),
+            plan: 99,
+        }
+    }
+
+    #[test]
+    fn every_part_changes_the_digest_and_survives_the_board() {
+        let base = record();
+        assert_eq!(CallRecord::decode(base.encode()), Some(base));
+        let variants = [
+            CallRecord { seq: 8, ..base },
+            CallRecord { kind: CallKind::Collective(Collective::Broadcast), ..base },
+            CallRecord { dtype: DType::F16, ..base },
+            CallRecord { op: None, ..base },
+            CallRecord { count: 5, ..base },
+            CallRecord { root: Rank(1), ..base },
+            CallRecord { plan: 98, ..base },
+        ];
+        for other in variants {
+            assert_ne!(other.digest(), base.digest(), "{other:?}");
+            assert_eq!(CallRecord::decode(other.encode()), Some(other));
+        }
+    }
+
+    #[test]
+    fn both_ends_of_a_message_have_the_same_digest() {
+        let send = CallRecord { kind: CallKind::Send, root: Rank(1), op: None, ..record() };
+        let recv = CallRecord { kind: CallKind::Recv, root: Rank(0), ..send };
+        assert_eq!(send.digest(), recv.digest());
+        assert_ne!(send.digest(), CallRecord { count: 1, ..recv }.digest());
+    }
+}

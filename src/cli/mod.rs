@@ -1,0 +1,65 @@
+//! The command line: one module per subcommand, each turning arguments into calls of the library.
+//!
+//! Exit status: 0; 1 for a wrong result; 2 for bad usage or an environment in which the command can't work;
+//! `run` passes on the status of the first rank that fails. Errors are one line on stderr, with the remedy.
+
+mod arguments;
+mod error;
+mod plan;
+mod run;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use error::Failed;
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// Exit status for a wrong result.
+const WRONG: u8 = 1;
+
+/// Writes to stdout. A reader that went away has seen enough.
+fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "tbccl",
+    version,
+    about = "Collective communication for Macs and PCs wired together with Thunderbolt",
+    arg_required_else_help = true,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Plan(plan::Args),
+}
+
+impl Command {
+    /// As they are typed.
+    const NAMES: [&str; 2] = ["run", "plan"];
+}
+
+/// Carries out a command line; the first argument is the program's own name.
+pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args = arguments::as_mpirun_users_type(args.collect(), &Cli::command());
+    let parsed = Cli::command().try_get_matches_from(args).and_then(|m| Cli::from_arg_matches(&m));
+    let result = match parsed {
+        Ok(cli) => match cli.command {
+            Command::Run(args) => run::run(args),
+            Command::Plan(args) => plan::run(args),
+        },
+        Err(usage) => error::usage(&usage, &Command::NAMES),
+    };
+    result.unwrap_or_else(Failed::report)
+}

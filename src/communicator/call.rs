@@ -1,0 +1,262 @@
+//! One blocking call, from its arguments to its result.
+
+use super::{
+    Communicator,
+    plans::{CallShape, too_large},
+    watch::CallWatch,
+};
+use crate::{
+    agreement::Failure,
+    call::{CallKind, CallRecord},
+    error::{Error, Place, Result},
+    executor::{Binding, Program, Stop},
+    kernels::Reducer,
+};
+use collectives::{BlockLayout, Collective, DType, ReduceOp, schedule::InPlace};
+use std::{sync::Arc, time::Duration};
+use topology::Rank;
+use transport::{
+    TransportError,
+    memory::{Registered, Span, SpanMut},
+};
+
+/// A collective call, by value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: DType,
+    pub(crate) op: Option<ReduceOp>,
+    /// Elements per block.
+    pub(crate) count: u64,
+    pub(crate) root: Rank,
+    pub(crate) in_place: InPlace,
+}
+
+impl Communicator {
+    /// Carries out a collective. `input` and `output` hold the blocks of the collective; in place, they overlap as
+    /// [`InPlace`] says.
+    pub(crate) fn collective(&mut self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+        self.check_alive()?;
+        let reducer = call.op.map(|op| Reducer::new(call.dtype, op)).transpose()?;
+        let elem_bytes = call.dtype.size();
+        let shape = CallShape {
+            collective: call.collective,
+            count: call.count,
+            elem_bytes: elem_bytes as u32,
+            root: call.root,
+            in_place: call.in_place,
+        };
+        let program = self.plans.get(&shape)?;
+        self.grow_scratch(&program, call.count, elem_bytes)?;
+        let blocks =
+            call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));
+        let layout =
+            BlockLayout::new(call.count, elem_bytes, program.chunks, blocks.max(program.scratch_blocks))
+                .map_err(|e| Error::InvalidArgument(e.to_string()))?;
+        self.seq += 1;
+        let record = CallRecord {
+            seq: self.seq,
+            kind: CallKind::Collective(call.collective),
+            dtype: call.dtype,
+            op: call.op,
+            count: call.count,
+            root: call.root,
+            plan: program.id,
+        };
+        self.peers.agreement.enter(&record);
+        let binding = Binding {
+            input,
+            output,
+            scratch: SpanMut::empty(),
+            layout,
+            elem_bytes,
+            reducer,
+            ranks: self.size(),
+            threads: self.threads,
+            operation_bytes: input.len().max(output.len()) as u64,
+        };
+        self.carry_out(&program, binding, record)?;
+        self.peers.agreement.finish(record.seq);
+        Ok(())
+    }
+
+    /// Sends to, or receives from, one rank.
+    pub(crate) fn message(
+        &mut self,
+        kind: CallKind,
+        dtype: DType,
+        peer: Rank,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
+        self.check_alive()?;
+        if peer.0 >= self.size() || peer == self.rank() {
+            return Err(Error::InvalidArgument(format!(
+                "rank {} cannot exchange a message with rank {peer}; choose another one of 0..{}",
+                self.rank(),
+                self.size()
+            )));
+        }
+        let sends = kind == CallKind::Send;
+        let seqs = &mut self.message_seqs[peer.index()];
+        let seq = if sends { &mut seqs.0 } else { &mut seqs.1 };
+        *seq += 1;
+        let bytes = input.len().max(output.len());
+        let count = (bytes / dtype.size()) as u64;
+        let record = CallRecord { seq: *seq, kind, dtype, op: None, count, root: peer, plan: 0 };
+        let program = self.message_program(peer, sends);
+        let layout =
+            BlockLayout::new(count, dtype.size(), 1, 1).map_err(|e| Error::InvalidArgument(e.to_string()))?;
+        self.peers.agreement.enter_message(&record);
+        let binding = Binding {
+            input,
+            output,
+            scratch: SpanMut::empty(),
+            layout,
+            elem_bytes: dtype.size(),
+            reducer: None,
+            ranks: self.size(),
+            threads: self.threads,
+            operation_bytes: bytes as u64,
+        };
+        self.carry_out(&program, binding, record)
+    }
+
+    fn message_program(&mut self, peer: Rank, sends: bool) -> Arc<Program> {
+        let lanes = Communicator::LANES;
+        let slot = &mut self.message_programs[peer.index() * 2 + usize::from(sends)];
+        Arc::clone(slot.get_or_insert_with(|| Arc::new(Program::message(peer, sends, lanes))))
+    }
+
+    /// A communicator that has failed stays failed; a job that has failed fails this rank's next call.
+    #[inline]
+    fn check_alive(&mut self) -> Result<()> {
+        if self.failed.is_none() && !self.peers.agreement.has_failure() {
+            return Ok(());
+        }
+        self.first_failure()
+    }
+
+    #[cold]
+    fn first_failure(&mut self) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let Some(failure) = self.peers.agreement.failure() else { return Ok(()) };
+        let call = self.peers.agreement.call(self.rank(), self.seq);
+        let call = call.unwrap_or(CallRecord {
+            seq: self.seq,
+            kind: CallKind::Collective(Collective::Barrier),
+            dtype: DType::U8,
+            op: None,
+            count: 0,
+            root: Rank(0),
+            plan: 0,
+        });
+        let place = Place {
+            rank: self.rank(),
+            call,
+            step: Some("before the next call".into()),
+            waited: Duration::ZERO,
+        };
+        let error = self.peers.error_of(failure, place);
+        self.failed = Some(error.clone());
+        Err(error)
+    }
+
+    fn grow_scratch(&mut self, program: &Program, count: u64, elem_bytes: usize) -> Result<()> {
+        if program.scratch_blocks == 0 {
+            return Ok(());
+        }
+        let bytes = u64::from(program.scratch_blocks)
+            .checked_mul(count)
+            .and_then(|n| n.checked_mul(elem_bytes as u64))
+            .filter(|bytes| *bytes <= isize::MAX as u64)
+            .ok_or_else(|| too_large(count))? as usize;
+        if self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
+            self.scratch = None;
+            self.scratch = Some(self.slab.allocate(bytes)?);
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, program: &Program, binding: Binding<'_>, record: CallRecord) -> Result<()> {
+        let digest = record.digest();
+        let scratch = self.scratch.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
+        let binding = Binding { scratch, ..binding };
+        let mut watch =
+            CallWatch { peers: &mut self.peers, call: record, digest, timeout: self.timeout, since: None };
+        let mut ran = self.executor.run(program, &binding, digest, &mut watch);
+        if ran.is_ok() && !program.unheard.is_empty() {
+            ran = confirm(&self.executor, program, &record, &mut watch);
+        }
+        let Err(stop) = ran else { return Ok(()) };
+        let error = explain(stop, &mut watch);
+        self.fail(error)
+    }
+
+    /// Makes an error the communicator's, and the job's if it is the first one.
+    fn fail(&mut self, error: Error) -> Result<()> {
+        if !matches!(error, Error::Remote { .. } | Error::Mismatch { .. } | Error::PeerDied { .. }) {
+            let message = error.to_string();
+            self.peers.agreement.raise(Failure::Failed { rank: self.rank(), message });
+        }
+        self.failed = Some(error.clone());
+        Err(error)
+    }
+}
+
+/// A rank that has only sent waits until those it sent to have entered the same call: nothing else would tell it
+/// that they are in another one.
+fn confirm(
+    executor: &crate::executor::Executor,
+    program: &Program,
+    record: &CallRecord,
+    watch: &mut CallWatch<'_>,
+) -> Result<(), Stop> {
+    for peer in &program.unheard {
+        let entered = |watch: &CallWatch<'_>| watch.peers.agreement.entered(*peer) >= record.seq;
+        if !entered(watch) {
+            let boards = watch.peers.agreement.clone();
+            executor.wait_until(program, watch, || boards.entered(*peer) >= record.seq)?;
+        }
+        if let Some(theirs) = watch.peers.agreement.call(*peer, record.seq)
+            && theirs.digest() != watch.digest
+        {
+            return Err(Stop::Watch(watch.mismatch(*peer, theirs)));
+        }
+    }
+    Ok(())
+}
+
+/// Turns the reason why a run ended into an error for people.
+fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
+    let (step, peer, error) = match stop {
+        Stop::Watch(error) => return error,
+        Stop::Link { step, peer, error } => (step, peer, error),
+    };
+    match error {
+        // A length that differs under the same digest is not possible; the message is then not ours to explain.
+        TransportError::Mismatch { found, .. } => match watch.peers.agreement.find(peer, found) {
+            Some(theirs) => watch.mismatch(peer, theirs),
+            None => Error::from(error),
+        },
+        // A process that cannot be read has most likely just ended; the launcher will say so in a moment.
+        TransportError::Unreadable { .. } => death_or(watch, peer, step, error),
+        error => Error::from(error),
+    }
+}
+
+/// Waits a moment for news of the peer's death, which explains the error.
+fn death_or(watch: &mut CallWatch<'_>, peer: Rank, step: String, error: TransportError) -> Error {
+    for _ in 0..100 {
+        if let Some(how) = watch.peers.death_of(peer) {
+            let failure = watch.peers.agreement.raise(Failure::Died { rank: peer, how });
+            let waited = watch.since.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+            let place = Place { rank: watch.peers.rank, call: watch.call, step: Some(step), waited };
+            return watch.peers.error_of(failure, place);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Error::from(error)
+}

@@ -1,0 +1,198 @@
+//! How a communicator comes to be: from the launcher's environment, or among threads.
+
+use super::{Communicator, Parts};
+use crate::{
+    Config,
+    bootstrap::{self, Connection, Hello, Joined, Member},
+    error::{Error, PeerName, Result},
+};
+use topology::Rank;
+use transport::{
+    Link,
+    driver::{local, shm},
+    memory::{Arena, ArenaLayout, Slab},
+};
+
+/// Who this process is, as the launcher says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) bootstrap: String,
+}
+
+impl Identity {
+    fn from_env() -> Result<Identity> {
+        let var = |name: &str| {
+            std::env::var(name).map_err(|_| {
+                Error::Bootstrap(format!(
+                    "{name} is not set: start the program with `tbccl run -n RANKS -- PROGRAM`, or use Communicator::local"
+                ))
+            })
+        };
+        let number = |name: &str| {
+            let text = var(name)?;
+            text.parse().map_err(|_| Error::Bootstrap(format!("{name}={text} is not a number of ranks")))
+        };
+        let identity = Identity {
+            rank: number("TBCCL_RANK")?,
+            size: number("TBCCL_SIZE")?,
+            bootstrap: var("TBCCL_BOOTSTRAP")?,
+        };
+        if identity.rank >= identity.size {
+            let Identity { rank, size, .. } = identity;
+            return Err(Error::Bootstrap(format!("TBCCL_RANK={rank} is not one of 0..{size} (TBCCL_SIZE)")));
+        }
+        Ok(identity)
+    }
+}
+
+fn layout(ranks: u32, config: &Config) -> ArenaLayout {
+    ArenaLayout {
+        ranks,
+        lanes: Communicator::LANES,
+        ring: config.ring(),
+        slab_bytes: config.slab_bytes.next_multiple_of(Slab::BLOCK_BYTES) as usize,
+    }
+}
+
+impl Communicator {
+    /// Joins the job that the launcher started this process for; waits until all ranks have joined.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] when this process was not started by a launcher, or the ranks do not come together
+    /// within the time limit or disagree on an option; others when the system refuses memory or descriptors.
+    pub fn from_env() -> Result<Communicator> {
+        Communicator::from_env_with(&Config::from_env()?)
+    }
+
+    /// As [`Communicator::from_env`], with options that the program decides on.
+    ///
+    /// # Errors
+    /// As for [`Communicator::from_env`].
+    pub fn from_env_with(config: &Config) -> Result<Communicator> {
+        join(&Identity::from_env()?, config)
+    }
+
+    /// Communicators for `ranks` threads of this process, in rank order.
+    ///
+    /// # Errors
+    /// When there are no ranks, or the system refuses memory.
+    pub fn local(ranks: u32, config: &Config) -> Result<Vec<Communicator>> {
+        if !(1..=collectives::MAX_RANKS).contains(&ranks) {
+            return Err(Error::InvalidArgument(format!(
+                "{ranks} ranks: a communicator has from 1 to {}",
+                collectives::MAX_RANKS
+            )));
+        }
+        let arenas = local::arenas(layout(ranks, config))?;
+        let host = host_name();
+        let names: Vec<PeerName> = (0..ranks)
+            .map(|r| PeerName { rank: Rank(r), pid: std::process::id(), host: host.clone() })
+            .collect();
+        let communicator = |rank: u32| {
+            let links = links(rank, ranks, |peer, lane| local::link(&arenas, rank, peer, lane));
+            let parts = Parts {
+                rank: Rank(rank),
+                names: names.clone(),
+                arenas: arenas.clone(),
+                slab: Slab::new(&arenas[rank as usize], None),
+                links,
+                connection: None,
+                transport: "local",
+            };
+            Communicator::assemble(parts, config)
+        };
+        Ok((0..ranks).map(communicator).collect())
+    }
+}
+
+/// Links to every peer on every lane, by peer and lane.
+fn links(rank: u32, ranks: u32, make: impl Fn(u32, u8) -> Box<dyn Link>) -> Vec<Option<Box<dyn Link>>> {
+    (0..ranks)
+        .flat_map(|peer| (0..Communicator::LANES).map(move |lane| (peer, lane)))
+        .map(|(peer, lane)| (peer != rank).then(|| make(peer, lane)))
+        .collect()
+}
+
+fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+    let Identity { rank, size, bootstrap } = identity;
+    let layout = layout(*size, config);
+    let (ours, object) = Arena::shared(layout)?;
+    // The word that others try to read; it must stay where it is until all have tried.
+    let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
+    let hello = Hello {
+        magic: bootstrap::MAGIC.into(),
+        protocol: bootstrap::PROTOCOL,
+        size: *size,
+        member: Member {
+            rank: *rank,
+            pid: std::process::id(),
+            host: host_name(),
+            probe_address: std::ptr::from_ref::<u64>(&probe) as u64,
+            probe_value: *probe,
+        },
+        options: config.shared(),
+        patience_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+    };
+    let Joined { mut connection, members, arenas } = Connection::join(bootstrap, &hello, &object)?;
+    let arenas = arenas
+        .iter()
+        .enumerate()
+        .map(|(peer, fd)| if peer as u32 == *rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
+        .collect::<Result<Vec<Arena>, _>>()?;
+    let pull = agree_on_pulling(&mut connection, &members, *rank, config)?;
+    let links = links(*rank, *size, |peer, lane| {
+        let target = pull.then(|| target_of(&members[peer as usize]));
+        shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, target)
+    });
+    let names =
+        members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect();
+    let parts = Parts {
+        rank: Rank(*rank),
+        names,
+        slab: Slab::new(&ours, Some(object)),
+        arenas,
+        links,
+        connection: Some(connection),
+        transport: "shm",
+    };
+    drop(probe);
+    Ok(Communicator::assemble(parts, config))
+}
+
+fn target_of(member: &Member) -> shm::PullTarget {
+    shm::PullTarget { pid: member.pid, probe_address: member.probe_address, probe_value: member.probe_value }
+}
+
+/// Tries to read the others' memory; true when every rank can. Rank 0 says once why not.
+fn agree_on_pulling(
+    connection: &mut Connection,
+    members: &[Member],
+    rank: u32,
+    config: &Config,
+) -> Result<bool> {
+    let obstacle = if config.pull {
+        let others = members.iter().filter(|m| m.rank != rank);
+        others.map(|m| (m, shm::probe_pull(&target_of(m)))).find_map(|(m, probed)| {
+            probed.err().map(|e| format!("rank {rank} may not read the memory of rank {}: {e}", m.rank))
+        })
+    } else {
+        Some("TBCCL_PULL=0".to_owned())
+    };
+    let first = connection.agree_on_pulling(obstacle)?;
+    if let Some(obstacle) = &first
+        && config.pull
+        && rank == 0
+    {
+        tracing::warn!(
+            "messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the container forbids it)"
+        );
+    }
+    Ok(first.is_none())
+}
+
+pub(crate) fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}

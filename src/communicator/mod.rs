@@ -1,0 +1,168 @@
+//! Communicators: a group of ranks, and the calls they make together.
+//!
+//! A communicator is made from the launcher's environment ([`Communicator::from_env`]) or for threads of this process
+//! ([`Communicator::local`]). All its ranks make the same calls in the same order. A call blocks, progresses on the
+//! caller's thread, and either completes or fails within the time limit; once it has failed, the communicator stays
+//! failed, on every rank.
+//!
+//! Nothing here moves bytes: calls are turned into plans ([`plans`]) and carried out by the executor.
+
+mod buffer;
+mod call;
+mod connect;
+mod plans;
+mod typed;
+mod watch;
+
+pub use buffer::Buffer;
+
+use crate::{
+    Config,
+    agreement::Agreement,
+    bootstrap::Connection,
+    call::CallRecord,
+    error::{Error, PeerName},
+    executor::{Executor, Program, Protocols},
+    kernels::Threads,
+};
+use plans::Plans;
+use std::{sync::Arc, time::Duration};
+use topology::{Placement, Rank};
+use transport::{
+    Counters, Link, WaitPolicy,
+    memory::{Arena, Registered, Slab},
+};
+use watch::Peers;
+
+/// A group of ranks, as one of them.
+///
+/// Not cloned and not shared between threads: `&mut self` keeps a rank's calls in order.
+#[derive(Debug)]
+pub struct Communicator {
+    peers: Peers,
+    executor: Executor,
+    plans: Plans,
+    slab: Slab,
+    scratch: Option<Registered>,
+    threads: Threads,
+    timeout: Duration,
+    transport: &'static str,
+    /// The number of the latest collective.
+    seq: u64,
+    /// Per peer: the numbers of the latest message sent to it and received from it.
+    message_seqs: Vec<(u64, u64)>,
+    /// Per peer and direction.
+    message_programs: Vec<Option<Arc<Program>>>,
+    /// The error that every further call gives.
+    failed: Option<Error>,
+}
+
+/// What a communicator is put together from.
+struct Parts {
+    rank: Rank,
+    names: Vec<PeerName>,
+    /// By rank.
+    arenas: Vec<Arena>,
+    slab: Slab,
+    links: Vec<Option<Box<dyn Link>>>,
+    connection: Option<Connection>,
+    transport: &'static str,
+}
+
+impl Communicator {
+    /// Lanes between each pair of ranks.
+    pub(crate) const LANES: u8 = 2;
+
+    fn assemble(parts: Parts, config: &Config) -> Communicator {
+        let Parts { rank, names, arenas, slab, links, connection, transport } = parts;
+        let size = names.len() as u32;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
+        let on_this_host = ranks_on_host_of(rank, &names);
+        let mut wait = WaitPolicy::for_host(on_this_host, cores);
+        if let Some(polls) = config.spin_polls {
+            wait.spin_polls = polls;
+        }
+        let protocols =
+            Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
+        let agreement = Agreement::new(rank, arenas.iter().map(Arena::board).collect());
+        let arena = arenas[rank.index()].clone();
+        let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
+        Communicator {
+            plans: Plans::new(rank, size, Self::LANES, config),
+            executor: Executor::new(links, arena, wait, protocols),
+            peers: Peers {
+                rank,
+                died: vec![None; names.len()],
+                names,
+                agreement,
+                connection,
+                launcher_gone: false,
+            },
+            slab,
+            scratch: None,
+            threads: Threads::up_to(threads as usize),
+            timeout: config.timeout,
+            transport,
+            seq: 0,
+            message_seqs: vec![(0, 0); size as usize],
+            message_programs: vec![None; 2 * size as usize],
+            failed: None,
+        }
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.peers.rank
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.peers.names.len() as u32
+    }
+
+    /// The driver that moves the bytes: `local` or `shm`.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.transport
+    }
+
+    /// Everyone, in rank order.
+    #[must_use]
+    pub fn members(&self) -> &[PeerName] {
+        &self.peers.names
+    }
+
+    /// What this rank's links have done since the communicator was made.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.executor.counters()
+    }
+
+    /// The collective that this rank entered last.
+    #[must_use]
+    pub fn latest_call(&self) -> Option<CallRecord> {
+        self.peers.agreement.call(self.rank(), self.seq)
+    }
+
+    /// How long a call may wait without progress.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+}
+
+/// How many ranks share this rank's host.
+fn ranks_on_host_of(rank: Rank, names: &[PeerName]) -> u32 {
+    Placement::from_hosts(names.iter().map(|name| name.host.as_str()))
+        .map_or(1, |placement| placement.ranks_on(placement.host_of(rank)).count() as u32)
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.peers.agreement.leave();
+        if let Some(connection) = &mut self.peers.connection {
+            connection.goodbye();
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Plans at hand: chosen, planned and compiled once per kind of call.
+
+use crate::{Config, Error, error::Result, executor::Program};
+use collectives::{
+    Collective, Spec, plan,
+    schedule::InPlace,
+    select::{self, Tuning},
+};
+use std::{collections::HashMap, sync::Arc};
+use topology::Rank;
+
+/// What decides which plan a call takes. All but `in_place` are equal on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CallShape {
+    pub(super) collective: Collective,
+    /// Elements per block.
+    pub(super) count: u64,
+    pub(super) elem_bytes: u32,
+    pub(super) root: Rank,
+    pub(super) in_place: InPlace,
+}
+
+/// What decides a program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    collective: Collective,
+    algorithm: &'static str,
+    segments: u32,
+    root: Rank,
+    in_place: InPlace,
+}
+
+/// Slots for the shapes of recent calls; a power of two.
+const RECENT: usize = 64;
+
+/// The plans of one communicator.
+#[derive(Debug)]
+pub(super) struct Plans {
+    rank: Rank,
+    ranks: u32,
+    lanes: u8,
+    algorithm: Option<String>,
+    segments: u32,
+    tuning: Tuning,
+    programs: HashMap<Key, Arc<Program>>,
+    recent: Vec<Option<(CallShape, Arc<Program>)>>,
+}
+
+impl Plans {
+    pub(super) fn new(rank: Rank, ranks: u32, lanes: u8, config: &Config) -> Plans {
+        Plans {
+            rank,
+            ranks,
+            lanes,
+            algorithm: config.algorithm.clone(),
+            segments: config.segments,
+            tuning: Tuning::default(),
+            programs: HashMap::new(),
+            recent: vec![None; RECENT],
+        }
+    }
+
+    /// The program for a call.
+    #[inline]
+    pub(super) fn get(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
+        let mixed = (shape.count ^ (shape.collective as u64) << 17 ^ u64::from(shape.root.0) << 9)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let slot = (mixed >> 58) as usize % RECENT;
+        if let Some((known, program)) = &self.recent[slot]
+            && known == shape
+        {
+            return Ok(Arc::clone(program));
+        }
+        let program = self.find(shape)?;
+        self.recent[slot] = Some((*shape, Arc::clone(&program)));
+        Ok(program)
+    }
+
+    fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
+        let (algorithm, segments) = self.choose(shape)?;
+        let key = Key {
+            collective: shape.collective,
+            algorithm,
+            segments,
+            root: shape.root,
+            in_place: shape.in_place,
+        };
+        if let Some(program) = self.programs.get(&key) {
+            return Ok(Arc::clone(program));
+        }
+        let spec = Spec::new(shape.collective, self.ranks)?
+            .with_root(shape.root)?
+            .with_in_place(shape.in_place)
+            .with_segments(segments)?;
+        let schedule = plan::plan(&spec, algorithm)?;
+        let program = Arc::new(Program::compile(&schedule, self.rank, self.lanes));
+        self.programs.insert(key, Arc::clone(&program));
+        Ok(program)
+    }
+
+    /// The algorithm and the number of segments: a function of what all ranks agree on.
+    fn choose(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
+        let call = select::Call {
+            collective: shape.collective,
+            ranks: self.ranks,
+            block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
+        };
+        let choice = select::choose(call, &self.tuning);
+        let mut algorithm = choice.algorithm;
+        if let Some(name) = &self.algorithm
+            && plan::algorithms(shape.collective).count() > 1
+        {
+            algorithm = plan::algorithm(shape.collective, name)?.name;
+        }
+        let segments = if self.segments > 0 {
+            self.segments
+        } else if algorithm == choice.algorithm {
+            choice.segments
+        } else {
+            select::segments(call, algorithm, &self.tuning)
+        };
+        Ok((algorithm, segments))
+    }
+
+    /// The algorithm that a call takes, with its segments, for people.
+    pub(super) fn explain(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
+        self.choose(shape)
+    }
+}
+
+/// More elements than memory can hold.
+pub(super) fn too_large(count: u64) -> Error {
+    Error::InvalidArgument(format!("{count} elements per block are more than memory can hold"))
+}

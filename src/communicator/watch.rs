@@ -1,0 +1,175 @@
+//! What a rank looks at when a wait gets long: has anyone failed, died, left, or called something else?
+
+use crate::{
+    agreement::{Agreement, Failure},
+    bootstrap::{Connection, Notice},
+    call::{CallKind, CallRecord},
+    error::{Error, PeerName, Place, Result},
+    executor::{Waiting, Watch},
+};
+use std::time::{Duration, Instant};
+use topology::Rank;
+
+/// What a rank knows of the others' lives.
+#[derive(Debug)]
+pub(super) struct Peers {
+    pub(super) rank: Rank,
+    pub(super) names: Vec<PeerName>,
+    pub(super) agreement: Agreement,
+    /// The way to the launcher; none where ranks are threads.
+    pub(super) connection: Option<Connection>,
+    /// How each rank died, as far as told.
+    pub(super) died: Vec<Option<String>>,
+    pub(super) launcher_gone: bool,
+}
+
+impl Peers {
+    fn others(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.names.iter().map(|name| name.rank).filter(|rank| *rank != self.rank)
+    }
+
+    fn read_notices(&mut self) {
+        while let Some(notice) = self.connection.as_mut().and_then(Connection::notice) {
+            match notice {
+                Notice::Died { rank, how } => {
+                    if let Some(slot) = self.died.get_mut(rank as usize) {
+                        slot.get_or_insert(how);
+                    }
+                }
+                Notice::ServerGone => {
+                    self.launcher_gone = true;
+                    self.connection = None;
+                }
+            }
+        }
+    }
+
+    /// How a rank died, if it is known to have.
+    pub(super) fn death_of(&mut self, rank: Rank) -> Option<String> {
+        self.read_notices();
+        self.died[rank.index()].clone()
+    }
+
+    /// The error that a failure of the job is for a call here.
+    pub(super) fn error_of(&self, failure: Failure, place: Place) -> Error {
+        match failure {
+            Failure::Died { rank, how } => Error::PeerDied {
+                peer: self.names.get(rank.index()).cloned().unwrap_or(PeerName {
+                    rank,
+                    pid: 0,
+                    host: "unknown".into(),
+                }),
+                how,
+                place: Box::new(place),
+            },
+            Failure::Mismatch { calls } => Error::Mismatch { calls: Box::new(calls) },
+            Failure::Failed { rank, message } => Error::Remote { rank, message },
+        }
+    }
+}
+
+/// The watch over one call.
+#[derive(Debug)]
+pub(super) struct CallWatch<'a> {
+    pub(super) peers: &'a mut Peers,
+    pub(super) call: CallRecord,
+    pub(super) digest: u64,
+    pub(super) timeout: Duration,
+    /// When the wait was first seen to be long, and how far the run was then.
+    pub(super) since: Option<(Instant, u64)>,
+}
+
+impl CallWatch<'_> {
+    fn place(&self, waiting: &Waiting<'_>) -> Place {
+        Place {
+            rank: self.peers.rank,
+            call: self.call,
+            step: waiting.step(),
+            waited: self.since.map_or(Duration::ZERO, |(since, _)| since.elapsed()),
+        }
+    }
+
+    /// Can this rank still take part in the call by what it has sent already? A rank that was through with it has
+    /// sent all it had to.
+    fn is_needed(&self, peer: Rank) -> bool {
+        match self.call.kind {
+            CallKind::Collective(_) => !self.peers.agreement.has_finished(peer, self.call.seq),
+            CallKind::Send | CallKind::Recv => peer == self.call.root,
+        }
+    }
+
+    fn look_for_deaths(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        self.peers.read_notices();
+        let dead = self.peers.others().find(|r| self.peers.died[r.index()].is_some() && self.is_needed(*r));
+        if let Some(rank) = dead {
+            let how = self.peers.died[rank.index()].clone().unwrap_or_default();
+            let failure = self.peers.agreement.raise(Failure::Died { rank, how });
+            return Err(self.peers.error_of(failure, self.place(waiting)));
+        }
+        if self.peers.launcher_gone { Err(Error::LauncherGone) } else { Ok(()) }
+    }
+
+    fn look_for_leavers(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        let left = self.peers.others().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
+        match left {
+            Some(rank) => Err(Error::PeerLeft {
+                peer: self.peers.names[rank.index()].clone(),
+                place: Box::new(self.place(waiting)),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares this collective with what the others entered under the same number.
+    pub(super) fn look_for_mismatch(&mut self) -> Result<()> {
+        if !matches!(self.call.kind, CallKind::Collective(_)) {
+            return Ok(());
+        }
+        let differs = self.peers.others().find_map(|peer| {
+            let theirs = self.peers.agreement.call(peer, self.call.seq)?;
+            (theirs.digest() != self.digest).then_some((peer, theirs))
+        });
+        match differs {
+            Some((peer, theirs)) => Err(self.mismatch(peer, theirs)),
+            None => Ok(()),
+        }
+    }
+
+    /// The error for a peer that is in another call.
+    pub(super) fn mismatch(&mut self, peer: Rank, theirs: CallRecord) -> Error {
+        let calls = [(self.peers.rank, self.call), (peer, theirs)];
+        let failure = self.peers.agreement.raise(Failure::Mismatch { calls });
+        let place = Place { rank: self.peers.rank, call: self.call, step: None, waited: Duration::ZERO };
+        self.peers.error_of(failure, place)
+    }
+
+    fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        let now = Instant::now();
+        match self.since {
+            Some((since, advances)) if advances == waiting.advances => {
+                if now - since < self.timeout {
+                    return Ok(());
+                }
+                let others: Vec<String> =
+                    self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
+                Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: others.join(", ") })
+            }
+            _ => {
+                self.since = Some((now, waiting.advances));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Watch for CallWatch<'_> {
+    fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        if let Some(failure) = self.peers.agreement.failure() {
+            return Err(self.peers.error_of(failure, self.place(waiting)));
+        }
+        self.look_for_deaths(waiting)?;
+        self.look_for_mismatch()?;
+        self.look_for_leavers(waiting)?;
+        self.look_at_the_clock(waiting)
+    }
+}

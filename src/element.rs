@@ -1,0 +1,104 @@
+//! The Rust types that are elements, and their slices seen as bytes.
+//!
+//! # Safety
+//! The only unsafe code turns bytes that came from elsewhere into bytes that are elements of their type
+//! ([`settle`]); all views are `bytemuck` casts.
+
+use crate::kernels;
+use collectives::DType;
+use half::{bf16, f16};
+use num_complex::Complex32;
+
+/// A Rust type whose slices a collective takes. Sealed: the kernels know exactly these.
+pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
+    /// The element type that it is.
+    const DTYPE: DType;
+}
+
+mod sealed {
+    /// What no other crate can implement; also says that an element has no padding.
+    pub trait Sealed: bytemuck::NoUninit {}
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {
+        $(
+            impl sealed::Sealed for $rust {}
+            impl Element for $rust {
+                const DTYPE: DType = DType::$dtype;
+            }
+            const _: () = assert!(size_of::<$rust>() == DType::$dtype.size());
+        )*
+    };
+}
+
+elements! {
+    f32 => F32,
+    f64 => F64,
+    f16 => F16,
+    bf16 => Bf16,
+    i8 => I8,
+    i16 => I16,
+    i32 => I32,
+    i64 => I64,
+    u8 => U8,
+    u16 => U16,
+    u32 => U32,
+    u64 => U64,
+    bool => Bool,
+    Complex32 => Complex64,
+}
+
+/// The bytes of a slice of elements.
+#[must_use]
+pub fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    bytemuck::cast_slice(elements)
+}
+
+/// Where the bytes of a slice of elements are, to be written through.
+///
+/// A pointer and not a `&mut [u8]`, because not every byte is a `bool`: whoever writes must leave elements behind,
+/// which the [kernels](crate::kernels) do and [`settle`] does for bytes that came from another process.
+#[must_use]
+pub fn bytes_of_mut<T: Element>(elements: &mut [T]) -> *mut [u8] {
+    std::ptr::slice_from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements))
+}
+
+/// Makes elements of `T` out of bytes that came from elsewhere: a nonzero byte of a `bool` becomes 1; the other
+/// types take any bits, and nothing is touched.
+///
+/// # Safety
+/// `bytes` is readable and writable, aligned for `T`, and nobody else accesses it meanwhile.
+pub unsafe fn settle<T: Element>(bytes: *mut [u8]) {
+    if T::DTYPE == DType::Bool {
+        let start = bytes.cast::<u8>();
+        // SAFETY: the caller's promise is the kernel's, with all three operands being the same bytes.
+        unsafe { kernels::truth(start, bytes.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_is_seen_as_its_bytes() {
+        assert_eq!(
+            bytes_of(&[1u16, 0x0203]),
+            if cfg!(target_endian = "little") { [1, 0, 3, 2] } else { [0, 1, 2, 3] }
+        );
+        assert_eq!(bytes_of(&[true, false]), [1, 0]);
+        assert_eq!(bytes_of_mut(&mut [Complex32::new(0.0, 1.0); 3]).len(), 24);
+    }
+
+    #[test]
+    fn foreign_bytes_become_truth_values() {
+        let mut bytes = [0u8, 1, 2, 255];
+        // SAFETY: the array is ours alone, and bool has no alignment to speak of.
+        unsafe { settle::<bool>(&raw mut bytes as *mut [u8]) };
+        assert_eq!(bytes, [0, 1, 1, 1]);
+        // SAFETY: as above.
+        unsafe { settle::<u8>(&raw mut bytes as *mut [u8]) };
+        assert_eq!(bytes, [0, 1, 1, 1]);
+    }
+}

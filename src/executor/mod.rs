@@ -1,0 +1,18 @@
+//! Where a plan meets wires: carries out one rank's part of a schedule over links.
+//!
+//! [`Program`] is the rank's part, flattened once per plan. [`Executor`] binds it to the memory of a call and runs
+//! it: every (peer, lane, direction) is a stream whose head step is polled as soon as the steps it comes after are
+//! complete; local steps run when they become ready. After the first call of a program there is no allocation and
+//! no system call on the way, except where a transfer needs one or a wait gets long.
+//!
+//! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`] when
+//! a wait gets long.
+
+mod binding;
+mod program;
+mod run;
+mod sink;
+
+pub(crate) use binding::{Binding, Protocols};
+pub(crate) use program::Program;
+pub(crate) use run::{Executor, Stop, Waiting, Watch};

@@ -1,0 +1,217 @@
+//! One rank's part of a schedule, flattened for execution.
+
+use collectives::{
+    Schedule,
+    schedule::{Action, Buffer, ChunkRange},
+};
+use topology::Rank;
+
+/// What a step does; a message's peer is known from its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpKind {
+    Send,
+    Recv,
+    RecvReduce,
+    Copy,
+    Reduce,
+}
+
+/// A run of chunks, with its ends split into block and chunk so that binding it takes no division.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) buffer: Buffer,
+    pub(super) from: (u32, u32),
+    pub(super) to: (u32, u32),
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Op {
+    pub(super) kind: OpKind,
+    /// Send and copy: the source. Reduce: the left operand. RecvReduce: the local operand.
+    pub(super) a: Run,
+    /// Reduce: the right operand.
+    pub(super) b: Run,
+    /// The destination, of all but sends.
+    pub(super) dst: Run,
+    /// The result is complete: an average divides.
+    pub(super) last: bool,
+    /// Where its dependents are in [`Program::dependents`].
+    pub(super) dependents: (u32, u32),
+}
+
+/// The messages of one direction with one peer on one lane, in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    pub(super) sends: bool,
+    pub(super) peer: Rank,
+    /// The index of its link.
+    pub(super) link: u32,
+    /// Where its steps are in [`Program::order`].
+    pub(super) first: u32,
+    pub(super) end: u32,
+}
+
+/// One rank's part of a schedule.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(super) ops: Box<[Op]>,
+    pub(super) dependents: Box<[u32]>,
+    /// How many steps each step comes after.
+    pub(super) waits_for: Box<[u32]>,
+    pub(super) streams: Box<[Stream]>,
+    pub(super) order: Box<[u32]>,
+    /// Local steps that come after nothing.
+    pub(super) first_local: Box<[u32]>,
+    /// Chunks per block.
+    pub(crate) chunks: u32,
+    pub(crate) scratch_blocks: u32,
+    /// Names the plan; equal on all ranks, in place or not.
+    pub(crate) id: u64,
+    /// The algorithm's name.
+    pub(crate) algorithm: String,
+    /// Peers that this rank only sends to, if it receives from nobody: nothing that arrives tells it that they
+    /// are in the same call.
+    pub(crate) unheard: Box<[Rank]>,
+}
+
+impl Program {
+    /// The part of `rank` in a schedule. `lanes` is how many lanes there are between two ranks.
+    pub(crate) fn compile(schedule: &Schedule, rank: Rank, lanes: u8) -> Program {
+        assert!(schedule.lanes <= lanes, "a schedule of {} lanes on {lanes}", schedule.lanes);
+        let steps = &schedule.programs[rank.index()].steps;
+        let chunks = schedule.chunks;
+        let mut dependents: Vec<Vec<u32>> = vec![Vec::new(); steps.len()];
+        for (at, step) in steps.iter().enumerate() {
+            for earlier in &step.after {
+                dependents[*earlier as usize].push(at as u32);
+            }
+        }
+        let mut flat = Vec::new();
+        let mut ops = Vec::with_capacity(steps.len());
+        for (step, after) in steps.iter().zip(&dependents) {
+            let first = flat.len() as u32;
+            flat.extend(after);
+            ops.push(op(step.action, chunks, (first, flat.len() as u32)));
+        }
+        let (streams, order) = streams(steps.iter().map(|s| (s.action, s.lane)), lanes);
+        let waits_for: Box<[u32]> = steps.iter().map(|s| s.after.len() as u32).collect();
+        let local = |k: OpKind| matches!(k, OpKind::Copy | OpKind::Reduce);
+        let first_local =
+            (0..ops.len()).filter(|i| local(ops[*i].kind) && waits_for[*i] == 0).map(|i| i as u32);
+        Program {
+            first_local: first_local.collect(),
+            ops: ops.into(),
+            dependents: flat.into(),
+            waits_for,
+            unheard: unheard(&streams),
+            streams: streams.into(),
+            order: order.into(),
+            chunks,
+            scratch_blocks: schedule.scratch_blocks,
+            id: plan_id(schedule),
+            algorithm: schedule.algorithm.clone(),
+        }
+    }
+
+    /// A program of one message with one peer.
+    pub(crate) fn message(peer: Rank, sends: bool, lanes: u8) -> Program {
+        let range = |buffer| ChunkRange { buffer, first: 0, len: 1 };
+        let action = if sends {
+            Action::Send { peer, src: range(Buffer::Input) }
+        } else {
+            Action::Recv { peer, dst: range(Buffer::Output) }
+        };
+        let (streams, order) = streams([(action, 0)].into_iter(), lanes);
+        Program {
+            ops: [op(action, 1, (0, 0))].into(),
+            dependents: [].into(),
+            waits_for: [0].into(),
+            streams: streams.into(),
+            order: order.into(),
+            first_local: [].into(),
+            chunks: 1,
+            scratch_blocks: 0,
+            id: 0,
+            algorithm: "message".into(),
+            unheard: [].into(),
+        }
+    }
+
+    /// A step as people read it, e.g. `step 3: recv from rank 1`.
+    pub(crate) fn describe(&self, step: u32, peer: Rank) -> String {
+        match self.ops[step as usize].kind {
+            OpKind::Send => format!("step {step}: send to rank {peer}"),
+            OpKind::Recv => format!("step {step}: recv from rank {peer}"),
+            OpKind::RecvReduce => format!("step {step}: recv_reduce from rank {peer}"),
+            OpKind::Copy => format!("step {step}: copy"),
+            OpKind::Reduce => format!("step {step}: reduce"),
+        }
+    }
+}
+
+/// Names the plan by what must be equal on all ranks; in place or not may differ between them.
+fn plan_id(schedule: &Schedule) -> u64 {
+    let shape = [u64::from(schedule.chunks), u64::from(schedule.root.0), u64::from(schedule.ranks())];
+    let mut bytes = schedule.algorithm.clone().into_bytes();
+    bytes.extend(shape.iter().flat_map(|w| w.to_le_bytes()));
+    xxhash_rust::xxh3::xxh3_64(&bytes)
+}
+
+fn op(action: Action, chunks: u32, dependents: (u32, u32)) -> Op {
+    let run = |r: ChunkRange| Run {
+        buffer: r.buffer,
+        from: (r.first / chunks, r.first % chunks),
+        to: ((r.first + r.len) / chunks, (r.first + r.len) % chunks),
+    };
+    let none = Run { buffer: Buffer::Scratch, from: (0, 0), to: (0, 0) };
+    let (kind, a, b, dst, last) = match action {
+        Action::Send { src, .. } => (OpKind::Send, run(src), none, none, false),
+        Action::Recv { dst, .. } => (OpKind::Recv, none, none, run(dst), false),
+        Action::RecvReduce { local, dst, last, .. } => (OpKind::RecvReduce, run(local), none, run(dst), last),
+        Action::Copy { src, dst } => (OpKind::Copy, run(src), none, run(dst), false),
+        Action::Reduce { a, b, dst, last } => (OpKind::Reduce, run(a), run(b), run(dst), last),
+    };
+    Op { kind, a, b, dst, last, dependents }
+}
+
+/// Sorts messages into streams, sends first so that peers can start.
+fn streams(steps: impl Iterator<Item = (Action, u8)>, lanes: u8) -> (Vec<Stream>, Vec<u32>) {
+    let mut keyed: Vec<(bool, u32, Rank, u32)> = steps
+        .enumerate()
+        .filter_map(|(at, (action, lane))| {
+            let (sends, peer) = match action {
+                Action::Send { peer, .. } => (true, peer),
+                Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => (false, peer),
+                Action::Copy { .. } | Action::Reduce { .. } => return None,
+            };
+            Some((sends, peer.0 * u32::from(lanes) + u32::from(lane), peer, at as u32))
+        })
+        .collect();
+    // Within a stream by step; streams in the order of their first steps, sends first so that peers can start.
+    keyed.sort_by_key(|(sends, link, _, at)| (!sends, *link, *at));
+    let mut streams: Vec<Stream> = Vec::new();
+    for (at, (sends, link, peer, _)) in keyed.iter().enumerate() {
+        match streams.last_mut() {
+            Some(s) if (s.sends, s.link) == (*sends, *link) => s.end = at as u32 + 1,
+            _ => streams.push(Stream {
+                sends: *sends,
+                peer: *peer,
+                link: *link,
+                first: at as u32,
+                end: at as u32 + 1,
+            }),
+        }
+    }
+    (streams, keyed.into_iter().map(|(_, _, _, at)| at).collect())
+}
+
+fn unheard(streams: &[Stream]) -> Box<[Rank]> {
+    if streams.iter().any(|s| !s.sends) {
+        return [].into();
+    }
+    let mut peers: Vec<Rank> = streams.iter().map(|s| s.peer).collect();
+    peers.sort();
+    peers.dedup();
+    peers.into()
+}

@@ -1,0 +1,90 @@
+//! Where received messages go: into memory, or through a reduction.
+//!
+//! # Safety
+//! Kernels take addresses; here they come from spans, whose bytes are accessible, at offsets that are multiples of
+//! the element size, because links cut messages at multiples of a cache line.
+
+use crate::kernels::{Reducer, Threads};
+use transport::{
+    Sink,
+    memory::{Span, SpanMut},
+};
+
+/// Copies a message to its destination.
+pub(super) struct CopySink<'a>(pub(super) SpanMut<'a>);
+
+impl Sink for CopySink<'_> {
+    #[inline]
+    fn take(&mut self, offset: usize, data: Span<'_>) {
+        self.0.sub(offset, data.len()).copy_from(data);
+    }
+
+    #[inline]
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        Some(self.0)
+    }
+}
+
+/// How to combine, and whether the result is complete.
+#[derive(Clone, Copy)]
+pub(super) struct Combine<'r> {
+    pub(super) reducer: &'r Reducer,
+    pub(super) elem_bytes: usize,
+    pub(super) threads: Threads,
+    /// `Some(ranks)` when the result is complete.
+    pub(super) last: Option<u32>,
+}
+
+impl Combine<'_> {
+    /// `dst = a ⊕ b`; all of the same length, `dst` the same as `a` or `b` or disjoint.
+    #[inline]
+    pub(super) fn apply(&self, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
+        assert!(dst.len() == a.len() && dst.len() == b.len(), "operands of different lengths");
+        let count = dst.len() / self.elem_bytes;
+        // SAFETY: the spans hold `count` accessible elements each; the plan's verifier admits only steps whose
+        // destination equals an operand or is disjoint from both, and a message's bytes are in nobody's buffer
+        // (or in a peer's, which differs from ours).
+        unsafe {
+            self.reducer.reduce_parallel(
+                self.threads,
+                dst.as_mut_ptr(),
+                a.as_ptr(),
+                b.as_ptr(),
+                count,
+                self.last,
+            );
+        }
+    }
+}
+
+/// Combines a message with a local operand.
+pub(super) struct ReduceSink<'a, 'r> {
+    pub(super) combine: Combine<'r>,
+    pub(super) local: Span<'a>,
+    pub(super) dst: SpanMut<'a>,
+}
+
+impl Sink for ReduceSink<'_, '_> {
+    #[inline]
+    fn take(&mut self, offset: usize, data: Span<'_>) {
+        let len = data.len();
+        self.combine.apply(self.dst.sub(offset, len), self.local.sub(offset, len), data);
+    }
+
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        None
+    }
+}
+
+/// Takes a message of no bytes, where there is nothing to combine.
+pub(super) struct EmptySink;
+
+impl Sink for EmptySink {
+    fn take(&mut self, _offset: usize, data: Span<'_>) {
+        debug_assert!(data.is_empty(), "bytes for a step that has none");
+    }
+
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        None
+    }
+}

@@ -1,0 +1,133 @@
+//! The kernels: elements combined with elements, for every element type and every operation it has.
+//!
+//! A [`Reducer`] is looked up once per operation and then called on chunks: `dst = a ⊕ b`. The loops are compiled for
+//! several instruction sets, of which the best that the machine has is taken.
+//!
+//! Invariants:
+//! - Results don't depend on the instruction set, and are symmetric in the operands, to the bit. So all ranks that
+//!   combine the same two chunks get the same bits, whoever computes them.
+//! - Sums of `f16` and `bf16` are computed in `f32` and rounded to nearest even, once per combination.
+//! - What is written is an element of its type; in particular a bool is 0 or 1, whatever bytes went in.
+//!
+//! The semantics are those documented at [`ReduceOp`]. In detail, for complex numbers: the minimum and the maximum
+//! compare real parts, and imaginary parts where the real ones are equal, zeros of either sign being equal; a number
+//! with a NaN in either part is NaN, and wins as in NumPy, but both parts of the result are then NaN, so that it
+//! doesn't depend on the order. Of two numbers that are equal but for the signs of zeros, each part of the minimum is
+//! the negative zero, and of the maximum the positive one.
+//!
+//! # Safety
+//! This module works on raw pointers, since the memory belongs to users, devices and other processes. Whoever calls
+//! vouches for the pointers by the contract of [`ReduceFn`]; what depends on the instruction set is sealed in `isa`.
+
+#[cfg(target_arch = "x86_64")]
+mod f16c;
+#[cfg(target_arch = "aarch64")]
+mod fcvt;
+mod isa;
+mod narrow;
+mod ops;
+pub mod parallel;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use collectives::{DType, IllegalOp, ReduceOp};
+use isa::Level;
+pub use parallel::Threads;
+
+/// `dst[i] = a[i] ⊕ b[i]` over `count` elements, divided by `divisor` where that is what the function is for.
+///
+/// # Safety
+/// For `count` elements, `a` and `b` are readable and initialised, `dst` is writable, and all are aligned to their
+/// element type (complex64: to 4 bytes). `dst` equals `a` or `b` exactly, or overlaps neither. Nobody writes to the
+/// operands, or accesses `dst`, meanwhile. With a `count` of 0 the pointers may be anything.
+pub type ReduceFn = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, count: usize, divisor: u32);
+
+/// The functions that reduce elements of one type by one operation, on this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Reducer {
+    combine: ReduceFn,
+    last: ReduceFn,
+    dtype: DType,
+    op: ReduceOp,
+}
+
+impl Reducer {
+    /// Looks the functions up, in a few nanoseconds.
+    ///
+    /// # Errors
+    /// [`IllegalOp`] if the operation is not defined for the element type.
+    #[inline]
+    pub fn new(dtype: DType, op: ReduceOp) -> Result<Reducer, IllegalOp> {
+        Reducer::at(Level::detect(), dtype, op)
+    }
+
+    /// As [`Reducer::new`], with the instruction set of choice, which the machine must have.
+    #[inline]
+    fn at(level: Level, dtype: DType, op: ReduceOp) -> Result<Reducer, IllegalOp> {
+        match level.table().get(dtype, op) {
+            Some(kernel) => Ok(Reducer { combine: kernel.combine, last: kernel.last, dtype, op }),
+            None => Err(IllegalOp { op, dtype }),
+        }
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The operation.
+    #[must_use]
+    pub fn op(&self) -> ReduceOp {
+        self.op
+    }
+
+    /// `dst = a ⊕ b` over `count` elements; for the average, their sum.
+    ///
+    /// # Safety
+    /// The contract of [`ReduceFn`].
+    #[inline]
+    pub unsafe fn reduce(&self, dst: *mut u8, a: *const u8, b: *const u8, count: usize) {
+        // SAFETY: the caller's contract is the function's.
+        unsafe { (self.combine)(dst, a, b, count, 1) }
+    }
+
+    /// `dst = a ⊕ b` for the last time: the average also divides by `ranks`, which is at least 1.
+    ///
+    /// # Safety
+    /// The contract of [`ReduceFn`].
+    #[inline]
+    pub unsafe fn reduce_last(&self, dst: *mut u8, a: *const u8, b: *const u8, count: usize, ranks: u32) {
+        debug_assert!(ranks > 0, "an average over no ranks");
+        // SAFETY: the caller's contract is the function's.
+        unsafe { (self.last)(dst, a, b, count, ranks) }
+    }
+}
+
+/// The instruction set that the kernels use on this machine: `sse2`, `avx2`, `avx512` or `neon`.
+#[must_use]
+pub fn isa_name() -> &'static str {
+    Level::detect().name()
+}
+
+/// Copies `bytes` bytes from `src` to `dst`, which don't overlap.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for so many bytes, and nobody else writes to either meanwhile.
+#[inline]
+pub unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the caller's contract is the function's.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) }
+}
+
+/// Makes every nonzero byte a 1.
+///
+/// # Safety
+/// `count` bytes from `bytes` on are readable, writable and initialised, and nobody else accesses them meanwhile.
+pub(crate) unsafe fn truth(bytes: *mut u8, count: usize) {
+    if let Some(kernel) = Level::detect().table().get(DType::Bool, ReduceOp::BitOr) {
+        // SAFETY: the caller's contract; the destination equals both operands. `x or x` is `x`, made 0 or 1.
+        unsafe { (kernel.combine)(bytes, bytes, bytes, count, 1) };
+    }
+}

@@ -1,0 +1,54 @@
+//! How a process ended.
+
+use std::fmt;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this status.
+    Exited(u8),
+    /// By a signal with this number.
+    Signaled(i32),
+}
+
+impl Ended {
+    /// Is it how a process ends that did its work?
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        self == Ended::Exited(0)
+    }
+
+    /// The status that a shell would report: 128 + the number for signals.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ended::Exited(code) => code,
+            Ended::Signaled(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Ended::Exited(code) => write!(f, "exited with status {code}"),
+            Ended::Signaled(signal) => match signal_hook::low_level::signal_name(signal) {
+                Some(name) => write!(f, "killed by {name}"),
+                None => write!(f, "killed by signal {signal}"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_counts_from_128() {
+        assert_eq!(Ended::Signaled(9).exit_code(), 137);
+        assert_eq!(Ended::Signaled(9).to_string(), "killed by SIGKILL");
+        assert_eq!(Ended::Exited(7).exit_code(), 7);
+        assert!(Ended::Exited(0).is_success() && !Ended::Exited(7).is_success());
+    }
+}

@@ -1,0 +1,55 @@
+//! Signals as something to wait for.
+
+use super::{LaunchError, spawn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::{
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
+    iterator::{backend::SignalDelivery, exfiltrator::SignalOnly},
+};
+use std::{
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    time::Instant,
+};
+
+/// The signals that go to the ranks instead of the launcher.
+const PASSED_ON: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+
+/// From its making on, the signals of interest are caught and kept here.
+#[derive(Debug)]
+pub(super) struct Signals {
+    delivery: SignalDelivery<UnixStream, SignalOnly>,
+}
+
+impl Signals {
+    /// Starts to catch `SIGCHLD` and the signals to pass on, except those that this process ignores.
+    pub(super) fn catch() -> Result<Signals, LaunchError> {
+        let wanted = PASSED_ON.into_iter().filter(|signal| !spawn::is_ignored(*signal)).chain([SIGCHLD]);
+        let delivery = UnixStream::pair()
+            .and_then(|(read, write)| SignalDelivery::with_pipe(read, write, SignalOnly, wanted))
+            .map_err(LaunchError::system("catch signals"))?;
+        Ok(Signals { delivery })
+    }
+
+    /// Sleeps until a signal arrives, `other` has something to say (or to hear the end of), or it is `until`.
+    /// Returns the signals to pass on that have arrived, each once.
+    pub(super) fn wait(
+        &mut self,
+        until: Option<Instant>,
+        other: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<i32>, LaunchError> {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // A time too far away to be expressed is no limit.
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut fds = vec![PollFd::from_borrowed_fd(self.delivery.get_read().as_fd(), PollFlags::IN)];
+        fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(LaunchError::system("wait for the ranks")(io::Error::from(error))),
+        }
+        Ok(self.delivery.pending().filter(|signal| *signal != SIGCHLD).collect())
+    }
+}

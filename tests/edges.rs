@@ -1,0 +1,206 @@
+//! The shape of the house, held against what is built: who may depend on whom, and what may stand where.
+//!
+//! ARCHITECTURE.md says the same in words. A change of the shape changes both, in one commit.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Which of our packages a package may depend on.
+const EDGES: [(&str, &[&str]); 8] = [
+    ("topology", &[]),
+    ("collectives", &["topology"]),
+    ("verbs-sys", &[]),
+    ("transport", &["verbs-sys"]),
+    ("softrdma", &["verbs-sys"]),
+    ("tbccl", &["collectives", "transport", "topology"]),
+    ("ffi", &["tbccl"]),
+    ("benches", &["tbccl"]),
+];
+
+/// The packages of the pure middle, which only compute.
+const PURE: [&str; 2] = ["collectives", "topology"];
+
+/// Modules of the standard library that do more than compute.
+const IMPURE: [&str; 7] = ["env", "fs", "io", "net", "process", "thread", "time"];
+
+/// Where `unsafe` may stand: a file, or all of a folder when it ends with `/`.
+const UNSAFE: [&str; 8] = [
+    "src/element.rs",
+    "src/executor/sink.rs",
+    "src/kernels/",
+    "src/launch/spawn.rs",
+    "transport/src/board.rs",
+    "transport/src/driver/",
+    "transport/src/memory/",
+    "transport/src/ring/",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Rust files of a folder, with their paths from the root.
+fn rust_files(folder: &Path) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in
+            fs::read_dir(&folder).expect("a folder of ours").map(|entry| entry.expect("readable").path())
+        {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push((from_root(&path), fs::read_to_string(&path).expect("text")));
+            }
+        }
+    }
+    files.sort();
+    assert!(!files.is_empty(), "no Rust files in {}", folder.display());
+    files
+}
+
+fn from_root(path: &PathBuf) -> String {
+    path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// The source without comments and without the contents of strings.
+fn code_of(source: &str) -> String {
+    let mut code = String::new();
+    let mut rest = source;
+    while let Some(first) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |at| at + 2)
+        } else if rest.starts_with("'\"'") {
+            3
+        } else if rest.starts_with("r#\"") {
+            rest.find("\"#").map_or(rest.len(), |at| at + 2)
+        } else if first == '"' {
+            string_length(rest)
+        } else {
+            code.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[skipped..];
+    }
+    code
+}
+
+/// Bytes from a quotation mark to its partner, both included.
+fn string_length(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, character) in text.char_indices().skip(1) {
+        match character {
+            '"' if !escaped => return at + 1,
+            _ => escaped = character == '\\' && !escaped,
+        }
+    }
+    text.len()
+}
+
+/// The words of the code, in order, with everything else as separators.
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// The modules of the standard library that the code names, in paths and in `use std::{...}`.
+fn std_modules(code: &str) -> Vec<String> {
+    let mut modules = Vec::new();
+    for (at, _) in code.match_indices("std::") {
+        let rest = &code[at + "std::".len()..];
+        let Some(group) = rest.strip_prefix('{') else {
+            modules.extend(words(rest).next().map(str::to_owned));
+            continue;
+        };
+        let mut depth = 0;
+        let mut item = String::new();
+        for character in group.chars() {
+            match character {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    modules.extend(words(&std::mem::take(&mut item)).next().map(str::to_owned))
+                }
+                _ => {}
+            }
+            if character != ',' || depth > 0 {
+                item.push(character);
+            }
+        }
+        modules.extend(words(&item).next().map(str::to_owned));
+    }
+    modules
+}
+
+#[test]
+fn packages_depend_only_on_what_they_may() {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .no_deps()
+        .other_options(["--offline".to_owned()])
+        .exec()
+        .expect("cargo tells about the workspace");
+    let allowed = BTreeMap::from(EDGES);
+    for package in metadata.workspace_packages() {
+        let name = package.name.as_str();
+        let may = allowed.get(name).unwrap_or_else(|| panic!("{name} is new: say what it may depend on"));
+        for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
+            assert!(may.contains(&dependency.name.as_str()), "{name} must not depend on {}", dependency.name);
+        }
+    }
+}
+
+#[test]
+fn the_middle_is_pure() {
+    for package in PURE {
+        let files = rust_files(&root().join(package).join("src"));
+        let (_, lib) = files.iter().find(|(path, _)| path.ends_with("src/lib.rs")).expect("a library");
+        assert!(lib.contains("#![forbid(unsafe_code)]"), "{package} must forbid unsafe code");
+        for (path, source) in &files {
+            for module in std_modules(&code_of(source)) {
+                assert!(!IMPURE.contains(&module.as_str()), "{path} is pure and must not use std::{module}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stands_only_where_it_may() {
+    for (path, source) in rust_files(root()) {
+        if !words(&code_of(&source)).any(|word| word == "unsafe") {
+            continue;
+        }
+        let may =
+            UNSAFE.iter().any(|place| path == *place || (place.ends_with('/') && path.starts_with(place)));
+        assert!(may, "{path} has unsafe code: find a way without, or add it to the list here");
+        assert!(source.lines().any(|line| line == "//! # Safety"), "{path} must say why it is sound");
+    }
+}
+
+#[test]
+fn every_place_for_unsafe_code_is_there() {
+    for place in UNSAFE {
+        assert!(root().join(place).exists(), "{place} is gone: take it off the list");
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (path, source) in rust_files(root()) {
+        assert!(source.starts_with("//! "), "{path} must begin with its module documentation");
+    }
+}
+
+#[test]
+fn the_reader_of_sources_sees_code_only() {
+    let code = code_of("a /* unsafe */ b // unsafe\nc \"unsafe \\\" unsafe\" d '\"' e r#\"unsafe\"# f");
+    assert_eq!(words(&code).collect::<Vec<_>>(), ["a", "b", "c", "d", "e", "f"]);
+    let code = "use std::{fmt, io::{self, Read}, str::FromStr}; std::env::args(); use std::fs;";
+    assert_eq!(std_modules(code), ["fmt", "io", "str", "env", "fs"]);
+}

@@ -1,0 +1,93 @@
+//! Reading another process's memory by system call (`process_vm_readv`, Linux).
+//!
+//! Yama or a container may forbid it, so it is probed before it is relied on.
+//!
+//! # Safety
+//! The system call reads from the other process and checks its addresses itself; what it writes to is a span of
+//! ours whose bytes are writable.
+
+use crate::{
+    TransportError,
+    memory::{Span, SpanMut},
+};
+use std::io;
+
+/// Bytes read at a time when the data is to be reduced: small enough to stay in the first-level caches.
+const BOUNCE_BYTES: usize = 64 * 1024;
+
+/// Reads one process's memory.
+#[derive(Debug)]
+pub(crate) struct Puller {
+    pid: u32,
+    /// Where data is put that is not to land anywhere; a vector of words, so that it is aligned for every element.
+    bounce: Vec<u64>,
+}
+
+impl Puller {
+    /// A puller for process `pid`, if reading 8 bytes at `address` there works and gives `expected`.
+    pub(crate) fn probe(pid: u32, address: u64, expected: u64) -> Result<Puller, TransportError> {
+        let mut puller = Puller { pid, bounce: vec![0; BOUNCE_BYTES / 8] };
+        puller.read_bounced(address, 8)?;
+        if puller.bounce[0] == expected {
+            return Ok(puller);
+        }
+        Err(TransportError::Unreadable { pid, source: io::Error::other("another process's memory was read") })
+    }
+
+    /// Reads as many bytes from `address` on as `to` has.
+    pub(crate) fn read(&self, address: u64, to: SpanMut<'_>) -> Result<(), TransportError> {
+        let mut done = 0;
+        while done < to.len() {
+            let part = to.sub(done, to.len() - done);
+            match read_some(self.pid, address + done as u64, part) {
+                Ok(0) => return Err(self.unreadable(io::ErrorKind::UnexpectedEof.into())),
+                Ok(got) => done += got,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.unreadable(e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads at most `len` bytes from `address` on into the bounce buffer.
+    pub(crate) fn read_bounced(&mut self, address: u64, len: usize) -> Result<Span<'_>, TransportError> {
+        let len = len.min(BOUNCE_BYTES);
+        // SAFETY: the vector holds at least `BOUNCE_BYTES` and is not touched while the span is in use.
+        let bounce = unsafe { SpanMut::new(self.bounce.as_mut_ptr().cast(), len) };
+        self.read(address, bounce)?;
+        Ok(bounce.as_span())
+    }
+
+    fn unreadable(&self, source: io::Error) -> TransportError {
+        TransportError::Unreadable { pid: self.pid, source }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn read_some(pid: u32, address: u64, to: SpanMut<'_>) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: to.len() };
+    // SAFETY: `local` describes writable bytes of ours; `remote` is only ever used as a number, in the other process.
+    let got = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
+    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn read_some(_pid: u32, _address: u64, _to: SpanMut<'_>) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_address_or_value_is_an_error_and_not_a_fault() {
+        let ours = std::process::id();
+        let word = Box::new(0x5eed_u64);
+        let address = std::ptr::from_ref::<u64>(&word) as u64;
+        assert!(Puller::probe(ours, address, 0x5eed).is_ok());
+        assert!(Puller::probe(ours, address, 0x5eee).is_err());
+        assert!(Puller::probe(ours, 8, 0).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! A link over two rings, one each way, between arenas that both ends have mapped. Both drivers use it; they
+//! differ in how the arenas come to be, and in whether foreign memory can be pulled.
+//!
+//! # Safety
+//! The rings lie in arenas that the link keeps alive; see the constructor.
+
+use super::pull::Puller;
+use crate::{
+    Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
+    TransportError,
+    memory::{Arena, Span},
+    ring::{Content, INLINE_BYTES, Publish, RingReceiver, RingSender},
+};
+
+/// Bytes read from a peer's memory in one poll, so that a long message does not keep others waiting.
+const READ_BYTES: usize = 256 * 1024;
+
+/// A link over two rings.
+#[derive(Debug)]
+pub(super) struct RingLink {
+    capabilities: Capabilities,
+    counters: Counters,
+    sender: RingSender,
+    receiver: RingReceiver,
+    /// Our own arena: where registered memory is.
+    ours: Arena,
+    /// The peer's arena: where its registered memory is read.
+    theirs: Arena,
+    /// Reads the peer's other memory, where that is possible.
+    puller: Option<Puller>,
+}
+
+impl RingLink {
+    /// The link between `rank`, whose arena is `ours`, and `peer`, whose arena is `theirs`. There must be one
+    /// link at each end for each (pair, lane).
+    pub(super) fn new(
+        driver: &'static str,
+        (rank, ours): (u32, &Arena),
+        (peer, theirs): (u32, &Arena),
+        lane: u8,
+        puller: Option<Puller>,
+    ) -> RingLink {
+        let layout = ours.layout().ring;
+        // SAFETY: the rings lie in the arenas, which this value keeps alive, at offsets that `Arena::ring`
+        // checks, aligned to pages; the drivers make one link per (pair, lane), so sender and receiver are the
+        // only ones.
+        let (sender, receiver) = unsafe {
+            (
+                RingSender::new(theirs.ring(rank, lane), layout),
+                RingReceiver::new(ours.ring(peer, lane), layout),
+            )
+        };
+        RingLink {
+            capabilities: Capabilities {
+                driver,
+                inline_bytes: INLINE_BYTES,
+                piece_bytes: layout.piece_bytes,
+                direct: true,
+                pull: puller.is_some(),
+            },
+            counters: Counters::default(),
+            sender,
+            receiver,
+            ours: ours.clone(),
+            theirs: theirs.clone(),
+            puller,
+        }
+    }
+
+    fn send_copy(&mut self, state: &mut SendState, src: Span<'_>) -> SendProgress {
+        let total = src.len();
+        if total <= INLINE_BYTES {
+            if !self.sender.send_inline(state.digest, src) {
+                return SendProgress::Idle;
+            }
+            return self.sent_copy(total);
+        }
+        let before = state.staged;
+        while state.staged < total {
+            let piece = src.sub(state.staged, self.capabilities.piece_bytes.min(total - state.staged));
+            if !self.sender.send_piece(state.digest, total, piece) {
+                break;
+            }
+            state.staged += piece.len();
+            if state.staged - before >= READ_BYTES {
+                break;
+            }
+        }
+        match state.staged {
+            staged if staged == total => self.sent_copy(total),
+            staged if staged > before => SendProgress::Advanced,
+            _ => SendProgress::Idle,
+        }
+    }
+
+    fn sent_copy(&mut self, total: usize) -> SendProgress {
+        self.counters.sent_messages += 1;
+        self.counters.copied_bytes += total as u64;
+        SendProgress::Complete
+    }
+
+    /// Checks the head of a message against what is expected.
+    fn check(&self, state: &RecvState, found: usize) -> Result<(), TransportError> {
+        if found == state.len {
+            return Ok(());
+        }
+        Err(TransportError::Length { expected: state.len as u64, found: found as u64 })
+    }
+
+    fn received(&mut self, state: &mut RecvState, bytes: usize) -> RecvProgress {
+        state.taken += bytes;
+        self.counters.moved_bytes += bytes as u64;
+        if state.taken < state.len {
+            return RecvProgress::Advanced;
+        }
+        self.counters.received_messages += 1;
+        RecvProgress::Complete
+    }
+
+    /// Hands bytes of the link's own memory to the sink.
+    fn hand_over(counters: &mut Counters, sink: &mut dyn Sink, offset: usize, data: Span<'_>) {
+        if sink.landing().is_some() {
+            counters.copied_bytes += data.len() as u64;
+        }
+        sink.take(offset, data);
+    }
+
+    fn recv_staged(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+        (position, len): (u64, usize),
+    ) -> Result<RecvProgress, TransportError> {
+        if len > state.len - state.taken {
+            return Err(TransportError::Corrupt("length of a staged piece"));
+        }
+        let piece = self.receiver.piece(position, len)?;
+        Self::hand_over(&mut self.counters, sink, state.taken, piece);
+        let end = position + len.next_multiple_of(64) as u64;
+        self.receiver.consume(Some(end), Publish::Lazily);
+        Ok(self.received(state, len))
+    }
+
+    fn recv_direct(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+        offset: u64,
+    ) -> Result<RecvProgress, TransportError> {
+        let message = self.theirs.slab_span(offset, state.len)?;
+        let len = READ_BYTES.min(state.len - state.taken);
+        sink.take(state.taken, message.sub(state.taken, len));
+        let progress = self.received(state, len);
+        if progress == RecvProgress::Complete {
+            self.receiver.consume(None, Publish::Now);
+        }
+        Ok(progress)
+    }
+
+    fn recv_pull(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+        address: u64,
+    ) -> Result<RecvProgress, TransportError> {
+        let Some(puller) = &mut self.puller else {
+            return Err(TransportError::Corrupt("a message to pull on a link that cannot"));
+        };
+        let len = READ_BYTES.min(state.len - state.taken);
+        let from = address + state.taken as u64;
+        let taken = if let Some(landing) = sink.landing() {
+            puller.read(from, landing.sub(state.taken, len))?;
+            len
+        } else {
+            let piece = puller.read_bounced(from, len)?;
+            self.counters.copied_bytes += piece.len() as u64;
+            sink.take(state.taken, piece);
+            piece.len()
+        };
+        let progress = self.received(state, taken);
+        if progress == RecvProgress::Complete {
+            self.receiver.consume(None, Publish::Now);
+        }
+        Ok(progress)
+    }
+}
+
+impl Link for RingLink {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    #[inline]
+    fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+        if let Some(cell) = state.awaits {
+            let done = self.sender.is_consumed(cell);
+            return Ok(if done { SendProgress::Complete } else { SendProgress::Posted });
+        }
+        let posted = match state.protocol {
+            Protocol::Copy => return Ok(self.send_copy(state, src)),
+            Protocol::Direct => match self.ours.locate(src.as_ptr(), src.len()) {
+                Some(offset) => self.sender.send_direct(state.digest, src.len(), offset),
+                None => return Ok(self.send_copy(state, src)),
+            },
+            Protocol::Pull => self.sender.send_pull(state.digest, src.len(), src.as_ptr() as u64),
+        };
+        let Some(cell) = posted else { return Ok(SendProgress::Idle) };
+        state.awaits = Some(cell);
+        self.counters.sent_messages += 1;
+        Ok(SendProgress::Posted)
+    }
+
+    #[inline]
+    fn poll_recv(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        let Some(head) = self.receiver.head() else { return Ok(RecvProgress::Idle) };
+        let found = self.receiver.digest();
+        if found != state.digest {
+            return Err(TransportError::Mismatch { expected: state.digest, found });
+        }
+        match self.receiver.content(head)? {
+            Content::Inline { payload, len } => {
+                self.check(state, len)?;
+                // SAFETY: the words are a local array of at least `len` bytes (`content` checked), alive here.
+                let data = unsafe { Span::new(payload.as_ptr().cast(), len) };
+                Self::hand_over(&mut self.counters, sink, 0, data);
+                self.receiver.consume(None, Publish::Lazily);
+                Ok(self.received(state, len))
+            }
+            Content::Staged { total, position, len } => {
+                self.check(state, total)?;
+                self.recv_staged(state, sink, (position, len))
+            }
+            Content::Direct { total, offset } => {
+                self.check(state, total)?;
+                self.recv_direct(state, sink, offset)
+            }
+            Content::Pull { total, address } => {
+                self.check(state, total)?;
+                self.recv_pull(state, sink, address)
+            }
+        }
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        self.receiver.head().map(|_| self.receiver.digest())
+    }
+}

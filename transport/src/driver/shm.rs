@@ -1,0 +1,92 @@
+//! Ranks that are processes of one host.
+//!
+//! Each makes an [`Arena`] that is a shared object without a name and hands its descriptor to the others (which is
+//! the bootstrap's business, with [`send_descriptor`] and [`receive_descriptor`] over a Unix socket); each maps the others' arenas. Memory
+//! outside of the arenas is pulled by system call where that is allowed.
+
+use super::{pull::Puller, ring_link::RingLink};
+use crate::{Link, TransportError, memory::Arena};
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    io,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, sendmsg,
+    },
+};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+};
+
+/// What a rank must know of a peer's process to pull from its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullTarget {
+    /// The peer's process.
+    pub pid: u32,
+    /// The address of a word there.
+    pub probe_address: u64,
+    /// What the word holds.
+    pub probe_value: u64,
+}
+
+/// May the target's memory be read from here?
+///
+/// # Errors
+/// What the system said when it may not.
+pub fn probe_pull(target: &PullTarget) -> Result<(), TransportError> {
+    Puller::probe(target.pid, target.probe_address, target.probe_value).map(drop)
+}
+
+/// The link from `rank`, whose arena is `ours`, to `peer`, whose arena is `theirs`, on `lane`. To be made once at
+/// each end. `pull` is given only where [`probe_pull`] succeeded on both ends.
+#[must_use]
+pub fn link(
+    (rank, ours): (u32, &Arena),
+    (peer, theirs): (u32, &Arena),
+    lane: u8,
+    pull: Option<PullTarget>,
+) -> Box<dyn Link> {
+    let puller = pull.and_then(|t| Puller::probe(t.pid, t.probe_address, t.probe_value).ok());
+    Box::new(RingLink::new("shm", (rank, ours), (peer, theirs), lane, puller))
+}
+
+/// Sends one descriptor with one byte of data over a Unix socket.
+///
+/// # Errors
+/// What the system said.
+pub fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    let pushed = control.push(SendAncillaryMessage::ScmRights(&fds));
+    assert!(pushed, "room for one descriptor");
+    let sent = sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::empty())?;
+    if sent == 1 { Ok(()) } else { Err(io::Errno::IO) }
+}
+
+/// Receives one descriptor that [`send_descriptor`] sent.
+///
+/// # Errors
+/// What the system said; `CONNRESET` when the other end is gone, `PROTO` when no descriptor came along.
+pub fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    #[cfg(target_os = "linux")]
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    let flags = RecvFlags::empty();
+    let message = recvmsg(&socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    if message.bytes == 0 {
+        return Err(io::Errno::CONNRESET);
+    }
+    let fd = control.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let fd = fd.ok_or(io::Errno::PROTO)?;
+    #[cfg(not(target_os = "linux"))]
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
+}

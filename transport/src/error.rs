@@ -1,0 +1,60 @@
+//! Why a link, or the memory under it, failed.
+
+use thiserror::Error;
+
+/// Why a link, or the memory under it, failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The next message is not the one that was expected: the two ranks are not in the same operation.
+    #[error(
+        "the next message belongs to another operation (digest {found:#018x}, expected {expected:#018x})"
+    )]
+    Mismatch {
+        /// The digest that the receiver expected.
+        expected: u64,
+        /// The digest that the message carries.
+        found: u64,
+    },
+    /// The next message has the right digest and another length.
+    #[error("the next message has {found} bytes where {expected} were expected")]
+    Length {
+        /// The length that the receiver expected, in bytes.
+        expected: u64,
+        /// The length that the message has, in bytes.
+        found: u64,
+    },
+    /// A header that no sender of this version writes: the shared memory was overwritten.
+    #[error("a message header is not valid ({0}); something else wrote to the shared memory")]
+    Corrupt(&'static str),
+    /// The peer's memory could not be read: it died, or forbids it.
+    #[error("the memory of process {pid} could not be read: {source}")]
+    Unreadable {
+        /// The peer's process.
+        pid: u32,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// There is not enough memory, or a limit of the system is too low.
+    #[error("{what}: {source}; {remedy}")]
+    Memory {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+        /// What the user can do.
+        remedy: String,
+    },
+    /// The library's slab has no free range of this size.
+    #[error(
+        "no {wanted} contiguous bytes are free in the slab of {total} bytes ({free} are free in all); free buffers, or make the slab larger with TBCCL_SLAB_BYTES"
+    )]
+    SlabFull {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes free, in pieces.
+        free: u64,
+        /// Bytes of the whole slab.
+        total: u64,
+    },
+}

@@ -1,0 +1,149 @@
+//! One rank's memory that its peers have mapped too.
+//!
+//! Layout, the same on every rank of a job, so that an offset means the same to all:
+//!
+//! ```text
+//! | board | ring from rank 0 lane 0 | ring from rank 0 lane 1 | ... | slab                     |
+//! ```
+//!
+//! Every rank's arena has a ring for every rank and lane that may send to it. Pages take up memory only once
+//! they are used, so the arena can be generous with addresses.
+//!
+//! # Safety
+//! Addresses are derived from the mapping with offsets checked against its length, and everything that holds one
+//! also holds the `Arc<Mapping>`.
+
+use crate::{
+    Board, TransportError,
+    memory::{Mapping, Span},
+    ring::RingLayout,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use std::{ops::Range, sync::Arc};
+
+/// Where the parts of an arena are. Equal on all ranks of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaLayout {
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Lanes between each pair of ranks.
+    pub lanes: u8,
+    /// The shape of each ring.
+    pub ring: RingLayout,
+    /// Bytes of the slab.
+    pub slab_bytes: usize,
+}
+
+impl ArenaLayout {
+    const PAGE: usize = 64 * 1024;
+
+    fn board_bytes() -> usize {
+        Board::BYTES.next_multiple_of(Self::PAGE)
+    }
+
+    fn slab_start(&self) -> usize {
+        let rings = self.ranks as usize * usize::from(self.lanes) * self.ring.bytes();
+        Self::board_bytes() + rings.next_multiple_of(Self::PAGE)
+    }
+
+    /// Bytes of the whole arena.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.slab_start() + self.slab_bytes
+    }
+
+    /// Where the ring is that `source` sends to on `lane`.
+    fn ring_start(&self, source: u32, lane: u8) -> usize {
+        assert!(source < self.ranks && lane < self.lanes, "no ring from rank {source} on lane {lane}");
+        let index = source as usize * usize::from(self.lanes) + usize::from(lane);
+        Self::board_bytes() + index * self.ring.bytes()
+    }
+}
+
+/// One rank's memory, mapped here: our own or a peer's.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    layout: ArenaLayout,
+    mapping: Arc<Mapping>,
+}
+
+impl Arena {
+    /// A new arena for ranks that are threads of this process.
+    ///
+    /// # Errors
+    /// When the memory is not to be had.
+    pub fn private(layout: ArenaLayout) -> Result<Arena, TransportError> {
+        Ok(Arena { layout, mapping: Arc::new(Mapping::private(layout.bytes())?) })
+    }
+
+    /// A new arena for this process's rank; peers map it from the descriptor.
+    ///
+    /// # Errors
+    /// When the memory is not to be had.
+    pub fn shared(layout: ArenaLayout) -> Result<(Arena, OwnedFd), TransportError> {
+        let (mapping, fd) = Mapping::shared(layout.bytes())?;
+        Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
+    }
+
+    /// The arena of another process, by the descriptor it handed over.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn of_peer(layout: ArenaLayout, fd: impl AsFd) -> Result<Arena, TransportError> {
+        Ok(Arena { layout, mapping: Arc::new(Mapping::of_descriptor(fd, layout.bytes())?) })
+    }
+
+    /// Where its parts are.
+    #[must_use]
+    pub fn layout(&self) -> &ArenaLayout {
+        &self.layout
+    }
+
+    /// The words through which this arena's rank tells its peers about itself.
+    #[must_use]
+    pub fn board(&self) -> Board {
+        Board::new(Arc::clone(&self.mapping))
+    }
+
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// The address of the ring that `source` sends to on `lane`.
+    pub(crate) fn ring(&self, source: u32, lane: u8) -> *mut u8 {
+        self.mapping.as_ptr().wrapping_add(self.layout.ring_start(source, lane))
+    }
+
+    /// The address of the slab.
+    pub(crate) fn slab(&self) -> *mut u8 {
+        self.mapping.as_ptr().wrapping_add(self.layout.slab_start())
+    }
+
+    /// The offset of the slab in the shared object.
+    pub(crate) fn slab_start(&self) -> usize {
+        self.layout.slab_start()
+    }
+
+    /// `len` bytes of the slab from `offset` on.
+    ///
+    /// # Errors
+    /// [`TransportError::Corrupt`] when they are not all inside.
+    pub(crate) fn slab_span(&self, offset: u64, len: usize) -> Result<Span<'_>, TransportError> {
+        let size = self.layout.slab_bytes;
+        if offset > size as u64 || len > size - offset as usize {
+            return Err(TransportError::Corrupt("place in the slab"));
+        }
+        // SAFETY: the bytes are inside of the slab, checked above, which stays mapped while `self` lives.
+        Ok(unsafe { Span::new(self.slab().add(offset as usize), len) })
+    }
+
+    /// The offset in the slab of memory that lies in it completely: registered memory.
+    #[must_use]
+    #[inline]
+    pub fn locate(&self, start: *const u8, len: usize) -> Option<u64> {
+        let slab = self.slab() as usize;
+        let Range { start: from, end: to } = slab..slab + self.layout.slab_bytes;
+        let at = start as usize;
+        (at >= from && at <= to && len <= to - at).then(|| (at - from) as u64)
+    }
+}

@@ -1,0 +1,168 @@
+//! Pages of memory, private or shared with other processes.
+//!
+//! Shared pages have no name: on Linux they are a memfd, elsewhere a POSIX shared-memory object that is unlinked
+//! before anyone can see it fail, so that nothing is left behind however the processes end.
+//!
+//! # Safety
+//! A [`Mapping`] owns its pages: it maps them once, at an address the kernel chooses, and unmaps them when
+//! dropped. Everyone who derives an address from it keeps it alive (`Arc<Mapping>`).
+
+use crate::TransportError;
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    fs, io, mm,
+};
+use std::ptr::{self, NonNull};
+
+/// A range of pages, zero when new. Pages take up memory when they are first written.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages belong to the process, not to a thread; access to their bytes is synchronised by users.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `Mapping` itself is immutable.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// New pages that only this process sees.
+    ///
+    /// # Errors
+    /// [`TransportError::Memory`] when the system refuses the address range.
+    pub fn private(len: usize) -> Result<Mapping, TransportError> {
+        let flags = mm::MapFlags::PRIVATE | mm::MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe {
+            mm::mmap_anonymous(ptr::null_mut(), len, mm::ProtFlags::READ | mm::ProtFlags::WRITE, flags)
+        };
+        Mapping::mapped(start, len)
+    }
+
+    /// New pages that processes that are handed the descriptor see too.
+    ///
+    /// # Errors
+    /// [`TransportError::Memory`] when the system refuses, with what to do about it.
+    pub fn shared(len: usize) -> Result<(Mapping, OwnedFd), TransportError> {
+        check_file_size_limit(len)?;
+        let fd = anonymous_shared_object().map_err(|e| creation(e, len))?;
+        fs::ftruncate(&fd, len as u64).map_err(|e| creation(e, len))?;
+        let mapping = Mapping::of_descriptor(fd.as_fd(), len)?;
+        Ok((mapping, fd))
+    }
+
+    /// Pages that another process made.
+    ///
+    /// # Errors
+    /// [`TransportError::Memory`] when the object is shorter than `len` or cannot be mapped.
+    pub fn of_descriptor(fd: impl AsFd, len: usize) -> Result<Mapping, TransportError> {
+        let size = fs::fstat(&fd).map_err(|e| creation(e, len))?.st_size;
+        if (size as u64) < len as u64 {
+            return Err(creation(io::Errno::INVAL, len));
+        }
+        let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory; the object is
+        // at least `len` bytes long and nobody of ours shortens it.
+        let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, fd, 0) };
+        let mapping = Mapping::mapped(start, len)?;
+        mapping.exclude_from_core_dumps();
+        Ok(mapping)
+    }
+
+    fn mapped(start: io::Result<*mut std::ffi::c_void>, len: usize) -> Result<Mapping, TransportError> {
+        let start = start.map_err(|e| TransportError::Memory {
+            what: format!("mapping {len} bytes of address space"),
+            source: e.into(),
+            remedy:
+                "raise the limit on address space (ulimit -v) or make the slab smaller with TBCCL_SLAB_BYTES"
+                    .into(),
+        })?;
+        let start = NonNull::new(start.cast()).expect("the kernel never maps address 0 unasked");
+        Ok(Mapping { start, len })
+    }
+
+    /// The address of the first byte; aligned to a page.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a mapping has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn exclude_from_core_dumps(&self) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: the range is this mapping; the advice changes no contents. Failure only makes dumps larger.
+        let _ = unsafe { mm::madvise(self.as_ptr().cast(), self.len, mm::Advice::LinuxDontDump) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by us, once, and whoever uses its bytes holds this value alive.
+        let unmapped = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+fn creation(errno: io::Errno, len: usize) -> TransportError {
+    let remedy = match errno {
+        io::Errno::MFILE | io::Errno::NFILE => "raise the limit on open files (ulimit -n)".to_owned(),
+        io::Errno::NOSPC | io::Errno::NOMEM => {
+            "free memory, or use fewer ranks or smaller buffers".to_owned()
+        }
+        _ => "shared memory objects must be allowed for this user and container".to_owned(),
+    };
+    TransportError::Memory {
+        what: format!("making {len} bytes of shared memory"),
+        source: errno.into(),
+        remedy,
+    }
+}
+
+/// `ftruncate` beyond the file-size limit raises SIGXFSZ, which would end the process without a word.
+fn check_file_size_limit(len: usize) -> Result<(), TransportError> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if limit < len as u64 => Err(TransportError::Memory {
+            what: format!("making {len} bytes of shared memory under a file-size limit of {limit} bytes"),
+            source: io::Errno::FBIG.into(),
+            remedy: "raise it (ulimit -f unlimited) or make the slab smaller with TBCCL_SLAB_BYTES".into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn anonymous_shared_object() -> io::Result<OwnedFd> {
+    fs::memfd_create("tbccl", fs::MemfdFlags::CLOEXEC)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn anonymous_shared_object() -> io::Result<OwnedFd> {
+    use rustix::shm;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("/tbccl.{}.{serial}", rustix::process::getpid().as_raw_nonzero());
+        let flags = shm::OFlags::CREATE | shm::OFlags::EXCL | shm::OFlags::RDWR;
+        match shm::open(&*name, flags, fs::Mode::RUSR | fs::Mode::WUSR) {
+            Err(io::Errno::EXIST) => {}
+            Err(e) => return Err(e),
+            Ok(fd) => {
+                shm::unlink(&*name)?;
+                return Ok(fd);
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Memory that links work on.
+//!
+//! [`Mapping`] is a range of pages. An [`Arena`] is one rank's mapping, divided into a board of words, rings and
+//! a slab; the rank's peers have it mapped too. [`Slab`] hands out ranges of the arena's last part as
+//! [`Registered`] memory, which peers can read in place. [`Span`] and [`SpanMut`] name bytes of any memory.
+
+mod arena;
+mod mapping;
+mod slab;
+mod span;
+
+pub use arena::{Arena, ArenaLayout};
+pub use mapping::Mapping;
+pub use slab::{Registered, Slab};
+pub use span::{Span, SpanMut};

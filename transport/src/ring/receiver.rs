@@ -1,0 +1,106 @@
+//! The receiving end of a ring.
+//!
+//! # Safety
+//! As for the sender; staging bytes are read only between the load of the stamp that announces them and the store
+//! of the counter that gives them back, and only within the staging area, whatever the cell says.
+
+use super::{
+    RingLayout,
+    cell::{Cell, ConsumerLine, Content},
+};
+use crate::{TransportError, memory::Span};
+use std::sync::atomic::Ordering::Release;
+
+/// The receiving end of a ring.
+#[derive(Debug)]
+pub(crate) struct RingReceiver {
+    base: *mut u8,
+    layout: RingLayout,
+    /// Cells consumed since the ring was made.
+    cells: u64,
+    /// Staging bytes consumed since the ring was made.
+    staging: u64,
+    /// What the sender has been told of `cells` and `staging`.
+    published_cells: u64,
+    published_staging: u64,
+}
+
+// SAFETY: as for `RingSender`: shared memory, and one thread at a time.
+unsafe impl Send for RingReceiver {}
+
+/// When the sender is to learn of a consumption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Publish {
+    /// It waits for it.
+    Now,
+    /// It is only a credit: when a quarter of the ring is due.
+    Lazily,
+}
+
+impl RingReceiver {
+    /// # Safety
+    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value, and
+    /// this must be its only receiver.
+    pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingReceiver {
+        layout.check();
+        RingReceiver { base, layout, cells: 0, staging: 0, published_cells: 0, published_staging: 0 }
+    }
+
+    fn line(&self) -> &ConsumerLine {
+        // SAFETY: the consumer line is at the start of the ring, aligned, and made of atomics.
+        unsafe { &*self.base.cast() }
+    }
+
+    fn cell(&self) -> &Cell {
+        let slot = self.cells as usize & (self.layout.cells - 1);
+        // SAFETY: `slot` is less than `cells`, so the cell is inside of the ring; it is made of atomics.
+        unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
+    }
+
+    /// The head word of the next cell, if it has been announced.
+    #[inline]
+    pub(crate) fn head(&self) -> Option<u64> {
+        self.cell().head(self.cells)
+    }
+
+    /// The digest of the next cell, which has been announced.
+    #[inline]
+    pub(crate) fn digest(&self) -> u64 {
+        self.cell().digest()
+    }
+
+    /// What the next cell says, which has been announced.
+    #[inline]
+    pub(crate) fn content(&self, head: u64) -> Result<Content, TransportError> {
+        self.cell().content(head)
+    }
+
+    /// The bytes of a staged piece.
+    pub(crate) fn piece(&self, position: u64, len: usize) -> Result<Span<'_>, TransportError> {
+        let area = self.layout.staging_bytes;
+        let offset = (position % area as u64) as usize;
+        if len > area - offset {
+            return Err(TransportError::Corrupt("staged piece"));
+        }
+        // SAFETY: the piece is inside of the staging area, checked above; the sender leaves it alone until it is
+        // consumed, which takes `&mut self`.
+        Ok(unsafe { Span::new(self.base.add(RingLayout::LINE * (1 + self.layout.cells) + offset), len) })
+    }
+
+    /// Is done with the next cell, and with the staging area up to `staging` if given.
+    #[inline]
+    pub(crate) fn consume(&mut self, staging: Option<u64>, publish: Publish) {
+        self.cells += 1;
+        if let Some(position) = staging {
+            self.staging = position;
+        }
+        let due = self.cells - self.published_cells >= self.layout.cells as u64 / 4
+            || self.staging - self.published_staging >= self.layout.staging_bytes as u64 / 4;
+        if publish == Publish::Now || due {
+            self.line().staging.store(self.staging, Release);
+            self.line().cells.store(self.cells, Release);
+            self.published_cells = self.cells;
+            self.published_staging = self.staging;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The sending end of a ring.
+//!
+//! # Safety
+//! `base` is the address of a ring of `layout` in an arena whose mapping the owner of this value keeps alive. Cells and the
+//! consumer line are accessed as atomics. Bytes of the staging area are written only while the counters say that
+//! they are ours (free), and the store of the cell's stamp hands them over.
+
+use super::{
+    RingLayout,
+    cell::{Cell, ConsumerLine, Content, INLINE_BYTES},
+};
+use crate::memory::Span;
+use std::{ptr, sync::atomic::Ordering::Acquire};
+
+/// The sending end of a ring.
+#[derive(Debug)]
+pub(crate) struct RingSender {
+    base: *mut u8,
+    layout: RingLayout,
+    /// Cells published since the ring was made.
+    cells: u64,
+    /// Staging bytes handed out since the ring was made, with those skipped at the end of a lap.
+    staging: u64,
+    /// What the receiver was last seen to have consumed.
+    consumed_cells: u64,
+    consumed_staging: u64,
+}
+
+// SAFETY: the addresses stay valid in every thread (the arena is shared memory), and `&mut self` methods make one
+// thread at a time the sender.
+unsafe impl Send for RingSender {}
+
+impl RingSender {
+    /// # Safety
+    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value, and
+    /// this must be its only sender.
+    pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingSender {
+        layout.check();
+        RingSender { base, layout, cells: 0, staging: 0, consumed_cells: 0, consumed_staging: 0 }
+    }
+
+    fn line(&self) -> &ConsumerLine {
+        // SAFETY: the consumer line is at the start of the ring, aligned, and made of atomics.
+        unsafe { &*self.base.cast() }
+    }
+
+    fn cell(&self, index: u64) -> &Cell {
+        let slot = index as usize & (self.layout.cells - 1);
+        // SAFETY: `slot` is less than `cells`, so the cell is inside of the ring; it is made of atomics.
+        unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
+    }
+
+    #[inline]
+    fn refresh(&mut self) {
+        self.consumed_cells = self.line().cells.load(Acquire);
+        self.consumed_staging = self.line().staging.load(Acquire);
+    }
+
+    /// Is there a free cell?
+    #[inline]
+    fn has_cell(&mut self) -> bool {
+        let room = self.layout.cells as u64;
+        if self.cells - self.consumed_cells >= room {
+            self.refresh();
+        }
+        self.cells - self.consumed_cells < room
+    }
+
+    #[inline]
+    fn publish(&mut self, digest: u64, content: &Content) -> u64 {
+        let index = self.cells;
+        self.cell(index).publish(index, digest, content);
+        self.cells += 1;
+        index
+    }
+
+    /// Sends a whole message of at most [`INLINE_BYTES`] within a cell. False when there is no credit.
+    #[inline]
+    pub(crate) fn send_inline(&mut self, digest: u64, src: Span<'_>) -> bool {
+        let len = src.len();
+        assert!(len <= INLINE_BYTES, "an inline message of {len} bytes");
+        if !self.has_cell() {
+            return false;
+        }
+        let mut payload = [0u64; INLINE_BYTES / 8];
+        // SAFETY: `src` holds `len` readable bytes and `payload` has room for them, checked above.
+        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), payload.as_mut_ptr().cast(), len) };
+        self.publish(digest, &Content::Inline { payload, len });
+        true
+    }
+
+    /// Stages the next piece of a message of `total` bytes. False when there is no credit.
+    pub(crate) fn send_piece(&mut self, digest: u64, total: usize, piece: Span<'_>) -> bool {
+        let len = piece.len();
+        assert!(len <= self.layout.piece_bytes, "a piece of {len} bytes");
+        let area = self.layout.staging_bytes as u64;
+        let room = len.next_multiple_of(RingLayout::LINE) as u64;
+        let to_end = area - self.staging % area;
+        let position = if room <= to_end { self.staging } else { self.staging + to_end };
+        let after = position + room;
+        if after - self.consumed_staging > area {
+            self.refresh();
+        }
+        if after - self.consumed_staging > area || !self.has_cell() {
+            return false;
+        }
+        // SAFETY: `[position, position + room)` modulo the area is inside of the staging area (a piece never wraps)
+        // and free (the receiver has consumed all up to `after - area`); `piece` holds `len` readable bytes.
+        unsafe {
+            let start =
+                self.base.add(RingLayout::LINE * (1 + self.layout.cells) + (position % area) as usize);
+            ptr::copy_nonoverlapping(piece.as_ptr(), start, len);
+        }
+        self.staging = after;
+        self.publish(digest, &Content::Staged { total, position, len });
+        true
+    }
+
+    /// Announces a whole message in our slab. `None` when there is no credit, else the cell to wait for.
+    pub(crate) fn send_direct(&mut self, digest: u64, total: usize, offset: u64) -> Option<u64> {
+        self.has_cell().then(|| self.publish(digest, &Content::Direct { total, offset }))
+    }
+
+    /// Announces a whole message in our address space. `None` when there is no credit, else the cell to wait for.
+    pub(crate) fn send_pull(&mut self, digest: u64, total: usize, address: u64) -> Option<u64> {
+        self.has_cell().then(|| self.publish(digest, &Content::Pull { total, address }))
+    }
+
+    /// Has the receiver consumed the cell?
+    #[inline]
+    pub(crate) fn is_consumed(&mut self, cell: u64) -> bool {
+        if self.consumed_cells <= cell {
+            self.refresh();
+        }
+        self.consumed_cells > cell
+    }
+}
