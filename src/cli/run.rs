@@ -7,7 +7,10 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
-use tbccl::launch::{LaunchSpec, Output, Rendezvous, launch};
+use tbccl::{
+    bootstrap::Server,
+    launch::{LaunchSpec, Output, launch},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,7 +69,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
         grace: args.grace,
         ..LaunchSpec::new(args.ranks, program)
     };
-    let outcome = launch(&spec, &NoRendezvous).map_err(Failed::new)?;
+    let server = Server::start(spec.ranks).map_err(Failed::new)?;
+    let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }
 
@@ -90,16 +94,4 @@ fn variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsString)>, Failed> 
         }
     }
     Ok(variables)
-}
-
-/// Ranks that do not look for each other.
-#[derive(Debug)]
-struct NoRendezvous;
-
-impl Rendezvous for NoRendezvous {
-    fn address(&self) -> String {
-        String::new()
-    }
-
-    fn report_exit(&self, _rank: u32, _pid: u32, _how: &str) {}
 }

@@ -23,6 +23,7 @@ mod supervisor;
 
 pub use ended::Ended;
 
+use crate::bootstrap::Server;
 use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 use thiserror::Error;
 
@@ -84,6 +85,16 @@ pub trait Rendezvous {
 
     /// Tells all other ranks that this one is dead. `how` is as in `killed by SIGKILL`.
     fn report_exit(&self, rank: u32, pid: u32, how: &str);
+}
+
+impl Rendezvous for Server {
+    fn address(&self) -> String {
+        Server::address(self).to_owned()
+    }
+
+    fn report_exit(&self, rank: u32, pid: u32, how: &str) {
+        Server::report_exit(self, rank, pid, how);
+    }
 }
 
 /// The rank that failed first.
