@@ -1,6 +1,6 @@
 //! Readers of arguments that several subcommands have.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, ops::RangeInclusive, time::Duration};
 
 /// Reads a number of ranks.
 pub(crate) fn ranks(text: &str) -> Result<u32, String> {
@@ -8,6 +8,20 @@ pub(crate) fn ranks(text: &str) -> Result<u32, String> {
         Ok(0) => Err("a job needs at least one rank".to_owned()),
         Ok(ranks) => Ok(ranks),
         Err(_) => Err("a number of ranks was expected, e.g. 4".to_owned()),
+    }
+}
+
+/// Reads numbers of ranks: `4`, `1..64`, `1..=64` or `1-64`; both ends belong to the range.
+pub(crate) fn rank_range(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let ends = ["..=", "..", "-"].into_iter().find_map(|between| text.split_once(between));
+    let (first, last) = ends.unwrap_or((text, text));
+    let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else {
+        return Err("numbers of ranks were expected, e.g. 4 or 1..64".to_owned());
+    };
+    match (first, last) {
+        (0, _) => Err("a job needs at least one rank; begin with 1".to_owned()),
+        (first, last) if first > last => Err(format!("the range is empty; did you mean {last}..{first}?")),
+        (first, last) => Ok(first..=last),
     }
 }
 
@@ -76,6 +90,17 @@ mod tests {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(seconds("2s"), Ok(Duration::from_secs(2)));
         assert!(seconds("-1").is_err() && seconds("soon").is_err() && seconds("inf").is_err());
+    }
+
+    #[test]
+    fn ranges_of_ranks_have_both_ends() {
+        for text in ["1..64", "1..=64", "1-64"] {
+            assert_eq!(rank_range(text), Ok(1..=64), "{text}");
+        }
+        assert_eq!(rank_range("7"), Ok(7..=7));
+        assert!(rank_range("0..3").is_err_and(|why| why.contains("begin with 1")));
+        assert!(rank_range("9..3").is_err_and(|why| why.contains("3..9")));
+        assert!(rank_range("some").is_err() && rank_range("1..").is_err() && rank_range("-4").is_err());
     }
 
     #[test]

@@ -5,11 +5,25 @@
 
 mod arguments;
 mod error;
+mod plan;
 mod run;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failed;
-use std::{ffi::OsString, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// Exit status for a wrong result.
+const WRONG: u8 = 1;
+
+/// Writes to stdout. A reader that went away has seen enough.
+fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}
 
 #[derive(Debug, Parser)]
 #[command(
@@ -28,11 +42,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Plan(plan::Args),
 }
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 1] = ["run"];
+    const NAMES: [&str; 2] = ["run", "plan"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
@@ -42,6 +57,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let result = match parsed {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(args),
+            Command::Plan(args) => plan::run(args),
         },
         Err(usage) => error::usage(&usage, &Command::NAMES),
     };

@@ -1,0 +1,109 @@
+//! `tbccl plan`: what it prints, and with which status it ends.
+
+use std::process::{Command, Output};
+
+fn plan(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tbccl")).arg("plan").args(args).output().expect("it runs")
+}
+
+/// The text on stdout of a command that ends with this status.
+fn stdout(args: &[&str], status: i32) -> String {
+    let output = plan(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The one line on stderr of a command that is refused.
+fn refusal(args: &[&str]) -> String {
+    let output = plan(args);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}");
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert!(stderr.starts_with("tbccl: error: ") && stderr.lines().count() == 1, "{args:?}: {stderr}");
+    stderr
+}
+
+#[test]
+fn a_plan_is_shown_rank_by_rank() {
+    let text = stdout(&["show", "broadcast", "--algo", "chain", "--ranks", "3", "--root", "1"], 0);
+    for rank in 0..3 {
+        assert!(text.contains(&format!("\nrank {rank}\n")), "{text}");
+    }
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("verified: ")), "{text}");
+    let one =
+        stdout(&["show", "broadcast", "--algo", "chain", "--ranks", "3", "--root", "1", "--rank", "2"], 0);
+    assert!(
+        one.contains("\nrank 2\n") && !one.contains("\nrank 0\n") && !one.contains("\nrank 1\n"),
+        "{one}"
+    );
+    assert!(one.contains("recv output[0] from rank 1"), "{one}");
+}
+
+#[test]
+fn what_is_shown_as_toml_can_be_verified_and_broken() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("plan.toml");
+    let path = file.to_str().expect("text");
+    let show =
+        ["show", "all_reduce", "--algo", "ring", "--ranks", "4", "--segments", "2", "--in-place", "--toml"];
+    let toml = stdout(&show, 0);
+    std::fs::write(&file, &toml).expect("our folder");
+    assert!(stdout(&["verify", path], 0).contains(": right: "));
+
+    let wrong = toml.replacen("output[1]", "output[0]", 1);
+    assert_ne!(wrong, toml);
+    std::fs::write(&file, wrong).expect("our folder");
+    assert!(stdout(&["verify", path], 1).contains(": WRONG: "));
+
+    std::fs::write(&file, toml.replacen("send", "sned", 1)).expect("our folder");
+    assert!(refusal(&["verify", path]).contains("line "));
+    std::fs::remove_file(&file).expect("our folder");
+    assert!(refusal(&["verify", path]).contains("can't read"));
+}
+
+#[test]
+fn all_plans_are_verified_and_summed_up() {
+    let text = stdout(&["verify", "--all", "--ranks", "1..8", "--segments", "1,3"], 0);
+    for algorithm in collectives::plan::ALGORITHMS {
+        let is_row = |line: &&str| {
+            let mut words = line.split_whitespace();
+            words.next() == Some(algorithm.collective.name()) && words.next() == Some(algorithm.name)
+        };
+        let row = text.lines().find(is_row).unwrap_or_else(|| panic!("no {} in {text}", algorithm.name));
+        assert!(row.contains(" 1..8 ") && row.ends_with("  right"), "{row}");
+    }
+    let sum = text.lines().last().expect("a sum");
+    assert!(sum.contains(" plans, 0 wrong, ") && !sum.starts_with("0 "), "{sum}");
+}
+
+#[test]
+fn plans_can_be_chosen() {
+    let all_roots = stdout(&["verify", "bcast", "--algo", "binomial", "--ranks", "5-6"], 0);
+    assert!(all_roots.contains("\n22 plans, 0 wrong"), "{all_roots}");
+    let one_root =
+        stdout(&["verify", "broadcast", "--algo", "binomial", "--ranks", "5..=6", "--root", "3"], 0);
+    assert!(one_root.contains("\n4 plans, 0 wrong"), "{one_root}");
+}
+
+#[test]
+fn bad_usage_is_one_line_with_a_way_out() {
+    for (args, expected) in [
+        (&["show", "all_reduc", "--algo", "ring", "--ranks", "4"][..], "did you mean `all_reduce`?"),
+        (&["show", "all_reduce", "--algo", "rign", "--ranks", "4"], "did you mean `ring`?"),
+        (&["show", "all_reduce", "--ranks", "4"], "recursive_doubling"),
+        (&["show", "all_reduce", "--algo", "ring", "--ranks", "0"], "at least one rank"),
+        (&["show", "all_reduce", "--algo", "mesh", "--ranks", "1000"], "at most 256 ranks"),
+        (&["show", "all_reduce", "--algo", "ring", "--ranks", "4", "--rank", "4"], "the last one is 3"),
+        (&["show", "broadcast", "--algo", "chain", "--ranks", "4", "--root", "4"], "the last one is 3"),
+        (&["show", "all_reduce", "--algo", "ring", "--ranks", "4", "--segments", "0"], "ask for 1"),
+        (&["show", "all_reduce", "--alog", "ring", "--ranks", "4"], "'--algo'"),
+        (&["verify", "all_reduce"], "--ranks 1..64"),
+        (&["verify", "--all", "--ranks", "64..1"], "did you mean 1..64?"),
+        (&["verify", "--all", "--ranks", "3", "--root", "3"], "the last one is 2"),
+        (&["verify", "allreduec", "--ranks", "3"], "did you mean `all_reduce`?"),
+        (&["verify"], "OP|FILE.toml"),
+    ] {
+        let line = refusal(args);
+        assert!(line.contains(expected), "{args:?}: {line}");
+    }
+}
