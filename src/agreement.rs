@@ -108,9 +108,14 @@ impl Agreement {
         read_line(line(words, CALLS + 8 * (seq % CALLS_KEPT) as usize)).filter(|record| record.seq == seq)
     }
 
-    /// The message call that a rank was last in.
-    pub(crate) fn message(&self, peer: Rank) -> Option<CallRecord> {
-        read_line(line(self.boards[peer.index()].words(), MESSAGE))
+    /// The call of a rank with this digest, if it is among its latest ones.
+    pub(crate) fn find(&self, peer: Rank, digest: u64) -> Option<CallRecord> {
+        let words = self.boards[peer.index()].words();
+        let calls = (0..CALLS_KEPT as usize).map(|i| CALLS + 8 * i);
+        calls
+            .chain([MESSAGE])
+            .filter_map(|at| read_line(line(words, at)))
+            .find(|call| call.digest() == digest)
     }
 
     /// What a rank was last seen to do, for people.
@@ -287,6 +292,11 @@ mod tests {
         assert_eq!(b.call(Rank(0), 37), Some(record(37)));
         assert_eq!(b.call(Rank(0), 36), None, "only 64 are kept");
         assert_eq!(b.call(Rank(0), 101), None);
+        assert_eq!(b.find(Rank(0), record(50).digest()), Some(record(50)));
+        a.enter_message(&CallRecord { kind: CallKind::Send, ..record(3) });
+        let received = CallRecord { kind: CallKind::Recv, root: Rank(0), ..record(3) };
+        assert_eq!(b.find(Rank(0), received.digest()).map(|call| call.kind), Some(CallKind::Send));
+        assert_eq!(b.find(Rank(0), 1), None);
         assert!(b.activity(Rank(0)).starts_with("rank 0 is in call 100 (broadcast of 300 f32"));
     }
 

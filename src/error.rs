@@ -68,11 +68,11 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] collectives::PlanError),
     /// A peer's process ended.
-    #[error("{peer} died: {how} [{place}]")]
+    #[error("{peer} {how} [{place}]")]
     PeerDied {
         /// Who died.
         peer: PeerName,
-        /// How, e.g. `killed by SIGKILL`.
+        /// How, as the rest of a sentence: `was killed by SIGKILL`.
         how: String,
         /// Where we were.
         place: Box<Place>,

@@ -13,7 +13,7 @@
 mod analysis;
 mod collective;
 mod dtype;
-pub mod layout;
+mod layout;
 mod names;
 mod op;
 pub mod pass;
@@ -29,4 +29,5 @@ pub use layout::{BlockLayout, TooLarge};
 pub use names::UnknownName;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;
-pub use spec::{MAX_RANKS, MAX_SEGMENTS, PlanError, Spec};
+pub use spec::{MAX_RANKS, MAX_SEGMENTS, MAX_STEPS, PlanError, Spec};
+pub use topology::Rank;

@@ -11,6 +11,9 @@ pub const MAX_RANKS: u32 = 4096;
 /// The pieces that a chunk can be cut into at most.
 pub const MAX_SEGMENTS: u32 = 1024;
 
+/// The steps of all ranks that a segmented plan can have at most: a gigabyte or two of memory.
+pub const MAX_STEPS: u64 = 1 << 24;
+
 /// What is to be planned. A `Spec` makes sense: its root is one of its ranks, and its numbers are within limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
@@ -76,6 +79,18 @@ pub enum PlanError {
         /// The segments asked for.
         segments: u32,
     },
+    /// A segmented plan that would take too much memory.
+    #[error(
+        "{collective} in {segments} segments would be a plan of {steps} steps, more than {MAX_STEPS}; ask for fewer segments"
+    )]
+    TooLarge {
+        /// The collective.
+        collective: Collective,
+        /// The segments asked for.
+        segments: u32,
+        /// The steps that there would be on all ranks together.
+        steps: u64,
+    },
     /// The collective has no algorithm of this name.
     #[error("no such plan for {collective}: {error}")]
     UnknownAlgorithm {
@@ -85,7 +100,7 @@ pub enum PlanError {
         #[source]
         error: UnknownName,
     },
-    /// A schedule that cannot be cut into segments, since it cannot run at all without buffering.
+    /// A schedule that cannot be cut into segments, since it is malformed or cannot run with zero credits.
     #[error(
         "{algorithm} for {collective} cannot be segmented: its messages do not match, or wait in a circle"
     )]

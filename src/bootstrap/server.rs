@@ -95,7 +95,7 @@ impl Server {
         &self.address
     }
 
-    /// Tells all ranks that a rank's process has ended, and how.
+    /// Tells all ranks that a rank's process has ended, and how, as the rest of a sentence: `was killed by SIGKILL`.
     pub fn report_exit(&self, rank: u32, pid: u32, how: &str) {
         let mut state = self.shared.lock();
         if state.seats.get(rank as usize).is_none_or(|seat| seat.gone != Gone::No) {
@@ -104,7 +104,7 @@ impl Server {
         if state.started() {
             state.announce_death(rank, how);
         } else {
-            let why = format!("rank {rank} (process {pid}) ended before all ranks had joined: {how}");
+            let why = format!("rank {rank} (process {pid}) {how} before all ranks had joined");
             state.refused.get_or_insert(why);
         }
         self.shared.changed.notify_all();
@@ -275,11 +275,11 @@ fn connection_broke(rank: u32, shared: &Shared) {
     thread::sleep(EXIT_NEWS);
     let mut state = shared.lock();
     if state.seats[rank as usize].gone == Gone::No {
-        let how = "its process ended, or closed its connection to the launcher";
+        let how = "ended, or closed its connection to the launcher, without a word";
         if state.started() {
             state.announce_death(rank, how);
         } else {
-            state.refused.get_or_insert(format!("rank {rank} was lost before all ranks had joined: {how}"));
+            state.refused.get_or_insert(format!("rank {rank} {how} before all ranks had joined"));
         }
         shared.changed.notify_all();
     }
@@ -312,7 +312,9 @@ fn greet(stream: &mut UnixStream, shared: &Shared) -> Result<u32, Refusal> {
     };
     shared.lock().seats[rank as usize].probed = Some(obstacle);
     shared.changed.notify_all();
-    let state = shared.wait_for(deadline, State::started).map_err(Refusal::Say)?;
+    let mut state = shared.wait_for(deadline, State::started).map_err(Refusal::Say)?;
+    // Everyone has mapped everyone's memory; it is to end with the ranks and not with us.
+    state.seats.iter_mut().for_each(|seat| seat.arena = None);
     let obstacle = state.seats.iter().find_map(|seat| seat.probed.clone().flatten());
     write_frame(stream, &FromServer::Go { obstacle }).map_err(lost)?;
     drop(state);

@@ -12,7 +12,7 @@ use crate::{
     executor::{Binding, Program, Stop},
     kernels::Reducer,
 };
-use collectives::{Collective, DType, ReduceOp, layout::BlockLayout, schedule::InPlace};
+use collectives::{BlockLayout, Collective, DType, ReduceOp, schedule::InPlace};
 use std::{sync::Arc, time::Duration};
 use topology::Rank;
 use transport::{
@@ -236,23 +236,11 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         Stop::Link { step, peer, error } => (step, peer, error),
     };
     match error {
-        TransportError::Mismatch { .. } | TransportError::Length { .. } => {
-            let agreement = &watch.peers.agreement;
-            let theirs = match watch.call.kind {
-                CallKind::Collective(_) => {
-                    // Its call of the same number, or if it is not there yet what it sent ahead of it.
-                    agreement.call(peer, watch.call.seq).or_else(|| agreement.message(peer))
-                }
-                CallKind::Send | CallKind::Recv => {
-                    let message = agreement.message(peer).filter(|m| m.root == watch.peers.rank);
-                    message.or_else(|| agreement.call(peer, agreement.entered(peer)))
-                }
-            };
-            match theirs {
-                Some(theirs) => watch.mismatch(peer, theirs),
-                None => Error::from(error),
-            }
-        }
+        // A length that differs under the same digest is not possible; the message is then not ours to explain.
+        TransportError::Mismatch { found, .. } => match watch.peers.agreement.find(peer, found) {
+            Some(theirs) => watch.mismatch(peer, theirs),
+            None => Error::from(error),
+        },
         // A process that cannot be read has most likely just ended; the launcher will say so in a moment.
         TransportError::Unreadable { .. } => death_or(watch, peer, step, error),
         error => Error::from(error),

@@ -27,7 +27,7 @@ use crate::{
 };
 use plans::Plans;
 use std::{sync::Arc, time::Duration};
-use topology::Rank;
+use topology::{Placement, Rank};
 use transport::{
     Counters, Link, WaitPolicy,
     memory::{Arena, Registered, Slab},
@@ -77,7 +77,8 @@ impl Communicator {
         let Parts { rank, names, arenas, slab, links, connection, transport } = parts;
         let size = names.len() as u32;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
-        let mut wait = WaitPolicy::for_host(size, cores);
+        let on_this_host = ranks_on_host_of(rank, &names);
+        let mut wait = WaitPolicy::for_host(on_this_host, cores);
         if let Some(polls) = config.spin_polls {
             wait.spin_polls = polls;
         }
@@ -85,7 +86,7 @@ impl Communicator {
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
         let agreement = Agreement::new(rank, arenas.iter().map(Arena::board).collect());
         let arena = arenas[rank.index()].clone();
-        let threads = config.reduce_threads.unwrap_or(cores / size);
+        let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, config),
             executor: Executor::new(links, arena, wait, protocols),
@@ -149,6 +150,12 @@ impl Communicator {
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
+}
+
+/// How many ranks share this rank's host.
+fn ranks_on_host_of(rank: Rank, names: &[PeerName]) -> u32 {
+    Placement::from_hosts(names.iter().map(|name| name.host.as_str()))
+        .map_or(1, |placement| placement.ranks_on(placement.host_of(rank)).count() as u32)
 }
 
 impl Drop for Communicator {

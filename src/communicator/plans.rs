@@ -100,13 +100,12 @@ impl Plans {
 
     /// The algorithm and the number of segments: a function of what all ranks agree on.
     fn choose(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
-        let choice = select::choose(
-            shape.collective,
-            self.ranks,
-            shape.count,
-            shape.elem_bytes as usize,
-            &self.tuning,
-        );
+        let call = select::Call {
+            collective: shape.collective,
+            ranks: self.ranks,
+            block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
+        };
+        let choice = select::choose(call, &self.tuning);
         let mut algorithm = choice.algorithm;
         if let Some(name) = &self.algorithm
             && plan::algorithms(shape.collective).count() > 1
@@ -118,13 +117,7 @@ impl Plans {
         } else if algorithm == choice.algorithm {
             choice.segments
         } else {
-            self.tuning.segments(
-                shape.collective,
-                self.ranks,
-                algorithm,
-                shape.count,
-                shape.elem_bytes as usize,
-            )
+            select::segments(call, algorithm, &self.tuning)
         };
         Ok((algorithm, segments))
     }

@@ -2,7 +2,7 @@
 
 use super::program::Run;
 use crate::kernels::{Reducer, Threads};
-use collectives::{layout::BlockLayout, schedule::Buffer};
+use collectives::{BlockLayout, schedule::Buffer};
 use transport::{
     Capabilities, Protocol,
     memory::{Span, SpanMut},

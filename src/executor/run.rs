@@ -128,11 +128,6 @@ impl Executor {
         sum
     }
 
-    /// The digest of the next message from a peer, if one has arrived.
-    pub(crate) fn peek(&self, link: usize) -> Option<u64> {
-        self.links[link].as_ref().and_then(|link| link.peek_digest())
-    }
-
     /// Carries out `program` on the memory of `binding`.
     pub(crate) fn run(
         &mut self,

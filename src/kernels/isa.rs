@@ -9,7 +9,15 @@
 //! Functions compiled for an instruction set are called only by way of the table of that set, and
 //! [`Level::detect`] and [`Level::available`] yield only sets that the machine has.
 
+#[cfg(target_arch = "x86_64")]
+use super::f16c;
+#[cfg(target_arch = "aarch64")]
+use super::fcvt;
 use super::{ReduceFn, ops::Op, table::Table};
+#[cfg(not(target_arch = "aarch64"))]
+use super::{ops, table::entry};
+#[cfg(not(target_arch = "aarch64"))]
+use half::f16;
 use std::{mem::MaybeUninit, sync::OnceLock};
 
 /// An instruction set that kernels are compiled for.
@@ -167,20 +175,19 @@ macro_rules! instruction_set {
     };
 }
 
-use super::{
-    ops::{Add, Mean, Mul},
-    table::entry,
-};
-use half::f16;
-
+#[cfg(not(target_arch = "aarch64"))]
 instruction_set! {
     /// What every machine of the architecture has.
     Baseline, [],
-    entry::<Baseline, f16, Add>, entry::<Baseline, f16, Mul>, entry::<Baseline, f16, Mean>
+    entry::<Baseline, f16, ops::Add>, entry::<Baseline, f16, ops::Mul>, entry::<Baseline, f16, ops::Mean>
 }
 
-#[cfg(target_arch = "x86_64")]
-use super::f16c;
+#[cfg(target_arch = "aarch64")]
+instruction_set! {
+    /// What every machine of the architecture has.
+    Baseline, [],
+    fcvt::add, fcvt::mul, fcvt::mean
+}
 
 #[cfg(target_arch = "x86_64")]
 instruction_set! {

@@ -21,6 +21,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod f16c;
+#[cfg(target_arch = "aarch64")]
+mod fcvt;
 mod isa;
 mod narrow;
 mod ops;

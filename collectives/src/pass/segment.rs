@@ -13,22 +13,31 @@
 use crate::PlanError;
 use crate::analysis::{Flow, Matching, StepId};
 use crate::schedule::{Action, Builder, ChunkRange, Schedule};
+use crate::spec::MAX_STEPS;
+use crate::verify::structure;
 use topology::Rank;
 
 /// Cuts every chunk of `schedule` into `segments` pieces.
 ///
 /// # Errors
-/// [`PlanError::Segments`] when there would be none, or too many chunks to count; [`PlanError::Unsegmentable`] when the
-/// schedule is not safe with zero credits.
+/// [`PlanError::Segments`] when there would be none, [`PlanError::TooLarge`] when there would be too many to list, and
+/// [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
 pub fn segment(schedule: &Schedule, segments: u32) -> Result<Schedule, PlanError> {
     let collective = schedule.collective;
-    let chunks = schedule.chunks.checked_mul(segments).filter(|chunks| *chunks > 0);
-    let chunks = chunks.ok_or(PlanError::Segments { collective, segments })?;
     let unsegmentable = || PlanError::Unsegmentable { algorithm: schedule.algorithm.clone(), collective };
+    structure::check(schedule).map_err(|_| unsegmentable())?;
     let matching = Matching::new(schedule).map_err(|_| unsegmentable())?;
     let flow = Flow::new(schedule, &matching, 0).map_err(|_| unsegmentable())?;
 
+    if segments == 0 {
+        return Err(PlanError::Segments { collective, segments });
+    }
+    let steps = matching.total() as u64 * u64::from(segments);
+    let chunks = schedule.chunks.saturating_mul(segments);
     let shape = Schedule { chunks, programs: Vec::new(), ..schedule.clone() };
+    if steps > MAX_STEPS || structure::check_shape(&shape, u64::from(schedule.ranks())).is_err() {
+        return Err(PlanError::TooLarge { collective, segments, steps });
+    }
     let mut builder = Builder::with_shape(shape, schedule.ranks());
     for (rank, program) in schedule.programs.iter().enumerate() {
         let rank = Rank(rank as u32);

@@ -62,7 +62,7 @@ pub enum Fault {
         before: u32,
     },
     /// Chunks that the buffer does not have.
-    #[error("{at}: {range} is outside of the buffer, which has {chunks} chunks")]
+    #[error("{at}: {range} is outside of the buffer, whose chunks are {chunks}")]
     Bounds {
         /// Where.
         at: At,

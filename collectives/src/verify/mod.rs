@@ -13,7 +13,7 @@ mod device;
 mod fault;
 mod outcome;
 mod races;
-mod structure;
+pub(crate) mod structure;
 mod sweep;
 
 pub use device::{DeviceRules, verify_on_device};

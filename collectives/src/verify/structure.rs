@@ -10,13 +10,16 @@ use topology::Rank;
 const MAX_CELLS: u64 = 1 << 28;
 
 /// Checks the shape of the schedule and of every step.
-pub(super) fn check(schedule: &Schedule) -> Result<(), Fault> {
+pub(crate) fn check(schedule: &Schedule) -> Result<(), Fault> {
     let ranks = schedule.programs.len() as u64;
     check_shape(schedule, ranks)?;
     for (rank, program) in schedule.programs.iter().enumerate() {
         let memory = Memory::new(schedule, ranks as u32, Rank(rank as u32));
-        if u64::MAX / MAX_CELLS < ranks || memory.cells() as u64 > MAX_CELLS / ranks {
-            return Err(Fault::Shape(format!("too many chunks: rank {rank} has {}", memory.cells())));
+        if memory.cells() as u64 > MAX_CELLS / ranks {
+            return Err(Fault::Shape(format!(
+                "rank {rank} has {} chunks, which is too many",
+                memory.cells()
+            )));
         }
         for (number, step) in program.steps.iter().enumerate() {
             let at = || At::new(schedule, rank as u32, number as u32);
@@ -29,7 +32,8 @@ pub(super) fn check(schedule: &Schedule) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_shape(schedule: &Schedule, ranks: u64) -> Result<(), Fault> {
+/// Checks what can be said without the steps.
+pub(crate) fn check_shape(schedule: &Schedule, ranks: u64) -> Result<(), Fault> {
     let wrong = |message: String| Err(Fault::Shape(message));
     if ranks == 0 || ranks > u64::from(MAX_RANKS) {
         return wrong(format!("{ranks} ranks; a schedule has 1 to {MAX_RANKS}"));

@@ -1,0 +1,117 @@
+//! Throughput of the reduction kernels.
+//!
+//! - `kernel`: every type and operation, on operands in the first-level cache, into the first operand.
+//! - `small`: a handful of elements, where the time is that of the call.
+//! - `lookup`: what finding the kernel costs an operation.
+//! - `threads`: one thread against two, for the threshold in `kernels::parallel`.
+//! - `copy`: plain copies.
+//!
+//! Whether the loops are vectorised shows in their assembly:
+//!
+//! ```text
+//! CARGO_PROFILE_RELEASE_LTO=off cargo rustc --release --lib -- \
+//!     --emit asm -C codegen-units=1 -C symbol-mangling-version=v0
+//! ```
+//!
+//! then look in `target/release/deps/tbccl-*.s` for functions with `compiled`, the instruction set (`Avx512`), the type
+//! and the operation (`Add`) in their names; the sums, products and means of f16 are in `f16c` (`fcvt` on aarch64).
+//!
+//! # Safety
+//! The kernels get pointers to whole buffers and counts that fill them.
+
+use benches::Buffer;
+use collectives::{DType, ReduceOp};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use std::{hint::black_box, time::Duration};
+use tbccl::kernels::{self, Reducer, Threads};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// A byte that makes a small finite number in every type.
+const FILL: u8 = 0x3c;
+
+fn kernel(c: &mut Criterion) {
+    let mut group = c.benchmark_group(format!("kernel/{}", kernels::isa_name()));
+    group.measurement_time(Duration::from_millis(300)).warm_up_time(Duration::from_millis(100));
+    let bytes = 8 * KIB;
+    let (mut a, b) = (Buffer::new(bytes, FILL), Buffer::new(bytes, FILL));
+    for (dtype, op) in DType::ALL.into_iter().flat_map(|t| ReduceOp::ALL.map(|op| (t, op))) {
+        let Ok(reducer) = Reducer::new(dtype, op) else { continue };
+        let count = bytes / dtype.size();
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(BenchmarkId::new(dtype.name(), op.name()), |bencher| {
+            let dst = a.as_mut_ptr();
+            // SAFETY: the buffers hold `count` elements, and the destination is the first operand.
+            bencher.iter(|| unsafe {
+                reducer.reduce_last(dst, dst, b.as_ptr(), black_box(count), black_box(3));
+            });
+        });
+    }
+}
+
+fn small(c: &mut Criterion) {
+    let mut group = c.benchmark_group("small");
+    group.measurement_time(Duration::from_millis(300)).warm_up_time(Duration::from_millis(100));
+    let (mut a, b) = (Buffer::new(KIB, FILL), Buffer::new(KIB, FILL));
+    for dtype in [DType::F32, DType::F16, DType::Bf16, DType::I8] {
+        let reducer = Reducer::new(dtype, ReduceOp::Sum).expect("a sum of anything");
+        for count in [1usize, 2, 4, 7, 8, 15, 16, 31, 63, 64] {
+            group.bench_function(BenchmarkId::new(dtype.name(), count), |bencher| {
+                let dst = a.as_mut_ptr();
+                // SAFETY: the buffers hold `count` elements, and the destination is the first operand.
+                bencher.iter(|| unsafe { reducer.reduce(dst, dst, b.as_ptr(), black_box(count)) });
+            });
+        }
+    }
+}
+
+fn lookup(c: &mut Criterion) {
+    c.bench_function("lookup", |bencher| {
+        bencher.iter(|| Reducer::new(black_box(DType::Bf16), black_box(ReduceOp::Max)));
+    });
+}
+
+fn threads(c: &mut Criterion) {
+    let mut group = c.benchmark_group("threads");
+    group.measurement_time(Duration::from_secs(1)).warm_up_time(Duration::from_millis(200)).sample_size(30);
+    for dtype in [DType::F32, DType::Bf16] {
+        let reducer = Reducer::new(dtype, ReduceOp::Sum).expect("a sum of floats");
+        for bytes in
+            [64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB]
+        {
+            let (mut a, b) = (Buffer::new(bytes, FILL), Buffer::new(bytes, FILL));
+            let count = bytes / dtype.size();
+            group.throughput(Throughput::Bytes(bytes as u64));
+            for n in [1, 2] {
+                let id = BenchmarkId::new(format!("{dtype}/{n}"), bytes / KIB);
+                group.bench_function(id, |bencher| {
+                    let dst = a.as_mut_ptr();
+                    // SAFETY: the buffers hold `count` elements, and the destination is the first operand.
+                    bencher.iter(|| unsafe {
+                        reducer.reduce_split(Threads::up_to(n), dst, dst, b.as_ptr(), black_box(count), None);
+                    });
+                });
+            }
+        }
+    }
+}
+
+fn copy(c: &mut Criterion) {
+    let mut group = c.benchmark_group("copy");
+    group
+        .measurement_time(Duration::from_millis(500))
+        .warm_up_time(Duration::from_millis(100))
+        .sample_size(30);
+    for bytes in [KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB] {
+        let (mut dst, src) = (Buffer::new(bytes, 0), Buffer::new(bytes, FILL));
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(BenchmarkId::from_parameter(bytes / KIB), |bencher| {
+            // SAFETY: both buffers hold so many bytes.
+            bencher.iter(|| unsafe { kernels::copy(dst.as_mut_ptr(), src.as_ptr(), black_box(bytes)) });
+        });
+    }
+}
+
+criterion_group!(benches, kernel, small, lookup, threads, copy);
+criterion_main!(benches);

@@ -1,0 +1,314 @@
+//! Runs schedules on numbers, one step at a time in an order drawn by seed.
+//!
+//! It shares nothing with the verifier but the types: it has its own idea of memory, of what may run next and of what
+//! the result should be. Memory that nobody has defined holds garbage.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
+use collectives::{BlockLayout, Collective, Schedule};
+use std::collections::{HashMap, VecDeque};
+
+/// How two elements become one.
+pub(crate) type Op = fn(i64, i64) -> i64;
+
+/// When may a send complete?
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Sends {
+    /// When its receive takes the data, and not before.
+    Synchronous,
+    /// At once: the message waits somewhere.
+    Buffered,
+}
+
+/// A small generator, so that runs depend on their seed only (splitmix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// The world while a schedule runs.
+struct World<'a> {
+    schedule: &'a Schedule,
+    layout: BlockLayout,
+    op: Op,
+    /// Where each buffer starts in the rank's memory.
+    bases: Vec<[usize; 3]>,
+    memory: Vec<Vec<i64>>,
+    done: Vec<Vec<bool>>,
+    /// Messages that wait, by source, destination and lane.
+    waiting: HashMap<(usize, usize, u8), VecDeque<Vec<i64>>>,
+}
+
+/// What a rank contributes: different on every rank and element. A barrier's is a bit.
+pub(crate) fn contribution(collective: Collective, rank: usize, index: usize) -> i64 {
+    match collective {
+        Collective::Barrier => 1 << rank,
+        _ => Random((rank as u64) << 32 | index as u64).next() as i64,
+    }
+}
+
+/// The memory of every rank at the end, per buffer; or the ranks that are stuck.
+pub(crate) struct Outcome {
+    pub(crate) outputs: Vec<Vec<i64>>,
+    pub(crate) inputs: Vec<Vec<i64>>,
+    pub(crate) scratch: Vec<Vec<i64>>,
+}
+
+/// Runs `schedule` on blocks of `count` elements.
+pub(crate) fn run(
+    schedule: &Schedule,
+    count: usize,
+    op: Op,
+    sends: Sends,
+    seed: u64,
+) -> Result<Outcome, String> {
+    let mut random = Random(seed);
+    let mut world = World::new(schedule, count, op, &mut random);
+    let total: usize = schedule.programs.iter().map(|p| p.steps.len()).sum();
+    let mut ran = 0;
+    while ran < total {
+        // Several draws before the exhaustive search, which is slow.
+        let choice = (0..8).find_map(|_| {
+            let rank = random.below(schedule.programs.len());
+            let steps = world.runnable(rank, sends);
+            (!steps.is_empty()).then(|| (rank, steps[random.below(steps.len())]))
+        });
+        let choice = choice.or_else(|| {
+            (0..schedule.programs.len()).find_map(|rank| Some((rank, *world.runnable(rank, sends).first()?)))
+        });
+        let (rank, step) = choice.ok_or_else(|| format!("stuck after {ran} of {total} steps"))?;
+        ran += world.execute(rank, step, sends);
+    }
+    Ok(world.outcome())
+}
+
+impl<'a> World<'a> {
+    fn new(schedule: &'a Schedule, count: usize, op: Op, random: &mut Random) -> World<'a> {
+        // Elements of 64 bytes: a cache line is one element, so that every boundary occurs.
+        let layout = schedule.layout(count as u64, 64).expect("small");
+        let n = schedule.ranks();
+        let len = |blocks: u32| blocks as usize * count;
+        let (input, output) =
+            (len(schedule.collective.input_blocks(n)), len(schedule.collective.output_blocks(n)));
+        let mut bases = Vec::new();
+        let mut memory = Vec::new();
+        for rank in 0..n as usize {
+            let [i, o] = match (schedule.in_place, schedule.collective) {
+                (InPlace::No, _) => [0, input],
+                (InPlace::Yes, Collective::AllGather) => [rank * count, 0],
+                (InPlace::Yes, Collective::ReduceScatter) => [0, rank * count],
+                (InPlace::Yes, _) => [0, 0],
+            };
+            let s = (i + input).max(o + output);
+            let mut cells: Vec<i64> =
+                (0..s + len(schedule.scratch_blocks)).map(|_| random.next() as i64).collect();
+            let own = if schedule.collective == Collective::Barrier { s..s + count } else { i..i + input };
+            for (index, cell) in cells[own].iter_mut().enumerate() {
+                *cell = contribution(schedule.collective, rank, index);
+            }
+            bases.push([i, o, s]);
+            memory.push(cells);
+        }
+        let done = schedule.programs.iter().map(|p| vec![false; p.steps.len()]).collect();
+        World { schedule, layout, op, bases, memory, done, waiting: HashMap::new() }
+    }
+
+    fn step(&self, rank: usize, step: usize) -> &'a Step {
+        &self.schedule.programs[rank].steps[step]
+    }
+
+    /// Steps whose turn it is: dependencies complete, and first of their FIFO.
+    fn turn(&self, rank: usize) -> Vec<usize> {
+        let mut fifos = Vec::new();
+        let mut found = Vec::new();
+        for (index, step) in self.schedule.programs[rank].steps.iter().enumerate() {
+            if self.done[rank][index] {
+                continue;
+            }
+            if let Some(message) = step.action.message() {
+                if fifos.contains(&(message, step.lane)) {
+                    continue;
+                }
+                fifos.push((message, step.lane));
+            }
+            if step.after.iter().all(|before| self.done[rank][*before as usize]) {
+                found.push(index);
+            }
+        }
+        found
+    }
+
+    /// Steps that can run now. A synchronous send runs together with its receive, and is listed as the receive.
+    fn runnable(&self, rank: usize, sends: Sends) -> Vec<usize> {
+        let mut steps = self.turn(rank);
+        steps.retain(|index| {
+            let step = self.step(rank, *index);
+            match (step.action, sends) {
+                (Action::Send { .. }, mode) => mode == Sends::Buffered,
+                (Action::Recv { peer, .. } | Action::RecvReduce { peer, .. }, Sends::Buffered) => {
+                    self.waiting.get(&(peer.index(), rank, step.lane)).is_some_and(|q| !q.is_empty())
+                }
+                (Action::Recv { .. } | Action::RecvReduce { .. }, _) => self.sender(rank, *index).is_some(),
+                _ => true,
+            }
+        });
+        steps
+    }
+
+    /// The send that is ready for a receive.
+    fn sender(&self, rank: usize, recv: usize) -> Option<(usize, usize)> {
+        let step = self.step(rank, recv);
+        let peer = step.action.message()?.0.index();
+        self.turn(peer).into_iter().map(|index| (peer, index)).find(|(peer, index)| {
+            let send = self.step(*peer, *index);
+            matches!(send.action, Action::Send { peer, .. } if peer.index() == rank) && send.lane == step.lane
+        })
+    }
+
+    fn execute(&mut self, rank: usize, index: usize, sends: Sends) -> usize {
+        let step = self.step(rank, index);
+        let mut ran = 1;
+        let mut message = Vec::new();
+        if matches!(step.action, Action::Recv { .. } | Action::RecvReduce { .. }) {
+            let peer = step.action.message().expect("a message").0.index();
+            if sends == Sends::Synchronous {
+                let (peer, send) = self.sender(rank, index).expect("runnable");
+                let Action::Send { src, .. } = self.step(peer, send).action else { unreachable!() };
+                message = self.read(peer, src);
+                self.done[peer][send] = true;
+                ran = 2;
+            } else {
+                let queue = self.waiting.get_mut(&(peer, rank, step.lane)).expect("runnable");
+                message = queue.pop_front().expect("runnable");
+            }
+        }
+        match step.action {
+            Action::Send { peer, src } => {
+                let message = self.read(rank, src);
+                self.waiting.entry((rank, peer.index(), step.lane)).or_default().push_back(message);
+            }
+            Action::Recv { dst, .. } => self.write(rank, dst, &message),
+            Action::RecvReduce { local, dst, .. } => {
+                let local = self.read(rank, local);
+                self.write(rank, dst, &self.reduce(&local, &message));
+            }
+            Action::Copy { src, dst } => self.write(rank, dst, &self.read(rank, src)),
+            Action::Reduce { a, b, dst, .. } => {
+                let (a, b) = (self.read(rank, a), self.read(rank, b));
+                self.write(rank, dst, &self.reduce(&a, &b));
+            }
+        }
+        self.done[rank][index] = true;
+        ran
+    }
+
+    fn reduce(&self, a: &[i64], b: &[i64]) -> Vec<i64> {
+        a.iter().zip(b).map(|(a, b)| (self.op)(*a, *b)).collect()
+    }
+
+    fn place(&self, rank: usize, range: ChunkRange) -> std::ops::Range<usize> {
+        let base = match range.buffer {
+            Buffer::Input => self.bases[rank][0],
+            Buffer::Output => self.bases[rank][1],
+            Buffer::Scratch => self.bases[rank][2],
+        };
+        let (start, len) = self.layout.range(range);
+        base + start as usize..base + (start + len) as usize
+    }
+
+    fn read(&self, rank: usize, range: ChunkRange) -> Vec<i64> {
+        self.memory[rank][self.place(rank, range)].to_vec()
+    }
+
+    fn write(&mut self, rank: usize, range: ChunkRange, data: &[i64]) {
+        let place = self.place(rank, range);
+        assert_eq!(place.len(), data.len(), "lengths of a message differ");
+        self.memory[rank][place].copy_from_slice(data);
+    }
+
+    fn outcome(&self) -> Outcome {
+        let n = self.schedule.ranks();
+        let count = self.layout.count() as usize;
+        let part = |buffer: usize, blocks: u32| {
+            let slice = |(memory, bases): (&Vec<i64>, &[usize; 3])| {
+                memory[bases[buffer]..bases[buffer] + blocks as usize * count].to_vec()
+            };
+            self.memory.iter().zip(&self.bases).map(slice).collect()
+        };
+        Outcome {
+            inputs: part(0, self.schedule.collective.input_blocks(n)),
+            outputs: part(1, self.schedule.collective.output_blocks(n)),
+            scratch: part(2, self.schedule.scratch_blocks),
+        }
+    }
+}
+
+/// Is the outcome what the collective promises, under an operation that is associative?
+pub(crate) fn check(schedule: &Schedule, count: usize, op: Op, outcome: &Outcome) -> Result<(), String> {
+    let n = schedule.programs.len();
+    let collective = schedule.collective;
+    let own = |rank: usize, index: usize| contribution(collective, rank, index);
+    let sum = |index: usize| (1..n).fold(own(0, index), |sum, rank| op(sum, own(rank, index)));
+    for rank in 0..n {
+        let expected: Vec<i64> = match collective {
+            Collective::AllReduce => (0..count).map(sum).collect(),
+            Collective::ReduceScatter => (rank * count..(rank + 1) * count).map(sum).collect(),
+            Collective::AllGather => (0..n * count).map(|i| own(i / count, i % count)).collect(),
+            Collective::AllToAll => {
+                (0..n * count).map(|i| own(i / count, rank * count + i % count)).collect()
+            }
+            Collective::Broadcast => (0..count).map(|i| own(schedule.root.index(), i)).collect(),
+            Collective::SendRecv => (0..count).map(|i| own((rank + n - 1) % n, i)).collect(),
+            Collective::Barrier => vec![(0..n).map(|rank| own(rank, 0)).fold(0, |a, b| a | b); count],
+        };
+        let found = match collective {
+            Collective::Barrier => &outcome.scratch[rank][outcome.scratch[rank].len() - count..],
+            _ => &outcome.outputs[rank][..],
+        };
+        if found != expected {
+            return Err(format!("rank {rank} of {n} has {found:?} instead of {expected:?}"));
+        }
+        let clean = outcome.inputs[rank].iter().enumerate().all(|(i, x)| {
+            let own_block = collective == Collective::ReduceScatter && i / count.max(1) == rank;
+            let may_change =
+                schedule.in_place == InPlace::Yes && (collective != Collective::ReduceScatter || own_block);
+            may_change || *x == own(rank, i)
+        });
+        if !clean {
+            return Err(format!("rank {rank} of {n} has changed its input"));
+        }
+    }
+    Ok(())
+}
+
+/// Addition for data, union for barriers.
+pub(crate) fn natural_op(collective: Collective) -> Op {
+    if collective == Collective::Barrier { |a, b| a | b } else { i64::wrapping_add }
+}
+
+/// Runs under several seeds, synchronous and buffered; the first thing that goes wrong.
+pub(crate) fn check_many(
+    schedule: &Schedule,
+    count: usize,
+    seeds: std::ops::Range<u64>,
+) -> Result<(), String> {
+    let op = natural_op(schedule.collective);
+    for seed in seeds {
+        for sends in [Sends::Synchronous, Sends::Buffered] {
+            let outcome = run(schedule, count, op, sends, seed)?;
+            check(schedule, count, op, &outcome).map_err(|e| format!("{sends:?}, seed {seed}: {e}"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,346 @@
+//! The verifier objects to plans that have been spoiled, and says what is wrong with them.
+//!
+//! Most mutations must be refused whatever they hit. Where a mutation may happen to give another right
+//! program, accepting it is allowed only if the interpreter, which does not share code with the verifier, finds the right
+//! numbers under many orders of steps.
+
+mod interpreter;
+
+use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
+use collectives::verify::{Case, Credits, Fault, cases, verify};
+use collectives::{Collective, Rank, Schedule};
+use interpreter::check_many;
+
+/// The plans to spoil: small, but with every algorithm, and some segmented.
+fn victims() -> impl Iterator<Item = (Case, Schedule)> {
+    let all = (2..=8).flat_map(|n| cases(n, if n == 3 { &[1, 2][..] } else { &[1] }));
+    let some_roots = all.filter(|case| case.spec.root().0 % 3 != 2);
+    some_roots.map(|case| (case, case.plan().expect("a plan")))
+}
+
+/// Every step of a schedule: rank, index.
+fn places(schedule: &Schedule) -> Vec<(usize, usize)> {
+    let of_rank = |(rank, program): (usize, &collectives::schedule::RankProgram)| {
+        (0..program.steps.len()).map(move |index| (rank, index)).collect::<Vec<_>>()
+    };
+    schedule.programs.iter().enumerate().flat_map(of_rank).collect()
+}
+
+fn step_mut(schedule: &mut Schedule, (rank, index): (usize, usize)) -> &mut Step {
+    &mut schedule.programs[rank].steps[index]
+}
+
+fn step(schedule: &Schedule, (rank, index): (usize, usize)) -> &Step {
+    &schedule.programs[rank].steps[index]
+}
+
+/// The verifier must refuse it with a fault of the right kind, at zero credits.
+#[track_caller]
+fn must_object(case: &Case, spoiled: &Schedule, what: &str, kind: fn(&Fault) -> bool) {
+    match verify(spoiled, Credits(0)) {
+        Ok(_) => panic!("{case}: {what} is accepted\n{spoiled}"),
+        Err(fault) => assert!(kind(&fault), "{case}: {what} is called: {fault}"),
+    }
+}
+
+/// The verifier must refuse it, or it must be right. Tells whether it was refused.
+#[track_caller]
+fn must_object_or_be_right(case: &Case, spoiled: &Schedule, what: &str) -> bool {
+    let Err(fault) = verify(spoiled, Credits(0)) else {
+        if let Err(error) = check_many(spoiled, 5 * spoiled.chunks as usize + 1, 0..20) {
+            panic!("{case}: {what} is accepted, but {error}\n{spoiled}");
+        }
+        return false;
+    };
+    assert!(!matches!(fault, Fault::Shape(_)), "{case}: {what} is called: {fault}");
+    true
+}
+
+#[test]
+fn a_dropped_step_is_noticed() {
+    for (case, schedule) in victims() {
+        for place @ (rank, index) in places(&schedule) {
+            let mut spoiled = schedule.clone();
+            let dropped = spoiled.programs[rank].steps.remove(index);
+            for step in &mut spoiled.programs[rank].steps[index..] {
+                // What waited for the dropped step waits for what that waited for.
+                if step.after.contains(&(index as u32)) {
+                    step.after.extend(&dropped.after);
+                }
+                step.after.retain(|before| *before != index as u32);
+                step.after
+                    .iter_mut()
+                    .filter(|before| **before > index as u32)
+                    .for_each(|before| *before -= 1);
+                step.after.sort_unstable();
+                step.after.dedup();
+            }
+            let kind = match dropped.action.message() {
+                Some(_) => |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. }),
+                None => |fault: &Fault| {
+                    use Fault::{Contents, Incomplete, Last, Missing, Undefined};
+                    matches!(
+                        fault,
+                        Missing { .. } | Contents { .. } | Incomplete { .. } | Undefined { .. } | Last { .. }
+                    )
+                },
+            };
+            must_object(&case, &spoiled, &format!("dropping {place:?} `{dropped}`"), kind);
+        }
+    }
+}
+
+#[test]
+fn every_dependency_is_needed() {
+    for (case, schedule) in victims() {
+        for place in places(&schedule) {
+            for nth in 0..step(&schedule, place).after.len() {
+                let mut spoiled = schedule.clone();
+                let removed = step_mut(&mut spoiled, place).after.remove(nth);
+                let what = format!("{place:?} no longer after {removed}");
+                must_object(&case, &spoiled, &what, |fault| matches!(fault, Fault::Race { .. }));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_mark_is_noticed() {
+    for (case, schedule) in victims() {
+        for place in places(&schedule) {
+            let Some(last) = step(&schedule, place).action.last() else { continue };
+            let mut spoiled = schedule.clone();
+            let step = step_mut(&mut spoiled, place);
+            step.action = step.action.with_last(!last);
+            let kind = if last {
+                |fault: &Fault| matches!(fault, Fault::Last { expected: true, .. })
+            } else {
+                |fault: &Fault| matches!(fault, Fault::Last { expected: false, .. })
+            };
+            must_object(&case, &spoiled, &format!("flipping `last` of {place:?}"), kind);
+        }
+    }
+}
+
+fn with_peer(action: Action, new: Rank) -> Action {
+    match action {
+        Action::Send { src, .. } => Action::Send { peer: new, src },
+        Action::Recv { dst, .. } => Action::Recv { peer: new, dst },
+        Action::RecvReduce { local, dst, last, .. } => Action::RecvReduce { peer: new, local, dst, last },
+        local => local,
+    }
+}
+
+#[test]
+fn a_wrong_peer_or_lane_is_noticed() {
+    for (case, schedule) in victims() {
+        let n = schedule.ranks();
+        for place @ (rank, _) in places(&schedule) {
+            let Some((peer, _)) = step(&schedule, place).action.message() else { continue };
+            for wrong in (0..=n).map(Rank).filter(|wrong| *wrong != peer) {
+                let mut spoiled = schedule.clone();
+                let step = step_mut(&mut spoiled, place);
+                step.action = with_peer(step.action, wrong);
+                let kind = if wrong.index() == rank || wrong.0 == n {
+                    |fault: &Fault| matches!(fault, Fault::Peer { .. })
+                } else {
+                    |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. })
+                };
+                must_object(&case, &spoiled, &format!("peer {wrong} of {place:?}"), kind);
+            }
+            for lane in (0..=schedule.lanes).filter(|lane| *lane != step(&schedule, place).lane) {
+                let mut spoiled = schedule.clone();
+                step_mut(&mut spoiled, place).lane = lane;
+                let kind = if lane == schedule.lanes {
+                    |fault: &Fault| matches!(fault, Fault::Lane { .. })
+                } else {
+                    |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. })
+                };
+                must_object(&case, &spoiled, &format!("lane {lane} of {place:?}"), kind);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_contribution_that_is_added_twice_is_noticed() {
+    for (case, schedule) in victims().filter(|(case, _)| case.spec.collective().reduces()) {
+        for place in places(&schedule) {
+            let again = match step(&schedule, place).action {
+                Action::RecvReduce { peer, dst, .. } => {
+                    Action::RecvReduce { peer, local: dst, dst, last: false }
+                }
+                Action::Reduce { b, dst, .. } => Action::Reduce { a: dst, b, dst, last: false },
+                _ => continue,
+            };
+            let mut spoiled = schedule.clone();
+            insert_after(&mut spoiled, place, again);
+            if let Some((peer, _)) = again.message() {
+                let send = sender(&schedule, place, peer);
+                let action = step(&schedule, send).action;
+                insert_after(&mut spoiled, send, action);
+            }
+            let what = format!("adding again what {place:?} adds");
+            must_object(&case, &spoiled, &what, |fault| matches!(fault, Fault::Twice { .. }));
+        }
+    }
+}
+
+/// The send that a receive meets.
+fn sender(schedule: &Schedule, (rank, index): (usize, usize), peer: Rank) -> (usize, usize) {
+    let lane = step(schedule, (rank, index)).lane;
+    let steps = &schedule.programs[rank].steps[..index];
+    let from_peer = |step: &&Step| {
+        let receives = matches!(step.action, Action::Recv { .. } | Action::RecvReduce { .. });
+        receives && step.lane == lane && step.action.message().is_some_and(|(p, _)| p == peer)
+    };
+    let nth = steps.iter().filter(from_peer).count();
+    let sends = schedule.programs[peer.index()].steps.iter().enumerate().filter(|(_, step)| {
+        matches!(step.action, Action::Send { peer, .. } if peer.index() == rank) && step.lane == lane
+    });
+    (peer.index(), sends.map(|(index, _)| index).nth(nth).expect("a matched schedule"))
+}
+
+/// Inserts `action` right after a step; what waited for the step waits for the new one.
+fn insert_after(schedule: &mut Schedule, (rank, index): (usize, usize), action: Action) {
+    let steps = &mut schedule.programs[rank].steps;
+    for step in steps.iter_mut() {
+        step.after.iter_mut().filter(|before| **before >= index as u32).for_each(|before| *before += 1);
+    }
+    let lane = steps[index].lane;
+    steps.insert(index + 1, Step { action, lane, after: vec![index as u32] });
+}
+
+/// How many mutations were accepted because the result is right, by collective and algorithm.
+fn assert_only_barriers(accepted: &[String]) {
+    let strange: Vec<_> = accepted.iter().filter(|case| !case.starts_with("barrier")).collect();
+    assert!(strange.is_empty(), "accepted, and right: {strange:#?}");
+}
+
+#[test]
+fn a_shifted_reference_is_noticed() {
+    let mut accepted = Vec::new();
+    for (case, schedule) in victims() {
+        for place in places(&schedule) {
+            for nth in 0..step(&schedule, place).action.ranges().count() {
+                for shift in [-1, 1] {
+                    let mut spoiled = schedule.clone();
+                    let step = step_mut(&mut spoiled, place);
+                    let Some(action) = shifted(step.action, nth, shift) else { continue };
+                    step.action = action;
+                    if !must_object_or_be_right(
+                        &case,
+                        &spoiled,
+                        &format!("range {nth} of {place:?} moved {shift}"),
+                    ) {
+                        accepted.push(format!("{case}: range {nth} of {place:?} moved {shift}"));
+                    }
+                }
+            }
+        }
+    }
+    assert_only_barriers(&accepted);
+}
+
+/// The action with its `nth` range moved.
+fn shifted(action: Action, nth: usize, by: i32) -> Option<Action> {
+    let mut valid = true;
+    let mut at = 0;
+    let action = action.map_ranges(|range| {
+        at += 1;
+        if at != nth + 1 {
+            return range;
+        }
+        let first = range.first.checked_add_signed(by);
+        valid = first.is_some();
+        ChunkRange { first: first.unwrap_or(0), ..range }
+    });
+    valid.then_some(action)
+}
+
+#[test]
+fn swapped_references_are_noticed() {
+    let mut accepted = Vec::new();
+    for (case, schedule) in victims().filter(|(case, _)| case.spec.ranks() <= 5) {
+        for (rank, program) in schedule.programs.iter().enumerate() {
+            for first in 0..program.steps.len() {
+                for second in first + 1..program.steps.len() {
+                    let actions = [program.steps[first].action, program.steps[second].action];
+                    for spoiled in swaps(actions, |range| canonical(&schedule, rank, range)) {
+                        let mut schedule = schedule.clone();
+                        step_mut(&mut schedule, (rank, first)).action = spoiled[0];
+                        step_mut(&mut schedule, (rank, second)).action = spoiled[1];
+                        let what = format!("rank {rank}: swapping between {first} and {second}");
+                        if !must_object_or_be_right(&case, &schedule, &what) {
+                            accepted.push(format!("{case}: {what}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_only_barriers(&accepted);
+}
+
+/// Two steps with their reads swapped, and with their writes swapped, where that is other memory.
+fn swaps([a, b]: [Action; 2], canonical: impl Fn(ChunkRange) -> ChunkRange) -> Vec<[Action; 2]> {
+    let mut found = Vec::new();
+    if let ([Some(x), _], [Some(y), _]) = (a.reads(), b.reads())
+        && canonical(x) != canonical(y)
+    {
+        found.push([replaced(a, x, y, Part::Read), replaced(b, y, x, Part::Read)]);
+    }
+    if let (Some(x), Some(y)) = (a.writes(), b.writes())
+        && canonical(x) != canonical(y)
+    {
+        found.push([replaced(a, x, y, Part::Write), replaced(b, y, x, Part::Write)]);
+    }
+    found
+}
+
+/// One name for chunks that have two in place: that of the larger buffer.
+fn canonical(schedule: &Schedule, rank: usize, range: ChunkRange) -> ChunkRange {
+    let own_block = rank as u32 * schedule.chunks;
+    match (schedule.in_place, schedule.collective, range.buffer) {
+        (InPlace::No, ..) => range,
+        (_, Collective::AllGather, Buffer::Input) => {
+            ChunkRange { buffer: Buffer::Output, first: range.first + own_block, ..range }
+        }
+        (_, Collective::ReduceScatter, Buffer::Output) => {
+            ChunkRange { buffer: Buffer::Input, first: range.first + own_block, ..range }
+        }
+        (_, Collective::AllGather | Collective::ReduceScatter, _) => range,
+        (_, _, Buffer::Input) => ChunkRange { buffer: Buffer::Output, ..range },
+        _ => range,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Read,
+    Write,
+}
+
+/// The action with what it reads first, or what it writes, replaced.
+fn replaced(action: Action, old: ChunkRange, new: ChunkRange, part: Part) -> Action {
+    let read = |range: ChunkRange| if range == old && part == Part::Read { new } else { range };
+    let write = |range: ChunkRange| if part == Part::Write { new } else { range };
+    match action {
+        Action::Send { peer, src } => Action::Send { peer, src: read(src) },
+        Action::Recv { peer, dst } => Action::Recv { peer, dst: write(dst) },
+        Action::RecvReduce { peer, local, dst, last } => {
+            Action::RecvReduce { peer, local: read(local), dst: write(dst), last }
+        }
+        Action::Copy { src, dst } => Action::Copy { src: read(src), dst: write(dst) },
+        Action::Reduce { a, b, dst, last } => Action::Reduce { a: read(a), b, dst: write(dst), last },
+    }
+}
+
+#[test]
+fn a_wrong_root_is_noticed() {
+    for (case, schedule) in victims().filter(|(case, _)| case.spec.collective() == Collective::Broadcast) {
+        let root = schedule.root.ahead(1, schedule.ranks());
+        let spoiled = Schedule { root, ..schedule };
+        must_object(&case, &spoiled, "another root", |fault| matches!(fault, Fault::Contents { .. }));
+    }
+}
