@@ -143,8 +143,8 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
         .collect::<Result<Vec<Arena>, _>>()?;
     let pull = agree_on_pulling(&mut connection, &members, *rank, config)?;
     let links = links(*rank, *size, |peer, lane| {
-        let target = pull.then(|| target_of(&members[peer as usize]));
-        shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, target)
+        let pull = pull.then(|| members[peer as usize].pid);
+        shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
     });
     let names =
         members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect();
