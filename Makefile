@@ -17,7 +17,7 @@ bench: build ## Measure collectives between processes on this machine, every ele
 	done
 
 test: tools ## Run all tests
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 lint: tools ## Check format, lints and documentation
 	$(CARGO) fmt --all --check

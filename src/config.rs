@@ -25,7 +25,8 @@ pub struct Config {
     pub piece_bytes: usize,
     /// May the memory of peers be read by system call?
     pub pull: bool,
-    /// Messages of at least this many bytes from foreign memory are pulled, where that is possible.
+    /// Messages of at least this many bytes from foreign memory are pulled, where that is possible. By default none
+    /// are: between two cores that share a cache, staging took from 0.4 (1 MiB) to 0.6 (64 MiB) of the time of pulling.
     pub pull_min_bytes: usize,
     /// Operations of at least this many bytes read registered memory in place.
     pub direct_min_bytes: u64,
@@ -87,35 +88,35 @@ pub const OPTIONS: &[ConfigOption] = &[
         env: "TBCCL_SLAB_BYTES",
         doc: "address space for registered memory per rank (16G); memory is taken up only as it is used",
         shared: true,
-        set: |c, v| Ok(c.slab_bytes = parse_bytes(v)?),
+        set: |c, v| put(&mut c.slab_bytes, parse_bytes(v)),
         get: |c| c.slab_bytes.to_string(),
     },
     ConfigOption {
         env: "TBCCL_ALGO",
         doc: "algorithm for collectives that have it, instead of the automatic choice",
         shared: true,
-        set: |c, v| Ok(c.algorithm = (!v.is_empty()).then(|| v.to_owned())),
+        set: |c, v| put(&mut c.algorithm, Ok((!v.is_empty()).then(|| v.to_owned()))),
         get: |c| c.algorithm.clone().unwrap_or_default(),
     },
     ConfigOption {
         env: "TBCCL_SEGMENTS",
         doc: "segments per chunk for pipelining, instead of the automatic choice (0)",
         shared: true,
-        set: |c, v| Ok(c.segments = parse(v)?),
+        set: |c, v| put(&mut c.segments, parse(v)),
         get: |c| c.segments.to_string(),
     },
     ConfigOption {
         env: "TBCCL_STAGING_BYTES",
         doc: "staging bytes per pair of ranks and direction; a multiple of 4 pieces",
         shared: true,
-        set: |c, v| Ok(c.staging_bytes = parse_bytes(v)? as usize),
+        set: |c, v| put(&mut c.staging_bytes, parse_bytes(v).map(|b| b as usize)),
         get: |c| c.staging_bytes.to_string(),
     },
     ConfigOption {
         env: "TBCCL_PIECE_BYTES",
         doc: "largest piece to stage at a time; a multiple of 64",
         shared: true,
-        set: |c, v| Ok(c.piece_bytes = parse_bytes(v)? as usize),
+        set: |c, v| put(&mut c.piece_bytes, parse_bytes(v).map(|b| b as usize)),
         get: |c| c.piece_bytes.to_string(),
     },
     ConfigOption {
@@ -134,30 +135,30 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
     ConfigOption {
         env: "TBCCL_PULL_MIN_BYTES",
-        doc: "smallest message from unregistered memory that is read by system call instead of staged",
+        doc: "smallest message from unregistered memory that is read by system call instead of staged (never)",
         shared: false,
-        set: |c, v| Ok(c.pull_min_bytes = parse_bytes(v)? as usize),
+        set: |c, v| put(&mut c.pull_min_bytes, parse_bytes(v).map(|b| b as usize)),
         get: |c| c.pull_min_bytes.to_string(),
     },
     ConfigOption {
         env: "TBCCL_DIRECT_MIN_BYTES",
         doc: "smallest operation whose registered memory is read in place (4096)",
         shared: false,
-        set: |c, v| Ok(c.direct_min_bytes = parse_bytes(v)?),
+        set: |c, v| put(&mut c.direct_min_bytes, parse_bytes(v)),
         get: |c| c.direct_min_bytes.to_string(),
     },
     ConfigOption {
         env: "TBCCL_SPIN_POLLS",
         doc: "fruitless polls before yielding the core (2000, or 0 with more ranks than cores)",
         shared: false,
-        set: |c, v| Ok(c.spin_polls = Some(parse(v)?)),
+        set: |c, v| put(&mut c.spin_polls, parse(v).map(Some)),
         get: |c| c.spin_polls.map(|p| p.to_string()).unwrap_or_default(),
     },
     ConfigOption {
         env: "TBCCL_REDUCE_THREADS",
         doc: "threads that one rank may use to reduce large chunks (cores / ranks of this host)",
         shared: false,
-        set: |c, v| Ok(c.reduce_threads = Some(parse(v)?)),
+        set: |c, v| put(&mut c.reduce_threads, parse(v).map(Some)),
         get: |c| c.reduce_threads.map(|t| t.to_string()).unwrap_or_default(),
     },
 ];
@@ -239,6 +240,11 @@ impl Config {
         }
         Ok(())
     }
+}
+
+fn put<T>(slot: &mut T, value: std::result::Result<T, String>) -> std::result::Result<(), String> {
+    *slot = value?;
+    Ok(())
 }
 
 fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> std::result::Result<T, String> {

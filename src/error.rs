@@ -18,7 +18,7 @@ pub struct Place {
     pub rank: Rank,
     /// What it was carrying out.
     pub call: CallRecord,
-    /// The step it waited for, as in `tbccl plan show`, e.g. `step 3: recv from rank 1`.
+    /// The step it waited for, as in `tbccl plan show`, e.g. `step 3 of ring: recv from rank 1`.
     pub step: Option<String>,
     /// How long it had been waiting.
     pub waited: Duration,

@@ -20,10 +20,12 @@
 //! The kernels get pointers to whole buffers and counts that fill them.
 
 use benches::Buffer;
-use collectives::{DType, ReduceOp};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};
-use tbccl::kernels::{self, Reducer, Threads};
+use tbccl::{
+    DType, ReduceOp,
+    kernels::{self, Reducer, Threads},
+};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

@@ -1,8 +1,8 @@
 //! How many elements each chunk has.
 //!
-//! A schedule knows chunks; a call knows elements. A block of `count` elements is cut into chunks as evenly as whole
-//! cache lines allow: chunks start on multiples of 64 bytes from the start of the block, and differ by at most
-//! one line, but for the last that has any elements. With few elements the last chunks are empty.
+//! A schedule knows chunks; a call knows elements. A block of `count` elements is cut into chunks as evenly
+//! as whole cache lines allow: chunks start on multiples of 64 bytes from the start of the block, and differ
+//! by at most one line, but for the last that has any elements. With few elements the last chunks are empty.
 //!
 //! Ranks that agree on count, element size and number of chunks agree on the layout.
 
@@ -40,8 +40,8 @@ pub struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// The layout of blocks of `count` elements of `elem_size` bytes in `chunks` chunks, for buffers of up to `blocks`
-    /// blocks. No chunks count as one.
+    /// The layout of blocks of `count` elements of `elem_size` bytes in `chunks` chunks, for buffers of up to
+    /// `blocks` blocks. No chunks count as one.
     ///
     /// # Errors
     /// [`TooLarge`] when such a buffer cannot exist.

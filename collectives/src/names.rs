@@ -31,7 +31,7 @@ impl UnknownName {
         let lower = given.to_lowercase();
         let nearest = known
             .iter()
-            .map(|name| (strsim::jaro_winkler(&lower, name), *name))
+            .map(|name| (strsim::jaro_winkler(&lower, &name.to_lowercase()), *name))
             .filter(|(likeness, _)| *likeness > 0.7)
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map(|(_, name)| name);

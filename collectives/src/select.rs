@@ -124,8 +124,17 @@ mod tests {
     use super::*;
     use crate::Spec;
 
+    /// Fixed numbers, so that tuning the defaults does not change what the rules are tested on.
     fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str, u32) {
-        let choice = choose(Call { collective, ranks, block_bytes }, &Tuning::default());
+        let tuning = Tuning {
+            mesh_bytes: 16 << 10,
+            direct_ranks: 16,
+            doubling_bytes: 4 << 10,
+            binomial_bytes: 64 << 10,
+            segment_bytes: 128 << 10,
+            max_segments: 64,
+        };
+        let choice = choose(Call { collective, ranks, block_bytes }, &tuning);
         (choice.algorithm, choice.segments)
     }
 

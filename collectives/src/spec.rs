@@ -14,7 +14,8 @@ pub const MAX_SEGMENTS: u32 = 1024;
 /// The steps of all ranks that a segmented plan can have at most: a gigabyte or two of memory.
 pub const MAX_STEPS: u64 = 1 << 24;
 
-/// What is to be planned. A `Spec` makes sense: its root is one of its ranks, and its numbers are within limits.
+/// What is to be planned. A `Spec` makes sense: its root is one of its ranks, and its numbers are within
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
     collective: Collective,
@@ -81,7 +82,8 @@ pub enum PlanError {
     },
     /// A segmented plan that would take too much memory.
     #[error(
-        "{collective} in {segments} segments would be a plan of {steps} steps, more than {MAX_STEPS}; ask for fewer segments"
+        "{collective} in {segments} segments would be a plan of {steps} steps, more than {MAX_STEPS}; \
+         ask for fewer segments"
     )]
     TooLarge {
         /// The collective.
@@ -127,8 +129,8 @@ impl Spec {
     /// The same with another root.
     ///
     /// # Errors
-    /// [`PlanError::Root`] when it is none of the ranks, [`PlanError::Rootless`] when the collective has no root and it
-    /// is not 0.
+    /// [`PlanError::Root`] when it is none of the ranks, [`PlanError::Rootless`] when the collective has no
+    /// root and it is not 0.
     pub fn with_root(self, root: Rank) -> Result<Spec, PlanError> {
         let Spec { collective, ranks, .. } = self;
         if root.0 >= ranks {

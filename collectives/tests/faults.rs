@@ -47,9 +47,15 @@ fn neighbours_that_wait_for_each_other_need_a_credit() {
     };
     says(
         &in_place,
-        &expect![
-            "deadlock with 0 credits: rank 0 step 0 `send input[0] to rank 1` waits for rank 1 step 1 `recv output[0] from rank 0 after 0` waits for rank 1 step 0 `send input[0] to rank 2` waits for rank 2 step 1 `recv output[0] from rank 1 after 0` waits for rank 2 step 0 `send input[0] to rank 0` waits for rank 0 step 1 `recv output[0] from rank 2 after 0` waits for rank 0 step 0"
-        ],
+        &expect![[r#"
+            deadlock with 0 credits:
+              rank 0 step 0 `send input[0] to rank 1`
+              waits for rank 1 step 1 `recv output[0] from rank 0 after 0`
+              waits for rank 1 step 0 `send input[0] to rank 2`
+              waits for rank 2 step 1 `recv output[0] from rank 1 after 0`
+              waits for rank 2 step 0 `send input[0] to rank 0`
+              waits for rank 0 step 1 `recv output[0] from rank 2 after 0`
+              waits for rank 0 step 0"#]],
     );
     verify(&in_place, Credits(1)).expect("with a credit the message waits at the receiver");
 }
@@ -94,9 +100,9 @@ fn a_race_names_both_steps() {
     );
     says(
         &race,
-        &expect![
-            "race on scratch[0] of rank 1: rank 1 step 1 `recv scratch[0] from rank 0` and rank 1 step 2 `reduce output[0] = input[0] + scratch[0] last after 0` have no order"
-        ],
+        &expect![[
+            r#"race on scratch[0] of rank 1: rank 1 step 1 `recv scratch[0] from rank 0` and rank 1 step 2 `reduce output[0] = input[0] + scratch[0] last after 0` have no order"#
+        ]],
     );
 }
 
@@ -106,15 +112,15 @@ fn contents_are_told_apart() {
     let answer = ["send input[0] to rank 0", "recv output[0] from rank 0"];
     says(
         &schedule(Collective::AllReduce, &[&exchange, &answer]),
-        &expect!["chunk 0 of rank 0 lacks the contribution of rank 0"],
+        &expect![[r#"chunk 0 of rank 0 lacks the contribution of rank 0"#]],
     );
     says(
         &schedule(Collective::Broadcast, &[&exchange, &answer]),
-        &expect!["chunk 0 of rank 0 should be chunk 0 of the input of rank 0, but is chunk 0 of rank 1"],
+        &expect![[r#"chunk 0 of rank 0 should be chunk 0 of the input of rank 0, but is chunk 0 of rank 1"#]],
     );
     says(
         &schedule(Collective::AllGather, &[&exchange, &answer]),
-        &expect!["chunk 0 of rank 0 should be chunk 0 of the input of rank 0, but is chunk 0 of rank 1"],
+        &expect![[r#"chunk 0 of rank 0 should be chunk 0 of the input of rank 0, but is chunk 0 of rank 1"#]],
     );
     verify(&schedule(Collective::SendRecv, &[&exchange, &answer]), Credits(0)).expect("that is what it is");
 }
@@ -123,82 +129,61 @@ fn contents_are_told_apart() {
 fn steps_that_make_no_sense_are_refused() {
     let idle: &[&str] = &[];
     let alone = |line: &str| schedule(Collective::AllReduce, &[&[line], idle]);
-    says(
-        &alone("send input[0] to rank 0"),
-        &expect!["rank 0 step 0 `send input[0] to rank 0`: rank 0 has no peer 0"],
-    );
-    says(
-        &alone("send input[0] to rank 2"),
-        &expect!["rank 0 step 0 `send input[0] to rank 2`: rank 0 has no peer 2"],
-    );
-    says(
-        &alone("send input[0] to rank 1 lane 2"),
-        &expect!["rank 0 step 0 `send input[0] to rank 1 lane 2`: lane 2 on a step that can use 2"],
-    );
-    says(
-        &alone("copy output[0] = input[0] lane 1"),
-        &expect!["rank 0 step 0 `copy output[0] = input[0] lane 1`: lane 1 on a step that can use 1"],
-    );
-    says(
-        &alone("send input[0] to rank 1"),
-        &expect!["rank 0 step 0 `send input[0] to rank 1`: no step of rank 1 meets it"],
-    );
-    says(
-        &alone("send input[1] to rank 1"),
-        &expect![
-            "rank 0 step 0 `send input[1] to rank 1`: input[1] is outside of the buffer, which has 1 chunks"
-        ],
-    );
-    says(
-        &alone("send input[4294967295] to rank 1"),
-        &expect![
-            "rank 0 step 0 `send input[4294967295] to rank 1`: input[4294967295] is outside of the buffer, which has 1 chunks"
-        ],
-    );
-    says(
-        &alone("copy input[0] = output[0]"),
-        &expect![
-            "rank 0 step 0 `copy input[0] = output[0]`: input[0] is input that is not part of the output, and may not be written"
-        ],
-    );
-    says(
-        &alone("copy output[0] = output[0]"),
-        &expect!["rank 0 step 0 `copy output[0] = output[0]`: the destination overlaps output[0]"],
-    );
-    says(
-        &alone("copy output[0] = scratch[0]"),
-        &expect![
-            "rank 0 step 0 `copy output[0] = scratch[0]`: scratch[0] is read before anything is written there"
-        ],
-    );
-    says(
-        &alone("copy output[0] = input[0] after 0"),
-        &expect![
-            "rank 0 step 0 `copy output[0] = input[0] after 0`: `after` must name earlier steps in ascending order, and 0 is not"
-        ],
-    );
+    let mut told = String::new();
+    for line in [
+        "send input[0] to rank 0",
+        "send input[0] to rank 2",
+        "send input[0] to rank 1 lane 2",
+        "copy output[0] = input[0] lane 1",
+        "send input[0] to rank 1",
+        "send input[1] to rank 1",
+        "send input[4294967295] to rank 1",
+        "copy input[0] = output[0]",
+        "copy output[0] = output[0]",
+        "copy output[0] = scratch[0]",
+        "copy output[0] = input[0] after 0",
+    ] {
+        told += &format!("{}\n", fault(&alone(line), 0));
+    }
     let uneven = Schedule { chunks: 2, ..alone("copy output[0] = input[1]") };
-    says(
-        &uneven,
-        &expect![
-            "rank 0 step 0 `copy output[0] = input[1]`: output[0] and input[1] differ in length, or may when the count is not a multiple of the chunks"
-        ],
-    );
+    told += &format!("{}\n", fault(&uneven, 0));
+    expect![[r#"
+        rank 0 step 0 `send input[0] to rank 0`: rank 0 has no peer 0
+        rank 0 step 0 `send input[0] to rank 2`: rank 0 has no peer 2
+        rank 0 step 0 `send input[0] to rank 1 lane 2`: lane 2 on a step that can use 2
+        rank 0 step 0 `copy output[0] = input[0] lane 1`: lane 1 on a step that can use 1
+        rank 0 step 0 `send input[0] to rank 1`: no step of rank 1 meets it
+        rank 0 step 0 `send input[1] to rank 1`: input[1] is outside of the buffer, whose chunks are 1
+        rank 0 step 0 `send input[4294967295] to rank 1`: input[4294967295] is outside of the buffer, whose chunks are 1
+        rank 0 step 0 `copy input[0] = output[0]`: input[0] is input that is not part of the output, and may not be written
+        rank 0 step 0 `copy output[0] = output[0]`: the destination overlaps output[0]
+        rank 0 step 0 `copy output[0] = scratch[0]`: scratch[0] is read before anything is written there
+        rank 0 step 0 `copy output[0] = input[0] after 0`: `after` must name earlier steps in ascending order, and 0 is not
+        rank 0 step 0 `copy output[0] = input[1]`: output[0] and input[1] differ in length, or may when the count is not a multiple of the chunks
+    "#]].assert_eq(&told);
 }
 
 #[test]
 fn shapes_that_make_no_sense_are_refused() {
     let good = plan(&Spec::new(Collective::AllReduce, 2).expect("a spec"), "ring").expect("a plan");
-    says(&Schedule { chunks: 0, ..good.clone() }, &expect!["a block has at least 1 chunk"]);
-    says(
-        &Schedule { chunks: u32::MAX, ..good.clone() },
-        &expect!["4294967295 chunks in each of 2 blocks are too many"],
-    );
-    says(
-        &Schedule { root: Rank(1), ..good.clone() },
-        &expect!["rank 1 cannot be the root of all_reduce on 2 ranks"],
-    );
-    says(&Schedule { programs: Vec::new(), ..good }, &expect!["0 ranks; a schedule has 1 to 4096"]);
+    let mut told = String::new();
+    for wrong in [
+        Schedule { chunks: 0, ..good.clone() },
+        Schedule { chunks: u32::MAX, ..good.clone() },
+        Schedule { chunks: 1 << 29, ..good.clone() },
+        Schedule { root: Rank(1), ..good.clone() },
+        Schedule { programs: Vec::new(), ..good },
+    ] {
+        told += &format!("{}\n", fault(&wrong, 0));
+    }
+    expect![[r#"
+        a block has at least 1 chunk
+        4294967295 chunks in each of 2 blocks are too many
+        rank 0 has 1073741824 chunks, which is too many
+        rank 1 cannot be the root of all_reduce on 2 ranks
+        0 ranks; a schedule has 1 to 4096
+    "#]]
+    .assert_eq(&told);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The verifier objects to plans that have been spoiled, and says what is wrong with them.
 //!
 //! Most mutations must be refused whatever they hit. Where a mutation may happen to give another right
-//! program, accepting it is allowed only if the interpreter, which does not share code with the verifier, finds the right
-//! numbers under many orders of steps.
+//! program, accepting it is allowed only if the interpreter, which does not share code with the verifier,
+//! finds the right numbers under many orders of steps.
 
 mod interpreter;
 

@@ -1,9 +1,9 @@
-//! Who sends what to whom does not depend on whether a call is in place, since ranks may differ in that.
+//! What plans promise about messages, beyond being right.
 
 use collectives::schedule::{Direction, InPlace};
-use collectives::verify::cases;
+use collectives::verify::{Credits, Fault, cases, verify};
 use collectives::{Rank, Schedule};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The messages of every FIFO in order: where each starts within its block, and its length.
 type Pattern = BTreeMap<(usize, Rank, Direction, u8), Vec<(u32, u32)>>;
@@ -32,5 +32,59 @@ fn messages_are_the_same_in_place_and_not() {
             assert_eq!(out_of_place.chunks, in_place.chunks, "{case}");
             assert_eq!(pattern(&out_of_place), pattern(&in_place), "{case}");
         }
+    }
+}
+
+/// Takes the program of each rank from one schedule or the other.
+fn mixed(out_of_place: &Schedule, in_place: &Schedule, mask: u64) -> Schedule {
+    let mut mixed = out_of_place.clone();
+    mixed.scratch_blocks = mixed.scratch_blocks.max(in_place.scratch_blocks);
+    for (rank, program) in in_place.programs.iter().enumerate().filter(|(rank, _)| mask >> rank & 1 == 1) {
+        mixed.programs[rank] = program.clone();
+    }
+    mixed
+}
+
+#[test]
+fn ranks_that_differ_in_whether_they_are_in_place_still_meet() {
+    for n in 2..=12 {
+        for case in cases(n, &[1, 2]).filter(|case| case.spec.in_place() == InPlace::No) {
+            let in_place = case.algorithm.plan(&case.spec.with_in_place(InPlace::Yes)).expect("a plan");
+            let out_of_place = case.plan().expect("a plan");
+            for mask in [0x1, 0x2, 0x555, 0xaaa, 0x333, 0x0f0, 0xffe] {
+                let mixed = mixed(&out_of_place, &in_place, mask);
+                // Such a mixture is not one schedule, since memory is not the same on all ranks: its contents
+                // cannot be judged. They are judged last, so getting there means that every message meets.
+                let fault = verify(&mixed, Credits(0)).err();
+                let contents = |fault: &Fault| {
+                    matches!(fault, Fault::Missing { .. } | Fault::Contents { .. } | Fault::Incomplete { .. })
+                };
+                assert!(
+                    fault.as_ref().is_none_or(contents),
+                    "{case}, mask {mask:x}: {}",
+                    fault.expect("a fault")
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn data_is_safe_even_if_messages_of_a_lane_overtake_each_other() {
+    for case in (2..=16).flat_map(|n| cases(n, &[1, 2])) {
+        let mut schedule = case.plan().expect("a plan");
+        let mut used: HashMap<_, u8> = HashMap::new();
+        for (rank, program) in schedule.programs.iter_mut().enumerate() {
+            for step in &mut program.steps {
+                let Some((peer, direction)) = step.action.message() else { continue };
+                let lane = used.entry((rank, peer, direction, step.lane)).or_default();
+                // Room for 120 messages on each of the two lanes that plans use.
+                step.lane = step.lane * 120 + *lane;
+                *lane += 1;
+                assert!(*lane <= 120, "{case}: more messages than this test has lanes for");
+            }
+        }
+        schedule.lanes = 240;
+        verify(&schedule, Credits(0)).unwrap_or_else(|fault| panic!("{case}: {fault}"));
     }
 }

@@ -1,27 +1,47 @@
 //! Every plan verifies: every algorithm, every number of ranks up to 64, every root, in place and not.
 
-use collectives::verify::{Credits, cases};
+use collectives::verify::{Credits, cases, verify, verify_all};
 
-fn sweep(ranks: impl Iterator<Item = u32>, segments: &[u32], credits: u32) {
-    for case in ranks.flat_map(|n| cases(n, segments)) {
-        if let Err(error) = case.verify(Credits(credits)) {
-            panic!("{error}");
+fn sweep(ranks: impl IntoIterator<Item = u32>, segments: &[u32]) {
+    for case in ranks.into_iter().flat_map(|n| cases(n, segments)) {
+        let schedule = case.plan().unwrap_or_else(|error| panic!("{error}"));
+        for credits in [0, 1] {
+            verify(&schedule, Credits(credits)).unwrap_or_else(|fault| panic!("{case}: {fault}"));
         }
     }
 }
 
 #[test]
-fn every_plan_is_right_with_zero_credits() {
-    sweep(1..=64, &[1], 0);
+fn every_plan_up_to_44_ranks_is_right_with_no_credit_and_with_one() {
+    sweep(1..=44, &[1]);
 }
 
 #[test]
-fn every_plan_is_right_with_one_credit() {
-    sweep(1..=64, &[1], 1);
+fn every_plan_up_to_56_ranks_is_right_with_no_credit_and_with_one() {
+    sweep(45..=56, &[1]);
 }
 
 #[test]
-fn every_segmented_plan_is_right() {
-    sweep((1..=9).chain([12, 16, 17, 31]), &[2, 3], 0);
-    sweep((1..=5).chain([8]), &[7, 64], 0);
+fn every_plan_up_to_64_ranks_is_right_with_no_credit_and_with_one() {
+    sweep(57..=64, &[1]);
+}
+
+#[test]
+fn every_segmented_plan_is_right_with_no_credit_and_with_one() {
+    sweep((1..=9).chain([12, 16, 17]), &[2, 3]);
+    sweep([1, 2, 3, 4, 8], &[7, 64]);
+}
+
+#[test]
+fn more_than_64_ranks_are_right_too() {
+    sweep([65, 130], &[1]);
+}
+
+#[test]
+fn all_of_them_are_counted() {
+    let mut heard = Vec::new();
+    let count = verify_all(1..=3, &[1, 2], &mut |what| heard.push(what.to_owned())).expect("they are right");
+    // 13 algorithms without a root, 2 with one; in place and not; 1 and 2 segments.
+    assert_eq!(count, (13 * 3 + 2 * (1 + 2 + 3)) * 2 * 2);
+    assert_eq!(heard, ["1 ranks", "2 ranks", "3 ranks"]);
 }

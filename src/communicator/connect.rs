@@ -143,8 +143,8 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
         .collect::<Result<Vec<Arena>, _>>()?;
     let pull = agree_on_pulling(&mut connection, &members, *rank, config)?;
     let links = links(*rank, *size, |peer, lane| {
-        let target = pull.then(|| target_of(&members[peer as usize]));
-        shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, target)
+        let pull = pull.then(|| members[peer as usize].pid);
+        shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
     });
     let names =
         members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect();
@@ -183,10 +183,12 @@ fn agree_on_pulling(
     let first = connection.agree_on_pulling(obstacle)?;
     if let Some(obstacle) = &first
         && config.pull
+        && config.pull_min_bytes < usize::MAX
         && rank == 0
     {
-        tracing::warn!(
-            "messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the container forbids it)"
+        eprintln!(
+            "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the \
+             container forbids it)"
         );
     }
     Ok(first.is_none())

@@ -5,7 +5,7 @@
 //! caller's thread, and either completes or fails within the time limit; once it has failed, the communicator stays
 //! failed, on every rank.
 //!
-//! Nothing here moves bytes: calls are turned into plans ([`plans`]) and carried out by the executor.
+//! Nothing here moves bytes: calls are turned into plans (`plans`) and carried out by the executor.
 
 mod buffer;
 mod call;

@@ -38,7 +38,7 @@ impl Protocols {
 }
 
 /// The memory of one call.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding<'a> {
     pub(crate) input: Span<'a>,
     pub(crate) output: SpanMut<'a>,

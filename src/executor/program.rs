@@ -138,15 +138,16 @@ impl Program {
         }
     }
 
-    /// A step as people read it, e.g. `step 3: recv from rank 1`.
+    /// A step as people read it, e.g. `step 3 of ring: recv from rank 1`; `tbccl plan show` has the same numbers.
     pub(crate) fn describe(&self, step: u32, peer: Rank) -> String {
-        match self.ops[step as usize].kind {
-            OpKind::Send => format!("step {step}: send to rank {peer}"),
-            OpKind::Recv => format!("step {step}: recv from rank {peer}"),
-            OpKind::RecvReduce => format!("step {step}: recv_reduce from rank {peer}"),
-            OpKind::Copy => format!("step {step}: copy"),
-            OpKind::Reduce => format!("step {step}: reduce"),
-        }
+        let what = match self.ops[step as usize].kind {
+            OpKind::Send => format!("send to rank {peer}"),
+            OpKind::Recv => format!("recv from rank {peer}"),
+            OpKind::RecvReduce => format!("recv_reduce from rank {peer}"),
+            OpKind::Copy => "copy".to_owned(),
+            OpKind::Reduce => "reduce".to_owned(),
+        };
+        format!("step {step} of {}: {what}", self.algorithm)
     }
 }
 

@@ -8,7 +8,6 @@ use super::{LaunchError, signals::Signals};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::{Errno, read, write},
-    pipe::{PipeFlags, pipe_with},
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
@@ -54,8 +53,10 @@ impl Tagger {
 
     /// Starts to pass lines on.
     pub(super) fn start(mut self) -> Result<Tagger, LaunchError> {
-        let make_pipe =
-            || pipe_with(PipeFlags::CLOEXEC).map_err(LaunchError::system("read the ranks' output"));
+        let make_pipe = || {
+            let (read, write) = io::pipe().map_err(LaunchError::system("read the ranks' output"))?;
+            Ok::<_, LaunchError>((OwnedFd::from(read), OwnedFd::from(write)))
+        };
         let (stop_read, stop) = make_pipe()?;
         let (done, done_write) = make_pipe()?;
         let streams = std::mem::take(&mut self.streams);

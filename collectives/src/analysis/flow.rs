@@ -1,8 +1,8 @@
 //! An order in which the whole world can run, or the cycle that forbids it.
 //!
 //! With zero credits a send completes only when its receive has taken the data, so the two are one node. With
-//! `k` credits, `k` messages of a lane may wait at the receiver: send `j` of a lane needs receive `j - k` to be
-//! complete, and receive `j` needs send `j`.
+//! `k` credits, `k` messages of a lane may wait at the receiver: send `j` of a lane needs receive `j - k` to
+//! be complete, and receive `j` needs send `j`.
 
 use super::Matching;
 use crate::schedule::{Action, Direction, Schedule, Step};
@@ -34,8 +34,8 @@ pub(crate) struct Cycle(pub(crate) Vec<StepId>);
 pub(crate) struct Flow {
     /// All steps; a step comes later than everything that it waits for.
     pub(crate) order: Vec<StepId>,
-    /// The length of the longest chain of steps that ends at each step, by step number; a matched send and receive
-    /// count as one under zero credits, so they have the same stage.
+    /// The length of the longest chain of steps that ends at each step, by step number; a matched send and
+    /// receive count as one under zero credits, so they have the same stage.
     pub(crate) stages: Vec<u32>,
 }
 
@@ -122,7 +122,8 @@ impl<'a> Graph<'a> {
         Some(self.matching.number(partner) as u32)
     }
 
-    /// The step that stands for `step` in the queue, when nothing keeps it: of two that run together, the send.
+    /// The step that stands for `step` in the queue, when nothing keeps it: of two that run together, the
+    /// send.
     fn ready(&self, step: u32) -> Option<u32> {
         let twin = self.twin(step);
         let free = |s: u32| self.pending[s as usize] == 0;

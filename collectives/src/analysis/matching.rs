@@ -5,10 +5,12 @@ use crate::schedule::{Action, Direction, Schedule};
 use std::collections::HashMap;
 use topology::Rank;
 
-/// The pairs of sends and receives: the k-th send meets the k-th receive of the same (source, destination, lane).
+/// The pairs of sends and receives: the k-th send meets the k-th receive of the same (source, destination,
+/// lane).
 #[derive(Debug)]
 pub(crate) struct Matching {
-    /// `offsets[r]` is the number of the first step of rank `r` when all steps of all ranks are numbered in a row.
+    /// `offsets[r]` is the number of the first step of rank `r` when all steps of all ranks are numbered in a
+    /// row.
     offsets: Vec<u32>,
     /// The other end of each step, by that number; `NONE` for local steps.
     partner: Vec<StepId>,

@@ -1,14 +1,14 @@
 //! Which step of a rank is complete before which other one starts.
 //!
-//! Two things order the steps of a rank: `after`, and the FIFO of each (peer, direction, lane). Receives of one
-//! FIFO are processed one by one. Sends of one FIFO start in order and complete in order, though several may be
-//! under way; that is enough to let an edge between them count like the others, since two sends never conflict:
-//! a path into the later send ends where the earlier one starts, and a path out of it begins where the earlier
-//! one has completed, too.
+//! Two things order the steps of a rank: `after`, and the FIFO of each (peer, direction, lane). Receives of
+//! one FIFO are processed one by one. Sends of one FIFO start in order and complete in order, though several
+//! may be under way; that is enough to let an edge between them count like the others, since two sends never
+//! conflict: a path into the later send ends where the earlier one starts, and a path out of it begins where
+//! the earlier one has completed, too.
 //!
-//! The answer is kept as a vector clock: steps are dealt into chains whose members are ordered among themselves
-//! (each FIFO is one; local steps share chains where they happen to be ordered), and each step knows how many
-//! members of every chain precede it.
+//! The answer is kept as a vector clock: steps are dealt into chains whose members are ordered among
+//! themselves (each FIFO is one; local steps share chains where they happen to be ordered), and each step
+//! knows how many members of every chain precede it.
 
 use crate::schedule::{Action, Direction};
 use std::collections::HashMap;

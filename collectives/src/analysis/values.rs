@@ -1,8 +1,8 @@
 //! What every chunk holds, as a set of contributions.
 //!
-//! A chunk is undefined, or holds the reduction of one chunk position of the inputs over a set of ranks. For a
-//! collective that only moves data the set has one member. Executing a schedule on such values, in any order that
-//! its dependencies allow, tells what it computes; if it has no races, every order tells the same.
+//! A chunk is undefined, or holds the reduction of one chunk position of the inputs over a set of ranks. For
+//! a collective that only moves data the set has one member. Executing a schedule on such values, in any
+//! order that its dependencies allow, tells what it computes; if it has no races, every order tells the same.
 
 use super::{Flow, Matching, Memory, StepId};
 use crate::Collective;
@@ -96,8 +96,8 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Memory at the start of a call: inputs hold what their rank contributes, all else is undefined. A barrier has
-    /// no input; there, block 0 of scratch stands for "this rank has entered".
+    /// Memory at the start of a call: inputs hold what their rank contributes, all else is undefined. A
+    /// barrier has no input; there, block 0 of scratch stands for "this rank has entered".
     pub(crate) fn new(schedule: &Schedule, messages: usize) -> Values {
         let ranks = schedule.ranks();
         let memories: Vec<_> = (0..ranks).map(|r| Memory::new(schedule, ranks, Rank(r))).collect();
@@ -114,8 +114,8 @@ impl Values {
         Values { ranks, memories, cells, messages: vec![None; messages], repeats: barrier }
     }
 
-    /// Runs all steps in the order of `flow`; `judge` sees each reducing step with the mark it should have, and every
-    /// error.
+    /// Runs all steps in the order of `flow`; `judge` sees each reducing step with the mark it should have,
+    /// and every error.
     pub(crate) fn run(
         &mut self,
         schedule: &Schedule,

@@ -1,12 +1,13 @@
 //! Cuts every chunk into segments, so that transfers and reductions overlap.
 //!
-//! A block of `chunks` chunks becomes one of `chunks * k`, and each step on a chunk becomes `k` steps on its pieces. A
-//! piece depends on what the step depended on, restricted to the same piece, so that stages overlap: while
-//! a rank works on piece 2 of a stage, the next stage has piece 1.
+//! A block of `chunks` chunks becomes one of `chunks * k`, and each step on a chunk becomes `k` steps on its
+//! pieces. A piece depends on what the step depended on, restricted to the same piece, so that stages
+//! overlap: while a rank works on piece 2 of a stage, the next stage has piece 1.
 //!
-//! Steps are listed in the order in which a pipeline would run them: by stage + segment, then by stage. A message has the
-//! same stage on both sides, and two messages of one FIFO never do, so sends still meet their receives; and
-//! since everything waits only for what comes earlier in that order, a schedule that was safe with zero credits stays so.
+//! Steps are listed in the order in which a pipeline would run them: by stage + segment, then by stage. A
+//! message has the same stage on both sides, and two messages of one FIFO never do, so sends still meet their
+//! receives; and since everything waits only for what comes earlier in that order, a schedule that was safe
+//! with zero credits stays so.
 //!
 //! A step over several chunks is first split into steps over one.
 
@@ -20,8 +21,8 @@ use topology::Rank;
 /// Cuts every chunk of `schedule` into `segments` pieces.
 ///
 /// # Errors
-/// [`PlanError::Segments`] when there would be none, [`PlanError::TooLarge`] when there would be too many to list, and
-/// [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
+/// [`PlanError::Segments`] when there would be none, [`PlanError::TooLarge`] when there would be too many to
+/// list, and [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
 pub fn segment(schedule: &Schedule, segments: u32) -> Result<Schedule, PlanError> {
     let collective = schedule.collective;
     let unsegmentable = || PlanError::Unsegmentable { algorithm: schedule.algorithm.clone(), collective };

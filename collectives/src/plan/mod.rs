@@ -1,13 +1,16 @@
 //! The planners, and the table that names them.
 //!
-//! One algorithm is one file, at a path that can be guessed: `plan/all_reduce/ring.rs` plans `all_reduce` by `ring`.
-//! Each has one public function `plan`, from a [`Spec`] to a [`Schedule`].
+//! One algorithm is one file, at a path that can be guessed: `plan/all_reduce/ring.rs` plans `all_reduce` by
+//! `ring`. Each has one public function `plan`, from a [`Spec`] to a [`Schedule`].
 //!
-//! Invariants, for every number of ranks, every root, in place and not: the schedule is safe with zero credits; who
-//! sends what to whom, in what order and on which lane does not depend on `in_place`, so ranks may differ in it; and
-//! all ranks get the same bits from an `all_reduce`, even where the operation is not associative.
+//! Invariants, for every number of ranks, every root, in place and not: the schedule is safe with zero
+//! credits; who sends what to whom, in what order and on which lane does not depend on `in_place`, so ranks
+//! may differ in it; and all ranks get the same bits from an `all_reduce`, even where the operation is not
+//! associative. The FIFO order of messages decides only which send meets which receive: data would be safe if
+//! every message had a lane of its own.
 //!
-//! A planner does not know sizes. It does not segment either: [`plan`] does, by the [segment pass](crate::pass).
+//! A planner does not know sizes. It does not segment either: [`plan`] does, by the [segment
+//! pass](crate::pass).
 
 use crate::schedule::Schedule;
 use crate::{Collective, PlanError, Spec, UnknownName, pass};
@@ -90,6 +93,10 @@ pub fn algorithms(collective: Collective) -> impl Iterator<Item = &'static Algor
 /// # Errors
 /// [`PlanError::UnknownAlgorithm`], which suggests the nearest name.
 pub fn algorithm(collective: Collective, name: &str) -> Result<&'static Algorithm, PlanError> {
+    // Selection asks by the exact name, in every call that is new to it: no allocation for that.
+    if let Some(exact) = algorithms(collective).find(|algorithm| algorithm.name == name) {
+        return Ok(exact);
+    }
     let lower = name.to_lowercase().replace('-', "_");
     algorithms(collective).find(|algorithm| algorithm.name == lower).ok_or_else(|| {
         let error = UnknownName::new("algorithm", name, algorithms(collective).map(|a| a.name));
@@ -109,7 +116,8 @@ impl Algorithm {
     /// Plans `spec`, whose collective must be this algorithm's, segments included.
     ///
     /// # Errors
-    /// [`PlanError::TooManyRanks`] above the limit, [`PlanError::UnknownAlgorithm`] for a spec of another collective.
+    /// [`PlanError::TooManyRanks`] above the limit, [`PlanError::UnknownAlgorithm`] for a spec of another
+    /// collective.
     pub fn plan(&self, spec: &Spec) -> Result<Schedule, PlanError> {
         if spec.collective() != self.collective {
             return algorithm(spec.collective(), self.name)?.plan(spec);

@@ -1,7 +1,7 @@
 //! What a step touches: the reads, the write and the message of an [`Action`].
 //!
-//! Everything that reasons about schedules (builder, verifier, passes, executor) asks here, so that a new kind
-//! of step is described once.
+//! Everything that reasons about schedules (builder, verifier, passes, executor) asks here, so that a new
+//! kind of step is described once.
 
 use super::{Action, Buffer, ChunkRange};
 use topology::Rank;

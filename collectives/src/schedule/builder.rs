@@ -1,10 +1,10 @@
 //! Steps in, schedule out: the builder derives what planners should not have to think about.
 //!
-//! A planner says what each rank does, in an order in which it could run. The builder finds the steps that must
-//! come `after` others because they touch the same memory: a read after the write it wants, a write after the reads
-//! and the write it must not disturb. It knows which chunks are the same memory in place, and leaves out what
-//! another dependency or the FIFO order of messages implies. So every dependency that it writes down is needed:
-//! without it there is a race.
+//! A planner says what each rank does, in an order in which it could run. The builder finds the steps that
+//! must come `after` others because they touch the same memory: a read after the write it wants, a write
+//! after the reads and the write it must not disturb. It knows which chunks are the same memory in place, and
+//! leaves out what another dependency or the FIFO order of messages implies. So every dependency that it
+//! writes down is needed: without it there is a race.
 //!
 //! It does not check that the program is right; the verifier does.
 
@@ -39,8 +39,8 @@ struct Cell {
 }
 
 impl Builder {
-    /// Starts a schedule for `spec` whose blocks are split into `chunks`, with `scratch_blocks` blocks of scratch
-    /// memory per rank.
+    /// Starts a schedule for `spec` whose blocks are split into `chunks`, with `scratch_blocks` blocks of
+    /// scratch memory per rank.
     #[must_use]
     pub fn new(spec: &Spec, algorithm: &str, chunks: u32, scratch_blocks: u32) -> Builder {
         let shape = Schedule {
@@ -167,7 +167,8 @@ impl Program {
     }
 }
 
-/// Marks the reducing steps whose result has every rank's contribution. A schedule that cannot run stays unmarked.
+/// Marks the reducing steps whose result has every rank's contribution. A schedule that cannot run stays
+/// unmarked.
 fn mark_last(schedule: &mut Schedule) {
     let Ok(matching) = Matching::new(schedule) else { return };
     let Ok(flow) = Flow::new(schedule, &matching, 0) else { return };

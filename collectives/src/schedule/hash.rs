@@ -14,6 +14,9 @@
 //! range     = buffer first len                  input 0, output 1, scratch 2
 //! ```
 //!
+//! Ranks that differ in `in_place` hold different schedules, though with the same messages; they compare the
+//! hashes of the plan out of place.
+//!
 //! The leading 1 is the version of this encoding; the collective is its place in [`Collective::ALL`].
 
 use super::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};

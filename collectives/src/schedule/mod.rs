@@ -1,14 +1,15 @@
 //! The intermediate representation: a collective as a program that is data.
 //!
 //! A [`Schedule`] holds, for every rank, a list of [`Step`]s over chunks of three buffers. Chunks are
-//! symbolic: a buffer is `blocks x chunks` of them, and the number of elements is bound only when the schedule
-//! is executed, so one schedule serves every element count.
+//! symbolic: a buffer is `blocks x chunks` of them, and the number of elements is bound only when the
+//! schedule is executed, so one schedule serves every element count.
 //!
 //! Order is explicit and there are no global rounds. A step may start when the steps it comes `after` are
-//! complete, and when it is its turn: sends to the same (destination, lane) go in list order, and so do receives
-//! from the same (source, lane), one by one: a receive leaves memory alone until the one before it is complete.
-//! Sends of one (destination, lane) may overlap; they complete in order. The k-th send of rank `a` to rank `b` on a lane meets the k-th receive of rank
-//! `b` from rank `a` on that lane, with the same length.
+//! complete, and when it is its turn: sends to the same (destination, lane) go in list order, and so do
+//! receives from the same (source, lane), one by one: a receive leaves memory alone until the one before it
+//! is complete. Sends of one (destination, lane) may overlap; they complete in order. The k-th send of rank
+//! `a` to rank `b` on a lane meets the k-th receive of rank `b` from rank `a` on that lane, with the same
+//! length.
 //!
 //! A send is complete when its source may be overwritten; a receive when its destination may be read.
 //!
@@ -72,7 +73,8 @@ pub enum Action {
         /// Where it lands.
         dst: ChunkRange,
     },
-    /// Receives from `peer` and reduces: `dst = local ⊕ message`. `dst` and `local` are the same chunks or disjoint.
+    /// Receives from `peer` and reduces: `dst = local ⊕ message`. `dst` and `local` are the same chunks or
+    /// disjoint.
     RecvReduce {
         /// Source of the message.
         peer: Rank,
@@ -108,7 +110,8 @@ pub enum Action {
 pub struct Step {
     /// What it does.
     pub action: Action,
-    /// The lane its message travels on; 0 for local steps. Lanes between the same two ranks are independent FIFOs.
+    /// The lane its message travels on; 0 for local steps. Lanes between the same two ranks are independent
+    /// FIFOs.
     pub lane: u8,
     /// Indices of the steps of the same rank that must be complete first; all smaller than this step's own,
     /// ascending, and none implied by the others.

@@ -10,8 +10,8 @@
 //! reduce output[0] = input[0] + scratch[0..2]
 //! ```
 //!
-//! A range of several chunks is written `output[2..5]`, without the last. Lane 0 is not written. `last` and `after` are the
-//! fields of the same name.
+//! A range of several chunks is written `output[2..5]`, without the last. Lane 0 is not written. `last` and
+//! `after` are the fields of the same name.
 
 use super::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
 use std::fmt;

@@ -17,9 +17,9 @@
 //! ]
 //! ```
 //!
-//! There is one `[[rank]]` per rank, in order; the steps are written as in the rest of the program's output, and
-//! count from 0. Keys that are not known are errors. Reading says only whether it is a schedule; the verifier says
-//! whether it is a good one.
+//! There is one `[[rank]]` per rank, in order; the steps are written as in the rest of the program's output,
+//! and count from 0. Keys that are not known are errors. Reading says only whether it is a schedule; the
+//! verifier says whether it is a good one.
 
 use super::{InPlace, RankProgram, Schedule, Step};
 use crate::Collective;

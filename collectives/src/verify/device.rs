@@ -6,15 +6,17 @@ use crate::schedule::{Action, Schedule};
 
 /// What a device asks of messages.
 ///
-/// A device that counts frames wants a message to have as many of them on both sides. That needs no check here: a send
-/// and its receive have the same length for every element count.
+/// A device that counts frames wants a message to have as many of them on both sides. That needs no check
+/// here: a send and its receive have the same length for every element count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRules {
     /// The longest message.
     pub max_message_bytes: u64,
-    /// The bytes of a frame, which is what a queue counts; 0 for a device without frames, whose queue counts messages.
+    /// The bytes of a frame, which is what a queue counts; 0 for a device without frames, whose queue counts
+    /// messages.
     pub frame_bytes: u64,
-    /// The frames (or messages) that a queue holds. The runtime never posts more than that; but one message must fit.
+    /// The frames (or messages) that a queue holds. The runtime never posts more than that; but one message
+    /// must fit.
     pub queue_depth: u64,
 }
 
@@ -31,8 +33,8 @@ impl DeviceRules {
 /// Checks the messages of a schedule against the rules of a device, for blocks of the given layout.
 ///
 /// # Errors
-/// [`Fault::MessageTooLong`], which says how many segments would do; [`Fault::Shape`] when the layout has another number
-/// of chunks, or the device takes no messages at all.
+/// [`Fault::MessageTooLong`], which says how many segments would do; [`Fault::Shape`] when the layout has
+/// another number of chunks, or the device takes no messages at all.
 pub fn verify_on_device(
     schedule: &Schedule,
     layout: &BlockLayout,
@@ -65,8 +67,8 @@ pub fn verify_on_device(
     Ok(())
 }
 
-/// Into how many pieces each chunk must be cut so that none is longer than `max`. Pieces are made of whole cache lines, so
-/// the longest may be one line longer than the average.
+/// Into how many pieces each chunk must be cut so that none is longer than `max`. Pieces are made of whole
+/// cache lines, so the longest may be one line longer than the average.
 fn segments_for(layout: &BlockLayout, elem_size: u64, max: u64) -> u64 {
     let bytes = layout.longest() * elem_size;
     bytes.div_ceil(max.saturating_sub(64).max(64))

@@ -114,7 +114,7 @@ pub enum Fault {
         recv: At,
     },
     /// Steps that wait for each other.
-    #[error("deadlock with {credits} credits: {}", circle(chain))]
+    #[error("deadlock with {credits} credits:\n  {}", circle(chain))]
     Deadlock {
         /// The credits of each lane.
         credits: u32,
@@ -158,7 +158,7 @@ pub enum Fault {
         rank: Rank,
     },
     /// A `last` mark on a result that is not complete, or none on one that is.
-    #[error("{at}: {}", if *.expected { "the result is complete, so `last` is missing" } else { "`last`, but the result is not complete" })]
+    #[error("{at}: {}", mark(*.expected))]
     Last {
         /// Where.
         at: At,
@@ -221,7 +221,15 @@ pub enum Fault {
 fn circle(chain: &[At]) -> String {
     let mut text: Vec<String> = chain.iter().map(At::to_string).collect();
     text.extend(chain.first().map(|at| format!("rank {} step {}", at.rank, at.number)));
-    text.join(" waits for ")
+    text.join("\n  waits for ")
+}
+
+const fn mark(expected: bool) -> &'static str {
+    if expected {
+        "the result is complete, so `last` is missing"
+    } else {
+        "`last`, but the result is not complete"
+    }
 }
 
 fn of_rank(rank: Option<Rank>) -> String {

@@ -1,9 +1,10 @@
 //! Is a schedule right? Answered from the schedule alone, whoever made it.
 //!
-//! The checks, in order, so that each may rely on those before: every step makes sense by itself; every send meets a
-//! receive of the same length; nothing waits in a circle, with a given number of credits; no two steps of a rank touch the same
-//! memory in no defined order; and every rank ends up with what the collective promises, which is found by running the
-//! schedule on symbolic values. Since there are no races, one order stands for all.
+//! The checks, in order, so that each may rely on those before: every step makes sense by itself; every send
+//! meets a receive of the same length; nothing waits in a circle, with a given number of credits; no two
+//! steps of a rank touch the same memory in no defined order; and every rank ends up with what the collective
+//! promises, which is found by running the schedule on symbolic values. Since there are no races, one order
+//! stands for all.
 //!
 //! A schedule that is safe with zero credits is safe with any number.
 //!
@@ -41,7 +42,8 @@ pub struct Report {
     pub blocks_sent_per_rank: f64,
     /// The most messages of one lane and direction that a rank may have under way at a time.
     pub max_in_flight: u32,
-    /// The steps of the longest chain in which each waits for the one before; a message counts once.
+    /// The steps of the longest chain in which each waits for the one before. A message counts once, and so
+    /// do those before it in its FIFO; this is not the number of latencies that a call takes.
     pub stages: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Do two steps of a rank touch the same memory in no defined order, at least one of them writing?
 //!
-//! Steps are taken in list order, which every dependency and FIFO respects. For each chunk of memory it is enough to
-//! compare with the last writer and with those who have read since: what came before them has been
+//! Steps are taken in list order, which every dependency and FIFO respects. For each chunk of memory it is
+//! enough to compare with the last writer and with those who have read since: what came before them has been
 //! compared with them, and order is transitive.
 
 use super::fault::{At, Fault};

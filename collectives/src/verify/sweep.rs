@@ -72,9 +72,9 @@ impl Case {
     }
 }
 
-/// Every algorithm on `ranks` ranks, with every root, in place and not, cut into each number of `segments`. Cases for
-/// different numbers of ranks are independent, so callers may share them out among threads. Algorithms that are not
-/// made for so many ranks are left out.
+/// Every algorithm on `ranks` ranks, with every root, in place and not, cut into each number of `segments`.
+/// Cases for different numbers of ranks are independent, so callers may share them out among threads.
+/// Algorithms that are not made for so many ranks are left out.
 pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
     let algorithms = ALGORITHMS.iter().filter(move |algorithm| algorithm.check_ranks(ranks).is_ok());
     algorithms.flat_map(move |algorithm| {

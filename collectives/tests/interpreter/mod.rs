@@ -1,7 +1,7 @@
 //! Runs schedules on numbers, one step at a time in an order drawn by seed.
 //!
-//! It shares nothing with the verifier but the types: it has its own idea of memory, of what may run next and of what
-//! the result should be. Memory that nobody has defined holds garbage.
+//! It shares nothing with the verifier but the types: it has its own idea of memory, of what may run next and
+//! of what the result should be. Memory that nobody has defined holds garbage.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
@@ -149,7 +149,8 @@ impl<'a> World<'a> {
         found
     }
 
-    /// Steps that can run now. A synchronous send runs together with its receive, and is listed as the receive.
+    /// Steps that can run now. A synchronous send runs together with its receive, and is listed as the
+    /// receive.
     fn runnable(&self, rank: usize, sends: Sends) -> Vec<usize> {
         let mut steps = self.turn(rank);
         steps.retain(|index| {

@@ -23,6 +23,6 @@ enum Command {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     match args.command {
         Command::Show(args) => show::run(args),
-        Command::Verify(args) => verify::run(args),
+        Command::Verify(args) => verify::run(&args),
     }
 }

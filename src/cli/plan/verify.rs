@@ -72,10 +72,10 @@ fn root(text: &str) -> Result<Root, String> {
 }
 
 /// Carries out `tbccl plan verify`.
-pub(super) fn run(args: Args) -> Result<ExitCode, Failed> {
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
     match &args.what {
-        Some(file) if file.ends_with(".toml") => verify_file(file, &args),
-        _ => verify_cases(&args),
+        Some(file) if file.ends_with(".toml") => verify_file(file, args),
+        _ => verify_cases(args),
     }
 }
 

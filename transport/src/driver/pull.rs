@@ -24,14 +24,18 @@ pub(crate) struct Puller {
 }
 
 impl Puller {
-    /// A puller for process `pid`, if reading 8 bytes at `address` there works and gives `expected`.
-    pub(crate) fn probe(pid: u32, address: u64, expected: u64) -> Result<Puller, TransportError> {
-        let mut puller = Puller { pid, bounce: vec![0; BOUNCE_BYTES / 8] };
-        puller.read_bounced(address, 8)?;
-        if puller.bounce[0] == expected {
-            return Ok(puller);
+    /// A puller for process `pid`.
+    pub(crate) fn new(pid: u32) -> Puller {
+        Puller { pid, bounce: vec![0; BOUNCE_BYTES / 8] }
+    }
+
+    /// Does reading 8 bytes at `address` there work, and give `expected`?
+    pub(crate) fn probe(&mut self, address: u64, expected: u64) -> Result<(), TransportError> {
+        self.read_bounced(address, 8)?;
+        if self.bounce[0] == expected {
+            return Ok(());
         }
-        Err(TransportError::Unreadable { pid, source: io::Error::other("another process's memory was read") })
+        Err(self.unreadable(io::Error::other("another process's memory was read")))
     }
 
     /// Reads as many bytes from `address` on as `to` has.
@@ -86,8 +90,9 @@ mod tests {
         let ours = std::process::id();
         let word = Box::new(0x5eed_u64);
         let address = std::ptr::from_ref::<u64>(&word) as u64;
-        assert!(Puller::probe(ours, address, 0x5eed).is_ok());
-        assert!(Puller::probe(ours, address, 0x5eee).is_err());
-        assert!(Puller::probe(ours, 8, 0).is_err());
+        let mut puller = Puller::new(ours);
+        assert!(puller.probe(address, 0x5eed).is_ok());
+        assert!(puller.probe(address, 0x5eee).is_err());
+        assert!(puller.probe(8, 0).is_err());
     }
 }

@@ -67,18 +67,16 @@ impl RingLink {
         }
     }
 
-    fn send_copy(&mut self, state: &mut SendState, src: Span<'_>) -> SendProgress {
+    fn send_copy(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
         let total = src.len();
         if total <= INLINE_BYTES {
-            if !self.sender.send_inline(state.digest, src) {
-                return SendProgress::Idle;
-            }
-            return self.sent_copy(total);
+            let sent = self.sender.send_inline(state.digest, src)?;
+            return Ok(if sent { self.sent_copy(total) } else { SendProgress::Idle });
         }
         let before = state.staged;
         while state.staged < total {
             let piece = src.sub(state.staged, self.capabilities.piece_bytes.min(total - state.staged));
-            if !self.sender.send_piece(state.digest, total, piece) {
+            if !self.sender.send_piece(state.digest, total, piece)? {
                 break;
             }
             state.staged += piece.len();
@@ -86,11 +84,11 @@ impl RingLink {
                 break;
             }
         }
-        match state.staged {
+        Ok(match state.staged {
             staged if staged == total => self.sent_copy(total),
             staged if staged > before => SendProgress::Advanced,
             _ => SendProgress::Idle,
-        }
+        })
     }
 
     fn sent_copy(&mut self, total: usize) -> SendProgress {
@@ -167,7 +165,7 @@ impl RingLink {
             return Err(TransportError::Corrupt("a message to pull on a link that cannot"));
         };
         let len = READ_BYTES.min(state.len - state.taken);
-        let from = address + state.taken as u64;
+        let from = address.wrapping_add(state.taken as u64);
         let taken = if let Some(landing) = sink.landing() {
             puller.read(from, landing.sub(state.taken, len))?;
             len
@@ -197,16 +195,16 @@ impl Link for RingLink {
     #[inline]
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
         if let Some(cell) = state.awaits {
-            let done = self.sender.is_consumed(cell);
+            let done = self.sender.is_consumed(cell)?;
             return Ok(if done { SendProgress::Complete } else { SendProgress::Posted });
         }
         let posted = match state.protocol {
-            Protocol::Copy => return Ok(self.send_copy(state, src)),
+            Protocol::Copy => return self.send_copy(state, src),
             Protocol::Direct => match self.ours.locate(src.as_ptr(), src.len()) {
-                Some(offset) => self.sender.send_direct(state.digest, src.len(), offset),
-                None => return Ok(self.send_copy(state, src)),
+                Some(offset) => self.sender.send_direct(state.digest, src.len(), offset)?,
+                None => return self.send_copy(state, src),
             },
-            Protocol::Pull => self.sender.send_pull(state.digest, src.len(), src.as_ptr() as u64),
+            Protocol::Pull => self.sender.send_pull(state.digest, src.len(), src.as_ptr() as u64)?,
         };
         let Some(cell) = posted else { return Ok(SendProgress::Idle) };
         state.awaits = Some(cell);
@@ -228,6 +226,9 @@ impl Link for RingLink {
         match self.receiver.content(head)? {
             Content::Inline { payload, len } => {
                 self.check(state, len)?;
+                if state.taken != 0 {
+                    return Err(TransportError::Corrupt("inline message within a message"));
+                }
                 // SAFETY: the words are a local array of at least `len` bytes (`content` checked), alive here.
                 let data = unsafe { Span::new(payload.as_ptr().cast(), len) };
                 Self::hand_over(&mut self.counters, sink, 0, data);

@@ -35,20 +35,19 @@ pub struct PullTarget {
 /// # Errors
 /// What the system said when it may not.
 pub fn probe_pull(target: &PullTarget) -> Result<(), TransportError> {
-    Puller::probe(target.pid, target.probe_address, target.probe_value).map(drop)
+    Puller::new(target.pid).probe(target.probe_address, target.probe_value)
 }
 
 /// The link from `rank`, whose arena is `ours`, to `peer`, whose arena is `theirs`, on `lane`. To be made once at
-/// each end. `pull` is given only where [`probe_pull`] succeeded on both ends.
+/// each end. `pull` is the peer's process, given only where [`probe_pull`] succeeded on every rank.
 #[must_use]
 pub fn link(
     (rank, ours): (u32, &Arena),
     (peer, theirs): (u32, &Arena),
     lane: u8,
-    pull: Option<PullTarget>,
+    pull: Option<u32>,
 ) -> Box<dyn Link> {
-    let puller = pull.and_then(|t| Puller::probe(t.pid, t.probe_address, t.probe_value).ok());
-    Box::new(RingLink::new("shm", (rank, ours), (peer, theirs), lane, puller))
+    Box::new(RingLink::new("shm", (rank, ours), (peer, theirs), lane, pull.map(Puller::new)))
 }
 
 /// Sends one descriptor with one byte of data over a Unix socket.

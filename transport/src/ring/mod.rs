@@ -25,3 +25,6 @@ pub(crate) use cell::{Content, INLINE_BYTES};
 pub use layout::RingLayout;
 pub(crate) use receiver::{Publish, RingReceiver};
 pub(crate) use sender::RingSender;
+
+#[cfg(test)]
+mod tests;

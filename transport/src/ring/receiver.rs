@@ -46,6 +46,15 @@ impl RingReceiver {
         RingReceiver { base, layout, cells: 0, staging: 0, published_cells: 0, published_staging: 0 }
     }
 
+    /// As [`RingReceiver::new`], for a ring on which `cells` cells have been sent and consumed.
+    #[cfg(test)]
+    pub(super) unsafe fn after(cells: u64, base: *mut u8, layout: RingLayout) -> RingReceiver {
+        // SAFETY: the caller's promise.
+        let new = unsafe { RingReceiver::new(base, layout) };
+        new.line().cells.store(cells, Release);
+        RingReceiver { cells, published_cells: cells, ..new }
+    }
+
     fn line(&self) -> &ConsumerLine {
         // SAFETY: the consumer line is at the start of the ring, aligned, and made of atomics.
         unsafe { &*self.base.cast() }
@@ -75,11 +84,13 @@ impl RingReceiver {
         self.cell().content(head)
     }
 
-    /// The bytes of a staged piece.
+    /// The bytes of a staged piece. It is where the one before it ended, or at the start of the next lap.
     pub(crate) fn piece(&self, position: u64, len: usize) -> Result<Span<'_>, TransportError> {
         let area = self.layout.staging_bytes;
         let offset = (position % area as u64) as usize;
-        if len > area - offset {
+        let follows = position == self.staging
+            || offset == 0 && position > self.staging && position - self.staging < area as u64;
+        if !follows || len == 0 || len > self.layout.piece_bytes || len > area - offset {
             return Err(TransportError::Corrupt("staged piece"));
         }
         // SAFETY: the piece is inside of the staging area, checked above; the sender leaves it alone until it is

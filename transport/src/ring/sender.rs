@@ -9,7 +9,7 @@ use super::{
     RingLayout,
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES},
 };
-use crate::memory::Span;
+use crate::{TransportError, memory::Span};
 use std::{ptr, sync::atomic::Ordering::Acquire};
 
 /// The sending end of a ring.
@@ -39,6 +39,14 @@ impl RingSender {
         RingSender { base, layout, cells: 0, staging: 0, consumed_cells: 0, consumed_staging: 0 }
     }
 
+    /// As [`RingSender::new`], for a ring on which `cells` cells have been sent and consumed.
+    #[cfg(test)]
+    pub(super) unsafe fn after(cells: u64, base: *mut u8, layout: RingLayout) -> RingSender {
+        // SAFETY: the caller's promise.
+        let new = unsafe { RingSender::new(base, layout) };
+        RingSender { cells, consumed_cells: cells, ..new }
+    }
+
     fn line(&self) -> &ConsumerLine {
         // SAFETY: the consumer line is at the start of the ring, aligned, and made of atomics.
         unsafe { &*self.base.cast() }
@@ -50,20 +58,30 @@ impl RingSender {
         unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
     }
 
+    /// Reads how much has been consumed: never less than before, and never more than was sent.
     #[inline]
-    fn refresh(&mut self) {
-        self.consumed_cells = self.line().cells.load(Acquire);
-        self.consumed_staging = self.line().staging.load(Acquire);
+    fn refresh(&mut self) -> Result<(), TransportError> {
+        let cells = self.line().cells.load(Acquire);
+        let staging = self.line().staging.load(Acquire);
+        if cells < self.consumed_cells || cells > self.cells {
+            return Err(TransportError::Corrupt("number of consumed cells"));
+        }
+        if staging < self.consumed_staging || staging > self.staging {
+            return Err(TransportError::Corrupt("number of consumed staging bytes"));
+        }
+        self.consumed_cells = cells;
+        self.consumed_staging = staging;
+        Ok(())
     }
 
     /// Is there a free cell?
     #[inline]
-    fn has_cell(&mut self) -> bool {
+    fn has_cell(&mut self) -> Result<bool, TransportError> {
         let room = self.layout.cells as u64;
         if self.cells - self.consumed_cells >= room {
-            self.refresh();
+            self.refresh()?;
         }
-        self.cells - self.consumed_cells < room
+        Ok(self.cells - self.consumed_cells < room)
     }
 
     #[inline]
@@ -76,21 +94,26 @@ impl RingSender {
 
     /// Sends a whole message of at most [`INLINE_BYTES`] within a cell. False when there is no credit.
     #[inline]
-    pub(crate) fn send_inline(&mut self, digest: u64, src: Span<'_>) -> bool {
+    pub(crate) fn send_inline(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
         let len = src.len();
         assert!(len <= INLINE_BYTES, "an inline message of {len} bytes");
-        if !self.has_cell() {
-            return false;
+        if !self.has_cell()? {
+            return Ok(false);
         }
         let mut payload = [0u64; INLINE_BYTES / 8];
         // SAFETY: `src` holds `len` readable bytes and `payload` has room for them, checked above.
         unsafe { ptr::copy_nonoverlapping(src.as_ptr(), payload.as_mut_ptr().cast(), len) };
         self.publish(digest, &Content::Inline { payload, len });
-        true
+        Ok(true)
     }
 
     /// Stages the next piece of a message of `total` bytes. False when there is no credit.
-    pub(crate) fn send_piece(&mut self, digest: u64, total: usize, piece: Span<'_>) -> bool {
+    pub(crate) fn send_piece(
+        &mut self,
+        digest: u64,
+        total: usize,
+        piece: Span<'_>,
+    ) -> Result<bool, TransportError> {
         let len = piece.len();
         assert!(len <= self.layout.piece_bytes, "a piece of {len} bytes");
         let area = self.layout.staging_bytes as u64;
@@ -99,10 +122,10 @@ impl RingSender {
         let position = if room <= to_end { self.staging } else { self.staging + to_end };
         let after = position + room;
         if after - self.consumed_staging > area {
-            self.refresh();
+            self.refresh()?;
         }
-        if after - self.consumed_staging > area || !self.has_cell() {
-            return false;
+        if after - self.consumed_staging > area || !self.has_cell()? {
+            return Ok(false);
         }
         // SAFETY: `[position, position + room)` modulo the area is inside of the staging area (a piece never wraps)
         // and free (the receiver has consumed all up to `after - area`); `piece` holds `len` readable bytes.
@@ -113,25 +136,35 @@ impl RingSender {
         }
         self.staging = after;
         self.publish(digest, &Content::Staged { total, position, len });
-        true
+        Ok(true)
     }
 
     /// Announces a whole message in our slab. `None` when there is no credit, else the cell to wait for.
-    pub(crate) fn send_direct(&mut self, digest: u64, total: usize, offset: u64) -> Option<u64> {
-        self.has_cell().then(|| self.publish(digest, &Content::Direct { total, offset }))
+    pub(crate) fn send_direct(
+        &mut self,
+        digest: u64,
+        total: usize,
+        offset: u64,
+    ) -> Result<Option<u64>, TransportError> {
+        Ok(self.has_cell()?.then(|| self.publish(digest, &Content::Direct { total, offset })))
     }
 
     /// Announces a whole message in our address space. `None` when there is no credit, else the cell to wait for.
-    pub(crate) fn send_pull(&mut self, digest: u64, total: usize, address: u64) -> Option<u64> {
-        self.has_cell().then(|| self.publish(digest, &Content::Pull { total, address }))
+    pub(crate) fn send_pull(
+        &mut self,
+        digest: u64,
+        total: usize,
+        address: u64,
+    ) -> Result<Option<u64>, TransportError> {
+        Ok(self.has_cell()?.then(|| self.publish(digest, &Content::Pull { total, address })))
     }
 
     /// Has the receiver consumed the cell?
     #[inline]
-    pub(crate) fn is_consumed(&mut self, cell: u64) -> bool {
+    pub(crate) fn is_consumed(&mut self, cell: u64) -> Result<bool, TransportError> {
         if self.consumed_cells <= cell {
-            self.refresh();
+            self.refresh()?;
         }
-        self.consumed_cells > cell
+        Ok(self.consumed_cells > cell)
     }
 }

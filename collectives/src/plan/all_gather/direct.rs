@@ -2,8 +2,8 @@
 //!
 //! Chunks: 1. Every rank sends its block to all others, the next one first, and receives theirs.
 //!
-//! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)Bβ, with one send overhead
-//! per peer.
+//! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)Bβ, with one send
+//! overhead per peer.
 //!
 //! Wins where every pair of ranks has a link of its own, at every size; and for small blocks everywhere.
 //!

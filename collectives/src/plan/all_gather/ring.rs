@@ -1,14 +1,14 @@
 //! All-gather round a ring.
 //!
-//! Chunks: 1. Every rank puts its block in its place of the output; in stage `s` it passes block `r - s` on to
-//! `r + 1`.
+//! Chunks: 1. Every rank puts its block in its place of the output; in stage `s` it passes block `r - s` on
+//! to `r + 1`.
 //!
 //! Stages: n-1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: (n-1)(α + Bβ).
 //!
 //! Wins for large blocks where each rank has fast links to two neighbours only.
 //!
-//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and experience",
-//! Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm).
+//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and
+//! experience", Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm).
 
 use crate::schedule::{Builder, ChunkRange, Schedule};
 use crate::{PlanError, Spec};

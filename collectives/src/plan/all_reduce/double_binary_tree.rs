@@ -2,17 +2,19 @@
 //!
 //! Chunks: 2; chunk `t` goes over tree `t` on lane `t`. A rank adds its children's partial results to its own
 //! contribution and sends the sum to its parent; the root's sum comes down the same way. The trees are
-//! complementary: who is an inner node of one is a leaf of the other (but for one rank when n is odd), so both
-//! halves together keep every rank's link busy in both directions.
+//! complementary: who is an inner node of one is a leaf of the other (but for one rank when n is odd), so
+//! both halves together keep every rank's link busy in both directions.
 //!
-//! Tree 0 is the in-order binary tree on ranks 1 to n-1, in which odd ranks are leaves, under rank 0 as root. Tree 1 is
-//! its mirror image for even n; for odd n it is the same tree moved on by one rank.
+//! Tree 0 is the in-order binary tree on ranks 1 to n-1, in which odd ranks are leaves, under rank 0 as root.
+//! Tree 1 is its mirror image for even n; for odd n it is the same tree moved on by one rank.
 //!
-//! Stages: 2·log2(n) or 2 more. Bytes sent per rank: at most 1.5 times the block (half up, two halves down), and 2(n-1)/n on
-//! average. Cost when cut into k segments: about (2·log2(n) + k)(α + B/k·β).
+//! Stages: at most 4·log2(n), counting the messages of two children one after the other. Bytes sent per rank:
+//! at most 2 times the block (as inner node half of it up and two halves down, as leaf half of it up), and
+//! 2(n-1)/n on average. Cost when cut into many segments: about 2Bβ, after at most 4·log2(n) messages to fill
+//! the pipeline.
 //!
-//! Wins for medium and large blocks on many ranks, where a ring has too many stages; it needs segments to stream.
-//! The sum of each half has one shape, so every rank gets the same bits.
+//! Wins for medium and large blocks on many ranks, where a ring has too many stages; it needs segments to
+//! stream. The sum of each half has one shape, so every rank gets the same bits.
 //!
 //! P. Sanders, J. Speck, J. L. Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
 //! Parallel Computing 35(12), 2009.
@@ -92,7 +94,8 @@ fn node(tree: u32, rank: Rank, n: u32) -> Node {
 /// The neighbours of `rank` in the in-order binary tree on 1 to n-1, with 0 above its root.
 ///
 /// The height of a rank is the number of zero bits at its low end; the ranks below it are those within
-/// 2^height of it. Where a subtree's root would lie beyond n-1, the next lower one on its left takes its place.
+/// 2^height of it. Where a subtree's root would lie beyond n-1, the next lower one on its left takes its
+/// place.
 fn in_order(rank: Rank, n: u32) -> Node {
     if rank.0 == 0 {
         let top = (n > 1).then(|| Rank(1 << (n - 1).ilog2()));

@@ -1,21 +1,22 @@
 //! All-reduce in one shot: everyone sends its whole block to everyone.
 //!
-//! Chunks: 1. Every rank sends its input to all others, the next one first, and reduces what it receives in rank
-//! order, `((x0 ⊕ x1) ⊕ x2) ⊕ ...`, its own contribution in its own place. So all ranks compute the same expression
-//! and get the same bits.
+//! Chunks: 1. Every rank sends its input to all others, the next one first, and reduces what it receives in
+//! rank order, `((x0 ⊕ x1) ⊕ x2) ⊕ ...`, its own contribution in its own place. So all ranks compute the same
+//! expression and get the same bits.
 //!
 //! Out of place the partial result is the output. In place the output is still being sent, so all but the
 //! last operation work on a block of scratch, and the last one waits for the sends. For 2 ranks a fused
-//! receive-and-reduce into the output would have each rank wait for the other: there the message lands in scratch.
+//! receive-and-reduce into the output would have each rank wait for the other: there the message lands in
+//! scratch.
 //!
-//! Stages: 1. Bytes sent per rank: (n-1) times the block. Cost: α + (n-1)Bβ + (n-1)Bγ, with one send overhead per
-//! peer.
+//! Stages: 1. Bytes sent per rank: (n-1) times the block. Cost: α + (n-1)Bβ + (n-1)Bγ, with one send overhead
+//! per peer.
 //!
 //! Wins for small blocks: nothing has fewer stages. For 2 ranks out of place it is one send and one fused
 //! receive-and-reduce.
 //!
-//! The "linear" all-reduce of MPI libraries, and the "one-shot" all-reduce of GPU libraries, e.g. A. Shah et al.:
-//! "MSCCL++: rethinking GPU communication abstractions", arXiv 2504.09014, 2025.
+//! The "linear" all-reduce of MPI libraries, and the "one-shot" all-reduce of GPU libraries, e.g. A. Shah et
+//! al.: "MSCCL++: rethinking GPU communication abstractions", arXiv 2504.09014, 2025.
 
 use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
@@ -53,7 +54,8 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     Ok(builder.finish())
 }
 
-/// Receives from all others in rank order and folds each message into `partial`; the last result is the output.
+/// Receives from all others in rank order and folds each message into `partial`; the last result is the
+/// output.
 fn reduce_in_rank_order(builder: &mut Builder, rank: Rank, n: u32, partial: ChunkRange) {
     let result = |operand: u32| if operand == n - 1 { OUTPUT } else { partial };
     match rank.0 {

@@ -1,18 +1,18 @@
 //! All-reduce by recursive doubling: pairs exchange everything they have.
 //!
-//! Chunks: 1. In round `k`, rank `r` exchanges its partial result with rank `r XOR 2^k` and combines the two. For a
-//! number of ranks that is not a power of two, the ranks from the largest power `p` on first give their blocks to the
-//! ranks `r - p`, and in the end get the result from them.
+//! Chunks: 1. In round `k`, rank `r` exchanges its partial result with rank `r XOR 2^k` and combines the two.
+//! For a number of ranks that is not a power of two, the ranks from the largest power `p` on first give their
+//! blocks to the ranks `r - p`, and in the end get the result from them.
 //!
-//! A round must not write what it sends, or two partners would wait for each other: partial results alternate between
-//! two blocks of scratch, and the last round writes the output. In place, with a single round, the message lands in
-//! scratch and is combined when the send is complete.
+//! A round must not write what it sends, or two partners would wait for each other: partial results alternate
+//! between two blocks of scratch, and the last round writes the output. In place, with a single round, the
+//! message lands in scratch and is combined when the send is complete.
 //!
-//! Stages: log2(p), and 2 more when n > p. Bytes sent per rank: log2(p) times the block (1 more for those who return
-//! the result). Cost: log2(n)·(α + Bβ + Bγ) for powers of two.
+//! Stages: log2(p), and 2 more when n > p. Bytes sent per rank: log2(p) times the block (1 more for those who
+//! return the result). Cost: log2(n)·(α + Bβ + Bγ) for powers of two.
 //!
-//! Wins for small blocks on many ranks, where one-shot would send too many messages. Partners combine the same two
-//! operands, and the operations are commutative bit by bit, so every rank gets the same bits.
+//! Wins for small blocks on many ranks, where one-shot would send too many messages. Partners combine the
+//! same two operands, and the operations are commutative bit by bit, so every rank gets the same bits.
 //!
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
 //! International Journal of High Performance Computing Applications 19(1), 2005.

@@ -1,8 +1,8 @@
 //! All-reduce round a ring: a reduce-scatter, then an all-gather.
 //!
-//! Chunks: n. In stage `s` of the first half, rank `r` sends its partial result of chunk `r - s` to `r + 1`, and adds
-//! its own contribution to the partial result of chunk `r - s - 1` that comes from `r - 1`. After n-1 stages it has
-//! chunk `r + 1` complete; in the second half the complete chunks go round once more.
+//! Chunks: n. In stage `s` of the first half, rank `r` sends its partial result of chunk `r - s` to `r + 1`,
+//! and adds its own contribution to the partial result of chunk `r - s - 1` that comes from `r - 1`. After
+//! n-1 stages it has chunk `r + 1` complete; in the second half the complete chunks go round once more.
 //!
 //! Stages: 2(n-1). Bytes sent per rank: 2(n-1)/n of the block, which is the least possible.
 //! Cost: 2(n-1)α + 2(n-1)/n·Bβ + (n-1)/n·Bγ.

@@ -1,13 +1,13 @@
 //! All-to-all over direct links.
 //!
-//! Chunks: 1. Every rank sends each block of its input to its destination, the next rank first, and receives the
-//! previous rank's first, so that at any time no two ranks send to the same one. In place a block may still be
-//! on its way out when its successor comes in, so all blocks land in scratch and are copied.
+//! Chunks: 1. Every rank sends each block of its input to its destination, the next rank first, and receives
+//! the previous rank's first, so that at any time no two ranks send to the same one. In place a block may
+//! still be on its way out when its successor comes in, so all blocks land in scratch and are copied.
 //!
 //! Stages: 1. Bytes sent per rank: n-1 blocks. Cost: α + (n-1)Bβ, with one send overhead per peer.
 //!
-//! Wins everywhere but for tiny blocks on very many ranks, where J. Bruck et al. (IEEE Transactions on Parallel and
-//! Distributed Systems 8(11), 1997) send fewer messages.
+//! Wins everywhere but for tiny blocks on very many ranks, where J. Bruck et al. (IEEE Transactions on
+//! Parallel and Distributed Systems 8(11), 1997) send fewer messages.
 //!
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
 //! International Journal of High Performance Computing Applications 19(1), 2005.

@@ -1,14 +1,16 @@
 //! Broadcast down a binomial tree.
 //!
-//! Chunks: 1. Ranks are counted from the root. A rank receives from the rank whose number lacks its highest bit, then
-//! sends to those whose number has one more bit above it, the lowest first: that subtree is the deepest.
+//! Chunks: 1. Ranks are counted from the root. A rank receives from the rank whose number lacks its highest
+//! bit, then sends to those whose number has one more bit above it, the lowest first: that subtree is the
+//! deepest.
 //!
 //! Stages: ⌈log2 n⌉. Bytes sent by the root: ⌈log2 n⌉ blocks. Cost: ⌈log2 n⌉(α + Bβ).
 //!
 //! Wins for small blocks.
 //!
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
-//! International Journal of High Performance Computing Applications 19(1), 2005 (broadcast of short messages).
+//! International Journal of High Performance Computing Applications 19(1), 2005 (broadcast of short
+//! messages).
 
 use crate::schedule::{Builder, ChunkRange, Schedule};
 use crate::{PlanError, Spec};

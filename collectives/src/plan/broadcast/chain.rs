@@ -2,13 +2,13 @@
 //!
 //! Chunks: 1. The root sends to the next rank, which passes it on, and so on to the rank before the root.
 //!
-//! Stages: n-1. Bytes sent per rank: 1 block. Cost when cut into k segments: (n-2+k)(α + B/k·β), so nearly Bβ for large
-//! blocks.
+//! Stages: n-1. Bytes sent per rank: 1 block. Cost when cut into k segments: (n-2+k)(α + B/k·β), so nearly Bβ
+//! for large blocks.
 //!
 //! Wins for large blocks, cut into segments: every link carries the data once.
 //!
-//! J. Watts, R. van de Geijn: "A pipelined broadcast for multidimensional meshes", Parallel Processing Letters 5(2),
-//! 1995.
+//! J. Watts, R. van de Geijn: "A pipelined broadcast for multidimensional meshes", Parallel Processing
+//! Letters 5(2), 1995.
 
 use crate::schedule::{Builder, ChunkRange, Schedule};
 use crate::{PlanError, Spec};

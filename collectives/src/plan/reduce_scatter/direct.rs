@@ -1,15 +1,16 @@
 //! Reduce-scatter over direct links.
 //!
-//! Chunks: 1. Every rank sends each block to its owner, the next rank first, and adds up what the others send for its
-//! own, the previous rank first.
+//! Chunks: 1. Every rank sends each block to its owner, the next rank first, and adds up what the others send
+//! for its own, the previous rank first.
 //!
-//! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)B(β + γ), with one send
-//! overhead per peer.
+//! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)B(β + γ), with one
+//! send overhead per peer.
 //!
 //! Wins where every pair of ranks has a link of its own, at every size; and for small blocks everywhere.
 //!
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
-//! International Journal of High Performance Computing Applications 19(1), 2005 (the pairwise exchange, all at once).
+//! International Journal of High Performance Computing Applications 19(1), 2005 (the pairwise exchange, all
+//! at once).
 
 use crate::schedule::{Builder, ChunkRange, Schedule};
 use crate::{PlanError, Spec};

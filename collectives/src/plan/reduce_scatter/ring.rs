@@ -1,17 +1,18 @@
 //! Reduce-scatter round a ring.
 //!
-//! Chunks: 1. Block `b` starts at rank `b + 1` and travels to `b`, and every rank on its way adds its contribution. In
-//! stage `s`, rank `r` sends its partial result of block `r - s - 1`, and receives that of block `r - s - 2`.
+//! Chunks: 1. Block `b` starts at rank `b + 1` and travels to `b`, and every rank on its way adds its
+//! contribution. In stage `s`, rank `r` sends its partial result of block `r - s - 1`, and receives that of
+//! block `r - s - 2`.
 //!
-//! The input may not be written, so partial results are kept in scratch. A rank receives into one block while it sends
-//! the other, or neighbours would wait for each other round the ring.
+//! The input may not be written, so partial results are kept in scratch. A rank receives into one block while
+//! it sends the other, or neighbours would wait for each other round the ring.
 //!
 //! Stages: n-1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: (n-1)(α + Bβ + Bγ).
 //!
 //! Wins for large blocks where each rank has fast links to two neighbours only.
 //!
-//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and experience",
-//! Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm).
+//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and
+//! experience", Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm).
 
 use crate::schedule::{Builder, ChunkRange, Schedule};
 use crate::{PlanError, Spec};

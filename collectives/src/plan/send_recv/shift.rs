@@ -1,6 +1,7 @@
 //! Everyone sends to the next rank of the circle and receives from the one before.
 //!
-//! Chunks: 1. In place the block is still being sent when the other one comes, so that one lands in scratch and is copied.
+//! Chunks: 1. In place the block is still being sent when the other one comes, so that one lands in scratch
+//! and is copied.
 //!
 //! Stages: 1. Bytes sent per rank: 1 block. Cost: α + Bβ. It has no competitor.
 //!

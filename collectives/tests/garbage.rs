@@ -1,0 +1,108 @@
+//! Schedules from nowhere: the verifier and the passes answer, whatever they are given; and what the verifier
+//! accepts is right.
+
+mod interpreter;
+
+use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Schedule, Step};
+use collectives::verify::{Credits, DeviceRules, cases, verify, verify_on_device};
+use collectives::{BlockLayout, Collective, Rank, pass};
+use interpreter::check_many;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+fn any_number() -> impl Strategy<Value = u32> {
+    prop_oneof![9 => 0u32..4, 1 => select(vec![u32::MAX, u32::MAX - 1, 1 << 31, 1 << 16])]
+}
+
+fn any_range() -> impl Strategy<Value = ChunkRange> {
+    let buffer = select(vec![Buffer::Input, Buffer::Output, Buffer::Scratch]);
+    (buffer, any_number(), prop_oneof![9 => Just(1u32), 1 => any_number()])
+        .prop_map(|(buffer, first, len)| ChunkRange { buffer, first, len })
+}
+
+fn any_action() -> impl Strategy<Value = Action> {
+    let parts = (any_number(), any_range(), any_range(), any_range(), any::<bool>(), 0..5);
+    parts.prop_map(|(peer, a, b, dst, last, kind)| match kind {
+        0 => Action::Send { peer: Rank(peer), src: a },
+        1 => Action::Recv { peer: Rank(peer), dst },
+        2 => Action::RecvReduce { peer: Rank(peer), local: a, dst, last },
+        3 => Action::Copy { src: a, dst },
+        _ => Action::Reduce { a, b, dst, last },
+    })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    (any_action(), 0u8..2, prop::collection::vec(any_number(), 0..2)).prop_map(|(action, lane, after)| Step {
+        action,
+        lane,
+        after,
+    })
+}
+
+fn any_schedule() -> impl Strategy<Value = Schedule> {
+    let program = prop::collection::vec(any_step(), 0..6).prop_map(|steps| RankProgram { steps });
+    let programs = prop::collection::vec(program, 0..4);
+    let numbers = (any_number(), any_number(), any_number(), 0u8..3);
+    (select(Collective::ALL.to_vec()), numbers, any::<bool>(), programs).prop_map(
+        |(collective, (root, chunks, scratch_blocks, lanes), in_place, programs)| Schedule {
+            collective,
+            algorithm: "garbage".to_owned(),
+            root: Rank(root),
+            in_place: if in_place { InPlace::Yes } else { InPlace::No },
+            chunks,
+            scratch_blocks,
+            lanes,
+            programs,
+        },
+    )
+}
+
+/// A plan with some of its steps replaced.
+fn spoiled_plan() -> impl Strategy<Value = Schedule> {
+    let changes = prop::collection::vec((any::<Index>(), any::<Index>(), any_step()), 1..3);
+    (2u32..5, any::<Index>(), changes).prop_map(|(ranks, which, changes)| {
+        let all: Vec<_> = cases(ranks, &[1, 2]).collect();
+        let mut schedule = which.get(&all).plan().expect("a plan");
+        for (rank, index, step) in changes {
+            let steps = &mut schedule.programs[rank.index(ranks as usize)].steps;
+            if !steps.is_empty() {
+                let index = index.index(steps.len());
+                steps[index] = Step { after: steps[index].after.clone(), ..step };
+            }
+        }
+        schedule
+    })
+}
+
+fn ask_everything(schedule: &Schedule) -> Result<(), TestCaseError> {
+    let verdict = verify(schedule, Credits(0));
+    if let Err(fault) = &verdict {
+        prop_assert!(!fault.to_string().is_empty());
+    }
+    let _ = verify(schedule, Credits(1));
+    let _ = (schedule.to_string(), schedule.stable_hash());
+    if let Ok(cut) = pass::segment(schedule, 3) {
+        prop_assert_eq!(verify(&cut, Credits(0)).is_ok(), verdict.is_ok());
+    }
+    if verdict.is_ok() {
+        let rules = DeviceRules { max_message_bytes: 100, frame_bytes: 0, queue_depth: 1 };
+        let layout: BlockLayout = schedule.layout(1000, 4).expect("it fits");
+        let _ = verify_on_device(schedule, &layout, 4, rules);
+        check_many(schedule, 2 * schedule.chunks as usize + 1, 0..10).map_err(TestCaseError::fail)?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn garbage_is_answered(schedule in any_schedule()) {
+        ask_everything(&schedule)?;
+    }
+
+    #[test]
+    fn spoiled_plans_are_refused_or_right(schedule in spoiled_plan()) {
+        ask_everything(&schedule)?;
+    }
+}

@@ -1,0 +1,159 @@
+//! A ring in ordinary memory, its two ends called in turn.
+
+use super::{Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, cell::ConsumerLine};
+use crate::{TransportError, memory::Span};
+use std::sync::atomic::Ordering::Relaxed;
+
+const LAYOUT: RingLayout = RingLayout { cells: 8, staging_bytes: 4 * 128, piece_bytes: 128 };
+
+/// Zeroed cache lines, as many as a ring has.
+struct Memory(Box<[Line]>);
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 8]);
+
+impl Memory {
+    fn new() -> Memory {
+        Memory(vec![Line([0; 8]); LAYOUT.bytes() / RingLayout::LINE].into())
+    }
+
+    /// Both ends, on a ring that has passed `cells` cells.
+    fn ends(&mut self, cells: u64) -> (RingSender, RingReceiver) {
+        let base = self.0.as_mut_ptr().cast();
+        // SAFETY: the lines are as long as the ring, aligned, zeroed, and outlive the ends in these tests.
+        unsafe { (RingSender::after(cells, base, LAYOUT), RingReceiver::after(cells, base, LAYOUT)) }
+    }
+
+    fn consumer_line(&mut self) -> &ConsumerLine {
+        // SAFETY: a ring begins with the line, which is made of atomics.
+        unsafe { &*self.0.as_mut_ptr().cast() }
+    }
+}
+
+/// Takes the next message's digest and bytes, if there is one.
+fn take(receiver: &mut RingReceiver) -> Option<(u64, Vec<u8>)> {
+    let head = receiver.head()?;
+    let digest = receiver.digest();
+    match receiver.content(head).expect("valid") {
+        Content::Inline { payload, len } => {
+            let bytes = payload.iter().flat_map(|w| w.to_ne_bytes()).take(len).collect();
+            receiver.consume(None, Publish::Lazily);
+            Some((digest, bytes))
+        }
+        Content::Staged { position, len, .. } => {
+            let piece = receiver.piece(position, len).expect("valid");
+            // SAFETY: the span holds `len` bytes, which the sender leaves alone until they are consumed.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.as_ptr(), len) }.to_vec();
+            receiver.consume(Some(position + len.next_multiple_of(RingLayout::LINE) as u64), Publish::Lazily);
+            Some((digest, bytes))
+        }
+        other => panic!("not sent here: {other:?}"),
+    }
+}
+
+#[test]
+fn stamps_may_wrap_around() {
+    let mut memory = Memory::new();
+    let start = (1 << 32) - 3 * LAYOUT.cells as u64;
+    let (mut sender, mut receiver) = memory.ends(start);
+    for i in 0..8 * LAYOUT.cells as u64 {
+        assert!(take(&mut receiver).is_none(), "an old cell was taken for message {i}");
+        assert!(sender.send_inline(i, Span::from(i.to_ne_bytes().as_slice())).expect("intact"));
+        assert_eq!(take(&mut receiver), Some((i, i.to_ne_bytes().to_vec())));
+    }
+}
+
+#[test]
+fn stamps_may_wrap_around_on_a_full_ring() {
+    let mut memory = Memory::new();
+    let (mut sender, mut receiver) = memory.ends((1 << 32) - 5);
+    let (mut sent, mut taken) = (0u64, 0u64);
+    while taken < 40 {
+        while sender.send_inline(sent, Span::empty()).expect("intact") {
+            sent += 1;
+        }
+        assert!(sent - taken <= LAYOUT.cells as u64, "more messages than cells");
+        let (digest, _) = take(&mut receiver).expect("a full ring");
+        assert_eq!(digest, taken);
+        taken += 1;
+    }
+}
+
+#[test]
+fn pieces_never_wrap_and_never_overwrite_what_is_not_consumed() {
+    // Lengths that end laps at every line, with and without bytes skipped.
+    for stride in 1..=LAYOUT.piece_bytes {
+        let mut memory = Memory::new();
+        let (mut sender, mut receiver) = memory.ends(0);
+        let piece = |i: u64| vec![i as u8; 1 + (i as usize * stride) % LAYOUT.piece_bytes];
+        let (mut sent, mut taken) = (0u64, 0u64);
+        while taken < if cfg!(miri) { 20 } else { 100 } {
+            loop {
+                let bytes = piece(sent);
+                if !sender.send_piece(sent, bytes.len(), Span::from(bytes.as_slice())).expect("intact") {
+                    break;
+                }
+                sent += 1;
+            }
+            assert!(sent > taken, "no credit on an empty ring");
+            for _ in 0..=taken % (sent - taken) {
+                assert_eq!(take(&mut receiver), Some((taken, piece(taken))));
+                taken += 1;
+            }
+        }
+        if cfg!(miri) && stride >= 8 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn inline_messages_of_every_length_keep_their_bytes() {
+    let mut memory = Memory::new();
+    let (mut sender, mut receiver) = memory.ends(0);
+    for len in 0..=INLINE_BYTES {
+        let bytes: Vec<u8> = (0..len as u8).map(|b| b ^ 0xa5).collect();
+        assert!(sender.send_inline(7, Span::from(bytes.as_slice())).expect("intact"));
+        assert_eq!(take(&mut receiver), Some((7, bytes)));
+    }
+}
+
+#[test]
+fn credits_that_nobody_can_have_given_are_an_error() {
+    for (cells, staging) in [(u64::MAX, 0), (9, 0), (0, u64::MAX), (0, 4096), (1 << 63, 1 << 63)] {
+        let mut memory = Memory::new();
+        let (mut sender, _receiver) = memory.ends(0);
+        let bytes = [1u8; 64];
+        for _ in 0..LAYOUT.cells {
+            assert!(sender.send_piece(0, 64, Span::from(bytes.as_slice())).expect("not looked at yet"));
+        }
+        memory.consumer_line().cells.store(cells, Relaxed);
+        memory.consumer_line().staging.store(staging, Relaxed);
+        let refused = sender.send_piece(0, 64, Span::from(bytes.as_slice()));
+        assert!(matches!(refused, Err(TransportError::Corrupt(_))), "{cells} {staging}: {refused:?}");
+        assert!(matches!(sender.is_consumed(0), Err(TransportError::Corrupt(_))));
+    }
+}
+
+#[test]
+fn pieces_are_taken_only_from_where_the_next_one_must_be() {
+    let mut memory = Memory::new();
+    let (_sender, receiver) = memory.ends(0);
+    assert!(receiver.piece(0, 128).is_ok());
+    for (position, len) in [
+        (0, 0),
+        (0, 129),
+        (0, usize::MAX),
+        (64, 64),
+        (512, 64),
+        (u64::MAX, 1),
+        (u64::MAX - 63, 64),
+        (1 << 63, 128),
+    ] {
+        assert!(
+            matches!(receiver.piece(position, len), Err(TransportError::Corrupt(_))),
+            "{len} bytes at {position}"
+        );
+    }
+}
