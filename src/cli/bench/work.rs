@@ -194,9 +194,9 @@ impl<T: Value> Work for Task<'_, T> {
     }
 
     fn fill(&mut self, root: Rank, seed: u64) {
-        for (table, place, _) in self.wanted(root, seed) {
+        for (table, place, first) in self.wanted(root, seed) {
             let (_, output) = self.slices();
-            table.poison().write(&mut output[place], 0);
+            table.poison().write(&mut output[place], first);
         }
         let case = self.case;
         if !case.operation.has_data() {
@@ -238,5 +238,67 @@ fn play<T: Value>(comm: &mut Communicator, rank: u32, input: &[T], output: &mut 
             comm.send(input, Rank(0))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tbccl::Config;
+
+    /// Rank 1 of 3.
+    fn communicator() -> Communicator {
+        let config = Config { slab_bytes: 1 << 20, ..Config::default() };
+        Communicator::local(3, &config).expect("memory for a test").swap_remove(1)
+    }
+
+    fn case(operation: Operation, form: Form) -> Case {
+        let redop = operation.reduces().then_some(ReduceOp::Max);
+        Case { operation, redop, form, count: 100, rank: 1, ranks: 3 }
+    }
+
+    fn every_operation() -> impl Iterator<Item = Operation> {
+        Collective::ALL.into_iter().map(Operation::Collective).chain([Operation::PingPong])
+    }
+
+    #[test]
+    fn all_output_is_wrong_before_the_operation() {
+        let comm = communicator();
+        for operation in every_operation() {
+            let case = case(operation, Form::OutOfPlace);
+            let (input, output) = case.lengths();
+            let mut buffers = Buffers::<bool>::new(&comm, input, output, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers);
+            task.fill(Rank(2), 9);
+            assert_eq!(task.count_wrong(Rank(2), 9), output as u64, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn in_place_the_input_is_where_the_output_will_be() {
+        let comm = communicator();
+        let mut wrong = |collective, root| {
+            let case = case(Operation::Collective(collective), Form::InPlace);
+            let (_, output) = case.lengths();
+            let mut buffers = Buffers::<u64>::new(&comm, 0, output, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers);
+            task.fill(Rank(root), 9);
+            task.count_wrong(Rank(root), 9)
+        };
+        assert_eq!(wrong(Collective::AllGather, 0), 200);
+        assert_eq!(wrong(Collective::Broadcast, 0), 100);
+        assert_eq!(wrong(Collective::Broadcast, 1), 0);
+        assert!(wrong(Collective::AllReduce, 0) > 50);
+        assert!(wrong(Collective::ReduceScatter, 0) > 50);
+    }
+
+    #[test]
+    fn buffers_begin_on_a_page() {
+        let comm = communicator();
+        for registered in [false, true] {
+            let buffers = Buffers::<u16>::new(&comm, 10, 5000, registered).expect("memory");
+            assert!(buffers.input.get(10).as_ptr().addr().is_multiple_of(PAGE));
+            assert!(buffers.output.get(5000).as_ptr().addr().is_multiple_of(PAGE));
+        }
     }
 }

@@ -1,11 +1,7 @@
 //! The table that nccl-tests prints.
 
 use super::{
-    super::{
-        job::Job,
-        operation::{Form, Operation},
-        worker::Measured,
-    },
+    super::{job::Job, operation::Form, worker::Measured},
     Line, bandwidths, bytes, in_form,
 };
 use std::fmt::Write;
