@@ -1,8 +1,11 @@
 //! Options of the runtime: one table of them, read once from the environment and passed down as a value.
 
 use crate::{Error, error::Result};
-use collectives::UnknownName;
-use std::{collections::BTreeMap, time::Duration};
+use collectives::{UnknownName, plan::ALGORITHMS};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use transport::ring::RingLayout;
 
 /// Options of the runtime.
@@ -215,6 +218,12 @@ impl Config {
 
     fn check(&self) -> Result<()> {
         let bad = |why: String| Err(Error::InvalidArgument(why));
+        if let Some(name) = &self.algorithm
+            && !ALGORITHMS.iter().any(|algorithm| algorithm.name == name)
+        {
+            let names = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect::<BTreeSet<_>>();
+            return Err(UnknownName::new("algorithm in TBCCL_ALGO", name, names).into());
+        }
         if self.piece_bytes == 0 || !self.piece_bytes.is_multiple_of(RingLayout::LINE) {
             return bad(format!("TBCCL_PIECE_BYTES={}: must be a positive multiple of 64", self.piece_bytes));
         }

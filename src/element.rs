@@ -58,7 +58,7 @@ pub fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
 /// Where the bytes of a slice of elements are, to be written through.
 ///
 /// A pointer and not a `&mut [u8]`, because not every byte is a `bool`: whoever writes must leave elements behind,
-/// which the [kernels](crate::kernels) do and [`settle`] does for bytes that came from another process.
+/// which the [`kernels`] do and [`settle`] does for bytes that came from another process.
 #[must_use]
 pub fn bytes_of_mut<T: Element>(elements: &mut [T]) -> *mut [u8] {
     std::ptr::slice_from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements))

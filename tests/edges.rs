@@ -31,6 +31,7 @@ const UNSAFE: &[&str] = &[
     "src/executor/sink.rs",
     "src/kernels/",
     "src/launch/spawn.rs",
+    "tests/hot_path.rs",
     "transport/src/board.rs",
     "transport/src/driver/",
     "transport/src/memory/",

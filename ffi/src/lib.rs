@@ -98,6 +98,27 @@ impl Coded for ResultCode {
     ];
 }
 
+impl From<&tbccl::Error> for ResultCode {
+    fn from(error: &tbccl::Error) -> ResultCode {
+        match error {
+            tbccl::Error::InvalidArgument(_) => ResultCode::InvalidArgument,
+            tbccl::Error::IllegalOp(_) => ResultCode::IllegalOperation,
+            tbccl::Error::UnknownName(_) => ResultCode::UnknownName,
+            tbccl::Error::Plan(_) => ResultCode::NoPlan,
+            tbccl::Error::PeerDied { .. } => ResultCode::PeerDied,
+            tbccl::Error::PeerLeft { .. } => ResultCode::PeerLeft,
+            tbccl::Error::Mismatch { .. } => ResultCode::Mismatch,
+            tbccl::Error::Timeout { .. } => ResultCode::Timeout,
+            tbccl::Error::Remote { .. } => ResultCode::RemoteError,
+            tbccl::Error::Transport(_) => ResultCode::TransportError,
+            tbccl::Error::Bootstrap(_) => ResultCode::BootstrapError,
+            tbccl::Error::LauncherGone => ResultCode::LauncherGone,
+            tbccl::Error::System { .. } => ResultCode::SystemError,
+            _ => ResultCode::InternalError,
+        }
+    }
+}
+
 impl Coded for DType {
     const CODES: &'static [(DType, i32)] = &[
         (DType::I8, 0),

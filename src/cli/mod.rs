@@ -4,6 +4,7 @@
 //! `run` passes on the status of the first rank that fails. Errors are one line on stderr, with the remedy.
 
 mod arguments;
+mod bench;
 mod error;
 mod plan;
 mod run;
@@ -42,12 +43,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Bench(bench::Args),
     Plan(plan::Args),
 }
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 2] = ["run", "plan"];
+    const NAMES: [&str; 3] = ["run", "bench", "plan"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
@@ -57,6 +59,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let result = match parsed {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(args),
+            Command::Bench(args) => bench::run(args),
             Command::Plan(args) => plan::run(args),
         },
         Err(usage) => error::usage(&usage, &Command::NAMES),

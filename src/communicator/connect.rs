@@ -183,10 +183,12 @@ fn agree_on_pulling(
     let first = connection.agree_on_pulling(obstacle)?;
     if let Some(obstacle) = &first
         && config.pull
+        && config.pull_min_bytes < usize::MAX
         && rank == 0
     {
-        tracing::warn!(
-            "messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the container forbids it)"
+        eprintln!(
+            "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the \
+             container forbids it)"
         );
     }
     Ok(first.is_none())

@@ -5,7 +5,7 @@
 //! caller's thread, and either completes or fails within the time limit; once it has failed, the communicator stays
 //! failed, on every rank.
 //!
-//! Nothing here moves bytes: calls are turned into plans ([`plans`]) and carried out by the executor.
+//! Nothing here moves bytes: calls are turned into plans (`plans`) and carried out by the executor.
 
 mod buffer;
 mod call;
@@ -25,7 +25,8 @@ use crate::{
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };
-use plans::Plans;
+use collectives::{Collective, DType, schedule::InPlace};
+use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank};
 use transport::{
@@ -138,6 +139,20 @@ impl Communicator {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.executor.counters()
+    }
+
+    /// The algorithm that a call of these arguments takes, and the segments it cuts each chunk into. `count` is the
+    /// number of elements of one block.
+    #[must_use]
+    pub fn plan_of(
+        &self,
+        collective: Collective,
+        count: u64,
+        dtype: DType,
+        root: Rank,
+    ) -> (&'static str, u32) {
+        let elem_bytes = dtype.size() as u32;
+        self.plans.choose(&CallShape { collective, count, elem_bytes, root, in_place: InPlace::No })
     }
 
     /// The collective that this rank entered last.

@@ -63,8 +63,8 @@ impl Plans {
     /// The program for a call.
     #[inline]
     pub(super) fn get(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
-        let mixed = (shape.count ^ (shape.collective as u64) << 17 ^ u64::from(shape.root.0) << 9)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let kind = (shape.collective as u64) << 8 | (shape.in_place as u64) << 4 | u64::from(shape.elem_bytes);
+        let mixed = (shape.count ^ kind << 40 ^ u64::from(shape.root.0) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let slot = (mixed >> 58) as usize % RECENT;
         if let Some((known, program)) = &self.recent[slot]
             && known == shape
@@ -77,7 +77,7 @@ impl Plans {
     }
 
     fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
-        let (algorithm, segments) = self.choose(shape)?;
+        let (algorithm, segments) = self.choose(shape);
         let key = Key {
             collective: shape.collective,
             algorithm,
@@ -98,8 +98,9 @@ impl Plans {
         Ok(program)
     }
 
-    /// The algorithm and the number of segments: a function of what all ranks agree on.
-    fn choose(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
+    /// The algorithm and the number of segments: a function of what all ranks agree on. A collective that has no
+    /// algorithm of the name that the options ask for takes its own choice.
+    pub(super) fn choose(&self, shape: &CallShape) -> (&'static str, u32) {
         let call = select::Call {
             collective: shape.collective,
             ranks: self.ranks,
@@ -108,23 +109,18 @@ impl Plans {
         let choice = select::choose(call, &self.tuning);
         let mut algorithm = choice.algorithm;
         if let Some(name) = &self.algorithm
-            && plan::algorithms(shape.collective).count() > 1
+            && let Ok(wanted) = plan::algorithm(shape.collective, name)
         {
-            algorithm = plan::algorithm(shape.collective, name)?.name;
+            algorithm = wanted.name;
         }
-        let segments = if self.segments > 0 {
+        let segments = if self.segments > 0 && shape.collective != Collective::Barrier {
             self.segments
         } else if algorithm == choice.algorithm {
             choice.segments
         } else {
             select::segments(call, algorithm, &self.tuning)
         };
-        Ok((algorithm, segments))
-    }
-
-    /// The algorithm that a call takes, with its segments, for people.
-    pub(super) fn explain(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
-        self.choose(shape)
+        (algorithm, segments)
     }
 }
 

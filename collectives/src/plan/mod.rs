@@ -93,6 +93,10 @@ pub fn algorithms(collective: Collective) -> impl Iterator<Item = &'static Algor
 /// # Errors
 /// [`PlanError::UnknownAlgorithm`], which suggests the nearest name.
 pub fn algorithm(collective: Collective, name: &str) -> Result<&'static Algorithm, PlanError> {
+    // Selection asks by the exact name, in every call that is new to it: no allocation for that.
+    if let Some(exact) = algorithms(collective).find(|algorithm| algorithm.name == name) {
+        return Ok(exact);
+    }
     let lower = name.to_lowercase().replace('-', "_");
     algorithms(collective).find(|algorithm| algorithm.name == lower).ok_or_else(|| {
         let error = UnknownName::new("algorithm", name, algorithms(collective).map(|a| a.name));

@@ -1,0 +1,150 @@
+//! The arguments of `tbccl bench`, as typed.
+
+use super::{super::arguments, operation::Named};
+use collectives::{DType, ReduceOp, UnknownName};
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+const EXAMPLES: &str = "\
+Operations: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, sendrecv, barrier, and
+pingpong (half a round trip between ranks 0 and 1). Other spellings, allreduce or bcast, are fine.
+
+Examples:
+  tbccl bench all_reduce --ranks 4                     4 B to 64 MiB between four processes
+  tbccl bench all_reduce --ranks 4 --algo ring         by one algorithm (tbccl plan show names them)
+  tbccl bench bcast --ranks 4 -r 2 -d bfloat16         from rank 2 only, not from all in turn
+  tbccl bench all_gather --ranks 2 --registered        from memory that peers read in place
+  tbccl bench all_reduce --ranks 3 -e 4K -d all -o all every type with every operation it has
+  tbccl bench pingpong --ranks 2 --json - | jq .us_median
+
+The sizes are those of the larger side, input or output, per rank. Times are the largest over the
+ranks, medians over samples; busbw is the bandwidth that the wires see, as in nccl-tests. Inputs are
+exact under any order of combination, so #wrong counts elements that differ from what must come out,
+over all ranks, before and after the measurement.
+
+Exit status: 0; 1 if any element is wrong; 2 for bad usage or an environment that does not allow it.";
+
+/// Measure an operation between ranks on this machine, every element checked
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What to measure, e.g. all_reduce
+    #[arg(value_name = "OP", value_parser = Named::from_str)]
+    pub(super) op: Named,
+
+    /// How many ranks; may exceed the number of cores
+    #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    pub(super) ranks: u32,
+
+    /// What moves the bytes: shm, between processes; local, between threads; auto is shm
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = Transport::from_str)]
+    pub(super) transport: Transport,
+
+    /// The smallest size in bytes; K, M, G and T are understood
+    #[arg(short = 'b', long = "min", value_name = "SIZE", default_value = "4", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    pub(super) min_bytes: u64,
+
+    /// The largest size in bytes
+    #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    pub(super) max_bytes: u64,
+
+    /// Each size is so many times the one before
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
+    pub(super) factor: u64,
+
+    /// Runs before the measurement starts [default: as long as an eighth of --time; 5 with -n]
+    #[arg(short = 'w', long, value_name = "RUNS", allow_negative_numbers = true)]
+    pub(super) warmup: Option<u32>,
+
+    /// Runs to measure per size [default: as many as fit in --time]
+    #[arg(short = 'n', long, value_name = "RUNS", conflicts_with = "time", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    pub(super) iterations: Option<u32>,
+
+    /// Seconds to measure each size for
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = positive_seconds)]
+    pub(super) time: Duration,
+
+    /// The element type, or all
+    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float32", value_parser = Choice::<DType>::from_str)]
+    pub(super) dtype: Choice<DType>,
+
+    /// How to reduce (sum, prod, min, max, avg, band, bor, bxor), or all that the type has
+    #[arg(short = 'o', long = "redop", value_name = "REDOP", default_value = "sum", value_parser = Choice::<ReduceOp>::from_str)]
+    pub(super) redop: Choice<ReduceOp>,
+
+    /// The root of a broadcast [default: all ranks in turn, so that none can run ahead]
+    #[arg(short = 'r', long, value_name = "RANK", allow_negative_numbers = true)]
+    pub(super) root: Option<u32>,
+
+    /// The algorithm, instead of the automatic choice
+    #[arg(long, value_name = "NAME")]
+    pub(super) algo: Option<String>,
+
+    /// Segments per chunk, instead of the automatic choice
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=i64::from(collectives::MAX_SEGMENTS)), allow_negative_numbers = true)]
+    pub(super) segments: Option<u32>,
+
+    /// Measure with the input where the output will be, and nothing else
+    #[arg(long)]
+    pub(super) in_place: bool,
+
+    /// Use buffers from the library's allocator, which peers read in place
+    #[arg(long)]
+    pub(super) registered: bool,
+
+    /// Let the system move ranks between cores, even if there is one for each
+    #[arg(long)]
+    pub(super) no_pin: bool,
+
+    /// Afterwards, tell what each rank has sent, received and copied, and its processor time
+    #[arg(long)]
+    pub(super) stats: bool,
+
+    /// Write one line of JSON per size to a file, besides the table; `-` for stdout and no table
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+
+    /// Said by the launcher to the ranks that it starts
+    #[arg(long, hide = true)]
+    pub(super) worker: bool,
+}
+
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Shm,
+    Local,
+}
+
+impl FromStr for Transport {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Transport, UnknownName> {
+        match text {
+            "auto" | "shm" => Ok(Transport::Shm),
+            "local" => Ok(Transport::Local),
+            _ => Err(UnknownName::new("transport", text, ["auto", "local", "shm"])),
+        }
+    }
+}
+
+/// One thing, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice<T> {
+    One(T),
+    All,
+}
+
+impl<T: FromStr> FromStr for Choice<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Choice<T>, T::Err> {
+        if text == "all" { Ok(Choice::All) } else { text.parse().map(Choice::One) }
+    }
+}
+
+fn positive_seconds(text: &str) -> Result<Duration, String> {
+    match arguments::seconds(text)? {
+        time if time.is_zero() => Err("a time of more than 0 was expected, e.g. 0.2".to_owned()),
+        time => Ok(time),
+    }
+}

@@ -1,0 +1,97 @@
+//! `tbccl bench`: measures an operation between ranks on this machine, and checks every element.
+//!
+//! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank reads
+//! the same arguments. With `--transport local` the ranks are threads instead. Rank 0 reports.
+//!
+//! What can be wrong with the arguments is found before anything is started.
+
+mod args;
+mod job;
+mod measure;
+mod memory;
+mod operation;
+mod pattern;
+mod pin;
+mod report;
+mod stats;
+mod work;
+mod worker;
+
+pub(crate) use args::Args;
+
+use super::{Failed, WRONG};
+use args::Transport;
+use job::{Job, Output};
+use std::{ffi::OsString, process::ExitCode, thread};
+use tbccl::{
+    Communicator,
+    bootstrap::Server,
+    launch::{LaunchSpec, launch},
+};
+use worker::{Verdict, work};
+
+/// Carries out `tbccl bench`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+    let is_worker = args.worker;
+    let job = Job::new(args)?;
+    if is_worker {
+        return as_process(&job);
+    }
+    if let Output::TableAndJson(path) = &job.output {
+        report::create(path)?;
+    }
+    match job.transport {
+        Transport::Shm => launch_processes(&job),
+        Transport::Local => run_threads(&job),
+    }
+}
+
+/// Starts every rank as a process.
+fn launch_processes(job: &Job) -> Result<ExitCode, Failed> {
+    let program = std::env::current_exe()
+        .map_err(|why| Failed::new(format_args!("the path of this program can't be found: {why}")))?;
+    let mut typed = std::env::args_os().skip(1);
+    let command = typed.next().into_iter().chain([OsString::from("--worker")]);
+    let spec = LaunchSpec {
+        args: command.chain(typed).collect(),
+        name: "tbccl bench",
+        ..LaunchSpec::new(job.ranks, program)
+    };
+    let server = Server::start(job.ranks).map_err(Failed::new)?;
+    let outcome = launch(&spec, &server).map_err(Failed::new)?;
+    Ok(ExitCode::from(outcome.exit_code()))
+}
+
+/// One rank, as a process that the launcher has started.
+fn as_process(job: &Job) -> Result<ExitCode, Failed> {
+    let mut comm = Communicator::from_env_with(&job.config).map_err(Failed::new)?;
+    as_rank(&mut comm, job).map(exit_code)
+}
+
+/// Runs every rank as a thread.
+fn run_threads(job: &Job) -> Result<ExitCode, Failed> {
+    let comms = Communicator::local(job.ranks, &job.config).map_err(Failed::new)?;
+    let verdicts: Vec<Result<Verdict, Failed>> = thread::scope(|scope| {
+        let rank = |mut comm: Communicator| scope.spawn(move || as_rank(&mut comm, job));
+        let threads: Vec<_> = comms.into_iter().map(rank).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(Failed::new("a rank panicked")))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    verdicts.into_iter().next().map_or(Ok(ExitCode::SUCCESS), |rank_0| rank_0.map(exit_code))
+}
+
+fn as_rank(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed> {
+    if job.pin {
+        pin::pin(comm);
+    }
+    work(comm, job)
+}
+
+fn exit_code(verdict: Verdict) -> ExitCode {
+    match verdict {
+        Verdict::Right | Verdict::Stopped => ExitCode::SUCCESS,
+        Verdict::Wrong => ExitCode::from(WRONG),
+    }
+}

@@ -1,0 +1,80 @@
+//! One line of JSON per size, for programs that compare.
+
+use super::{super::operation::Form, Facts, Line, bandwidths, bytes};
+use serde::Serialize;
+
+/// What a line holds. Names are those of the benchmarks of other libraries that we are compared with.
+#[derive(Serialize)]
+struct Row<'a> {
+    peer: &'static str,
+    op: &'a str,
+    ranks: u32,
+    bytes: u64,
+    us_median: f64,
+    us_min: f64,
+    us_p99: f64,
+    algbw_gbs: f64,
+    busbw_gbs: f64,
+    wrong: u64,
+    inplace: u8,
+    samples: u64,
+    batch: u64,
+    algo: &'static str,
+    segments: u32,
+    transport: &'static str,
+    copied_bytes: u64,
+    dtype: &'static str,
+    redop: &'static str,
+    count: u64,
+}
+
+/// The line, with its end. It is about the form that was measured first.
+pub(super) fn line(facts: &Facts, line: &Line) -> String {
+    let Some(measured) = line.measured.first() else { return String::new() };
+    let bytes = bytes(facts, line);
+    let (algbw, busbw) = bandwidths(facts, bytes, measured);
+    let row = Row {
+        peer: "tbccl",
+        op: &facts.spelling,
+        ranks: facts.ranks,
+        bytes,
+        us_median: rounded(measured.times.median),
+        us_min: rounded(measured.times.min),
+        us_p99: rounded(measured.times.p99),
+        algbw_gbs: rounded(algbw),
+        busbw_gbs: rounded(busbw),
+        wrong: measured.wrong,
+        inplace: u8::from(measured.form == Form::InPlace),
+        samples: measured.times.samples,
+        batch: measured.times.batch,
+        algo: measured.algorithm,
+        segments: measured.segments,
+        transport: facts.transport,
+        copied_bytes: measured.copied_bytes,
+        dtype: line.dtype.name(),
+        redop: line.redop.map_or("none", |op| op.name()),
+        count: line.count,
+    };
+    serde_json::to_string(&row).map(|text| text + "\n").unwrap_or_default()
+}
+
+/// To five significant digits: more than repeat.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    let scale = 10f64.powi(4 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_digits_are_kept() {
+        assert_eq!(rounded(123_456.7), 123_460.0);
+        assert_eq!(rounded(0.001_234_567), 0.001_234_6);
+        assert_eq!(rounded(f64::INFINITY), 0.0);
+    }
+}

@@ -1,0 +1,164 @@
+//! What rank 0 tells the world: a table, lines of JSON, and how far it is.
+
+mod json;
+mod progress;
+mod table;
+
+use super::{
+    super::Failed,
+    job::{Job, Output},
+    operation::Form,
+    stats::{self, RankStats},
+    worker::Measured,
+};
+use collectives::{DType, ReduceOp};
+use progress::Progress;
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    path::Path,
+};
+use table::Table;
+use tbccl::Communicator;
+
+pub(super) use table::Facts;
+
+/// The results at one size.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) dtype: DType,
+    pub(super) redop: Option<ReduceOp>,
+    /// Elements per block.
+    pub(super) count: u64,
+    /// The form that JSON is about comes first.
+    pub(super) measured: Vec<Measured>,
+}
+
+/// The report of a job.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    facts: Facts,
+    table: Option<Table>,
+    json: Option<Sink>,
+    progress: Progress,
+}
+
+impl Reporter {
+    pub(super) fn new(comm: &Communicator, job: &Job) -> Reporter {
+        let lines = job.types.iter().map(|(dtype, redops)| job.counts(*dtype).len() * redops.len()).sum();
+        let json = match &job.output {
+            Output::Table => None,
+            Output::Json => Some(Sink::Stdout),
+            Output::TableAndJson(path) => Some(Sink::File { path: path.clone(), file: None }),
+        };
+        Reporter {
+            facts: Facts::new(comm, job),
+            table: (job.output != Output::Json).then(Table::default),
+            json,
+            progress: Progress::new(lines),
+        }
+    }
+
+    /// What comes before the first line.
+    pub(super) fn begin(&mut self) -> Result<(), Failed> {
+        match &self.table {
+            Some(_) => self.progress.aside(|| Sink::Stdout.write(&table::header(&self.facts))),
+            None => Ok(()),
+        }
+    }
+
+    /// One size.
+    pub(super) fn line(&mut self, line: &Line) -> Result<(), Failed> {
+        let Reporter { facts, table, json, progress } = self;
+        progress.advance();
+        progress.aside(|| {
+            if let Some(table) = table {
+                Sink::Stdout.write(&table.line(facts, line))?;
+            }
+            match json {
+                Some(sink) => sink.write(&json::line(facts, line)),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// What comes after the last line.
+    pub(super) fn end(&mut self) -> Result<(), Failed> {
+        self.progress.finish();
+        match &self.table {
+            Some(table) => Sink::Stdout.write(&table.footer()),
+            None => Ok(()),
+        }
+    }
+
+    /// Everyone's totals: below the table, or on stderr so that stdout remains JSON.
+    pub(super) fn stats(&mut self, rows: &[RankStats]) -> Result<(), Failed> {
+        let text = stats::table(rows);
+        match &self.table {
+            Some(_) => Sink::Stdout.write(&text),
+            None => {
+                let _ = io::stderr().write_all(text.as_bytes());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Where text goes, and whether it arrived.
+#[derive(Debug)]
+enum Sink {
+    Stdout,
+    /// Emptied by the launcher, opened with the first line.
+    File {
+        path: std::path::PathBuf,
+        file: Option<File>,
+    },
+}
+
+impl Sink {
+    fn write(&mut self, text: &str) -> Result<(), Failed> {
+        match self {
+            Sink::Stdout => {
+                let mut stdout = io::stdout().lock();
+                let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+                written.map_err(|why| Failed::new(format_args!("stdout can't be written to: {why}")))
+            }
+            Sink::File { path, file } => {
+                let open = || OpenOptions::new().append(true).open(&*path);
+                let written = match file {
+                    Some(file) => file.write_all(text.as_bytes()),
+                    None => open().and_then(|opened| file.insert(opened).write_all(text.as_bytes())),
+                };
+                written.map_err(|why| unwritable(path, &why))
+            }
+        }
+    }
+}
+
+/// Makes an empty file for results, or says why there can't be one.
+pub(super) fn create(path: &Path) -> Result<(), Failed> {
+    File::create(path).map(drop).map_err(|why| unwritable(path, &why))
+}
+
+fn unwritable(path: &Path, why: &io::Error) -> Failed {
+    Failed::new(format_args!(
+        "--json {}: can't be written: {why}; name a file in a folder that can, or - for stdout",
+        path.display()
+    ))
+}
+
+/// Bandwidths of a measured size, in GB/s: of the algorithm, and of the bus.
+fn bandwidths(facts: &Facts, bytes: u64, measured: &Measured) -> (f64, f64) {
+    let algorithm = bytes as f64 / measured.times.median * 1e-3;
+    (algorithm, algorithm * facts.busbw_factor)
+}
+
+/// The bytes that a line is about: of the larger side.
+fn bytes(facts: &Facts, line: &Line) -> u64 {
+    line.count * line.dtype.size() as u64 * u64::from(facts.blocks)
+}
+
+/// Of a line, what was measured in a form.
+fn in_form(line: &Line, form: Form) -> Option<&Measured> {
+    line.measured.iter().find(|m| m.form == form)
+}

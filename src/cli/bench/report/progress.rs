@@ -1,0 +1,46 @@
+//! How far a job is, on stderr if that is a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal};
+
+/// A bar that makes way for what is printed.
+#[derive(Debug)]
+pub(super) struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    /// For so many lines.
+    pub(super) fn new(lines: usize) -> Progress {
+        let bar = (io::stderr().is_terminal() && lines > 1).then(|| ProgressBar::new(lines as u64));
+        if let Some(bar) = &bar {
+            let style = ProgressStyle::with_template("[{elapsed}] {bar:40} {pos}/{len} sizes");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            // Drawn when a size is done and not in between: a thread that draws would be measured as well.
+            bar.set_position(0);
+            bar.tick();
+            bar.disable_steady_tick();
+        }
+        Progress(bar)
+    }
+
+    /// One more line is done.
+    pub(super) fn advance(&self) {
+        if let Some(bar) = &self.0 {
+            bar.inc(1);
+        }
+    }
+
+    /// Prints something else.
+    pub(super) fn aside<R>(&self, print: impl FnOnce() -> R) -> R {
+        match &self.0 {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The table that nccl-tests prints.
+
+use super::{
+    super::{
+        job::Job,
+        operation::{Form, Operation},
+        worker::Measured,
+    },
+    Line, bandwidths, bytes, in_form,
+};
+use std::fmt::Write;
+use tbccl::{Communicator, kernels};
+
+/// What is the same on every line.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Facts {
+    pub(super) spelling: String,
+    pub(super) ranks: u32,
+    pub(super) transport: &'static str,
+    host: String,
+    registered: bool,
+    pub(super) busbw_factor: f64,
+    /// Blocks of the larger side.
+    pub(super) blocks: u32,
+    /// As the table shows it.
+    root: String,
+}
+
+impl Facts {
+    pub(in super::super) fn new(comm: &Communicator, job: &Job) -> Facts {
+        let operation = job.op.operation;
+        Facts {
+            spelling: job.op.spelling.clone(),
+
+            ranks: job.ranks,
+            transport: comm.transport(),
+            host: comm.members().first().map(|m| m.host.clone()).unwrap_or_default(),
+            registered: job.registered,
+            busbw_factor: operation.busbw_factor(job.ranks),
+            blocks: operation.blocks(job.ranks),
+            root: match job.root {
+                _ if !operation.has_root() => "-1".to_owned(),
+                Some(root) => root.to_string(),
+                None => "all".to_owned(),
+            },
+        }
+    }
+}
+
+/// What the footer sums up.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    busbw_sum: f64,
+    measured: u32,
+    wrong: u64,
+}
+
+/// The lines above the table.
+pub(super) fn header(facts: &Facts) -> String {
+    let Facts { spelling, ranks, transport, host, .. } = facts;
+    let memory = if facts.registered { "registered" } else { "malloc'ed" };
+    let version = env!("CARGO_PKG_VERSION");
+    let isa = kernels::isa_name();
+    let mut text = format!(
+        "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for {isa}, {memory} memory\n"
+    );
+    let _ = writeln!(text, "# {:>64}{:^33}  {:^33}", "", "out-of-place", "in-place");
+    let names = format!("{:>9} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong");
+    let units = format!("{:>9} {:>7} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)", "");
+    let _ = writeln!(
+        text,
+        "# {:>12} {:>13} {:>10} {:>7} {:>6}          {names}   {names}",
+        "size", "count", "type", "redop", "root"
+    );
+    let _ = writeln!(
+        text,
+        "# {:>12} {:>13} {:>10} {:>7} {:>6}          {units}   {units}",
+        "(B)", "(elements)", "", "", ""
+    );
+    text
+}
+
+impl Table {
+    /// A line of the table.
+    pub(super) fn line(&mut self, facts: &Facts, line: &Line) -> String {
+        for measured in &line.measured {
+            self.busbw_sum += bandwidths(facts, bytes(facts, line), measured).1;
+            self.measured += 1;
+            self.wrong += measured.wrong;
+        }
+        let redop = line.redop.map_or("none", |op| op.name());
+        let mut text = format!(
+            "  {:>12} {:>13} {:>10} {redop:>7} {:>6}          ",
+            bytes(facts, line),
+            line.count,
+            line.dtype.long_name(),
+            facts.root
+        );
+        text += &cell(facts, line, in_form(line, Form::OutOfPlace));
+        text += "   ";
+        text += &cell(facts, line, in_form(line, Form::InPlace));
+        text.push('\n');
+        text
+    }
+
+    /// The lines below the table.
+    pub(super) fn footer(&self) -> String {
+        let Table { busbw_sum, measured, wrong } = self;
+        let verdict = if *wrong == 0 { "OK" } else { "FAILED" };
+        let mean = if *measured == 0 { 0.0 } else { busbw_sum / f64::from(*measured) };
+        format!("# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {}\n", number(mean))
+    }
+}
+
+/// Time, bandwidths and wrong elements.
+fn cell(facts: &Facts, line: &Line, measured: Option<&Measured>) -> String {
+    let Some(measured) = measured else {
+        return format!("{:>9} {:>7} {:>7} {:>7}", "N/A", "N/A", "N/A", "N/A");
+    };
+    let (algbw, busbw) = bandwidths(facts, bytes(facts, line), measured);
+    format!(
+        "{:>9} {:>7} {:>7} {:>7}",
+        number(measured.times.median),
+        number(algbw),
+        number(busbw),
+        measured.wrong
+    )
+}
+
+/// As many places after the point as matter.
+fn number(value: f64) -> String {
+    match value {
+        v if v >= 1000.0 => format!("{v:.0}"),
+        v if v >= 100.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}

@@ -1,0 +1,75 @@
+//! What each rank has done in the course of a job.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt::Write;
+use tbccl::{Communicator, Rank, Result, kernels};
+
+/// One rank's totals.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankStats {
+    rank: u32,
+    sent_messages: u64,
+    received_messages: u64,
+    moved_bytes: u64,
+    copied_bytes: u64,
+    /// Microseconds of processor time.
+    busy: u64,
+}
+
+const NUMBERS: usize = 5;
+
+/// Everyone's totals, in rank order.
+pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
+    let counters = comm.counters();
+    let own = [
+        counters.sent_messages,
+        counters.received_messages,
+        counters.moved_bytes,
+        counters.copied_bytes,
+        processor_time(comm.transport()),
+    ];
+    let mut all = vec![0; NUMBERS * comm.size() as usize];
+    comm.all_gather(&own, &mut all)?;
+    let rows = (0..comm.size()).map(|r| &all[Rank(r).index() * NUMBERS..][..NUMBERS]);
+    Ok(rows
+        .zip(0..)
+        .map(|(row, rank)| RankStats {
+            rank,
+            sent_messages: row[0],
+            received_messages: row[1],
+            moved_bytes: row[2],
+            copied_bytes: row[3],
+            busy: row[4],
+        })
+        .collect())
+}
+
+/// The processor time of this rank, in microseconds: of the process, or of the thread where ranks are threads.
+fn processor_time(transport: &str) -> u64 {
+    let clock = if transport == "local" { ClockId::ThreadCPUTime } else { ClockId::ProcessCPUTime };
+    let time = clock_gettime(clock);
+    time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000
+}
+
+/// The totals as a table.
+pub(super) fn table(rows: &[RankStats]) -> String {
+    let mut text = format!(
+        "#\n# Totals of each rank, checks and agreements included; kernels for {}\n# {:>5} {:>12} {:>12} {:>16} {:>16} {:>10}\n",
+        kernels::isa_name(),
+        "rank",
+        "sent",
+        "received",
+        "moved (B)",
+        "copied (B)",
+        "cpu (s)"
+    );
+    for row in rows {
+        let seconds = row.busy as f64 / 1e6;
+        let _ = writeln!(
+            text,
+            "# {:>5} {:>12} {:>12} {:>16} {:>16} {seconds:>10.3}",
+            row.rank, row.sent_messages, row.received_messages, row.moved_bytes, row.copied_bytes
+        );
+    }
+    text
+}

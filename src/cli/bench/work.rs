@@ -1,0 +1,242 @@
+//! One rank's part of one operation: its buffers, the call, the input and the check of the output.
+
+use super::{
+    operation::{Form, Operation},
+    pattern::{Table, Value},
+};
+use collectives::{Collective, Rank, ReduceOp};
+use std::ops::Range;
+use tbccl::{Buffer, Communicator, Error, Result};
+
+/// An operation on given buffers, whatever their element type.
+pub(super) trait Work {
+    /// Carries it out once. The root is ignored where there is none.
+    fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()>;
+
+    /// Writes the input of this seed, and poison where output is expected.
+    fn fill(&mut self, root: Rank, seed: u64);
+
+    /// How many elements of this rank's output are wrong, after [`Work::fill`] with the same arguments.
+    fn count_wrong(&self, root: Rank, seed: u64) -> u64;
+
+    /// Makes everything zero, so that results that become inputs stay what they are.
+    fn clear(&mut self);
+}
+
+/// What is done, and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) operation: Operation,
+    pub(super) redop: Option<ReduceOp>,
+    pub(super) form: Form,
+    /// Elements per block.
+    pub(super) count: usize,
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+}
+
+impl Case {
+    /// Elements of the input and of the output buffer. In place, all is in the latter.
+    pub(super) fn lengths(&self) -> (usize, usize) {
+        let (input, output) = self.operation.input_and_output_blocks(self.ranks);
+        let (input, output) = (input as usize * self.count, output as usize * self.count);
+        match self.form {
+            Form::OutOfPlace => (input, output),
+            Form::InPlace => (0, input.max(output)),
+        }
+    }
+
+    /// Where this rank's own block is in a buffer of one block per rank.
+    fn own_block(&self) -> Range<usize> {
+        let first = self.rank as usize * self.count;
+        first..first + self.count
+    }
+
+    /// Is this rank idle? A ping-pong takes two.
+    fn is_idle(&self) -> bool {
+        self.operation == Operation::PingPong && self.rank > 1
+    }
+}
+
+/// A rank's two buffers, large enough for any size.
+pub(super) struct Buffers<T: Value> {
+    input: Memory<T>,
+    output: Memory<T>,
+}
+
+/// Elements that begin on a page.
+enum Memory<T: Value> {
+    /// From malloc: the elements from `skipped` on.
+    Plain { elements: Vec<T>, skipped: usize },
+    /// From the library's allocator.
+    Registered(Buffer<T>),
+}
+
+const PAGE: usize = 4096;
+
+impl<T: Value> Memory<T> {
+    fn new(comm: &Communicator, len: usize, registered: bool) -> Result<Memory<T>> {
+        if registered {
+            return comm.alloc(len).map(Memory::Registered);
+        }
+        let mut elements = Vec::new();
+        let room = len.saturating_add(PAGE / size_of::<T>());
+        elements.try_reserve_exact(room).map_err(|_| {
+            Error::InvalidArgument(format!("no memory for a buffer of {len} {} elements", T::DTYPE))
+        })?;
+        elements.resize(room, T::default());
+        let skipped = elements.as_ptr().align_offset(PAGE);
+        Ok(Memory::Plain { elements, skipped })
+    }
+
+    fn get(&self, len: usize) -> &[T] {
+        match self {
+            Memory::Plain { elements, skipped } => &elements[*skipped..][..len],
+            Memory::Registered(buffer) => &buffer[..len],
+        }
+    }
+
+    fn get_mut(&mut self, len: usize) -> &mut [T] {
+        match self {
+            Memory::Plain { elements, skipped } => &mut elements[*skipped..][..len],
+            Memory::Registered(buffer) => &mut buffer[..len],
+        }
+    }
+}
+
+impl<T: Value> Buffers<T> {
+    /// For inputs and outputs of up to so many elements.
+    pub(super) fn new(
+        comm: &Communicator,
+        input: usize,
+        output: usize,
+        registered: bool,
+    ) -> Result<Buffers<T>> {
+        Ok(Buffers {
+            input: Memory::new(comm, input, registered)?,
+            output: Memory::new(comm, output, registered)?,
+        })
+    }
+}
+
+/// A case on buffers.
+pub(super) struct Task<'a, T: Value> {
+    case: Case,
+    buffers: &'a mut Buffers<T>,
+}
+
+impl<'a, T: Value> Task<'a, T> {
+    pub(super) fn new(case: Case, buffers: &'a mut Buffers<T>) -> Task<'a, T> {
+        Task { case, buffers }
+    }
+
+    /// The slices of this case.
+    fn slices(&mut self) -> (&mut [T], &mut [T]) {
+        let (input, output) = self.case.lengths();
+        (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output))
+    }
+
+    /// What a rank puts in.
+    fn table_of(&self, rank: u32, seed: u64) -> Table<T> {
+        let Case { operation, redop, count, ranks, .. } = self.case;
+        let (input, _) = operation.input_and_output_blocks(ranks);
+        Table::input(redop, rank, ranks, seed, input as usize * count)
+    }
+
+    /// What must be in the output: patterns, each with where in the output it goes and its first index.
+    fn wanted(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
+        let Case { operation, redop, form, count, rank, ranks } = self.case;
+        let reduced = |len| Table::reduced(redop.unwrap_or(ReduceOp::Sum), ranks, seed, len);
+        let block = |from: u32| from as usize * count..(from as usize + 1) * count;
+        let from = |rank| vec![(self.table_of(rank, seed), 0..count, 0)];
+        let Operation::Collective(collective) = operation else {
+            return if self.case.is_idle() { Vec::new() } else { from(1 - rank) };
+        };
+        match collective {
+            Collective::AllReduce => vec![(reduced(count), 0..count, 0)],
+            Collective::ReduceScatter => {
+                let place = if form == Form::InPlace { self.case.own_block() } else { 0..count };
+                vec![(reduced(count * ranks as usize), place, self.case.own_block().start)]
+            }
+            Collective::AllGather => (0..ranks).map(|r| (self.table_of(r, seed), block(r), 0)).collect(),
+            Collective::AllToAll => {
+                let first = self.case.own_block().start;
+                (0..ranks).map(|r| (self.table_of(r, seed), block(r), first)).collect()
+            }
+            Collective::Broadcast => from(root.0),
+            Collective::SendRecv => from((rank + ranks - 1) % ranks),
+            Collective::Barrier => Vec::new(),
+        }
+    }
+}
+
+impl<T: Value> Work for Task<'_, T> {
+    fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()> {
+        let Case { operation, redop, form, rank, .. } = self.case;
+        let (input, output) = self.slices();
+        let redop = redop.unwrap_or(ReduceOp::Sum);
+        let Operation::Collective(collective) = operation else {
+            return play(comm, rank, input, output);
+        };
+        match (collective, form) {
+            (Collective::AllReduce, Form::OutOfPlace) => comm.all_reduce(input, output, redop),
+            (Collective::AllReduce, Form::InPlace) => comm.all_reduce_in_place(output, redop),
+            (Collective::AllGather, Form::OutOfPlace) => comm.all_gather(input, output),
+            (Collective::AllGather, Form::InPlace) => comm.all_gather_in_place(output),
+            (Collective::ReduceScatter, Form::OutOfPlace) => comm.reduce_scatter(input, output, redop),
+            (Collective::ReduceScatter, Form::InPlace) => comm.reduce_scatter_in_place(output, redop),
+            (Collective::Broadcast, Form::OutOfPlace) => comm.broadcast_from(input, output, root),
+            (Collective::Broadcast, Form::InPlace) => comm.broadcast(output, root),
+            (Collective::AllToAll, _) => comm.all_to_all(input, output),
+            (Collective::SendRecv, _) => comm.send_recv(input, output),
+            (Collective::Barrier, _) => comm.barrier(),
+        }
+    }
+
+    fn fill(&mut self, root: Rank, seed: u64) {
+        for (table, place, _) in self.wanted(root, seed) {
+            let (_, output) = self.slices();
+            table.poison().write(&mut output[place], 0);
+        }
+        let case = self.case;
+        if !case.operation.has_data() {
+            return;
+        }
+        let own = self.table_of(case.rank, seed);
+        let (input, output) = self.slices();
+        match (case.operation, case.form) {
+            (_, Form::OutOfPlace) => own.write(input, 0),
+            (Operation::Collective(Collective::AllGather), _) => own.write(&mut output[case.own_block()], 0),
+            (Operation::Collective(Collective::Broadcast), _) if case.rank != root.0 => {}
+            _ => own.write(output, 0),
+        }
+    }
+
+    fn count_wrong(&self, root: Rank, seed: u64) -> u64 {
+        let (_, len) = self.case.lengths();
+        let output = self.buffers.output.get(len);
+        let wanted = self.wanted(root, seed);
+        wanted.into_iter().map(|(table, place, first)| table.count_wrong(&output[place], first)).sum()
+    }
+
+    fn clear(&mut self) {
+        let (input, output) = self.slices();
+        input.fill(T::default());
+        output.fill(T::default());
+    }
+}
+
+/// A ball between ranks 0 and 1. The others watch.
+fn play<T: Value>(comm: &mut Communicator, rank: u32, input: &[T], output: &mut [T]) -> Result<()> {
+    match rank {
+        0 => {
+            comm.send(input, Rank(1))?;
+            comm.recv(output, Rank(1))
+        }
+        1 => {
+            comm.recv(output, Rank(0))?;
+            comm.send(input, Rank(0))
+        }
+        _ => Ok(()),
+    }
+}

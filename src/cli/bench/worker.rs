@@ -1,0 +1,178 @@
+//! One rank's way through a job: every type, operation and size; measured, checked, and reported by rank 0.
+
+use super::{
+    super::Failed,
+    job::Job,
+    measure::{self, Method, Root, Times, all_sum, tell},
+    operation::Form,
+    pattern::Value,
+    report::{Line, Reporter},
+    stats,
+    work::{Buffers, Case, Task, Work},
+};
+use collectives::{DType, Rank, ReduceOp};
+use half::{bf16, f16};
+use num_complex::Complex32;
+use tbccl::{Communicator, Result};
+
+/// What became of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Every element was right.
+    Right,
+    /// Some were not.
+    Wrong,
+    /// Rank 0 could not write its report, and has said so.
+    Stopped,
+}
+
+/// One form of an operation at one size, measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    pub(super) form: Form,
+    pub(super) times: Times,
+    /// Wrong elements over all ranks.
+    pub(super) wrong: u64,
+    /// Bytes that one operation copied, over all ranks.
+    pub(super) copied_bytes: u64,
+    pub(super) algorithm: &'static str,
+    pub(super) segments: u32,
+}
+
+/// Carries out a job as one of its ranks.
+pub(super) fn work(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed> {
+    let reporter = if comm.rank() == Rank(0) { Some(Reporter::new(comm, job)) } else { None };
+    let mut worker = Worker { comm, job, reporter, wrong: 0, stopped: None };
+    worker.go().map_err(|error| Failed::new(format_args!("rank {}: {error}", worker.comm.rank())))?;
+    match worker.stopped {
+        Some(Some(why)) => Err(why),
+        Some(None) => Ok(Verdict::Stopped),
+        None if worker.wrong > 0 => Ok(Verdict::Wrong),
+        None => Ok(Verdict::Right),
+    }
+}
+
+struct Worker<'a> {
+    comm: &'a mut Communicator,
+    job: &'a Job,
+    /// On rank 0.
+    reporter: Option<Reporter>,
+    /// Wrong elements so far.
+    wrong: u64,
+    /// Set when the report can't be written; rank 0 knows why.
+    stopped: Option<Option<Failed>>,
+}
+
+impl Worker<'_> {
+    fn go(&mut self) -> Result<()> {
+        self.say(Reporter::begin)?;
+        for (dtype, redops) in &self.job.types {
+            match dtype {
+                DType::F32 => self.sweep::<f32>(redops)?,
+                DType::F64 => self.sweep::<f64>(redops)?,
+                DType::F16 => self.sweep::<f16>(redops)?,
+                DType::Bf16 => self.sweep::<bf16>(redops)?,
+                DType::I8 => self.sweep::<i8>(redops)?,
+                DType::I16 => self.sweep::<i16>(redops)?,
+                DType::I32 => self.sweep::<i32>(redops)?,
+                DType::I64 => self.sweep::<i64>(redops)?,
+                DType::U8 => self.sweep::<u8>(redops)?,
+                DType::U16 => self.sweep::<u16>(redops)?,
+                DType::U32 => self.sweep::<u32>(redops)?,
+                DType::U64 => self.sweep::<u64>(redops)?,
+                DType::Bool => self.sweep::<bool>(redops)?,
+                DType::Complex64 => self.sweep::<Complex32>(redops)?,
+            }
+        }
+        self.say(Reporter::end)?;
+        if self.job.stats && self.stopped.is_none() {
+            let rows = stats::gather(self.comm)?;
+            self.say(|reporter| reporter.stats(&rows))?;
+        }
+        self.comm.barrier()
+    }
+
+    /// Lets rank 0 report, and everyone know if that failed.
+    fn say(&mut self, say: impl FnOnce(&mut Reporter) -> Result<(), Failed>) -> Result<()> {
+        if self.stopped.is_some() {
+            return Ok(());
+        }
+        let failed = self.reporter.as_mut().and_then(|reporter| say(reporter).err());
+        let mut told = [f64::from(u8::from(failed.is_some()))];
+        tell(self.comm, &mut told)?;
+        if told[0] > 0.0 {
+            self.stopped = Some(failed);
+        }
+        Ok(())
+    }
+
+    /// All sizes with elements of one type.
+    fn sweep<T: Value>(&mut self, redops: &[Option<ReduceOp>]) -> Result<()> {
+        let counts = self.job.counts(T::DTYPE);
+        let Some(largest) = counts.last() else { return Ok(()) };
+        let lengths = self.job.forms.iter().map(|form| self.case(None, *form, *largest).lengths());
+        let (input, output) = lengths.fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+        let mut buffers = Buffers::<T>::new(self.comm, input, output, self.job.registered)?;
+        for redop in redops {
+            for count in &counts {
+                let mut measured = Vec::new();
+                for form in &self.job.forms {
+                    let case = self.case(*redop, *form, *count);
+                    measured.push(self.measure(case, &mut buffers)?);
+                }
+                self.wrong += measured.iter().map(|m| m.wrong).sum::<u64>();
+                let line = Line { dtype: T::DTYPE, redop: *redop, count: *count, measured };
+                self.say(|reporter| reporter.line(&line))?;
+                if self.stopped.is_some() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn case(&self, redop: Option<ReduceOp>, form: Form, count: u64) -> Case {
+        let (rank, ranks) = (self.comm.rank().0, self.comm.size());
+        Case { operation: self.job.op.operation, redop, form, count: count as usize, rank, ranks }
+    }
+
+    fn measure<T: Value>(&mut self, case: Case, buffers: &mut Buffers<T>) -> Result<Measured> {
+        let (algorithm, segments) = match case.operation.collective() {
+            Some(c) => {
+                let root = self.job.root.unwrap_or(Rank(0));
+                self.comm.plan_of(c, case.count as u64, T::DTYPE, root)
+            }
+            None => ("message", 1),
+        };
+        let mut task = Task::new(case, buffers);
+        let (wrong_first, _) = self.verify(&mut task, 1)?;
+        let (wrong_again, copied) = self.verify(&mut task, u64::from(case.ranks))?;
+        if case.form == Form::InPlace {
+            task.clear();
+        }
+        let root = self.job.root.map_or(Root::Shifting, Root::Fixed);
+        let times = measure::measure(self.comm, &mut task, Method { effort: self.job.effort, root })?;
+        let (wrong_last, _) = self.verify(&mut task, 2)?;
+        Ok(Measured {
+            form: case.form,
+            times: times.per_operation(case.operation.per_run()),
+            wrong: wrong_first + wrong_again + wrong_last,
+            copied_bytes: copied / u64::from(case.operation.per_run()),
+            algorithm,
+            segments,
+        })
+    }
+
+    /// Runs it once on known input: the wrong elements and the copied bytes of all ranks.
+    fn verify(&mut self, work: &mut dyn Work, seed: u64) -> Result<(u64, u64)> {
+        let root = self.job.root.unwrap_or(Rank((seed % u64::from(self.comm.size())) as u32));
+        work.fill(root, seed);
+        self.comm.barrier()?;
+        let before = self.comm.counters();
+        work.run(self.comm, root)?;
+        let done = self.comm.counters() - before;
+        self.comm.barrier()?;
+        let wrong = all_sum(self.comm, work.count_wrong(root, seed))?;
+        Ok((wrong, all_sum(self.comm, done.copied_bytes)?))
+    }
+}

@@ -1,0 +1,77 @@
+//! What must not happen between a call and its result, once a call of the kind has been made.
+//!
+//! # Safety
+//! The counting allocator passes every request on to the system's, unchanged.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    thread,
+};
+use tbccl::{Communicator, Config, Rank, ReduceOp};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+// SAFETY: all requests go to the system's allocator as they came; the counter is a thread-local cell without a
+// destructor, so that counting neither allocates nor outlives the thread.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One call of each kind, on memory of the caller and of the library.
+fn every_call(comm: &mut Communicator, data: &mut [Vec<f32>; 3], registered: &mut [tbccl::Buffer<f32>; 2]) {
+    let [block, other, blocks] = data;
+    let [input, output] = registered;
+    comm.all_reduce(block, other, ReduceOp::Sum).expect("all_reduce");
+    comm.all_reduce_in_place(other, ReduceOp::Max).expect("all_reduce in place");
+    comm.all_reduce(input, output, ReduceOp::Avg).expect("all_reduce of registered memory");
+    comm.all_reduce(&block[..1], &mut other[..1], ReduceOp::Sum).expect("all_reduce of one element");
+    comm.all_gather(block, blocks).expect("all_gather");
+    comm.reduce_scatter(blocks, other, ReduceOp::Sum).expect("reduce_scatter");
+    comm.broadcast(block, Rank(1)).expect("broadcast");
+    comm.send_recv(block, other).expect("send_recv");
+    comm.barrier().expect("barrier");
+    match comm.rank() {
+        Rank(0) => comm.send(block, Rank(1)).expect("send"),
+        Rank(1) => comm.recv(other, Rank(0)).expect("recv"),
+        _ => {}
+    }
+}
+
+#[test]
+fn calls_of_a_known_kind_do_not_allocate() {
+    const COUNT: usize = 70_000;
+    let config = Config { slab_bytes: 64 << 20, ..Config::default() };
+    let communicators = Communicator::local(3, &config).expect("memory for a test");
+    thread::scope(|scope| {
+        for mut comm in communicators {
+            scope.spawn(move || {
+                let mut data = [vec![1.0; COUNT], vec![0.0; COUNT], vec![1.0; COUNT * 3]];
+                let mut registered = [0, 1].map(|_| comm.alloc::<f32>(COUNT).expect("memory for a test"));
+                every_call(&mut comm, &mut data, &mut registered);
+                let before = ALLOCATIONS.get();
+                for _ in 0..20 {
+                    every_call(&mut comm, &mut data, &mut registered);
+                }
+                assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
+            });
+        }
+    });
+}
