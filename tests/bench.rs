@@ -199,3 +199,16 @@ fn what_the_machine_does_not_allow_is_refused_in_one_line() {
     assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
     assert!(stderr(&output).contains("No space left"), "{}", stderr(&output));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn limits_that_are_too_low_are_said_once_and_not_by_every_rank() {
+    for (limit, remedy) in [("-f 100", "ulimit -f"), ("-v 8000000", "ulimit -v"), ("-n 8", "ulimit -n")] {
+        let line = format!("ulimit {limit} && exec \"$0\" bench all_reduce --ranks 4 -e 64");
+        let output = Command::new("/bin/sh").args(["-c", &line, env!("CARGO_BIN_EXE_tbccl")]).output();
+        let output = output.expect("a shell");
+        assert_eq!(output.status.code(), Some(2), "{limit}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{limit}: {}", stderr(&output));
+        assert!(stderr(&output).contains(remedy), "{limit}: {}", stderr(&output));
+    }
+}

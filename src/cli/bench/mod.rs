@@ -58,6 +58,7 @@ fn launch_processes(job: &Job) -> Result<ExitCode, Failed> {
         explained: &[WRONG, Failed::STATUS],
         ..LaunchSpec::new(job.ranks, program)
     };
+    Communicator::preflight(job.ranks, &job.config).map_err(Failed::new)?;
     let server = Server::start(job.ranks).map_err(Failed::new)?;
     let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
