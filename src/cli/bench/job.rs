@@ -22,6 +22,8 @@ pub(super) struct Job {
     pub(super) root: Option<Rank>,
     /// The forms to measure; the first one is the one that JSON lines are about.
     pub(super) forms: Vec<Form>,
+    /// Was nothing but the in-place form asked for?
+    pub(super) in_place: bool,
     pub(super) effort: Effort,
     pub(super) registered: bool,
     pub(super) pin: bool,
@@ -87,6 +89,7 @@ impl Job {
             types: types(operation, args.dtype, args.redop)?,
             root: root(operation, args.root, args.ranks)?,
             forms: forms(&args)?,
+            in_place: args.in_place,
             effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
             registered: args.registered,
             pin: !args.no_pin,

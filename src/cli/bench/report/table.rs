@@ -15,6 +15,8 @@ pub(in super::super) struct Facts {
     pub(super) transport: &'static str,
     host: String,
     registered: bool,
+    /// Was nothing but the in-place form asked for?
+    pub(super) in_place: bool,
     pub(super) busbw_factor: f64,
     /// Blocks of the larger side.
     pub(super) blocks: u32,
@@ -32,6 +34,7 @@ impl Facts {
             transport: comm.transport(),
             host: comm.members().first().map(|m| m.host.clone()).unwrap_or_default(),
             registered: job.registered,
+            in_place: job.in_place,
             busbw_factor: operation.busbw_factor(job.ranks),
             blocks: operation.blocks(job.ranks),
             root: match job.root {
