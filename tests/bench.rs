@@ -212,3 +212,33 @@ fn limits_that_are_too_low_are_said_once_and_not_by_every_rank() {
         assert!(stderr(&output).contains(remedy), "{limit}: {}", stderr(&output));
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_death_of_a_rank_is_told_and_passed_on() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::time::{Duration, Instant};
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    command.args(["bench", "all_reduce", "--ranks", "3", "-b", "16M", "-e", "16M", "--time", "60"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let patience = Instant::now() + Duration::from_secs(20);
+    let ranks = loop {
+        let pids = std::fs::read_to_string(&children).expect("it runs");
+        let pids: Vec<i32> = pids.split_whitespace().map(|pid| pid.parse().expect("a number")).collect();
+        if pids.len() == 3 {
+            break pids;
+        }
+        assert!(Instant::now() < patience, "only {} ranks", pids.len());
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_raw(ranks[1]).expect("a process"), Signal::KILL).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(137));
+    let told = stderr(&output);
+    let who = format!("rank 1 (pid {}) was killed by SIGKILL; ending the other 2 ranks", ranks[1]);
+    for part in [&who, "killed by SIGKILL [rank 0 in ", "killed by SIGKILL [rank 2 in "] {
+        assert!(told.contains(part), "no `{part}` in: {told}");
+    }
+}

@@ -6,6 +6,7 @@
 //! What can be wrong with the arguments is found before anything is started.
 
 mod args;
+mod buffers;
 mod job;
 mod measure;
 mod memory;

@@ -1,12 +1,13 @@
-//! One rank's part of one operation: its buffers, the call, the input and the check of the output.
+//! One rank's part of one operation: the call, its input, and the check of its output.
 
 use super::{
+    buffers::Buffers,
     operation::{Form, Operation},
     pattern::{Table, Value},
 };
 use collectives::{Collective, Rank, ReduceOp};
 use std::ops::Range;
-use tbccl::{Buffer, Communicator, Error, Result};
+use tbccl::{Communicator, Result};
 
 /// An operation on given buffers, whatever their element type.
 pub(super) trait Work {
@@ -55,67 +56,6 @@ impl Case {
     /// Is this rank idle? A ping-pong takes two.
     fn is_idle(&self) -> bool {
         self.operation == Operation::PingPong && self.rank > 1
-    }
-}
-
-/// A rank's two buffers, large enough for any size.
-pub(super) struct Buffers<T: Value> {
-    input: Memory<T>,
-    output: Memory<T>,
-}
-
-/// Elements that begin on a page.
-enum Memory<T: Value> {
-    /// From malloc: the elements from `skipped` on.
-    Plain { elements: Vec<T>, skipped: usize },
-    /// From the library's allocator.
-    Registered(Buffer<T>),
-}
-
-const PAGE: usize = 4096;
-
-impl<T: Value> Memory<T> {
-    fn new(comm: &Communicator, len: usize, registered: bool) -> Result<Memory<T>> {
-        if registered {
-            return comm.alloc(len).map(Memory::Registered);
-        }
-        let mut elements = Vec::new();
-        let room = len.saturating_add(PAGE / size_of::<T>());
-        elements.try_reserve_exact(room).map_err(|_| {
-            Error::InvalidArgument(format!("no memory for a buffer of {len} {} elements", T::DTYPE))
-        })?;
-        elements.resize(room, T::default());
-        let skipped = elements.as_ptr().align_offset(PAGE);
-        Ok(Memory::Plain { elements, skipped })
-    }
-
-    fn get(&self, len: usize) -> &[T] {
-        match self {
-            Memory::Plain { elements, skipped } => &elements[*skipped..][..len],
-            Memory::Registered(buffer) => &buffer[..len],
-        }
-    }
-
-    fn get_mut(&mut self, len: usize) -> &mut [T] {
-        match self {
-            Memory::Plain { elements, skipped } => &mut elements[*skipped..][..len],
-            Memory::Registered(buffer) => &mut buffer[..len],
-        }
-    }
-}
-
-impl<T: Value> Buffers<T> {
-    /// For inputs and outputs of up to so many elements.
-    pub(super) fn new(
-        comm: &Communicator,
-        input: usize,
-        output: usize,
-        registered: bool,
-    ) -> Result<Buffers<T>> {
-        Ok(Buffers {
-            input: Memory::new(comm, input, registered)?,
-            output: Memory::new(comm, output, registered)?,
-        })
     }
 }
 
@@ -277,7 +217,7 @@ mod tests {
     #[test]
     fn in_place_the_input_is_where_the_output_will_be() {
         let comm = communicator();
-        let mut wrong = |collective, root| {
+        let wrong = |collective, root| {
             let case = case(Operation::Collective(collective), Form::InPlace);
             let (_, output) = case.lengths();
             let mut buffers = Buffers::<u64>::new(&comm, 0, output, false).expect("memory");
@@ -290,15 +230,5 @@ mod tests {
         assert_eq!(wrong(Collective::Broadcast, 1), 0);
         assert!(wrong(Collective::AllReduce, 0) > 50);
         assert!(wrong(Collective::ReduceScatter, 0) > 50);
-    }
-
-    #[test]
-    fn buffers_begin_on_a_page() {
-        let comm = communicator();
-        for registered in [false, true] {
-            let buffers = Buffers::<u16>::new(&comm, 10, 5000, registered).expect("memory");
-            assert!(buffers.input.get(10).as_ptr().addr().is_multiple_of(PAGE));
-            assert!(buffers.output.get(5000).as_ptr().addr().is_multiple_of(PAGE));
-        }
     }
 }

@@ -2,13 +2,14 @@
 
 use super::{
     super::Failed,
-    job::Job,
+    buffers::Buffers,
+    job::{Elements, Job},
     measure::{self, Method, Root, Times, all_sum, tell},
     operation::Form,
     pattern::Value,
     report::{Line, Reporter, Stop},
     stats,
-    work::{Buffers, Case, Task, Work},
+    work::{Case, Task, Work},
 };
 use collectives::{DType, Rank, ReduceOp};
 use half::{bf16, f16};
@@ -66,7 +67,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn go(&mut self) -> Result<()> {
         self.say(Reporter::begin)?;
-        for (dtype, redops) in &self.job.types {
+        for Elements { dtype, redops } in &self.job.types {
             match dtype {
                 DType::F32 => self.sweep::<f32>(redops)?,
                 DType::F64 => self.sweep::<f64>(redops)?,

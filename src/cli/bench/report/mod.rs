@@ -54,7 +54,7 @@ pub(super) struct Reporter {
 
 impl Reporter {
     pub(super) fn new(comm: &Communicator, job: &Job) -> Reporter {
-        let lines = job.types.iter().map(|(dtype, redops)| job.counts(*dtype).len() * redops.len()).sum();
+        let lines = job.types.iter().map(|e| job.counts(e.dtype).len() * e.redops.len()).sum();
         let json = match &job.output {
             Output::Table => None,
             Output::Json => Some(Sink::Stdout),
