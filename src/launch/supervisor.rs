@@ -1,7 +1,7 @@
 //! The life of a job: running, draining, terminating, killed.
 
 use super::{
-    Ended, Failure, LaunchError, LaunchSpec, Outcome, Output, Rendezvous, environment,
+    Failure, LaunchError, LaunchSpec, Outcome, Output, Rendezvous, environment,
     output::Tagger,
     ranks::{RankProcess, Ranks},
     signals::Signals,
@@ -149,8 +149,7 @@ impl Supervisor<'_> {
                 1 => "; ending the other rank".to_owned(),
                 n => format!("; ending the other {n} ranks"),
             };
-            let was = if matches!(how, Ended::Signaled(_)) { "was " } else { "" };
-            self.say(&format!("rank {rank} (pid {pid}) {was}{how}{others}"));
+            self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
             self.outcome = Outcome::Failed(failure);
         }
     }
