@@ -49,6 +49,8 @@ pub struct LaunchSpec {
     pub grace: Duration,
     /// Who speaks in messages on stderr, e.g. `tbccl run`.
     pub name: &'static str,
+    /// Statuses with which a rank exits only when it has said why, so that nothing needs to be added.
+    pub explained: &'static [u8],
 }
 
 /// What becomes of the ranks' stdout and stderr.
@@ -74,6 +76,7 @@ impl LaunchSpec {
             drain: Duration::from_secs(1),
             grace: Duration::from_secs(3),
             name: "tbccl run",
+            explained: &[],
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The life of a job: running, draining, terminating, killed.
 
 use super::{
-    Failure, LaunchError, LaunchSpec, Outcome, Output, Rendezvous, environment,
+    Ended, Failure, LaunchError, LaunchSpec, Outcome, Output, Rendezvous, environment,
     output::Tagger,
     ranks::{RankProcess, Ranks},
     signals::Signals,
@@ -143,15 +143,21 @@ impl Supervisor<'_> {
             first.get_or_insert(Failure { rank: process.rank, pid: process.pid(), how });
         }
         if let (Some(failure), Outcome::Succeeded) = (first, &self.outcome) {
-            let Failure { rank, pid, how } = &failure;
-            let others = match self.ranks.running().count() {
-                0 => String::new(),
-                1 => "; ending the other rank".to_owned(),
-                n => format!("; ending the other {n} ranks"),
-            };
-            self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
+            if !matches!(failure.how, Ended::Exited(status) if self.spec.explained.contains(&status)) {
+                self.say_failed(&failure);
+            }
             self.outcome = Outcome::Failed(failure);
         }
+    }
+
+    fn say_failed(&self, failure: &Failure) {
+        let Failure { rank, pid, how } = failure;
+        let others = match self.ranks.running().count() {
+            0 => String::new(),
+            1 => "; ending the other rank".to_owned(),
+            n => format!("; ending the other {n} ranks"),
+        };
+        self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
     }
 
     /// Enters the next phase when it is due.

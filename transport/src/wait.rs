@@ -49,6 +49,8 @@ pub struct Waiter {
 impl Waiter {
     /// How often a long wait asks for a look around.
     const LOOK_EVERY: Duration = Duration::from_millis(5);
+    /// Polls before the processor is told that this is a spin.
+    const EAGER_POLLS: u32 = 100;
     const FIRST_SLEEP: Duration = Duration::from_micros(20);
 
     /// A waiter that has not waited yet.
@@ -72,7 +74,10 @@ impl Waiter {
     pub fn idle(&mut self) -> bool {
         self.polls = self.polls.saturating_add(1);
         if self.polls <= self.policy.spin_polls {
-            hint::spin_loop();
+            // The hint costs from 25 to 140 ns where it has been measured, more than a line takes to arrive.
+            if self.polls > Self::EAGER_POLLS {
+                hint::spin_loop();
+            }
             return false;
         }
         self.idle_long()

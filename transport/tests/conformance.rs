@@ -1,4 +1,8 @@
 //! What every link must do, whatever moves its bytes: one suite, run on each driver.
+//!
+//! # Safety
+//! The vandal writes single words inside of an arena that it keeps mapped, as a peer gone mad could; the span of
+//! nowhere is only ever read by the kernel, which refuses.
 
 use rustix::fd::{AsFd, OwnedFd};
 use std::{
