@@ -190,8 +190,13 @@ impl Communicator {
         if ran.is_ok() && !program.unheard.is_empty() {
             ran = confirm(&self.executor, program, &record, &mut watch);
         }
-        let Err(stop) = ran else { return Ok(()) };
-        let error = explain(stop, &mut watch);
+        let error = match ran {
+            Ok(()) => match watch.failure_meanwhile(|| "after its last step".into()) {
+                None => return Ok(()),
+                Some(error) => error,
+            },
+            Err(stop) => explain(stop, &mut watch),
+        };
         self.fail(error)
     }
 
@@ -247,9 +252,12 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
     }
 }
 
-/// Waits a moment for news of the peer's death, which explains the error.
+/// Waits a moment for news of the peer's death, or of its failure, which explains the error.
 fn death_or(watch: &mut CallWatch<'_>, peer: Rank, step: String, error: TransportError) -> Error {
     for _ in 0..100 {
+        if let Some(error) = watch.failure_meanwhile(|| step.clone()) {
+            return error;
+        }
         if let Some(how) = watch.peers.death_of(peer) {
             let failure = watch.peers.agreement.raise(Failure::Died { rank: peer, how });
             let waited = watch.since.map_or(Duration::ZERO, |(since, _)| since.elapsed());

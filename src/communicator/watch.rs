@@ -7,7 +7,10 @@ use crate::{
     error::{Error, PeerName, Place, Result},
     executor::{Waiting, Watch},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{Ordering::Acquire, fence},
+    time::{Duration, Instant},
+};
 use topology::Rank;
 
 /// What a rank knows of the others' lives.
@@ -98,6 +101,19 @@ impl CallWatch<'_> {
         }
     }
 
+    /// The failure of the job while this call was carried out. A rank that has failed gives its memory back to its
+    /// user, so what was read in place from then on may be anything: a call is good only if none has.
+    #[inline]
+    pub(super) fn failure_meanwhile(&self, step: impl FnOnce() -> String) -> Option<Error> {
+        fence(Acquire);
+        if !self.peers.agreement.has_failure() {
+            return None;
+        }
+        let waited = self.since.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+        let place = Place { rank: self.peers.rank, call: self.call, step: Some(step()), waited };
+        self.peers.agreement.failure().map(|failure| self.peers.error_of(failure, place))
+    }
+
     fn look_for_deaths(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         self.peers.read_notices();
         let dead = self.peers.others().find(|r| self.peers.died[r.index()].is_some() && self.is_needed(*r));
@@ -137,10 +153,27 @@ impl CallWatch<'_> {
 
     /// The error for a peer that is in another call.
     pub(super) fn mismatch(&mut self, peer: Rank, theirs: CallRecord) -> Error {
-        let calls = [(self.peers.rank, self.call), (peer, theirs)];
+        let (ours, theirs) = self.first_difference(peer, theirs);
+        let calls = [(self.peers.rank, ours), (peer, theirs)];
         let failure = self.peers.agreement.raise(Failure::Mismatch { calls });
         let place = Place { rank: self.peers.rank, call: self.call, step: None, waited: Duration::ZERO };
         self.peers.error_of(failure, place)
+    }
+
+    /// Where we and a peer that is in another collective went apart: the earlier of the two numbers, unless we agree
+    /// on that one.
+    fn first_difference(&self, peer: Rank, theirs: CallRecord) -> (CallRecord, CallRecord) {
+        let agreement = &self.peers.agreement;
+        let numbered = |call: &CallRecord| matches!(call.kind, CallKind::Collective(_));
+        if numbered(&self.call) && numbered(&theirs) {
+            let seq = self.call.seq.min(theirs.seq);
+            if let (Some(a), Some(b)) = (agreement.call(self.peers.rank, seq), agreement.call(peer, seq))
+                && a.digest() != b.digest()
+            {
+                return (a, b);
+            }
+        }
+        (self.call, theirs)
     }
 
     fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {

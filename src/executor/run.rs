@@ -154,8 +154,16 @@ impl Executor {
             }
             if advanced {
                 waiter.reset();
-            } else if waiter.idle() {
-                watch.look(&run.waiting()).map_err(Stop::Watch)?;
+            } else if waiter.idle()
+                && let Err(error) = watch.look(&run.waiting())
+            {
+                // What a peer sent before it left may have come since we last looked.
+                if !run.poll()? {
+                    return Err(Stop::Watch(error));
+                }
+                if run.workspace.remaining == 0 {
+                    return Ok(());
+                }
             }
         }
     }

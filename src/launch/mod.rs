@@ -86,7 +86,7 @@ pub trait Rendezvous {
     /// The value of `TBCCL_BOOTSTRAP`.
     fn address(&self) -> String;
 
-    /// Tells all other ranks that this one is dead. `how` is as in `killed by SIGKILL`.
+    /// Tells all other ranks that this one is dead. `how` is the rest of a sentence: `was killed by SIGKILL`.
     fn report_exit(&self, rank: u32, pid: u32, how: &str);
 }
 

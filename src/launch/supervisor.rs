@@ -157,8 +157,7 @@ impl Supervisor<'_> {
             1 => "; ending the other rank".to_owned(),
             n => format!("; ending the other {n} ranks"),
         };
-        let was = if matches!(how, Ended::Signaled(_)) { "was " } else { "" };
-        self.say(&format!("rank {rank} (pid {pid}) {was}{how}{others}"));
+        self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
     }
 
     /// Enters the next phase when it is due.
