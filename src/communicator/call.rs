@@ -184,8 +184,13 @@ impl Communicator {
         let digest = record.digest();
         let scratch = self.scratch.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
         let binding = Binding { scratch, ..binding };
-        let mut watch =
-            CallWatch { peers: &mut self.peers, call: record, digest, timeout: self.timeout, since: None };
+        let mut watch = CallWatch {
+            peers: &mut self.peers,
+            call: record,
+            digest,
+            timeout: self.timeout,
+            waited: Duration::ZERO,
+        };
         let mut ran = self.executor.run(program, &binding, digest, &mut watch);
         if ran.is_ok() && !program.unheard.is_empty() {
             ran = confirm(&self.executor, program, &record, &mut watch);
@@ -260,7 +265,7 @@ fn death_or(watch: &mut CallWatch<'_>, peer: Rank, step: String, error: Transpor
         }
         if let Some(how) = watch.peers.death_of(peer) {
             let failure = watch.peers.agreement.raise(Failure::Died { rank: peer, how });
-            let waited = watch.since.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+            let waited = watch.waited;
             let place = Place { rank: watch.peers.rank, call: watch.call, step: Some(step), waited };
             return watch.peers.error_of(failure, place);
         }

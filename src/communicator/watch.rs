@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{
     sync::atomic::{Ordering::Acquire, fence},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use topology::Rank;
 
@@ -78,18 +78,13 @@ pub(super) struct CallWatch<'a> {
     pub(super) call: CallRecord,
     pub(super) digest: u64,
     pub(super) timeout: Duration,
-    /// When the wait was first seen to be long, and how far the run was then.
-    pub(super) since: Option<(Instant, u64)>,
+    /// How long nothing had moved when it was last looked at.
+    pub(super) waited: Duration,
 }
 
 impl CallWatch<'_> {
     fn place(&self, waiting: &Waiting<'_>) -> Place {
-        Place {
-            rank: self.peers.rank,
-            call: self.call,
-            step: waiting.step(),
-            waited: self.since.map_or(Duration::ZERO, |(since, _)| since.elapsed()),
-        }
+        Place { rank: self.peers.rank, call: self.call, step: waiting.step(), waited: waiting.waited }
     }
 
     /// Can this rank still take part in the call by what it has sent already? A rank that was through with it has
@@ -109,8 +104,7 @@ impl CallWatch<'_> {
         if !self.peers.agreement.has_failure() {
             return None;
         }
-        let waited = self.since.map_or(Duration::ZERO, |(since, _)| since.elapsed());
-        let place = Place { rank: self.peers.rank, call: self.call, step: Some(step()), waited };
+        let place = Place { rank: self.peers.rank, call: self.call, step: Some(step()), waited: self.waited };
         self.peers.agreement.failure().map(|failure| self.peers.error_of(failure, place))
     }
 
@@ -177,26 +171,17 @@ impl CallWatch<'_> {
     }
 
     fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
-        let now = Instant::now();
-        match self.since {
-            Some((since, advances)) if advances == waiting.advances => {
-                if now - since < self.timeout {
-                    return Ok(());
-                }
-                let others: Vec<String> =
-                    self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
-                Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: others.join(", ") })
-            }
-            _ => {
-                self.since = Some((now, waiting.advances));
-                Ok(())
-            }
+        if waiting.waited < self.timeout {
+            return Ok(());
         }
+        let others: Vec<String> = self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
+        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: others.join(", ") })
     }
 }
 
 impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        self.waited = waiting.waited;
         if let Some(failure) = self.peers.agreement.failure() {
             return Err(self.peers.error_of(failure, self.place(waiting)));
         }

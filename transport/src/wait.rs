@@ -59,6 +59,12 @@ impl Waiter {
         Waiter { policy, polls: 0, yielding_since: None, looked: None, sleep: Self::FIRST_SLEEP }
     }
 
+    /// How long this wait has lasted, spinning apart.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.yielding_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     /// After a fruitful poll.
     #[inline]
     pub fn reset(&mut self) {
@@ -121,7 +127,9 @@ mod tests {
             assert!(polls < 100_000_000, "never asked");
         }
         assert!(polls >= 2000);
+        assert!(waiter.waited() >= Duration::from_millis(5));
         waiter.reset();
+        assert_eq!(waiter.waited(), Duration::ZERO);
         assert!((0..2000).all(|_| !waiter.idle()));
     }
 }
