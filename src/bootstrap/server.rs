@@ -111,6 +111,19 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Tells ranks that wait for this one to join that it has ended without, with status 0. Once it has joined, its own
+    /// goodbye counts.
+    pub fn report_success(&self, rank: u32, pid: u32) {
+        let mut state = self.shared.lock();
+        if state.seats.get(rank as usize).is_some_and(|seat| seat.member.is_none()) {
+            let why = format!("rank {rank} (process {pid}) ended with status 0 without joining the job");
+            state.refused.get_or_insert(why);
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.lock().closed = true;

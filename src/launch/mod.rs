@@ -88,6 +88,9 @@ pub trait Rendezvous {
 
     /// Tells all other ranks that this one is dead. `how` is the rest of a sentence: `was killed by SIGKILL`.
     fn report_exit(&self, rank: u32, pid: u32, how: &str);
+
+    /// Says that a rank has ended with status 0. Nobody need wait for it if it has not joined.
+    fn report_success(&self, _rank: u32, _pid: u32) {}
 }
 
 impl Rendezvous for Server {
@@ -97,6 +100,10 @@ impl Rendezvous for Server {
 
     fn report_exit(&self, rank: u32, pid: u32, how: &str) {
         Server::report_exit(self, rank, pid, how);
+    }
+
+    fn report_success(&self, rank: u32, pid: u32) {
+        Server::report_success(self, rank, pid);
     }
 }
 

@@ -136,6 +136,9 @@ impl Supervisor<'_> {
         let ours = matches!(self.phase, Phase::Terminating(_) | Phase::Killed(_));
         let mut first = None;
         for (process, how) in self.ranks.newly_ended() {
+            if how.is_success() {
+                self.rendezvous.report_success(process.rank, process.pid());
+            }
             if ours || how.is_success() {
                 continue;
             }

@@ -154,3 +154,14 @@ fn ranks_are_told_when_one_ends_before_all_have_joined() {
     assert_eq!(done.all("refused").len(), 2, "{:?}", done.said);
     assert!(started.elapsed() < Duration::from_secs(8));
 }
+
+#[test]
+fn a_rank_that_quits_without_joining_is_not_waited_for() {
+    let server = server(2);
+    let waiting = rank(&server, 0, 2, &[]);
+    std::thread::sleep(Duration::from_millis(200));
+    let start = Instant::now();
+    server.report_success(1, 4711);
+    refused(&waiting.finish(), "rank 1 (process 4711) ended with status 0 without joining the job");
+    assert!(start.elapsed() < Duration::from_secs(5), "it waited for {:?}", start.elapsed());
+}
