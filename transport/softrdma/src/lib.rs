@@ -1,0 +1,5 @@
+//! A software RDMA device: the ABI of libibverbs, entirely in user space, between processes of one host.
+//!
+//! Programs that know nothing of it run on it unmodified, by `LD_PRELOAD`. There is no daemon and no thread: the
+//! process that posts work is the NIC. It maps its peers' queues, moves the bytes and writes the completions of
+//! both ends itself.
