@@ -3,3 +3,6 @@
 //! Programs that know nothing of it run on it unmodified, by `LD_PRELOAD`. There is no daemon and no thread: the
 //! process that posts work is the NIC. It maps its peers' queues, moves the bytes and writes the completions of
 //! both ends itself.
+
+pub mod names;
+pub mod profile;
