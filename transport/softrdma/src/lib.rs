@@ -4,5 +4,6 @@
 //! process that posts work is the NIC. It maps its peers' queues, moves the bytes and writes the completions of
 //! both ends itself.
 
+pub mod link_model;
 pub mod names;
 pub mod profile;
