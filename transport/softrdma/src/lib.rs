@@ -4,6 +4,8 @@
 //! process that posts work is the NIC. It maps its peers' queues, moves the bytes and writes the completions of
 //! both ends itself.
 
+pub mod control;
+pub mod fabric;
 pub mod link_model;
 pub mod names;
 pub mod profile;
