@@ -9,3 +9,15 @@ pub mod fabric;
 pub mod link_model;
 pub mod names;
 pub mod profile;
+
+#[allow(dead_code, unused_imports)]
+mod nic;
+#[allow(dead_code, unused_imports)]
+mod qp_state;
+#[allow(dead_code, unused_imports)]
+mod setup;
+#[allow(dead_code, unused_imports)]
+mod shm;
+mod world;
+
+pub use setup::Setup;
