@@ -8,6 +8,7 @@ pub mod control;
 pub mod fabric;
 pub mod link_model;
 pub mod names;
+mod observer;
 pub mod profile;
 
 #[allow(dead_code, unused_imports)]
@@ -20,4 +21,5 @@ mod setup;
 mod shm;
 mod world;
 
-pub use setup::Setup;
+pub use observer::Observer;
+pub use setup::{Setup, default_folder};

@@ -55,8 +55,10 @@ impl Setup {
     }
 }
 
-/// In memory where there is such a place, because every message goes through it.
-fn default_folder(digest: u64) -> PathBuf {
+/// The folder of a fabric with that digest when none is named: in memory where there is such a place, because every
+/// message goes through it.
+#[must_use]
+pub fn default_folder(digest: u64) -> PathBuf {
     let user = rustix::process::getuid().as_raw();
     let memory = Path::new("/dev/shm");
     let base = if fs::metadata(memory).is_ok_and(|about| about.is_dir()) { memory.into() } else { env::temp_dir() };
