@@ -17,7 +17,7 @@ pub(crate) struct Failed {
 
 impl Failed {
     /// Exit status for bad usage and unsuitable environments.
-    const STATUS: u8 = 2;
+    pub(crate) const STATUS: u8 = 2;
 
     /// With this message.
     pub(crate) fn new(message: impl Display) -> Failed {

@@ -63,8 +63,10 @@ impl Plans {
     /// The program for a call.
     #[inline]
     pub(super) fn get(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
-        let kind = (shape.collective as u64) << 8 | (shape.in_place as u64) << 4 | u64::from(shape.elem_bytes);
-        let mixed = (shape.count ^ kind << 40 ^ u64::from(shape.root.0) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let kind =
+            (shape.collective as u64) << 8 | (shape.in_place as u64) << 4 | u64::from(shape.elem_bytes);
+        let mixed =
+            (shape.count ^ kind << 40 ^ u64::from(shape.root.0) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let slot = (mixed >> 58) as usize % RECENT;
         if let Some((known, program)) = &self.recent[slot]
             && known == shape
