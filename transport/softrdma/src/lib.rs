@@ -10,13 +10,12 @@ pub mod link_model;
 pub mod names;
 pub mod profile;
 
-#[allow(dead_code, unused_imports)]
+#[allow(unreachable_pub, reason = "the C functions are exported by name, not by path")]
+mod abi;
 mod nic;
-#[allow(dead_code, unused_imports)]
 mod qp_state;
-#[allow(dead_code, unused_imports)]
+mod remap;
 mod setup;
-#[allow(dead_code, unused_imports)]
 mod shm;
 mod world;
 
