@@ -11,13 +11,12 @@ pub mod names;
 mod observer;
 pub mod profile;
 
-#[allow(dead_code, unused_imports)]
+#[allow(unreachable_pub, reason = "the C functions are exported by name, not by path")]
+mod abi;
 mod nic;
-#[allow(dead_code, unused_imports)]
 mod qp_state;
-#[allow(dead_code, unused_imports)]
+mod remap;
 mod setup;
-#[allow(dead_code, unused_imports)]
 mod shm;
 mod world;
 

@@ -20,7 +20,7 @@ impl Nic {
             && let Some(view) = self.process.view(owner.slot, owner.incarnation)
             && let Some(qp) = view.qp(index)
         {
-            self.fail(At { view, qp }, Some(event));
+            self.fail(At::new(view, qp), Some(event));
         }
         if let Some(event) = aftermath.own {
             self.fail(at, event);
@@ -45,6 +45,18 @@ impl Nic {
         self.work(at);
         self.flush_receives(at);
         at.qp.signals.flush.store(0, SeqCst);
+    }
+
+    /// Looks after what others left to us, and what has changed in the fabric. Cheap when there is nothing.
+    #[inline]
+    pub(crate) fn tend(&self) {
+        let header = self.process.own().header();
+        if header.attention.load(Relaxed) != 0 {
+            self.attend();
+        }
+        if header.waiting.load(Relaxed) != 0 {
+            self.retry();
+        }
     }
 
     /// Finishes what others began on this process's queue pairs and did not live to end.

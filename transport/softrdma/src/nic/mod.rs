@@ -15,8 +15,6 @@ mod peer;
 mod receive;
 mod region;
 
-pub(crate) use region::Need;
-
 use crate::{
     control::Control,
     shm::{
@@ -58,11 +56,21 @@ pub(crate) struct Nic {
 pub(crate) struct At<'a> {
     pub(crate) view: &'a View,
     pub(crate) qp: &'a QpRecord,
+    qpn: u32,
 }
 
-impl At<'_> {
+impl<'a> At<'a> {
+    pub(crate) fn new(view: &'a View, qp: &'a QpRecord) -> At<'a> {
+        At { view, qp, qpn: qp.fixed.qpn.load(Relaxed) }
+    }
+
     pub(crate) fn qpn(&self) -> u32 {
-        self.qp.fixed.qpn.load(Relaxed)
+        self.qpn
+    }
+
+    /// Is the record still that of this queue pair? Asked under a lock that its owner takes before it ends.
+    fn is_current(&self) -> bool {
+        self.qpn != 0 && self.qp.fixed.qpn.load(Relaxed) == self.qpn
     }
 
     pub(crate) fn state(&self) -> QpState {
@@ -135,7 +143,7 @@ impl Nic {
     /// A queue pair of this process.
     pub(crate) fn own_qp(&self, index: u32) -> Option<At<'_>> {
         let view = self.process.own();
-        Some(At { view, qp: view.qp(index)? })
+        Some(At::new(view, view.qp(index)?))
     }
 
     /// Writes a completion, and wakes whoever waits for it. False when the queue has overflowed.
@@ -172,7 +180,9 @@ impl Nic {
         if held.came == Came::Stolen {
             self.mend_send(at);
         }
-        self.drain(at, &mut aftermath);
+        if at.is_current() {
+            self.drain(at, &mut aftermath);
+        }
         drop(held);
         self.settle(at, &aftermath);
     }
@@ -245,5 +255,25 @@ impl Nic {
             send.head.store(head + 1, Release);
         }
         send.intent.store(0, Relaxed);
+    }
+
+    /// Empties both queues of a queue pair of this process, completing nothing. `end` runs while nobody else can look at it.
+    pub(crate) fn discard(&self, at: At<'_>, end: impl FnOnce()) {
+        let Some(rq) = at.view.rq(at.qp.fixed.rq.load(Relaxed)) else { return };
+        let send = &at.qp.send;
+        let _sends = self.hold(&send.lock);
+        let _receives = self.hold(&rq.taker.lock);
+        let posted = at.qp.producer.tail.load(Acquire);
+        send.head.store(posted, Release);
+        send.intent.store(0, Relaxed);
+        send.waits_since.store(0, Relaxed);
+        self.sent[at.index() as usize].store(posted, Relaxed);
+        if rq.kind() == Kind::Receive {
+            let posted = rq.poster.tail.load(Acquire);
+            rq.taker.head.store(posted, Release);
+            rq.taker.intent.store(0, Relaxed);
+            self.received[at.qp.fixed.rq.load(Relaxed) as usize].store(posted, Relaxed);
+        }
+        end();
     }
 }

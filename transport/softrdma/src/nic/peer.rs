@@ -38,7 +38,7 @@ impl Nic {
         let Some(qp) = view.qp(number::index(qpn)).filter(|qp| qp.fixed.qpn.load(Relaxed) == qpn) else {
             return Peer::Silent;
         };
-        let peer = At { view, qp };
+        let peer = At::new(view, qp);
         let is_mutual = qp.fixed.dest_qpn.load(Relaxed) == at.qpn()
             && qp.fixed.kind.load(Relaxed) == fixed.kind.load(Relaxed)
             && qp.fixed.port.load(Relaxed) == fixed.dest_port.load(Relaxed);
@@ -66,7 +66,7 @@ impl Nic {
                 && fixed.kind.load(Relaxed) == QpType::UD.0
                 && fixed.port.load(Relaxed) == slot.dest_port
                 && fixed.qkey.load(Relaxed) == slot.dest_qkey;
-            let peer = At { view, qp };
+            let peer = At::new(view, qp);
             let is_ready = matches!(peer.state(), QpState::RTR | QpState::RTS | QpState::SQD | QpState::SQE);
             (is_it && is_ready).then_some(Peer::Ready(peer, wire))
         };

@@ -67,6 +67,9 @@ impl Nic {
         if held.came == Came::Stolen {
             self.mend_receive(peer, rq);
         }
+        if !peer.is_current() {
+            return None;
+        }
         let head = rq.taker.head.load(Relaxed);
         if head == rq.taker.seen_tail.load(Relaxed) {
             let tail = rq.poster.tail.load(SeqCst);
@@ -184,7 +187,17 @@ impl Nic {
             && let Some(qp) = view.qp(super::number::index(qpn))
             && qp.fixed.qpn.load(Relaxed) == qpn
         {
-            self.work(At { view, qp });
+            self.work(At::new(view, qp));
+        }
+    }
+
+    /// After receives were posted to a shared queue: serves all queue pairs that use it.
+    #[cold]
+    pub(crate) fn serve_all(&self, rq: u32) {
+        for at in (0..crate::shm::QPS).filter_map(|index| self.own_qp(index)) {
+            if at.qpn() != 0 && at.qp.fixed.rq.load(Relaxed) == rq {
+                self.serve(at);
+            }
         }
     }
 }

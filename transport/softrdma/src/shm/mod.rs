@@ -16,13 +16,12 @@ mod records;
 mod wake;
 
 pub(crate) use complete::{Completion, Intent, Kind, Pushed};
-pub(crate) use directory::{Directory, FabricHeader};
+pub(crate) use directory::Directory;
 pub(crate) use layout::{CQS, MRS, QPS, RQS};
 pub(crate) use life::epoch;
 pub(crate) use lock::{Came, Held, Owner, RobustLock};
-pub(crate) use map::Area;
 pub(crate) use process::{Process, View};
 pub(crate) use records::{
     CqRecord, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SendSlot, Sge, INLINE_BYTES, SEND_SGES,
 };
-pub(crate) use wake::{Waker, take_one};
+pub(crate) use wake::take_one;

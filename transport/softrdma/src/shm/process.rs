@@ -311,6 +311,11 @@ impl Process {
         }
     }
 
+    /// The file through which memory is shared.
+    pub(crate) fn pages_fd(&self) -> &OwnedFd {
+        &self.pages_fd
+    }
+
     /// All processes of the fabric that live, our own first.
     pub(crate) fn everyone(&self) -> impl Iterator<Item = &View> {
         let others = (0..SLOTS).filter(|&slot| slot != self.me.slot).filter_map(|slot| self.view(slot, 0));
