@@ -147,6 +147,8 @@ impl Agreement {
         }
         write_failure(words, &failure);
         words[FAILURE + 1].store(1, Release);
+        // Whoever reads what our user writes from now on also sees that the job has failed.
+        fence(Release);
         failure
     }
 

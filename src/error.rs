@@ -109,9 +109,19 @@ pub enum Error {
         /// Its error.
         message: String,
     },
-    /// A link or its memory failed.
+    /// The library's memory is not to be had.
     #[error("{0}")]
     Transport(Arc<transport::TransportError>),
+    /// A link failed.
+    #[error("the link to {peer} failed: {error} [{place}]")]
+    Link {
+        /// Who is at the other end.
+        peer: PeerName,
+        /// What failed.
+        error: Arc<transport::TransportError>,
+        /// Where we were.
+        place: Box<Place>,
+    },
     /// The ranks could not be brought together.
     #[error("{0}")]
     Bootstrap(String),

@@ -36,6 +36,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/driver/",
     "transport/src/memory/",
     "transport/src/ring/",
+    "transport/tests/conformance/corruption.rs",
     "transport/verbs-sys/src/structures/",
 ];
 

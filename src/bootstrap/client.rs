@@ -77,6 +77,10 @@ impl Connection {
         match read_frame(&mut self.stream).map_err(failed)? {
             FromServer::Go { obstacle } => Ok(obstacle),
             FromServer::Refused { why } => Err(Error::Bootstrap(why)),
+            // All had probed, and so the job had begun, before we were told to go.
+            FromServer::Died { rank, how } => {
+                Err(Error::Bootstrap(format!("rank {rank} {how} while the job was starting")))
+            }
             other => Err(Error::Bootstrap(format!("unexpected answer of the launcher: {other:?}"))),
         }
     }

@@ -111,6 +111,19 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Tells ranks that wait for this one to join that it has ended without, with status 0. Once it has joined, its own
+    /// goodbye counts.
+    pub fn report_success(&self, rank: u32, pid: u32) {
+        let mut state = self.shared.lock();
+        if state.seats.get(rank as usize).is_some_and(|seat| seat.member.is_none()) {
+            let why = format!("rank {rank} (process {pid}) ended with status 0 without joining the job");
+            state.refused.get_or_insert(why);
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
@@ -123,6 +136,16 @@ impl Drop for Server {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Turns a rank of ours away, and with it the job if it has not begun.
+    fn refuse_unless_started(&self, why: String) -> Refusal {
+        let mut state = self.lock();
+        if !state.complete() {
+            state.refused.get_or_insert_with(|| why.clone());
+        }
+        self.changed.notify_all();
+        Refusal::Say(why)
     }
 
     /// Waits until `ready` says so, the job is refused, or the deadline has passed.
@@ -144,11 +167,11 @@ impl Shared {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let missing: Vec<String> = state.missing().map(|r| r.to_string()).collect();
-                return Err(format!(
-                    "these ranks have not joined in time: {}; start them, or allow more time with TBCCL_TIMEOUT",
-                    missing.join(", ")
-                ));
+                // It is over for all: a rank that joins later would wait for this one in vain.
+                let why = state.overdue();
+                state.refused = Some(why.clone());
+                self.changed.notify_all();
+                return Err(why);
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -158,6 +181,18 @@ impl Shared {
 impl State {
     fn missing(&self) -> impl Iterator<Item = usize> + '_ {
         self.seats.iter().enumerate().filter(|(_, seat)| seat.member.is_none()).map(|(r, _)| r)
+    }
+
+    /// Whom everyone waited for in vain, as a sentence.
+    fn overdue(&self) -> String {
+        let name = |ranks: Vec<usize>| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let (who, what) = if self.complete() {
+            let silent = self.seats.iter().enumerate().filter(|(_, seat)| seat.probed.is_none());
+            (name(silent.map(|(r, _)| r).collect()), "joined, but have not started")
+        } else {
+            (name(self.missing().collect()), "not joined")
+        };
+        format!("these ranks have {what} in time: {who}; start them, or allow more time with TBCCL_TIMEOUT")
     }
 
     fn complete(&self) -> bool {
@@ -173,15 +208,13 @@ impl State {
         if hello.magic != MAGIC {
             return Err("this is not a tbccl rank".into());
         }
-        if hello.protocol != PROTOCOL {
-            return Err(format!(
-                "protocol {} here, {PROTOCOL} in the launcher: use the same version of tbccl everywhere",
-                hello.protocol
-            ));
-        }
         let rank = hello.member.rank;
         if hello.size != ranks || rank >= ranks {
-            return Err(format!("rank {rank} of {} cannot join a job of {ranks} ranks", hello.size));
+            let why = format!("rank {rank} of {} cannot join a job of {ranks} ranks", hello.size);
+            if !self.complete() {
+                self.refused.get_or_insert(why.clone());
+            }
+            return Err(why);
         }
         if let Some((first, options)) = &self.options
             && let Some(why) = difference(*first, options, rank, &hello.options)
@@ -295,7 +328,17 @@ enum Refusal {
 fn greet(stream: &mut UnixStream, shared: &Shared) -> Result<u32, Refusal> {
     let broken = |_: io::Error| Refusal::Broken(None);
     stream.set_read_timeout(Some(GREETING_TIMEOUT)).map_err(broken)?;
-    let hello: Hello = read_frame(stream).map_err(broken)?;
+    let text: serde_json::Value = read_frame(stream).map_err(broken)?;
+    // Another version may greet with other words.
+    let theirs = text.get("protocol").and_then(serde_json::Value::as_u64);
+    if text.get("magic").is_some_and(|magic| magic == MAGIC) && theirs != Some(PROTOCOL.into()) {
+        let theirs = theirs.map_or_else(|| "unknown".to_owned(), |p| p.to_string());
+        let why = format!(
+            "a rank speaks protocol {theirs}, the launcher {PROTOCOL}: use the same version of tbccl everywhere"
+        );
+        return Err(shared.refuse_unless_started(why));
+    }
+    let hello: Hello = serde_json::from_value(text).map_err(|e| broken(e.into()))?;
     let arena = transport::driver::shm::receive_descriptor(stream.as_fd()).map_err(|e| broken(e.into()))?;
     let rank = hello.member.rank;
     let lost = move |_: io::Error| Refusal::Broken(Some(rank));

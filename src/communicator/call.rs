@@ -47,7 +47,10 @@ impl Communicator {
             in_place: call.in_place,
         };
         let program = self.plans.get(&shape)?;
-        self.grow_scratch(&program, call.count, elem_bytes)?;
+        // The others are about to enter, so that this failure is theirs too.
+        if let Err(error) = self.grow_scratch(&program, call.count, elem_bytes) {
+            return self.fail(error);
+        }
         let blocks =
             call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));
         let layout =
@@ -184,14 +187,24 @@ impl Communicator {
         let digest = record.digest();
         let scratch = self.scratch.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
         let binding = Binding { scratch, ..binding };
-        let mut watch =
-            CallWatch { peers: &mut self.peers, call: record, digest, timeout: self.timeout, since: None };
+        let mut watch = CallWatch {
+            peers: &mut self.peers,
+            call: record,
+            digest,
+            timeout: self.timeout,
+            waited: Duration::ZERO,
+        };
         let mut ran = self.executor.run(program, &binding, digest, &mut watch);
         if ran.is_ok() && !program.unheard.is_empty() {
             ran = confirm(&self.executor, program, &record, &mut watch);
         }
-        let Err(stop) = ran else { return Ok(()) };
-        let error = explain(stop, &mut watch);
+        let error = match ran {
+            Ok(()) => match watch.failure_meanwhile(|| "after its last step".into()) {
+                None => return Ok(()),
+                Some(error) => error,
+            },
+            Err(stop) => explain(stop, &mut watch),
+        };
         self.fail(error)
     }
 
@@ -235,28 +248,36 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         Stop::Watch(error) => return error,
         Stop::Link { step, peer, error } => (step, peer, error),
     };
-    match error {
-        // A length that differs under the same digest is not possible; the message is then not ours to explain.
-        TransportError::Mismatch { found, .. } => match watch.peers.agreement.find(peer, found) {
-            Some(theirs) => watch.mismatch(peer, theirs),
-            None => Error::from(error),
-        },
+    let cause = match error {
+        TransportError::Mismatch { found, .. } => {
+            watch.peers.agreement.find(peer, found).map(|theirs| watch.mismatch(peer, theirs))
+        }
         // A process that cannot be read has most likely just ended; the launcher will say so in a moment.
-        TransportError::Unreadable { .. } => death_or(watch, peer, step, error),
-        error => Error::from(error),
-    }
+        TransportError::Unreadable { .. } => failure_soon(watch, peer, &step),
+        _ => None,
+    };
+    cause.unwrap_or_else(|| Error::Link {
+        peer: watch.peers.names[peer.index()].clone(),
+        error: Arc::new(error),
+        place: Box::new(place(watch, step)),
+    })
 }
 
-/// Waits a moment for news of the peer's death, which explains the error.
-fn death_or(watch: &mut CallWatch<'_>, peer: Rank, step: String, error: TransportError) -> Error {
+fn place(watch: &CallWatch<'_>, step: String) -> Place {
+    Place { rank: watch.peers.rank, call: watch.call, step: Some(step), waited: watch.waited }
+}
+
+/// Waits a moment for news of the peer's death, or of another failure of the job.
+fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Error> {
     for _ in 0..100 {
+        if let Some(error) = watch.failure_meanwhile(|| step.to_owned()) {
+            return Some(error);
+        }
         if let Some(how) = watch.peers.death_of(peer) {
             let failure = watch.peers.agreement.raise(Failure::Died { rank: peer, how });
-            let waited = watch.since.map_or(Duration::ZERO, |(since, _)| since.elapsed());
-            let place = Place { rank: watch.peers.rank, call: watch.call, step: Some(step), waited };
-            return watch.peers.error_of(failure, place);
+            return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Error::from(error)
+    None
 }

@@ -74,6 +74,18 @@ impl Communicator {
         join(&Identity::from_env()?, config)
     }
 
+    /// Tries whether this machine's limits let a rank of a job of `ranks` ranks have the memory that it needs, so that a
+    /// launcher can say so once instead of every rank.
+    ///
+    /// # Errors
+    /// What a rank would say.
+    pub fn preflight(ranks: u32, config: &Config) -> Result<()> {
+        let layout = layout(ranks, config);
+        let (_ours, object) = Arena::shared(layout)?;
+        let peers: Result<Vec<Arena>, _> = (1..ranks).map(|_| Arena::of_peer(layout, &object)).collect();
+        Ok(peers.map(drop)?)
+    }
+
     /// Communicators for `ranks` threads of this process, in rank order.
     ///
     /// # Errors

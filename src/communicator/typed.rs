@@ -21,7 +21,7 @@ fn span_mut<T: Element>(elements: &mut [T]) -> SpanMut<'_> {
     unsafe { SpanMut::new(bytes.cast(), bytes.len()) }
 }
 
-/// Makes elements of the bytes that a call wrote.
+/// Makes elements of the bytes that a call wrote, whether or not it got to its end.
 fn settled<T: Element>(elements: &mut [T]) {
     // SAFETY: the bytes are those of the slice, which is borrowed exclusively.
     unsafe { settle::<T>(bytes_of_mut(elements)) };
@@ -53,9 +53,9 @@ impl Communicator {
     pub fn all_reduce<T: Element>(&mut self, send: &[T], recv: &mut [T], op: ReduceOp) -> Result<()> {
         lengths("recv", recv.len(), send.len())?;
         let call = call::<T>(Collective::AllReduce, send.len(), InPlace::No).with_op(op);
-        self.collective(&call, Span::from(bytes_of(send)), span_mut(recv))?;
+        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
         settled(recv);
-        Ok(())
+        done
     }
 
     /// As [`Communicator::all_reduce`], with the input where the output will be.
@@ -65,9 +65,9 @@ impl Communicator {
     pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<()> {
         let call = call::<T>(Collective::AllReduce, data.len(), InPlace::Yes).with_op(op);
         let output = span_mut(data);
-        self.collective(&call, output.as_span(), output)?;
+        let done = self.collective(&call, output.as_span(), output);
         settled(data);
-        Ok(())
+        done
     }
 
     /// Everyone's `send`, side by side in rank order, in everyone's `recv` (`size` times as long).
@@ -77,9 +77,9 @@ impl Communicator {
     pub fn all_gather<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
         lengths("recv", recv.len(), self.times_size(send.len())?)?;
         let call = call::<T>(Collective::AllGather, send.len(), InPlace::No);
-        self.collective(&call, Span::from(bytes_of(send)), span_mut(recv))?;
+        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
         settled(recv);
-        Ok(())
+        done
     }
 
     /// As [`Communicator::all_gather`], with the input in place: block `rank` of `data`.
@@ -91,9 +91,9 @@ impl Communicator {
         let call = call::<T>(Collective::AllGather, count, InPlace::Yes);
         let output = span_mut(data);
         let block = output.len() / self.size() as usize;
-        self.collective(&call, output.as_span().sub(self.rank().index() * block, block), output)?;
+        let done = self.collective(&call, output.as_span().sub(self.rank().index() * block, block), output);
         settled(data);
-        Ok(())
+        done
     }
 
     /// Block `rank` of everyone's `send` (`size` times as long as `recv`), reduced, in `recv`.
@@ -103,9 +103,9 @@ impl Communicator {
     pub fn reduce_scatter<T: Element>(&mut self, send: &[T], recv: &mut [T], op: ReduceOp) -> Result<()> {
         lengths("send", send.len(), self.times_size(recv.len())?)?;
         let call = call::<T>(Collective::ReduceScatter, recv.len(), InPlace::No).with_op(op);
-        self.collective(&call, Span::from(bytes_of(send)), span_mut(recv))?;
+        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
         settled(recv);
-        Ok(())
+        done
     }
 
     /// As [`Communicator::reduce_scatter`], with the result in place: block `rank` of `data`. The other blocks are
@@ -118,9 +118,9 @@ impl Communicator {
         let call = call::<T>(Collective::ReduceScatter, count, InPlace::Yes).with_op(op);
         let all = span_mut(data);
         let block = all.len() / self.size() as usize;
-        self.collective(&call, all.as_span(), all.sub(self.rank().index() * block, block))?;
+        let done = self.collective(&call, all.as_span(), all.sub(self.rank().index() * block, block));
         settled(data);
-        Ok(())
+        done
     }
 
     /// The root's `data` in everyone's `data`.
@@ -131,9 +131,9 @@ impl Communicator {
         self.check_rank("root", root)?;
         let call = Call { root, ..call::<T>(Collective::Broadcast, data.len(), InPlace::Yes) };
         let output = span_mut(data);
-        self.collective(&call, output.as_span(), output)?;
+        let done = self.collective(&call, output.as_span(), output);
         settled(data);
-        Ok(())
+        done
     }
 
     /// The root's `send` in everyone's `recv`. Others' `send` is not read, and may be empty.
@@ -146,9 +146,9 @@ impl Communicator {
             lengths("send", send.len(), recv.len())?;
         }
         let call = Call { root, ..call::<T>(Collective::Broadcast, recv.len(), InPlace::No) };
-        self.collective(&call, Span::from(bytes_of(send)), span_mut(recv))?;
+        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
         settled(recv);
-        Ok(())
+        done
     }
 
     /// Block `j` of rank `i`'s `send` becomes block `i` of rank `j`'s `recv`.
@@ -159,9 +159,9 @@ impl Communicator {
         lengths("recv", recv.len(), send.len())?;
         let count = self.block_of(send.len())?;
         let call = call::<T>(Collective::AllToAll, count, InPlace::No);
-        self.collective(&call, Span::from(bytes_of(send)), span_mut(recv))?;
+        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
         settled(recv);
-        Ok(())
+        done
     }
 
     /// `send` to the next rank, and the one before's in `recv`, round the circle.
@@ -171,9 +171,9 @@ impl Communicator {
     pub fn send_recv<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
         lengths("recv", recv.len(), send.len())?;
         let call = call::<T>(Collective::SendRecv, send.len(), InPlace::No);
-        self.collective(&call, Span::from(bytes_of(send)), span_mut(recv))?;
+        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
         settled(recv);
-        Ok(())
+        done
     }
 
     /// Returns when every rank has called it.
@@ -198,9 +198,9 @@ impl Communicator {
     /// # Errors
     /// See [`Error`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: Rank) -> Result<()> {
-        self.message(CallKind::Recv, T::DTYPE, from, Span::empty(), span_mut(data))?;
+        let done = self.message(CallKind::Recv, T::DTYPE, from, Span::empty(), span_mut(data));
         settled(data);
-        Ok(())
+        done
     }
 
     fn check_rank(&self, what: &str, rank: Rank) -> Result<()> {

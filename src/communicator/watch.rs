@@ -7,7 +7,10 @@ use crate::{
     error::{Error, PeerName, Place, Result},
     executor::{Waiting, Watch},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{Ordering::Acquire, fence},
+    time::Duration,
+};
 use topology::Rank;
 
 /// What a rank knows of the others' lives.
@@ -75,18 +78,13 @@ pub(super) struct CallWatch<'a> {
     pub(super) call: CallRecord,
     pub(super) digest: u64,
     pub(super) timeout: Duration,
-    /// When the wait was first seen to be long, and how far the run was then.
-    pub(super) since: Option<(Instant, u64)>,
+    /// How long nothing had moved when it was last looked at.
+    pub(super) waited: Duration,
 }
 
 impl CallWatch<'_> {
     fn place(&self, waiting: &Waiting<'_>) -> Place {
-        Place {
-            rank: self.peers.rank,
-            call: self.call,
-            step: waiting.step(),
-            waited: self.since.map_or(Duration::ZERO, |(since, _)| since.elapsed()),
-        }
+        Place { rank: self.peers.rank, call: self.call, step: waiting.step(), waited: waiting.waited }
     }
 
     /// Can this rank still take part in the call by what it has sent already? A rank that was through with it has
@@ -96,6 +94,18 @@ impl CallWatch<'_> {
             CallKind::Collective(_) => !self.peers.agreement.has_finished(peer, self.call.seq),
             CallKind::Send | CallKind::Recv => peer == self.call.root,
         }
+    }
+
+    /// The failure of the job while this call was carried out. A rank that has failed gives its memory back to its
+    /// user, so what was read in place from then on may be anything: a call is good only if none has.
+    #[inline]
+    pub(super) fn failure_meanwhile(&self, step: impl FnOnce() -> String) -> Option<Error> {
+        fence(Acquire);
+        if !self.peers.agreement.has_failure() {
+            return None;
+        }
+        let place = Place { rank: self.peers.rank, call: self.call, step: Some(step()), waited: self.waited };
+        self.peers.agreement.failure().map(|failure| self.peers.error_of(failure, place))
     }
 
     fn look_for_deaths(&mut self, waiting: &Waiting<'_>) -> Result<()> {
@@ -137,33 +147,41 @@ impl CallWatch<'_> {
 
     /// The error for a peer that is in another call.
     pub(super) fn mismatch(&mut self, peer: Rank, theirs: CallRecord) -> Error {
-        let calls = [(self.peers.rank, self.call), (peer, theirs)];
+        let (ours, theirs) = self.first_difference(peer, theirs);
+        let calls = [(self.peers.rank, ours), (peer, theirs)];
         let failure = self.peers.agreement.raise(Failure::Mismatch { calls });
         let place = Place { rank: self.peers.rank, call: self.call, step: None, waited: Duration::ZERO };
         self.peers.error_of(failure, place)
     }
 
-    fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
-        let now = Instant::now();
-        match self.since {
-            Some((since, advances)) if advances == waiting.advances => {
-                if now - since < self.timeout {
-                    return Ok(());
-                }
-                let others: Vec<String> =
-                    self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
-                Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: others.join(", ") })
-            }
-            _ => {
-                self.since = Some((now, waiting.advances));
-                Ok(())
+    /// Where we and a peer that is in another collective went apart: the earlier of the two numbers, unless we agree
+    /// on that one.
+    fn first_difference(&self, peer: Rank, theirs: CallRecord) -> (CallRecord, CallRecord) {
+        let agreement = &self.peers.agreement;
+        let numbered = |call: &CallRecord| matches!(call.kind, CallKind::Collective(_));
+        if numbered(&self.call) && numbered(&theirs) {
+            let seq = self.call.seq.min(theirs.seq);
+            if let (Some(a), Some(b)) = (agreement.call(self.peers.rank, seq), agreement.call(peer, seq))
+                && a.digest() != b.digest()
+            {
+                return (a, b);
             }
         }
+        (self.call, theirs)
+    }
+
+    fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        if waiting.waited < self.timeout {
+            return Ok(());
+        }
+        let others: Vec<String> = self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
+        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: others.join(", ") })
     }
 }
 
 impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        self.waited = waiting.waited;
         if let Some(failure) = self.peers.agreement.failure() {
             return Err(self.peers.error_of(failure, self.place(waiting)));
         }

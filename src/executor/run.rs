@@ -6,6 +6,7 @@ use super::{
     sink::{Combine, CopySink, EmptySink, ReduceSink},
 };
 use crate::error::Error;
+use std::time::Duration;
 use topology::Rank;
 use transport::{
     Counters, Link, RecvProgress, RecvState, SendProgress, SendState, TransportError, WaitPolicy, Waiter,
@@ -26,8 +27,8 @@ pub(crate) enum Stop {
 pub(crate) struct Waiting<'a> {
     program: &'a Program,
     at: Option<(u32, Rank)>,
-    /// Grows whenever anything moves.
-    pub(crate) advances: u64,
+    /// How long nothing has moved.
+    pub(crate) waited: Duration,
 }
 
 impl Waiting<'_> {
@@ -64,7 +65,6 @@ struct Workspace {
     /// Local steps that may run.
     ready: Vec<u32>,
     remaining: usize,
-    advances: u64,
 }
 
 impl Workspace {
@@ -88,7 +88,6 @@ impl Workspace {
     #[inline]
     fn complete(&mut self, program: &Program, step: u32) {
         self.remaining -= 1;
-        self.advances += 1;
         let (first, end) = program.ops[step as usize].dependents;
         for &dependent in &program.dependents[first as usize..end as usize] {
             let waits = &mut self.waits_for[dependent as usize];
@@ -154,8 +153,16 @@ impl Executor {
             }
             if advanced {
                 waiter.reset();
-            } else if waiter.idle() {
-                watch.look(&run.waiting()).map_err(Stop::Watch)?;
+            } else if waiter.idle()
+                && let Err(error) = watch.look(&run.waiting(waiter.waited()))
+            {
+                // What a peer sent before it left may have come since we last looked.
+                if !run.poll()? {
+                    return Err(Stop::Watch(error));
+                }
+                if run.workspace.remaining == 0 {
+                    return Ok(());
+                }
             }
         }
     }
@@ -170,7 +177,7 @@ impl Executor {
         let mut waiter = Waiter::new(self.wait);
         while !done() {
             if waiter.idle() {
-                let waiting = Waiting { program, at: None, advances: self.workspace.advances };
+                let waiting = Waiting { program, at: None, waited: waiter.waited() };
                 watch.look(&waiting).map_err(Stop::Watch)?;
             }
         }
@@ -249,7 +256,6 @@ impl Run<'_, '_> {
             match link.poll_send(state, src)? {
                 SendProgress::Idle => break,
                 SendProgress::Advanced => {
-                    self.workspace.advances += 1;
                     advanced = true;
                     break;
                 }
@@ -312,7 +318,6 @@ impl Run<'_, '_> {
                 RecvProgress::Idle => break,
                 RecvProgress::Advanced => {
                     cursor.recv = Some(state);
-                    self.workspace.advances += 1;
                     advanced = true;
                     break;
                 }
@@ -336,7 +341,7 @@ impl Run<'_, '_> {
     }
 
     /// The step that a message is next expected for: a receive if there is one, since sends follow from those.
-    fn waiting(&self) -> Waiting<'_> {
+    fn waiting(&self, waited: Duration) -> Waiting<'_> {
         let pending = |sends: bool| {
             let streams = self.program.streams.iter().zip(&self.workspace.cursors);
             streams.filter(move |(s, c)| s.sends == sends && c.done < s.end).find_map(|(s, c)| {
@@ -344,11 +349,7 @@ impl Run<'_, '_> {
                 (self.workspace.waits_for[step as usize] == 0).then_some((step, s.peer))
             })
         };
-        Waiting {
-            program: self.program,
-            at: pending(false).or_else(|| pending(true)),
-            advances: self.workspace.advances,
-        }
+        Waiting { program: self.program, at: pending(false).or_else(|| pending(true)), waited }
     }
 }
 

@@ -33,8 +33,8 @@ impl fmt::Display for Ended {
         match *self {
             Ended::Exited(code) => write!(f, "exited with status {code}"),
             Ended::Signaled(signal) => match signal_hook::low_level::signal_name(signal) {
-                Some(name) => write!(f, "killed by {name}"),
-                None => write!(f, "killed by signal {signal}"),
+                Some(name) => write!(f, "was killed by {name}"),
+                None => write!(f, "was killed by signal {signal}"),
             },
         }
     }
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn a_signal_counts_from_128() {
         assert_eq!(Ended::Signaled(9).exit_code(), 137);
-        assert_eq!(Ended::Signaled(9).to_string(), "killed by SIGKILL");
+        assert_eq!(Ended::Signaled(9).to_string(), "was killed by SIGKILL");
         assert_eq!(Ended::Exited(7).exit_code(), 7);
         assert!(Ended::Exited(0).is_success() && !Ended::Exited(7).is_success());
     }

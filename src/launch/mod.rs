@@ -52,6 +52,8 @@ pub struct LaunchSpec {
     pub grace: Duration,
     /// Who speaks in messages on stderr, e.g. `tbccl run`.
     pub name: &'static str,
+    /// Statuses with which a rank exits only when it has said why, so that nothing needs to be added.
+    pub explained: &'static [u8],
 }
 
 /// What becomes of the ranks' stdout and stderr.
@@ -78,6 +80,7 @@ impl LaunchSpec {
             drain: Duration::from_secs(1),
             grace: Duration::from_secs(3),
             name: "tbccl run",
+            explained: &[],
         }
     }
 }
@@ -87,8 +90,11 @@ pub trait Rendezvous {
     /// The value of `TBCCL_BOOTSTRAP`.
     fn address(&self) -> String;
 
-    /// Tells all other ranks that this one is dead. `how` is as in `killed by SIGKILL`.
+    /// Tells all other ranks that this one is dead. `how` is the rest of a sentence: `was killed by SIGKILL`.
     fn report_exit(&self, rank: u32, pid: u32, how: &str);
+
+    /// Says that a rank has ended with status 0. Nobody need wait for it if it has not joined.
+    fn report_success(&self, _rank: u32, _pid: u32) {}
 }
 
 impl Rendezvous for Server {
@@ -98,6 +104,10 @@ impl Rendezvous for Server {
 
     fn report_exit(&self, rank: u32, pid: u32, how: &str) {
         Server::report_exit(self, rank, pid, how);
+    }
+
+    fn report_success(&self, rank: u32, pid: u32) {
+        Server::report_success(self, rank, pid);
     }
 }
 

@@ -137,6 +137,9 @@ impl Supervisor<'_> {
         let ours = matches!(self.phase, Phase::Terminating(_) | Phase::Killed(_));
         let mut first = None;
         for (process, how) in self.ranks.newly_ended() {
+            if how.is_success() {
+                self.rendezvous.report_success(process.rank, process.pid());
+            }
             if ours || how.is_success() {
                 continue;
             }
@@ -144,16 +147,21 @@ impl Supervisor<'_> {
             first.get_or_insert(Failure { rank: process.rank, pid: process.pid(), how });
         }
         if let (Some(failure), Outcome::Succeeded) = (first, &self.outcome) {
-            let Failure { rank, pid, how } = &failure;
-            let others = match self.ranks.running().count() {
-                0 => String::new(),
-                1 => "; ending the other rank".to_owned(),
-                n => format!("; ending the other {n} ranks"),
-            };
-            let was = if matches!(how, Ended::Signaled(_)) { "was " } else { "" };
-            self.say(&format!("rank {rank} (pid {pid}) {was}{how}{others}"));
+            if !matches!(failure.how, Ended::Exited(status) if self.spec.explained.contains(&status)) {
+                self.say_failed(&failure);
+            }
             self.outcome = Outcome::Failed(failure);
         }
+    }
+
+    fn say_failed(&self, failure: &Failure) {
+        let Failure { rank, pid, how } = failure;
+        let others = match self.ranks.running().count() {
+            0 => String::new(),
+            1 => "; ending the other rank".to_owned(),
+            n => format!("; ending the other {n} ranks"),
+        };
+        self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
     }
 
     /// Enters the next phase when it is due.

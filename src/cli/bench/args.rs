@@ -13,7 +13,7 @@ Examples:
   tbccl bench all_reduce --ranks 4 --algo ring         by one algorithm (tbccl plan show names them)
   tbccl bench bcast --ranks 4 -r 2 -d bfloat16         from rank 2 only, not from all in turn
   tbccl bench all_gather --ranks 2 --registered        from memory that peers read in place
-  tbccl bench all_reduce --ranks 3 -e 4K -d all -o all every type with every operation it has
+  tbccl bench all_reduce --ranks 3 -d all -o all       every type with every operation it has
   tbccl bench pingpong --ranks 2 --json - | jq .us_median
 
 The sizes are those of the larger side, input or output, per rank. Times are the largest over the

@@ -17,12 +17,13 @@ pub(super) struct Job {
     pub(super) ranks: u32,
     pub(super) transport: Transport,
     pub(super) sizes: Sizes,
-    /// Each element type with its reductions; one `None` where nothing is reduced.
-    pub(super) types: Vec<(DType, Vec<Option<ReduceOp>>)>,
+    pub(super) types: Vec<Elements>,
     /// All ranks in turn, if none.
     pub(super) root: Option<Rank>,
     /// The forms to measure; the first one is the one that JSON lines are about.
     pub(super) forms: Vec<Form>,
+    /// Was nothing but the in-place form asked for?
+    pub(super) in_place: bool,
     pub(super) effort: Effort,
     pub(super) registered: bool,
     pub(super) pin: bool,
@@ -30,6 +31,14 @@ pub(super) struct Job {
     pub(super) output: Output,
     /// For the communicator.
     pub(super) config: Config,
+}
+
+/// An element type, and what is done to elements of it.
+#[derive(Clone, Debug)]
+pub(super) struct Elements {
+    pub(super) dtype: DType,
+    /// One `None` where nothing is reduced.
+    pub(super) redops: Vec<Option<ReduceOp>>,
 }
 
 /// How long to measure.
@@ -80,6 +89,7 @@ impl Job {
             types: types(operation, args.dtype, args.redop)?,
             root: root(operation, args.root, args.ranks)?,
             forms: forms(&args)?,
+            in_place: args.in_place,
             effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
             registered: args.registered,
             pin: !args.no_pin,
@@ -140,8 +150,8 @@ impl Job {
                 "-b {min} is larger than -e {max}; the smallest size comes first"
             )));
         }
-        if self.types.iter().all(|(dtype, _)| self.counts(*dtype).is_empty()) {
-            let (dtype, _) = self.types[0];
+        if self.types.iter().all(|elements| self.counts(elements.dtype).is_empty()) {
+            let dtype = self.types.first().map_or(DType::U8, |elements| elements.dtype);
             let unit = dtype.size() as u64 * u64::from(self.op.operation.blocks(self.ranks));
             return Err(Failed::new(format_args!(
                 "no size from {min} to {max} holds {dtype} elements for {} on {} ranks, which takes {unit} bytes; raise -e",
@@ -156,14 +166,14 @@ fn types(
     operation: Operation,
     dtype: Choice<DType>,
     redop: Choice<ReduceOp>,
-) -> Result<Vec<(DType, Vec<Option<ReduceOp>>)>, Failed> {
+) -> Result<Vec<Elements>, Failed> {
     let dtypes = match dtype {
         _ if !operation.has_data() => vec![DType::U8],
         Choice::One(dtype) => vec![dtype],
         Choice::All => DType::ALL.to_vec(),
     };
     if !operation.reduces() {
-        return Ok(dtypes.into_iter().map(|dtype| (dtype, vec![None])).collect());
+        return Ok(dtypes.into_iter().map(|dtype| Elements { dtype, redops: vec![None] }).collect());
     }
     if let (Choice::One(dtype), Choice::One(redop)) = (dtype, redop) {
         redop.check(dtype).map_err(Failed::new)?;
@@ -172,8 +182,8 @@ fn types(
         let wanted = ReduceOp::ALL.into_iter().filter(|op| redop == Choice::All || redop == Choice::One(*op));
         wanted.filter(|op| op.is_legal_for(dtype)).map(Some).collect::<Vec<_>>()
     };
-    let pairs = dtypes.into_iter().map(|dtype| (dtype, legal(dtype)));
-    Ok(pairs.filter(|(_, redops)| !redops.is_empty()).collect())
+    let all = dtypes.into_iter().map(|dtype| Elements { dtype, redops: legal(dtype) });
+    Ok(all.filter(|elements| !elements.redops.is_empty()).collect())
 }
 
 fn root(operation: Operation, root: Option<u32>, ranks: u32) -> Result<Option<Rank>, Failed> {
@@ -250,6 +260,6 @@ mod tests {
         let all_reduce = Operation::Collective(collectives::Collective::AllReduce);
         let types = types(all_reduce, Choice::All, Choice::All).expect("legal");
         assert_eq!(types.len(), 14);
-        assert_eq!(types.iter().map(|(_, ops)| ops.len()).sum::<usize>(), 5 * 5 + 8 * 8 + 7);
+        assert_eq!(types.iter().map(|elements| elements.redops.len()).sum::<usize>(), 5 * 5 + 8 * 8 + 7);
     }
 }

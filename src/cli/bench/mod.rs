@@ -6,6 +6,7 @@
 //! What can be wrong with the arguments is found before anything is started.
 
 mod args;
+mod buffers;
 mod job;
 mod measure;
 mod memory;
@@ -55,8 +56,10 @@ fn launch_processes(job: &Job) -> Result<ExitCode, Failed> {
     let spec = LaunchSpec {
         args: command.chain(typed).collect(),
         name: "tbccl bench",
+        explained: &[WRONG, Failed::STATUS],
         ..LaunchSpec::new(job.ranks, program)
     };
+    Communicator::preflight(job.ranks, &job.config).map_err(Failed::new)?;
     let server = Server::start(job.ranks).map_err(Failed::new)?;
     let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
@@ -79,7 +82,12 @@ fn run_threads(job: &Job) -> Result<ExitCode, Failed> {
         };
         threads.into_iter().map(join).collect()
     });
-    verdicts.into_iter().next().map_or(Ok(ExitCode::SUCCESS), |rank_0| rank_0.map(exit_code))
+    let mut verdicts = verdicts.into_iter();
+    let rank_0 = verdicts.next().unwrap_or(Ok(Verdict::Right));
+    for failed in verdicts.filter_map(Result::err) {
+        failed.report();
+    }
+    rank_0.map(exit_code)
 }
 
 fn as_rank(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed> {

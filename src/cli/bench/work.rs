@@ -1,12 +1,13 @@
-//! One rank's part of one operation: its buffers, the call, the input and the check of the output.
+//! One rank's part of one operation: the call, its input, and the check of its output.
 
 use super::{
+    buffers::Buffers,
     operation::{Form, Operation},
     pattern::{Table, Value},
 };
 use collectives::{Collective, Rank, ReduceOp};
 use std::ops::Range;
-use tbccl::{Buffer, Communicator, Error, Result};
+use tbccl::{Communicator, Result};
 
 /// An operation on given buffers, whatever their element type.
 pub(super) trait Work {
@@ -55,67 +56,6 @@ impl Case {
     /// Is this rank idle? A ping-pong takes two.
     fn is_idle(&self) -> bool {
         self.operation == Operation::PingPong && self.rank > 1
-    }
-}
-
-/// A rank's two buffers, large enough for any size.
-pub(super) struct Buffers<T: Value> {
-    input: Memory<T>,
-    output: Memory<T>,
-}
-
-/// Elements that begin on a page.
-enum Memory<T: Value> {
-    /// From malloc: the elements from `skipped` on.
-    Plain { elements: Vec<T>, skipped: usize },
-    /// From the library's allocator.
-    Registered(Buffer<T>),
-}
-
-const PAGE: usize = 4096;
-
-impl<T: Value> Memory<T> {
-    fn new(comm: &Communicator, len: usize, registered: bool) -> Result<Memory<T>> {
-        if registered {
-            return comm.alloc(len).map(Memory::Registered);
-        }
-        let mut elements = Vec::new();
-        let room = len.saturating_add(PAGE / size_of::<T>());
-        elements.try_reserve_exact(room).map_err(|_| {
-            Error::InvalidArgument(format!("no memory for a buffer of {len} {} elements", T::DTYPE))
-        })?;
-        elements.resize(room, T::default());
-        let skipped = elements.as_ptr().align_offset(PAGE);
-        Ok(Memory::Plain { elements, skipped })
-    }
-
-    fn get(&self, len: usize) -> &[T] {
-        match self {
-            Memory::Plain { elements, skipped } => &elements[*skipped..][..len],
-            Memory::Registered(buffer) => &buffer[..len],
-        }
-    }
-
-    fn get_mut(&mut self, len: usize) -> &mut [T] {
-        match self {
-            Memory::Plain { elements, skipped } => &mut elements[*skipped..][..len],
-            Memory::Registered(buffer) => &mut buffer[..len],
-        }
-    }
-}
-
-impl<T: Value> Buffers<T> {
-    /// For inputs and outputs of up to so many elements.
-    pub(super) fn new(
-        comm: &Communicator,
-        input: usize,
-        output: usize,
-        registered: bool,
-    ) -> Result<Buffers<T>> {
-        Ok(Buffers {
-            input: Memory::new(comm, input, registered)?,
-            output: Memory::new(comm, output, registered)?,
-        })
     }
 }
 
@@ -194,9 +134,9 @@ impl<T: Value> Work for Task<'_, T> {
     }
 
     fn fill(&mut self, root: Rank, seed: u64) {
-        for (table, place, _) in self.wanted(root, seed) {
+        for (table, place, first) in self.wanted(root, seed) {
             let (_, output) = self.slices();
-            table.poison().write(&mut output[place], 0);
+            table.poison().write(&mut output[place], first);
         }
         let case = self.case;
         if !case.operation.has_data() {
@@ -238,5 +178,57 @@ fn play<T: Value>(comm: &mut Communicator, rank: u32, input: &[T], output: &mut 
             comm.send(input, Rank(0))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tbccl::Config;
+
+    /// Rank 1 of 3.
+    fn communicator() -> Communicator {
+        let config = Config { slab_bytes: 1 << 20, ..Config::default() };
+        Communicator::local(3, &config).expect("memory for a test").swap_remove(1)
+    }
+
+    fn case(operation: Operation, form: Form) -> Case {
+        let redop = operation.reduces().then_some(ReduceOp::Max);
+        Case { operation, redop, form, count: 100, rank: 1, ranks: 3 }
+    }
+
+    fn every_operation() -> impl Iterator<Item = Operation> {
+        Collective::ALL.into_iter().map(Operation::Collective).chain([Operation::PingPong])
+    }
+
+    #[test]
+    fn all_output_is_wrong_before_the_operation() {
+        let comm = communicator();
+        for operation in every_operation() {
+            let case = case(operation, Form::OutOfPlace);
+            let (input, output) = case.lengths();
+            let mut buffers = Buffers::<bool>::new(&comm, input, output, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers);
+            task.fill(Rank(2), 9);
+            assert_eq!(task.count_wrong(Rank(2), 9), output as u64, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn in_place_the_input_is_where_the_output_will_be() {
+        let comm = communicator();
+        let wrong = |collective, root| {
+            let case = case(Operation::Collective(collective), Form::InPlace);
+            let (_, output) = case.lengths();
+            let mut buffers = Buffers::<u64>::new(&comm, 0, output, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers);
+            task.fill(Rank(root), 9);
+            task.count_wrong(Rank(root), 9)
+        };
+        assert_eq!(wrong(Collective::AllGather, 0), 200);
+        assert_eq!(wrong(Collective::Broadcast, 0), 100);
+        assert_eq!(wrong(Collective::Broadcast, 1), 0);
+        assert!(wrong(Collective::AllReduce, 0) > 50);
+        assert!(wrong(Collective::ReduceScatter, 0) > 50);
     }
 }

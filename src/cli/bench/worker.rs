@@ -2,13 +2,14 @@
 
 use super::{
     super::Failed,
-    job::Job,
+    buffers::Buffers,
+    job::{Elements, Job},
     measure::{self, Method, Root, Times, all_sum, tell},
     operation::Form,
     pattern::Value,
-    report::{Line, Reporter},
+    report::{Line, Reporter, Stop},
     stats,
-    work::{Buffers, Case, Task, Work},
+    work::{Case, Task, Work},
 };
 use collectives::{DType, Rank, ReduceOp};
 use half::{bf16, f16};
@@ -22,7 +23,7 @@ pub(super) enum Verdict {
     Right,
     /// Some were not.
     Wrong,
-    /// Rank 0 could not write its report, and has said so.
+    /// The report ended early, for a reason that rank 0 knows.
     Stopped,
 }
 
@@ -45,8 +46,8 @@ pub(super) fn work(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed
     let mut worker = Worker { comm, job, reporter, wrong: 0, stopped: None };
     worker.go().map_err(|error| Failed::new(format_args!("rank {}: {error}", worker.comm.rank())))?;
     match worker.stopped {
-        Some(Some(why)) => Err(why),
-        Some(None) => Ok(Verdict::Stopped),
+        Some(Some(Stop::Failed(why))) => Err(why),
+        Some(_) => Ok(Verdict::Stopped),
         None if worker.wrong > 0 => Ok(Verdict::Wrong),
         None => Ok(Verdict::Right),
     }
@@ -60,13 +61,13 @@ struct Worker<'a> {
     /// Wrong elements so far.
     wrong: u64,
     /// Set when the report can't be written; rank 0 knows why.
-    stopped: Option<Option<Failed>>,
+    stopped: Option<Option<Stop>>,
 }
 
 impl Worker<'_> {
     fn go(&mut self) -> Result<()> {
         self.say(Reporter::begin)?;
-        for (dtype, redops) in &self.job.types {
+        for Elements { dtype, redops } in &self.job.types {
             match dtype {
                 DType::F32 => self.sweep::<f32>(redops)?,
                 DType::F64 => self.sweep::<f64>(redops)?,
@@ -93,7 +94,7 @@ impl Worker<'_> {
     }
 
     /// Lets rank 0 report, and everyone know if that failed.
-    fn say(&mut self, say: impl FnOnce(&mut Reporter) -> Result<(), Failed>) -> Result<()> {
+    fn say(&mut self, say: impl FnOnce(&mut Reporter) -> Result<(), Stop>) -> Result<()> {
         if self.stopped.is_some() {
             return Ok(());
         }

@@ -43,7 +43,7 @@ impl Puller {
         let mut done = 0;
         while done < to.len() {
             let part = to.sub(done, to.len() - done);
-            match read_some(self.pid, address + done as u64, part) {
+            match read_some(self.pid, address.wrapping_add(done as u64), part) {
                 Ok(0) => return Err(self.unreadable(io::ErrorKind::UnexpectedEof.into())),
                 Ok(got) => done += got,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

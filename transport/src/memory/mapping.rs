@@ -48,6 +48,7 @@ impl Mapping {
         check_file_size_limit(len)?;
         let fd = anonymous_shared_object().map_err(|e| creation(e, len))?;
         fs::ftruncate(&fd, len as u64).map_err(|e| creation(e, len))?;
+        seal(&fd).map_err(|e| creation(e, len))?;
         let mapping = Mapping::of_descriptor(fd.as_fd(), len)?;
         Ok((mapping, fd))
     }
@@ -144,7 +145,18 @@ fn check_file_size_limit(len: usize) -> Result<(), TransportError> {
 
 #[cfg(target_os = "linux")]
 fn anonymous_shared_object() -> io::Result<OwnedFd> {
-    fs::memfd_create("tbccl", fs::MemfdFlags::CLOEXEC)
+    fs::memfd_create("tbccl", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING)
+}
+
+/// Fixes the object's length: whoever has it mapped may touch all of it, whatever others do with the descriptor.
+#[cfg(target_os = "linux")]
+fn seal(fd: &OwnedFd) -> io::Result<()> {
+    fs::fcntl_add_seals(fd, fs::SealFlags::SHRINK | fs::SealFlags::GROW | fs::SealFlags::SEAL)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn seal(_fd: &OwnedFd) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -164,5 +176,17 @@ fn anonymous_shared_object() -> io::Result<OwnedFd> {
                 return Ok(fd);
             }
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_can_shorten_what_others_have_mapped() {
+        let (mapping, fd) = Mapping::shared(1 << 16).expect("memory for a test");
+        assert_eq!(fs::ftruncate(&fd, 0), Err(io::Errno::PERM));
+        assert_eq!(mapping.len(), 1 << 16);
     }
 }

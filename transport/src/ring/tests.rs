@@ -1,4 +1,7 @@
 //! A ring in ordinary memory, its two ends called in turn.
+//!
+//! # Safety
+//! The rings lie in memory of the test that outlives both of their ends.
 
 use super::{Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, cell::ConsumerLine};
 use crate::{TransportError, memory::Span};

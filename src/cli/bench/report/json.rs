@@ -1,6 +1,6 @@
 //! One line of JSON per size, for programs that compare.
 
-use super::{super::operation::Form, Facts, Line, bandwidths, bytes};
+use super::{Facts, Line, bandwidths, bytes};
 use serde::Serialize;
 
 /// What a line holds. Names are those of the benchmarks of other libraries that we are compared with.
@@ -16,6 +16,7 @@ struct Row<'a> {
     algbw_gbs: f64,
     busbw_gbs: f64,
     wrong: u64,
+    /// Was the in-place form asked for? A broadcast as MPI has it counts as the usual form, though it is in place.
     inplace: u8,
     samples: u64,
     batch: u64,
@@ -44,7 +45,7 @@ pub(super) fn line(facts: &Facts, line: &Line) -> String {
         algbw_gbs: rounded(algbw),
         busbw_gbs: rounded(busbw),
         wrong: measured.wrong,
-        inplace: u8::from(measured.form == Form::InPlace),
+        inplace: u8::from(facts.in_place),
         samples: measured.times.samples,
         batch: measured.times.batch,
         algo: measured.algorithm,

@@ -34,6 +34,15 @@ pub(super) struct Line {
     pub(super) measured: Vec<Measured>,
 }
 
+/// Why a report ends early.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Nobody reads it any more.
+    Unread,
+    /// It can't be written.
+    Failed(Failed),
+}
+
 /// The report of a job.
 #[derive(Debug)]
 pub(super) struct Reporter {
@@ -45,7 +54,7 @@ pub(super) struct Reporter {
 
 impl Reporter {
     pub(super) fn new(comm: &Communicator, job: &Job) -> Reporter {
-        let lines = job.types.iter().map(|(dtype, redops)| job.counts(*dtype).len() * redops.len()).sum();
+        let lines = job.types.iter().map(|e| job.counts(e.dtype).len() * e.redops.len()).sum();
         let json = match &job.output {
             Output::Table => None,
             Output::Json => Some(Sink::Stdout),
@@ -60,7 +69,7 @@ impl Reporter {
     }
 
     /// What comes before the first line.
-    pub(super) fn begin(&mut self) -> Result<(), Failed> {
+    pub(super) fn begin(&mut self) -> Result<(), Stop> {
         match &self.table {
             Some(_) => self.progress.aside(|| Sink::Stdout.write(&table::header(&self.facts))),
             None => Ok(()),
@@ -68,7 +77,7 @@ impl Reporter {
     }
 
     /// One size.
-    pub(super) fn line(&mut self, line: &Line) -> Result<(), Failed> {
+    pub(super) fn line(&mut self, line: &Line) -> Result<(), Stop> {
         let Reporter { facts, table, json, progress } = self;
         progress.advance();
         progress.aside(|| {
@@ -83,7 +92,7 @@ impl Reporter {
     }
 
     /// What comes after the last line.
-    pub(super) fn end(&mut self) -> Result<(), Failed> {
+    pub(super) fn end(&mut self) -> Result<(), Stop> {
         self.progress.finish();
         match &self.table {
             Some(table) => Sink::Stdout.write(&table.footer()),
@@ -92,7 +101,7 @@ impl Reporter {
     }
 
     /// Everyone's totals: below the table, or on stderr so that stdout remains JSON.
-    pub(super) fn stats(&mut self, rows: &[RankStats]) -> Result<(), Failed> {
+    pub(super) fn stats(&mut self, rows: &[RankStats]) -> Result<(), Stop> {
         let text = stats::table(rows);
         match &self.table {
             Some(_) => Sink::Stdout.write(&text),
@@ -116,12 +125,15 @@ enum Sink {
 }
 
 impl Sink {
-    fn write(&mut self, text: &str) -> Result<(), Failed> {
+    fn write(&mut self, text: &str) -> Result<(), Stop> {
         match self {
             Sink::Stdout => {
                 let mut stdout = io::stdout().lock();
                 let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-                written.map_err(|why| Failed::new(format_args!("stdout can't be written to: {why}")))
+                written.map_err(|why| match why.kind() {
+                    io::ErrorKind::BrokenPipe => Stop::Unread,
+                    _ => Stop::Failed(Failed::new(format_args!("stdout can't be written to: {why}"))),
+                })
             }
             Sink::File { path, file } => {
                 let open = || OpenOptions::new().append(true).open(&*path);
@@ -129,7 +141,7 @@ impl Sink {
                     Some(file) => file.write_all(text.as_bytes()),
                     None => open().and_then(|opened| file.insert(opened).write_all(text.as_bytes())),
                 };
-                written.map_err(|why| unwritable(path, &why))
+                written.map_err(|why| Stop::Failed(unwritable(path, &why)))
             }
         }
     }

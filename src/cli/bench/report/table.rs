@@ -1,11 +1,7 @@
 //! The table that nccl-tests prints.
 
 use super::{
-    super::{
-        job::Job,
-        operation::{Form, Operation},
-        worker::Measured,
-    },
+    super::{job::Job, operation::Form, worker::Measured},
     Line, bandwidths, bytes, in_form,
 };
 use std::fmt::Write;
@@ -19,6 +15,8 @@ pub(in super::super) struct Facts {
     pub(super) transport: &'static str,
     host: String,
     registered: bool,
+    /// Was nothing but the in-place form asked for?
+    pub(super) in_place: bool,
     pub(super) busbw_factor: f64,
     /// Blocks of the larger side.
     pub(super) blocks: u32,
@@ -36,6 +34,7 @@ impl Facts {
             transport: comm.transport(),
             host: comm.members().first().map(|m| m.host.clone()).unwrap_or_default(),
             registered: job.registered,
+            in_place: job.in_place,
             busbw_factor: operation.busbw_factor(job.ranks),
             blocks: operation.blocks(job.ranks),
             root: match job.root {
@@ -64,19 +63,15 @@ pub(super) fn header(facts: &Facts) -> String {
     let mut text = format!(
         "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for {isa}, {memory} memory\n"
     );
-    let _ = writeln!(text, "# {:>64}{:^33}  {:^33}", "", "out-of-place", "in-place");
     let names = format!("{:>9} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong");
-    let units = format!("{:>9} {:>7} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)", "");
-    let _ = writeln!(
-        text,
-        "# {:>12} {:>13} {:>10} {:>7} {:>6}          {names}   {names}",
-        "size", "count", "type", "redop", "root"
-    );
-    let _ = writeln!(
-        text,
-        "# {:>12} {:>13} {:>10} {:>7} {:>6}          {units}   {units}",
-        "(B)", "(elements)", "", "", ""
-    );
+    let units = format!("{:>9} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)");
+    let _ = writeln!(text, "# {:>64}{:^33}  {:>22}", "", "out-of-place", "in-place");
+    for [size, count, dtype, redop, root, cells] in
+        [["size", "count", "type", "redop", "root", &names], ["(B)", "(elements)", "", "", "", &units]]
+    {
+        let head = format!("# {size:>12} {count:>13} {dtype:>10} {redop:>7} {root:>6}");
+        let _ = writeln!(text, "{head}          {cells:<33}   {cells}");
+    }
     text
 }
 

@@ -1,0 +1,244 @@
+//! `tbccl bench`, as a user calls it.
+
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+const COLLECTIVES: [&str; 6] =
+    ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"];
+
+/// Few runs: these tests are about what is reported, not about how fast it was.
+const QUICK: [&str; 4] = ["-w", "1", "-n", "2"];
+
+fn bench(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let output = command.arg("bench").args(args).stdin(Stdio::null()).output();
+    output.expect("the program was built for this test")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn rows_of(text: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(text).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+/// The lines of a run in which all was well.
+fn rows(args: &[&str]) -> Vec<Value> {
+    let output = bench(&[args, &QUICK, &["--json", "-"]].concat());
+    assert!(output.status.success(), "{args:?}: {} {}", output.status, stderr(&output));
+    let rows = rows_of(&output.stdout);
+    for row in &rows {
+        assert_eq!(row["wrong"], 0, "{row}");
+    }
+    rows
+}
+
+fn numbers(rows: &[Value], key: &str) -> Vec<u64> {
+    rows.iter().map(|row| row[key].as_u64().expect("a number")).collect()
+}
+
+/// The command refuses, in one line that says so.
+fn refuses(args: &[&str], says: &[&str]) {
+    let output = bench(args);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
+    assert_eq!(told.lines().count(), 1, "{args:?}: {told}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    for part in says {
+        assert!(told.contains(part), "{args:?}: no `{part}` in: {told}");
+    }
+}
+
+#[test]
+fn every_operation_is_right_on_any_number_of_ranks() {
+    for op in COLLECTIVES {
+        for ranks in ["1", "2", "3", "5", "8"] {
+            let rows = rows(&[op, "--ranks", ranks, "-b", "4", "-e", "64K", "-f", "8"]);
+            let unit = match op {
+                "all_gather" | "reduce_scatter" | "all_to_all" => 4 * ranks.parse::<u64>().expect("digits"),
+                _ => 4,
+            };
+            let sizes = [4u64, 32, 256, 2048, 16384].map(|size| size / unit * unit);
+            let sizes: Vec<u64> = sizes.into_iter().filter(|size| *size > 0).collect();
+            assert_eq!(numbers(&rows, "bytes"), sizes, "{op} on {ranks} ranks");
+            for row in &rows {
+                assert_eq!((&row["op"], &row["transport"]), (&op.into(), &"shm".into()));
+                assert_eq!(row["ranks"].to_string(), ranks);
+                let time = |key: &str| row[key].as_f64().expect("a time");
+                assert!(0.0 < time("us_min") && time("us_min") <= time("us_median"), "{row}");
+                assert!(time("us_median") <= time("us_p99"), "{row}");
+                assert!(row["algo"].is_string() && row["copied_bytes"].is_u64(), "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn barrier_and_pingpong_have_rows_of_their_own() {
+    let barrier = rows(&["barrier", "--ranks", "3"]);
+    assert_eq!(numbers(&barrier, "bytes"), [0]);
+    let pingpong = rows(&["ping-pong", "--ranks", "3", "-b", "8", "-e", "8K", "-f", "32"]);
+    assert_eq!(numbers(&pingpong, "bytes"), [8, 256, 8192]);
+    assert!(pingpong.iter().all(|row| row["op"] == "ping-pong" && row["algo"] == "message"));
+}
+
+#[test]
+fn every_type_with_every_operation_is_right() {
+    for op in COLLECTIVES {
+        let pairs = if op.contains("reduce") { 96 } else { 14 };
+        for (ranks, transport) in [("2", "shm"), ("3", "shm"), ("5", "local")] {
+            let all = ["-d", "all", "-o", "all", "-b", "4K", "-e", "4K", "--transport", transport];
+            let rows = rows(&[&[op, "--ranks", ranks], &all[..]].concat());
+            assert_eq!(rows.len(), pairs, "{op} on {ranks} ranks");
+            assert!(rows.iter().all(|row| row["transport"] == transport));
+        }
+    }
+}
+
+#[test]
+fn in_place_forms_are_right() {
+    for op in &COLLECTIVES[..4] {
+        let rows = rows(&[op, "--ranks", "3", "-b", "64", "-e", "256K", "-f", "64", "--in-place"]);
+        assert!(rows.len() == 3 && rows.iter().all(|row| row["inplace"] == 1), "{op}");
+    }
+}
+
+#[test]
+fn registered_memory_is_never_copied_from_4_kib_on() {
+    for op in COLLECTIVES {
+        for ranks in ["2", "3", "4", "5"] {
+            let rows = rows(&[op, "--ranks", ranks, "-b", "5000", "-e", "512K", "-f", "10", "--registered"]);
+            let sizes = numbers(&rows, "bytes");
+            assert!(sizes.len() == 3 && sizes.iter().all(|size| *size >= 4096), "{sizes:?}");
+            assert_eq!(numbers(&rows, "copied_bytes"), [0, 0, 0], "{op} on {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn the_algorithm_asked_for_is_taken() {
+    for algorithm in ["ring", "mesh", "double_binary_tree"] {
+        let rows = rows(&["allreduce", "--ranks", "3", "-e", "4K", "--algo", algorithm, "--segments", "2"]);
+        assert!(rows.iter().all(|row| row["algo"] == algorithm && row["segments"] == 2));
+    }
+    let rows = rows(&["bcast", "--ranks", "3", "-e", "4K", "--algo", "chain", "-r", "2"]);
+    assert!(rows.iter().all(|row| row["algo"] == "chain" && row["op"] == "bcast"));
+}
+
+#[test]
+fn the_table_has_both_forms_and_a_verdict() {
+    let args = [&["all_reduce", "--ranks", "2", "-e", "64", "--stats"], &QUICK[..]].concat();
+    let output = bench(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    let text = String::from_utf8(output.stdout).expect("text");
+    for part in ["on 2 ranks", "transport shm", "out-of-place", "in-place", "#wrong", "busbw"] {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    let columns: Vec<&str> = lines[2].split_whitespace().collect();
+    assert_eq!(columns[..5], ["64", "16", "float32", "sum", "-1"]);
+    assert_eq!((columns.len(), columns[8], columns[12]), (13, "0", "0"), "{}", lines[2]);
+    assert!(text.contains("# Out of bounds values : 0 OK\n"), "{text}");
+    assert!(text.contains("cpu (s)"), "{text}");
+}
+
+#[test]
+fn json_goes_to_a_file_besides_the_table() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.json");
+    std::fs::write(&path, "old\n").expect("a file");
+    let file = path.to_str().expect("text");
+    let args = [&["all_gather", "--ranks", "2", "-e", "1K", "--json", file], &QUICK[..]].concat();
+    let output = bench(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Avg bus bandwidth"));
+    let rows = rows_of(&std::fs::read(&path).expect("written"));
+    assert_eq!(numbers(&rows, "bytes"), [16, 64, 256, 1024]);
+}
+
+#[test]
+fn names_that_nothing_has_are_refused_with_a_suggestion() {
+    refuses(&["al_reduce", "--ranks", "2"], &["did you mean `all_reduce`?"]);
+    refuses(&["all_reduce", "--ranks", "2", "-d", "float23"], &["did you mean `float32`?"]);
+    refuses(&["all_reduce", "--ranks", "2", "-o", "summ"], &["did you mean `sum`?"]);
+    refuses(&["all_reduce", "--ranks", "2", "--algo", "rign"], &["did you mean `ring`?"]);
+    refuses(&["broadcast", "--ranks", "2", "--algo", "ring"], &["binomial, chain"]);
+    refuses(&["all_reduce", "--ranks", "2", "--transport", "shn"], &["did you mean `shm`?"]);
+    refuses(&["all_reduce", "--ranks", "2", "-b", "4Q"], &["unknown size suffix", "K, M, G, T"]);
+    refuses(&["all_reduce", "--ranks", "2", "--segment", "2"], &["'--segments'"]);
+}
+
+#[test]
+fn arguments_that_do_not_fit_together_are_refused() {
+    refuses(&["all_reduce", "--ranks", "0"], &["at least one rank"]);
+    refuses(&["all_reduce"], &["--ranks"]);
+    refuses(&["all_reduce", "--ranks", "9999"], &["up to 4096 ranks"]);
+    refuses(&["all_reduce", "--ranks", "2", "-n", "0"], &["'0'", "--iterations"]);
+    refuses(&["all_reduce", "--ranks", "2", "-n", "5", "--time", "1"], &["cannot be used with"]);
+    refuses(&["all_reduce", "--ranks", "2", "-b", "1M", "-e", "1K"], &["larger than -e"]);
+    refuses(&["all_reduce", "--ranks", "2", "-f", "1"], &["--factor"]);
+    refuses(&["broadcast", "--ranks", "2", "-r", "2"], &["-r 2", "0..=1"]);
+    refuses(&["all_reduce", "--ranks", "2", "-o", "band"], &["band is not defined for f32", "i8, i16"]);
+    refuses(&["all_to_all", "--ranks", "2", "--in-place"], &["no in-place form"]);
+    refuses(&["pingpong", "--ranks", "1"], &["--ranks 2"]);
+    refuses(&["all_gather", "--ranks", "4", "-e", "8"], &["16 bytes"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_machine_does_not_allow_is_refused_in_one_line() {
+    refuses(&["all_reduce", "--ranks", "2", "-e", "1T"], &["4 TiB", "lower -e or --ranks"]);
+    refuses(&["all_reduce", "--ranks", "2", "--json", "/nowhere/x"], &["--json /nowhere/x", "No such file"]);
+    refuses(&["all_reduce", "--ranks", "2", "--json", "/"], &["can't be written"]);
+    let output = bench(&["all_reduce", "--ranks", "2", "-e", "1K", "--json", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("No space left"), "{}", stderr(&output));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn limits_that_are_too_low_are_said_once_and_not_by_every_rank() {
+    for (limit, remedy) in [("-f 100", "ulimit -f"), ("-v 8000000", "ulimit -v"), ("-n 8", "ulimit -n")] {
+        let line = format!("ulimit {limit} && exec \"$0\" bench all_reduce --ranks 4 -e 64");
+        let output = Command::new("/bin/sh").args(["-c", &line, env!("CARGO_BIN_EXE_tbccl")]).output();
+        let output = output.expect("a shell");
+        assert_eq!(output.status.code(), Some(2), "{limit}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{limit}: {}", stderr(&output));
+        assert!(stderr(&output).contains(remedy), "{limit}: {}", stderr(&output));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_death_of_a_rank_is_told_and_passed_on() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::time::{Duration, Instant};
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    command.args(["bench", "all_reduce", "--ranks", "3", "-b", "16M", "-e", "16M", "--time", "60"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let patience = Instant::now() + Duration::from_secs(20);
+    let ranks = loop {
+        let pids = std::fs::read_to_string(&children).expect("it runs");
+        let pids: Vec<i32> = pids.split_whitespace().map(|pid| pid.parse().expect("a number")).collect();
+        if pids.len() == 3 {
+            break pids;
+        }
+        assert!(Instant::now() < patience, "only {} ranks", pids.len());
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_raw(ranks[1]).expect("a process"), Signal::KILL).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(137));
+    let told = stderr(&output);
+    let who = format!("rank 1 (pid {}) was killed by SIGKILL; ending the other 2 ranks", ranks[1]);
+    for part in [&who, "killed by SIGKILL [rank 0 in ", "killed by SIGKILL [rank 2 in "] {
+        assert!(told.contains(part), "no `{part}` in: {told}");
+    }
+}

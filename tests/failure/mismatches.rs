@@ -1,0 +1,88 @@
+//! Ranks that make different calls.
+//!
+//! Every rank learns of it: in the call itself, or, where its part of the call needed nothing from the rank that
+//! differs, in its next call. The latter is so for
+//! - ranks of a broadcast whose parent in the tree is in the same call as they are,
+//! - a rank whose `send` was staged completely,
+//! - ranks that take no part in a message.
+//!
+//! `passed` is said by the ranks that learn of it in their next call.
+
+use crate::job::{Finished, Job};
+
+/// Runs a case; all ranks fail, show both calls, and none takes a second.
+fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> Finished {
+    let done = Job::start(ranks, &format!("calls {case}"), &[("TBCCL_TIMEOUT", "20")]).finish();
+    let errors = done.all("error");
+    assert_eq!(errors.len() as u32, ranks, "{case}: {:?}\n{}", done.said, done.stderr);
+    for error in errors {
+        let mut parts = error.rest.splitn(3, ' ');
+        let took: u32 = parts.nth(1).and_then(|ms| ms.parse().ok()).expect("a time");
+        let text = parts.next().expect("the error");
+        assert!(took < 1000, "{case}: rank {} took {took} ms", error.rank);
+        assert!(text.contains("the ranks disagree on call"), "{case}: {text}");
+        assert!(calls.iter().all(|call| text.contains(call)), "{case}: {text}");
+    }
+    assert_eq!(done.all("dropped").len() as u32, ranks, "{case}: {}", done.stderr);
+    done
+}
+
+/// A case in which every rank learns of it in the call itself.
+fn disagree_at_once(case: &str, calls: [&str; 2]) {
+    for ranks in [2, 4] {
+        let done = disagree(case, ranks, calls);
+        assert!(done.all("passed").is_empty(), "{case} on {ranks} ranks: {:?}", done.said);
+    }
+}
+
+#[test]
+fn ranks_that_reduce_differently_all_see_both_calls() {
+    disagree_at_once("op", ["op sum", "op max"]);
+    disagree_at_once("dtype", [" i32, op sum", " f32, op sum"]);
+}
+
+#[test]
+fn ranks_that_reduce_different_counts_all_see_both_calls() {
+    for ranks in [2, 4] {
+        let n = 12 * ranks;
+        let calls = [format!("all_reduce of {n} i32"), format!("all_reduce of {} i32", n - 1)];
+        disagree("count", ranks, [&calls[0], &calls[1]]);
+    }
+    let calls = ["all_reduce of 1048576 i32", "all_reduce of 1048577 i32"];
+    disagree_at_once("large_count", calls);
+    disagree_at_once("registered_count", calls);
+    disagree_at_once("gather_count", ["all_gather of 5 i32", "all_gather of 6 i32"]);
+}
+
+#[test]
+fn ranks_in_different_collectives_all_see_both_calls() {
+    disagree_at_once("barrier", ["called barrier", "called all_reduce of"]);
+    for ranks in [2, 4] {
+        // The root of the broadcast needs nobody's data, and still looks.
+        disagree("collective", ranks, ["called broadcast of", "called all_reduce of"]);
+        disagree("order", ranks, ["called broadcast of", "called all_reduce of"]);
+        disagree("extra", ranks, ["called barrier", "f32, op sum"]);
+    }
+}
+
+#[test]
+fn ranks_that_disagree_on_the_root_all_see_both_calls() {
+    for ranks in [2, 4] {
+        let last = format!("root {}", ranks - 1);
+        disagree("root", ranks, ["root 0", &last]);
+        disagree("large_root", ranks, ["root 0", &last]);
+        disagree("broadcast_count", ranks, ["broadcast of", "root 0"]);
+    }
+}
+
+#[test]
+fn messages_that_do_not_fit_are_shown_with_both_ends() {
+    for ranks in [2, 4] {
+        disagree("message_count", ranks, ["called recv of", "called send of"]);
+        disagree("message_dtype", ranks, [" f32 from rank 0", " i32 to rank"]);
+        // Against the message, or against what its sender, or one that had no part in it, called next.
+        let other = if ranks == 2 { "rank 0 called " } else { " called " };
+        disagree("message_and_collective", ranks, ["called all_reduce of", other]);
+        disagree("stray_message", ranks, ["called all_reduce of", "called send of"]);
+    }
+}

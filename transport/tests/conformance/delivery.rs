@@ -1,0 +1,55 @@
+//! Every message arrives whole, and what it cost is counted.
+
+use crate::fixture::*;
+use transport::{Counters, Protocol, memory::Span};
+
+pub(crate) fn sizes() -> Vec<usize> {
+    vec![0, 1, 47, INLINE, 49, 64, 65, PIECE - 1, PIECE, PIECE + 1, 4 * PIECE, 4 * PIECE + 1, (3 << 20) + 5]
+}
+
+pub(crate) fn every_size_arrives_whole_by_every_protocol(mut pair: Pair) {
+    for protocol in pair.protocols() {
+        for len in sizes() {
+            for from in [0, 1] {
+                let bytes = noise(len, len as u64 * 3 + from as u64);
+                let memory = registered(&pair.0[from].slab, &bytes);
+                let src = if protocol == Protocol::Direct { memory.span() } else { Span::from(&*bytes) };
+                let (mut landing, mut folding) = (vec![0xee; len], vec![0xee; len]);
+                transfer(pair.from(from, 1), protocol, src, &mut Landing(&mut landing));
+                transfer(pair.from(from, 1), protocol, src, &mut Folding(&mut folding));
+                assert!(landing == bytes && folding == bytes, "{len} bytes by {protocol:?}");
+            }
+        }
+    }
+}
+
+pub(crate) fn bytes_moved_and_copied_are_counted_exactly(mut pair: Pair) {
+    for protocol in pair.protocols() {
+        for len in sizes() {
+            let bytes = noise(len, 5);
+            let memory = registered(&pair.0[0].slab, &bytes);
+            let src = if protocol == Protocol::Direct { memory.span() } else { Span::from(&*bytes) };
+            for fold in [false, true] {
+                let mut to = vec![0; len];
+                let (a, b) = pair.ends(0);
+                let before = (a.counters(), b.counters());
+                match fold {
+                    true => transfer((&mut *a, &mut *b), protocol, src, &mut Folding(&mut to)),
+                    false => transfer((&mut *a, &mut *b), protocol, src, &mut Landing(&mut to)),
+                }
+                let len = len as u64;
+                let (out, into) = match protocol {
+                    Protocol::Copy => (len, if fold { 0 } else { len }),
+                    Protocol::Direct => (0, 0),
+                    // What is to be reduced goes through a buffer.
+                    Protocol::Pull => (0, if fold { len } else { 0 }),
+                };
+                let sent = Counters { sent_messages: 1, copied_bytes: out, ..Counters::default() };
+                assert_eq!(a.counters() - before.0, sent, "{len} bytes by {protocol:?}");
+                let received =
+                    Counters { received_messages: 1, moved_bytes: len, copied_bytes: into, sent_messages: 0 };
+                assert_eq!(b.counters() - before.1, received, "{len} bytes by {protocol:?}, fold {fold}");
+            }
+        }
+    }
+}

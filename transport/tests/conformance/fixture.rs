@@ -1,0 +1,170 @@
+//! Pairs of ranks on each driver, and what messages are made of.
+
+use rustix::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use transport::{
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
+    driver::{local, shm},
+    memory::{Arena, ArenaLayout, Registered, Slab, Span, SpanMut},
+    ring::RingLayout,
+};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PIECE: usize = 4096;
+pub(crate) const CELLS: usize = 16;
+pub(crate) const INLINE: usize = 48;
+/// Where the rings begin in an arena.
+pub(crate) const BOARD_BYTES: usize = 64 * 1024;
+
+/// Small rings, so that every test laps them.
+pub(crate) const LAYOUT: ArenaLayout = ArenaLayout {
+    ranks: 2,
+    lanes: 2,
+    ring: RingLayout { cells: CELLS, staging_bytes: 4 * PIECE, piece_bytes: PIECE },
+    slab_bytes: 32 << 20,
+};
+
+/// One rank's end of a pair.
+pub(crate) struct Side {
+    /// By lane.
+    pub(crate) links: Vec<Box<dyn Link>>,
+    pub(crate) slab: Slab,
+    /// The rank's shared object, to be written to behind its back.
+    pub(crate) object: Option<OwnedFd>,
+}
+
+/// Two ranks with a link on each lane.
+pub(crate) struct Pair(pub(crate) [Side; 2]);
+
+impl Pair {
+    pub(crate) fn local() -> Pair {
+        let arenas = local::arenas(LAYOUT).expect("memory for a test");
+        Pair([0, 1].map(|rank| Side {
+            links: (0..LAYOUT.lanes).map(|lane| local::link(&arenas, rank, 1 - rank, lane)).collect(),
+            slab: Slab::new(&arenas[rank as usize], None),
+            object: None,
+        }))
+    }
+
+    /// Two shared objects, each mapped twice.
+    pub(crate) fn shm() -> Pair {
+        let ours = [0, 1].map(|_| Arena::shared(LAYOUT).expect("memory for a test"));
+        let theirs =
+            [0, 1].map(|rank| Arena::of_peer(LAYOUT, &ours[rank].1).expect("it can be mapped twice"));
+        let probe = Box::new(77u64);
+        let target = pull_target(&probe);
+        let pull = shm::probe_pull(&target).is_ok().then_some(target.pid);
+        Pair([0usize, 1].map(|rank| {
+            let ends = ((rank as u32, &ours[rank].0), (1 - rank as u32, &theirs[1 - rank]));
+            let object = || ours[rank].1.try_clone().expect("a descriptor");
+            Side {
+                links: (0..LAYOUT.lanes).map(|lane| shm::link(ends.0, ends.1, lane, pull)).collect(),
+                slab: Slab::new(&ours[rank].0, Some(object())),
+                object: Some(object()),
+            }
+        }))
+    }
+
+    pub(crate) fn ends(&mut self, lane: usize) -> (&mut dyn Link, &mut dyn Link) {
+        let [a, b] = &mut self.0;
+        (&mut *a.links[lane], &mut *b.links[lane])
+    }
+
+    /// As `ends`, the sender first.
+    pub(crate) fn from(&mut self, rank: usize, lane: usize) -> (&mut dyn Link, &mut dyn Link) {
+        let (a, b) = self.ends(lane);
+        if rank == 0 { (a, b) } else { (b, a) }
+    }
+
+    /// The ways this link can send.
+    pub(crate) fn protocols(&self) -> Vec<Protocol> {
+        let can = self.0[0].links[0].capabilities();
+        let mut all = vec![Protocol::Copy];
+        all.extend(can.direct.then_some(Protocol::Direct));
+        all.extend(can.pull.then_some(Protocol::Pull));
+        all
+    }
+}
+
+pub(crate) fn pull_target(word: &u64) -> shm::PullTarget {
+    shm::PullTarget {
+        pid: std::process::id(),
+        probe_address: std::ptr::from_ref(word) as u64,
+        probe_value: *word,
+    }
+}
+
+/// Copies a message to where it belongs.
+pub(crate) struct Landing<'a>(pub(crate) &'a mut [u8]);
+
+impl Sink for Landing<'_> {
+    fn take(&mut self, offset: usize, data: Span<'_>) {
+        SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
+    }
+
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        Some(SpanMut::from(&mut *self.0))
+    }
+}
+
+/// Takes a message as a reduction does: there is nowhere for the link to put it.
+pub(crate) struct Folding<'a>(pub(crate) &'a mut [u8]);
+
+impl Sink for Folding<'_> {
+    fn take(&mut self, offset: usize, data: Span<'_>) {
+        assert!(offset.is_multiple_of(64), "a cut at {offset}, within an element");
+        SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
+    }
+
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        None
+    }
+}
+
+/// Numbers that look random, the same in every run.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut numbers = Numbers(seed * 2 + 1);
+    (0..len).map(|_| (numbers.next() >> 8) as u8).collect()
+}
+
+/// Registered memory with these bytes.
+pub(crate) fn registered(slab: &Slab, bytes: &[u8]) -> Registered {
+    let mut memory = slab.allocate(bytes.len()).expect("room in the slab");
+    memory.as_mut_slice().copy_from_slice(bytes);
+    memory
+}
+
+/// One message, from start to end, by turns.
+pub(crate) fn transfer(
+    (from, to): (&mut dyn Link, &mut dyn Link),
+    protocol: Protocol,
+    src: Span<'_>,
+    sink: &mut dyn Sink,
+) {
+    let digest = src.len() as u64 + 1;
+    let (mut send, mut recv) = (SendState::new(digest, protocol), RecvState::new(digest, src.len()));
+    let (mut sent, mut received) = (false, false);
+    let until = Instant::now() + PATIENCE;
+    while !(sent && received) {
+        assert!(Instant::now() < until, "stuck");
+        sent = sent || from.poll_send(&mut send, src).expect("send") == SendProgress::Complete;
+        received = received || to.poll_recv(&mut recv, sink).expect("recv") == RecvProgress::Complete;
+    }
+    assert_eq!(recv.taken(), src.len());
+}

@@ -1,0 +1,206 @@
+//! Credits, lanes, and sources that are in use.
+
+use crate::fixture::*;
+use std::{
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use transport::{
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError, memory::Span,
+};
+
+pub(crate) fn a_full_ring_is_idle_and_never_overwritten(mut pair: Pair) {
+    for (len, room) in [(8, CELLS as u64), (PIECE, 4), (100, CELLS as u64), (3000, 5)] {
+        let (a, b) = pair.ends(0);
+        let message = |i: u64| noise(len, i);
+        let receive = |b: &mut dyn Link, i: u64| {
+            let mut got = vec![0; len];
+            let progress = b.poll_recv(&mut RecvState::new(i, len), &mut Landing(&mut got)).expect("recv");
+            assert_eq!(progress, RecvProgress::Complete);
+            assert!(got == message(i), "message {i} was overwritten");
+        };
+        let (mut sent, mut received) = (0, 0);
+        while received < 5 * room {
+            loop {
+                let bytes = message(sent);
+                let mut state = SendState::new(sent, Protocol::Copy);
+                match a.poll_send(&mut state, Span::from(&*bytes)).expect("send") {
+                    SendProgress::Complete => sent += 1,
+                    SendProgress::Idle => break,
+                    other => panic!("{other:?} of a single piece"),
+                }
+            }
+            assert!(sent - received <= room, "{sent} sent, {received} received");
+            // Until the ring is empty, or one more fits.
+            for _ in 0..=sent % (sent - received) {
+                receive(b, received);
+                received += 1;
+            }
+        }
+        while received < sent {
+            receive(b, received);
+            received += 1;
+        }
+    }
+}
+
+pub(crate) fn a_lane_that_is_full_does_not_stop_another(mut pair: Pair) {
+    let bytes = [1u8; 8];
+    let (a, _) = pair.ends(0);
+    let mut sent = 0;
+    while a.poll_send(&mut SendState::new(3, Protocol::Copy), Span::from(&bytes[..])).expect("send")
+        == SendProgress::Complete
+    {
+        sent += 1;
+    }
+    assert_eq!(sent, CELLS);
+    assert_eq!(pair.ends(1).1.peek_digest(), None);
+    let mut got = [0; 8];
+    for _ in 0..3 * CELLS {
+        transfer(pair.from(0, 1), Protocol::Copy, Span::from(&bytes[..]), &mut Landing(&mut got));
+        // Nor does a direction that is full stop the other one.
+        transfer(pair.from(1, 0), Protocol::Copy, Span::from(&bytes[..]), &mut Landing(&mut got));
+    }
+}
+
+pub(crate) fn a_message_that_is_not_expected_stays_where_it_is(mut pair: Pair) {
+    for protocol in pair.protocols() {
+        for len in [8, 100, PIECE] {
+            let bytes = noise(len, 9);
+            let memory = registered(&pair.0[0].slab, &bytes);
+            let (a, b) = pair.ends(0);
+            a.poll_send(&mut SendState::new(0xabc, protocol), memory.span()).expect("send");
+            let mut got = vec![0; len + 1];
+            for _ in 0..2 {
+                let error = b
+                    .poll_recv(&mut RecvState::new(0xdef, len), &mut Landing(&mut got))
+                    .expect_err("another digest");
+                assert!(
+                    matches!(error, TransportError::Mismatch { expected: 0xdef, found: 0xabc }),
+                    "{error}"
+                );
+                let text = error.to_string();
+                assert!(text.contains("def") && text.contains("abc"), "{text}");
+                let error = b
+                    .poll_recv(&mut RecvState::new(0xabc, len + 1), &mut Landing(&mut got))
+                    .expect_err("another length");
+                let text = format!("has {len} bytes where {} were expected", len + 1);
+                assert!(error.to_string().contains(&text), "{error}");
+                assert_eq!(b.peek_digest(), Some(0xabc));
+            }
+            got.truncate(len);
+            let progress = b.poll_recv(&mut RecvState::new(0xabc, len), &mut Landing(&mut got));
+            assert_eq!(progress.expect("the message"), RecvProgress::Complete);
+            assert_eq!(got, bytes);
+        }
+    }
+}
+
+pub(crate) fn a_source_that_is_read_in_place_is_in_use_until_it_was_received(mut pair: Pair) {
+    const LEN: usize = 600_000;
+    for protocol in pair.protocols().into_iter().filter(|p| *p != Protocol::Copy) {
+        let memory = registered(&pair.0[0].slab, &noise(LEN, 4));
+        let (a, b) = pair.ends(0);
+        let mut send = SendState::new(1, protocol);
+        let (mut got, mut recv) = (vec![0; LEN], RecvState::new(1, LEN));
+        let mut polls = 0;
+        loop {
+            assert_eq!(a.poll_send(&mut send, memory.span()).expect("send"), SendProgress::Posted);
+            polls += 1;
+            if b.poll_recv(&mut recv, &mut Landing(&mut got)).expect("recv") == RecvProgress::Complete {
+                break;
+            }
+        }
+        assert!(polls > 1, "a long message keeps others waiting");
+        assert_eq!(a.poll_send(&mut send, memory.span()).expect("send"), SendProgress::Complete);
+        assert!(got == memory.as_slice());
+    }
+}
+
+pub(crate) fn posted_messages_do_not_hold_up_later_ones(mut pair: Pair) {
+    for protocol in pair.protocols().into_iter().filter(|p| *p != Protocol::Copy) {
+        let memory = registered(&pair.0[0].slab, &noise(CELLS * 100, 4));
+        let part = |i: usize| memory.span().sub(i * 100, 100);
+        let (a, b) = pair.ends(0);
+        let mut states: Vec<SendState> = (0..CELLS as u64).map(|i| SendState::new(i, protocol)).collect();
+        for (i, state) in states.iter_mut().enumerate() {
+            assert_eq!(a.poll_send(state, part(i)).expect("send"), SendProgress::Posted);
+        }
+        let mut more = SendState::new(99, protocol);
+        assert_eq!(a.poll_send(&mut more, part(0)).expect("send"), SendProgress::Idle);
+        for i in 0..CELLS {
+            let mut got = vec![0; 100];
+            b.poll_recv(&mut RecvState::new(i as u64, 100), &mut Landing(&mut got)).expect("recv");
+            assert_eq!(got, memory.as_slice()[i * 100..][..100]);
+            for (j, state) in states.iter_mut().enumerate() {
+                let expected = if j <= i { SendProgress::Complete } else { SendProgress::Posted };
+                let progress = a.poll_send(state, part(j)).expect("send");
+                assert_eq!(progress, expected, "message {j} after {i} was received");
+            }
+        }
+    }
+}
+
+pub(crate) fn unregistered_memory_is_copied_when_asked_to_be_read_in_place(mut pair: Pair) {
+    let bytes = noise(10_000, 8);
+    let mut got = vec![0; 10_000];
+    transfer(pair.ends(0), Protocol::Direct, Span::from(&*bytes), &mut Landing(&mut got));
+    assert_eq!(got, bytes);
+    assert_eq!(pair.ends(0).0.counters().copied_bytes, 10_000);
+}
+
+pub(crate) fn many_messages_between_two_threads_keep_their_order(mut pair: Pair) {
+    const FOR: Duration = Duration::from_millis(1500);
+    /// Mostly within a cell, sometimes staged.
+    fn message(i: u64) -> ([u8; 160], usize) {
+        let mut bytes = [i as u8; 160];
+        bytes[..8].copy_from_slice(&i.to_ne_bytes());
+        (bytes, if i.is_multiple_of(7) { 8 + (i % 150) as usize } else { 8 + (i % 41) as usize })
+    }
+    let [a, b] = &mut pair.0;
+    let (sender, receiver) = (&mut a.links[0], &mut b.links[0]);
+    let start = Instant::now();
+    let idle = |polls: &mut u32| {
+        *polls += 1;
+        if *polls > 100 {
+            thread::yield_now();
+            assert!(start.elapsed() < PATIENCE, "stuck");
+        }
+    };
+    let total = AtomicU64::new(u64::MAX);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut i = 0;
+            while i % 1024 != 0 || start.elapsed() < FOR {
+                let (bytes, len) = message(i);
+                let (mut state, mut polls) = (SendState::new(i, Protocol::Copy), 0);
+                while sender.poll_send(&mut state, Span::from(&bytes[..len])).expect("send")
+                    != SendProgress::Complete
+                {
+                    idle(&mut polls);
+                }
+                i += 1;
+            }
+            total.store(i, Release);
+        });
+        let (mut i, mut polls) = (0, 0);
+        while i < total.load(Acquire) {
+            let (bytes, len) = message(i);
+            let mut got = [0; 160];
+            // Of a single piece: all of it or nothing.
+            match receiver.poll_recv(&mut RecvState::new(i, len), &mut Landing(&mut got[..len])) {
+                Ok(RecvProgress::Complete) => {
+                    assert_eq!(got[..len], bytes[..len], "message {i}");
+                    (i, polls) = (i + 1, 0);
+                }
+                Ok(_) => idle(&mut polls),
+                Err(e) => panic!("message {i}: {e}"),
+            }
+        }
+        assert!(i > 10_000, "only {i} messages");
+    });
+}

@@ -1,0 +1,38 @@
+//! What every link must do, whatever moves its bytes: one suite, run on each driver.
+
+mod corruption;
+mod delivery;
+mod fixture;
+mod flow;
+mod processes;
+mod traffic;
+
+macro_rules! on_every_driver {
+    ($($topic:ident::$case:ident),* $(,)?) => {
+        mod over_local {
+            $(#[test]
+            fn $case() {
+                crate::$topic::$case(crate::fixture::Pair::local());
+            })*
+        }
+        mod over_shm {
+            $(#[test]
+            fn $case() {
+                crate::$topic::$case(crate::fixture::Pair::shm());
+            })*
+        }
+    };
+}
+
+on_every_driver! {
+    delivery::every_size_arrives_whole_by_every_protocol,
+    delivery::bytes_moved_and_copied_are_counted_exactly,
+    traffic::messages_arrive_in_order_however_the_ends_are_polled,
+    flow::a_full_ring_is_idle_and_never_overwritten,
+    flow::a_lane_that_is_full_does_not_stop_another,
+    flow::a_message_that_is_not_expected_stays_where_it_is,
+    flow::a_source_that_is_read_in_place_is_in_use_until_it_was_received,
+    flow::posted_messages_do_not_hold_up_later_ones,
+    flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
+    flow::many_messages_between_two_threads_keep_their_order,
+}
