@@ -75,7 +75,8 @@ impl Directory {
         if fs::fstat(&file)?.st_size == 0 {
             fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
         }
-        let fabric = Mapping::of_file(&file, len)?;
+        // By another description: a mapping holds on to its own, and so to the lock.
+        let fabric = Mapping::of_file(open_at(&folder, "fabric", OFlags::empty())?, len)?;
         let directory = Directory { path: path.to_owned(), folder, fabric };
         directory.agree(digest)?;
         Ok(directory)
@@ -148,7 +149,8 @@ impl Directory {
         set_length(&file, FILE_BYTES)?;
         // Reserved now, because running out of memory later would be a signal and not an error.
         fs::fallocate(&file, FallocateFlags::empty(), 0, super::layout::HEAP_START)?;
-        let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
+        // By another description: forked children keep mappings, and must not keep the lock.
+        let mapping = Mapping::of_file(self.file('p', slot)?, FILE_BYTES as usize)?;
         let life = Life::begin(file)?;
         let incarnation = self.header().incarnations.fetch_add(1, Relaxed).wrapping_add(1).max(1);
         Ok(Joined { me: Owner { slot, incarnation }, life, file: mapping, pages })
