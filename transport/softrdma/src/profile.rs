@@ -41,6 +41,15 @@ pub enum Unplugged {
     Crashes,
 }
 
+/// A depth that queues can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// What is reported to who makes the queue.
+    pub reported: u32,
+    /// How much of it receives can fill.
+    pub usable: u32,
+}
+
 /// The numbers of errors that depend on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errnos {
@@ -136,9 +145,7 @@ pub struct Profile {
     /// The largest depth of a queue of work requests.
     pub max_wr: u32,
     /// A requested depth is raised to the first of these that suffices; empty when it is granted as it is.
-    pub granted_depths: &'static [u32],
-    /// Receives that a queue takes however deep it is said to be.
-    pub usable_receives: Option<u32>,
+    pub depths: &'static [Depth],
     /// Runs of memory of one work request.
     pub max_sge: u32,
     /// Bytes that can be taken at once when posting.
@@ -236,8 +243,7 @@ impl Profile {
         max_cq: 1024,
         max_cqe: 65_535,
         max_wr: 16_384,
-        granted_depths: &[],
-        usable_receives: None,
+        depths: &[],
         max_sge: 16,
         max_inline: 220,
         max_message_bytes: 1 << 30,
@@ -321,10 +327,11 @@ impl Profile {
         max_wr: 4095,
         frame_bytes: Some(4096),
         max_message_bytes: 4095 * 4096,
-        // mesh's notes and ds4: 256 requested, 1023 granted. hellas requests 35 and 41: of a queue said to be
-        // that deep 63 receives are taken, the 64th fails with ENOMEM.
-        granted_depths: &[1023, 4095],
-        usable_receives: Some(63),
+        // mesh's notes and ds4: 256 requested, 1023 reported. hellas requests 35 and 41: 63 receives are taken, the
+        // 64th fails with ENOMEM. Since depths count frames, and 512 frames in one queue work (llama.cpp), these must
+        // have been 63 of 64 KiB, 1008 frames; that is our reading. A message of 4095 frames, which TN allows, needs
+        // all of the deeper queue.
+        depths: &[Depth { reported: 1023, usable: 1008 }, Depth { reported: 4095, usable: 4095 }],
         // TN: one run of memory each way. JACCL, llama.cpp and ds4 ask for no inline bytes.
         max_sge: 1,
         max_inline: 0,
@@ -413,14 +420,20 @@ impl Profile {
         }
     }
 
-    /// The depth that is granted when this one is requested, if it can be had.
+    /// The depth that is reported when this one is requested, if it can be had.
     #[must_use]
     pub fn granted_depth(&self, requested: u32) -> Option<u32> {
-        match self.granted_depths {
-            _ if requested > self.max_wr => None,
-            [] => Some(requested),
-            depths => depths.iter().copied().find(|depth| *depth >= requested),
+        if requested > self.max_wr {
+            return None;
         }
+        let raised = self.depths.iter().map(|depth| depth.reported).find(|reported| *reported >= requested);
+        raised.or(self.depths.is_empty().then_some(requested))
+    }
+
+    /// How many units of receives a queue takes whose depth was reported to be that.
+    #[must_use]
+    pub fn usable_depth(&self, reported: u32) -> u32 {
+        self.depths.iter().find(|depth| depth.reported == reported).map_or(reported, |depth| depth.usable)
     }
 
     /// Does a region cross a line at which the device loses the upper half of addresses?
@@ -477,7 +490,10 @@ mod tests {
         assert_eq!(Profile::IB.units(524_288), 1);
         assert_eq!([1, 256, 1024, 4095].map(|d| apple.granted_depth(d)), [1023, 1023, 4095, 4095].map(Some));
         assert_eq!((apple.granted_depth(4096), Profile::IB.granted_depth(7)), (None, Some(7)));
+        assert_eq!([1023, 4095, 7].map(|reported| apple.usable_depth(reported)), [1008, 4095, 7]);
+        assert_eq!(Profile::IB.usable_depth(1023), 1023);
         assert_eq!(apple.max_message_bytes, 16_773_120);
+        assert!(apple.units(apple.max_message_bytes.into()) <= apple.usable_depth(4095).into());
     }
 
     #[test]

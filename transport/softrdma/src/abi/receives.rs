@@ -168,7 +168,7 @@ impl ReceiveQueue {
             u64::from(unsafe { (*request.sg_list.add(index)).length })
         });
         let units = self.profile.units(pieces.sum());
-        let most = u64::from(self.profile.usable_receives.unwrap_or(self.max_wr));
+        let most = u64::from(self.profile.usable_depth(self.max_wr));
         if number - freed >= most || frames.sum + units > u64::from(self.max_wr) {
             return Err(super::errno(self.profile.errnos.queue_full));
         }
