@@ -1,5 +1,7 @@
 //! `tbccl fabric`: programs on software RDMA devices, with real processes.
 
+#![cfg(target_os = "linux")]
+
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
