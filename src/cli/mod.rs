@@ -6,6 +6,7 @@
 mod arguments;
 mod bench;
 mod error;
+mod fabric;
 mod plan;
 mod run;
 
@@ -45,24 +46,30 @@ enum Command {
     Run(run::Args),
     Bench(bench::Args),
     Plan(plan::Args),
+    Fabric(fabric::Args),
 }
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 3] = ["run", "bench", "plan"];
+    const NAMES: [&str; 4] = ["run", "bench", "plan", "fabric"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
 pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args = arguments::as_mpirun_users_type(args.collect(), &Cli::command());
+    let names: &[&'static str] = match args.get(1) {
+        Some(command) if command == "fabric" => &fabric::NAMES,
+        _ => &Command::NAMES,
+    };
     let parsed = Cli::command().try_get_matches_from(args).and_then(|m| Cli::from_arg_matches(&m));
     let result = match parsed {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Plan(args) => plan::run(args),
+            Command::Fabric(args) => fabric::run(args),
         },
-        Err(usage) => error::usage(&usage, &Command::NAMES),
+        Err(usage) => error::usage(&usage, names),
     };
     result.unwrap_or_else(Failed::report)
 }

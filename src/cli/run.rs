@@ -36,6 +36,13 @@ pub(crate) struct Args {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     ranks: u32,
 
+    #[command(flatten)]
+    job: Job,
+}
+
+/// What is started, and how: what does not depend on who starts it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Job {
     /// Set a variable for every rank, or pass one of ours on; may be repeated, the last one wins
     #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
@@ -59,19 +66,26 @@ pub(crate) struct Args {
 
 /// Carries out `tbccl run`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
-    let mut command = args.command.into_iter();
-    let program = command.next().ok_or_else(|| Failed::new("no program was given"))?;
-    let spec = LaunchSpec {
-        args: command.collect(),
-        env: variables(args.env)?,
-        output: if args.tag_output { Output::Tagged } else { Output::Direct },
-        timeout: args.timeout,
-        grace: args.grace,
-        ..LaunchSpec::new(args.ranks, program)
-    };
+    let spec = args.job.spec(args.ranks)?;
     let server = Server::start(spec.ranks).map_err(Failed::new)?;
     let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
+}
+
+impl Job {
+    /// For so many ranks.
+    pub(crate) fn spec(self, ranks: u32) -> Result<LaunchSpec, Failed> {
+        let mut command = self.command.into_iter();
+        let program = command.next().ok_or_else(|| Failed::new("no program was given"))?;
+        Ok(LaunchSpec {
+            args: command.collect(),
+            env: variables(self.env)?,
+            output: if self.tag_output { Output::Tagged } else { Output::Direct },
+            timeout: self.timeout,
+            grace: self.grace,
+            ..LaunchSpec::new(ranks, program)
+        })
+    }
 }
 
 /// Reads `KEY=VALUE`, and `KEY` for a variable of ours, which the ranks inherit anyway.

@@ -39,6 +39,9 @@ pub struct LaunchSpec {
     /// Added to the environment of every rank, last one wins. May replace anything but the `TBCCL_*` variables
     /// that tell a rank who it is.
     pub env: Vec<(OsString, OsString)>,
+    /// Added to the environment of one rank, after `env` and under the same rule: the first is rank 0's. Ranks
+    /// beyond its end get nothing of their own.
+    pub rank_env: Vec<Vec<(OsString, OsString)>>,
     /// Whether each line of output is preceded by its rank.
     pub output: Output,
     /// How long the whole job may take.
@@ -71,6 +74,7 @@ impl LaunchSpec {
             program: program.into(),
             args: Vec::new(),
             env: Vec::new(),
+            rank_env: Vec::new(),
             output: Output::Direct,
             timeout: None,
             drain: Duration::from_secs(1),
@@ -210,7 +214,9 @@ pub fn launch(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outcome,
     if spec.ranks == 0 {
         return Err(LaunchError::NoRanks);
     }
-    environment::check(&spec.env)?;
+    for env in std::iter::once(&spec.env).chain(&spec.rank_env) {
+        environment::check(env)?;
+    }
     let program = program::find(&spec.program, &spec.env)?;
     supervisor::run(spec, &program, rendezvous)
 }

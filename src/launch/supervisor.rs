@@ -68,12 +68,13 @@ fn start(spec: &LaunchSpec, program: &Path, bootstrap: &str) -> Result<(Ranks, O
         Output::Tagged => Some(Tagger::default()),
     };
     for rank in 0..spec.ranks {
+        let own = spec.rank_env.get(rank as usize).into_iter().flatten();
         let mut command = Command::new(program);
         command
             .arg0(&spec.program)
             .args(&spec.args)
             .envs(environment::of_rank(rank, spec.ranks, bootstrap))
-            .envs(spec.env.iter().map(|(key, value)| (key, value)))
+            .envs(spec.env.iter().chain(own).map(|(key, value)| (key, value)))
             .stdin(stdin_of(rank));
         if tagger.is_some() {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -363,6 +363,22 @@ fn a_panic_leaves_no_rank() {
 }
 
 #[test]
+fn a_rank_may_have_variables_of_its_own() {
+    let pair = |key: &str, value: &str| (key.into(), value.into());
+    let mut spec = LaunchSpec::new(3, "/bin/sh");
+    let script = "[ $ALL.${OWN-none} = $([ $RANK = 1 ] && echo all.one || echo ${RANK}.none) ]";
+    spec.args = ["-c", script].map(Into::into).to_vec();
+    spec.env = vec![pair("ALL", "all")];
+    spec.rank_env =
+        vec![vec![pair("ALL", "0")], vec![pair("OWN", "one")], vec![pair("ALL", "x"), pair("ALL", "2")]];
+    let outcome = launch(&spec, &Listener::default()).expect("it starts");
+    assert_eq!(outcome, Outcome::Succeeded);
+    spec.rank_env[2] = vec![pair("TBCCL_RANK", "0")];
+    let error = launch(&spec, &Listener::default()).expect_err("not theirs to set");
+    assert!(matches!(error, LaunchError::Reserved(_)), "{error}");
+}
+
+#[test]
 fn a_job_needs_a_rank() {
     let error = launch(&LaunchSpec::new(0, "true"), &Broken).expect_err("no ranks");
     assert!(matches!(error, LaunchError::NoRanks), "{error}");

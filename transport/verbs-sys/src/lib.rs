@@ -6,10 +6,13 @@
 //! Invariants: a number that comes from outside is kept as it is. The types here are numbers with names, not
 //! enums, because a newer library may send one that this version does not know.
 //!
+//! Structures have the members of their C namesakes: `ibv_qp_init_attr` is [`QpInitAttr`]. Their sizes and offsets
+//! are checked when the crate is compiled, and by a test against the C header.
+//!
 //! This crate does not load a library yet and holds no state.
 
 mod numbers;
-mod wire;
+mod structures;
 
-pub use numbers::{AccessFlags, Mtu, PortState, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode};
-pub use wire::{Gid, Sge};
+pub use numbers::*;
+pub use structures::*;

@@ -1,0 +1,89 @@
+//! `tbccl fabric run`: one process per node of a fabric.
+
+use super::{
+    Failed,
+    folder::Folder,
+    tool::{Tool, Variables},
+};
+use crate::cli::run::Job;
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use tbccl::{
+    bootstrap::Server,
+    launch::{LaunchSpec, launch},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl fabric run --fabric mesh-3.toml -- ibv_devinfo    on each of three nodes
+  tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
+  tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
+
+The program need not know of it: LD_PRELOAD puts the software device in the place of libibverbs. The
+process of node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE
+and SOFTRDMA_DIR. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
+
+Runs with --node meet when their fabric files are equal, or when they name the same --dir. While a
+program runs, `tbccl fabric fault` breaks its fabric and `tbccl fabric stat` shows its traffic.";
+
+/// Start a program on each node of a fabric of software RDMA devices, or on one of them
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The fabric file
+    #[arg(long, value_name = "FILE")]
+    fabric: PathBuf,
+
+    /// Only on this node: its name or number
+    #[arg(long, value_name = "NODE")]
+    node: Option<OsString>,
+
+    /// Where the processes of the fabric meet; the folder is kept
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    job: Job,
+}
+
+/// Carries out `tbccl fabric run`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+    let tool = Tool::find()?;
+    let (nodes, _folder) = prepare(&tool, &args.fabric, args.node.as_deref(), args.dir.as_deref())?;
+    let ranks = u32::try_from(nodes.len()).map_err(Failed::new)?;
+    let of_node =
+        |node: Variables| node.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let spec = LaunchSpec {
+        rank_env: nodes.into_iter().map(of_node).collect(),
+        name: "tbccl fabric run",
+        ..args.job.spec(ranks)?
+    };
+    let server = Server::start(ranks).map_err(Failed::new)?;
+    let outcome = launch(&spec, &server).map_err(Failed::new)?;
+    Ok(ExitCode::from(outcome.exit_code()))
+}
+
+/// The variables of each node, and what is removed at the end.
+fn prepare(
+    tool: &Tool,
+    fabric: &Path,
+    node: Option<&OsStr>,
+    dir: Option<&Path>,
+) -> Result<(Vec<Variables>, Option<Folder>), Failed> {
+    match (node, dir) {
+        (_, Some(dir)) => Ok((tool.environments(fabric, node, Some(dir))?, None)),
+        (None, None) => {
+            let folder = Folder::of_our_own();
+            Ok((tool.environments(fabric, None, Some(folder.path()))?, Some(folder)))
+        }
+        (Some(_), None) => {
+            let nodes = tool.environments(fabric, node, None)?;
+            let dir = nodes.first().and_then(|node| node.get("SOFTRDMA_DIR"));
+            let folder = dir.map(|dir| Folder::shared(dir.into())).transpose()?;
+            Ok((nodes, folder))
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Completion channels: real descriptors that become readable when an armed queue gets a completion.
+//!
+//! # Safety
+//! See the module above. Queues take themselves off their channel's list before they are destroyed.
+
+use super::{Object, code, context::ContextObject, cq::CqObject, errno, object};
+use crate::shm::take_one;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::{AsRawFd, OwnedFd},
+    io::Errno,
+};
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+use verbs_sys::{CompChannel, Context, Cq};
+
+/// A completion channel.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct ChannelObject {
+    channel: CompChannel,
+    nic: Arc<crate::nic::Nic>,
+    fd: OwnedFd,
+    pub(super) number: u32,
+    /// The queues that announce themselves here, as addresses of their objects.
+    queues: Mutex<Vec<usize>>,
+}
+
+// SAFETY: `repr(C)`, and the structure is the first member.
+unsafe impl Object<CompChannel> for ChannelObject {}
+
+impl ChannelObject {
+    fn queues(&self) -> std::sync::MutexGuard<'_, Vec<usize>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, queue: *mut Cq) {
+        self.queues().push(queue as usize);
+    }
+
+    pub(super) fn remove(&self, queue: *mut Cq) {
+        self.queues().retain(|&known| known != queue as usize);
+    }
+
+    /// A queue with an announcement that was not fetched, and whether there are more.
+    fn pending(&self) -> Option<(*mut Cq, bool)> {
+        let queues = self.queues();
+        let mut found = None;
+        for &queue in queues.iter() {
+            let queue = queue as *mut Cq;
+            let Ok(object) = CqObject::from_c(queue) else { continue };
+            let Ok(record) = object.record() else { continue };
+            let pending = &record.fixed.pending;
+            if found.is_some() {
+                if pending.load(SeqCst) > 0 {
+                    return found.map(|queue| (queue, true));
+                }
+            } else if pending.load(SeqCst) > 0 {
+                let left = pending.fetch_sub(1, SeqCst) - 1;
+                object.announced.fetch_add(1, Relaxed);
+                if left > 0 {
+                    return Some((queue, true));
+                }
+                found = Some(queue);
+            }
+        }
+        found.map(|queue| (queue, false))
+    }
+
+    /// Waits for an announcement, unless the descriptor is non-blocking.
+    fn next(&self) -> Result<*mut Cq, Errno> {
+        loop {
+            take_one(&self.fd, true)?;
+            let Some((queue, more)) = self.pending() else { continue };
+            if more && !is_readable(&self.fd) {
+                self.nic.process.waker.wake(self.nic.process.me.slot, self.number);
+            }
+            if let Ok(object) = CqObject::from_c(queue) {
+                wait_until(object.first_due());
+            }
+            return Ok(queue);
+        }
+    }
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// A completion that is still on its way has been announced early.
+fn wait_until(due: Option<u64>) {
+    let Some(left) = due.and_then(|due| due.checked_sub(crate::nic::now())) else { return };
+    thread::sleep(Duration::from_nanos(left));
+}
+
+/// `ibv_create_comp_channel`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
+    object(|| {
+        let found = ContextObject::from_c(context)?;
+        if !found.profile().completion_events {
+            return Err(errno(found.profile().errnos.unsupported));
+        }
+        let process = &found.nic.process;
+        let number = process.new_channel();
+        let fd = process.waker.listen(process.me.slot, number)?;
+        let channel = CompChannel { context, fd: fd.as_raw_fd(), refcnt: 0 };
+        let queues = Mutex::default();
+        Ok(ChannelObject { channel, nic: Arc::clone(&found.nic), fd, number, queues }.into_c())
+    })
+}
+
+/// `ibv_destroy_comp_channel`
+///
+/// # Safety
+/// The channel must not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+    code(|| {
+        let found = ChannelObject::from_c(channel)?;
+        if !found.queues().is_empty() {
+            return Err(Errno::BUSY);
+        }
+        found.nic.process.waker.forget(found.nic.process.me.slot, found.number);
+        // SAFETY: made by `ibv_create_comp_channel`, and not used again by the caller's promise.
+        drop(unsafe { ChannelObject::take_back(channel) });
+        Ok(())
+    })
+}
+
+/// `ibv_get_cq_event`
+///
+/// # Safety
+/// The pointers must be places for what is returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut CompChannel,
+    cq: *mut *mut Cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    let result = code(|| {
+        let found = ChannelObject::from_c(channel)?;
+        let queue = found.next()?;
+        *super::place(cq)? = queue;
+        *super::place(cq_context)? = super::given(queue)?.cq_context;
+        Ok(())
+    });
+    if result == 0 { 0 } else { -1 }
+}
+
+/// `ibv_ack_cq_events`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint) {
+    super::value((), || {
+        if let Ok(found) = CqObject::from_c(cq) {
+            found.acknowledged.fetch_add(count, SeqCst);
+        }
+    });
+}

@@ -1,0 +1,350 @@
+//! Completion queues: making, polling, arming.
+//!
+//! Completions that are still on their way, by the model of their cable, wait in a list of this process until they
+//! are due, so that a later one of another queue pair can overtake them.
+//!
+//! # Safety
+//! See the module above. What only the polling thread may touch is behind `poll_lock`.
+
+use super::{
+    Object, SpinLock, code, context::ContextObject, channel::ChannelObject, errno, object, place,
+};
+use crate::{
+    nic::{Nic, now, number},
+    shm::{CQS, Completion, CqRecord, Kind},
+};
+use rustix::io::Errno;
+use std::{
+    cell::UnsafeCell,
+    collections::VecDeque,
+    ffi::{c_int, c_void},
+    sync::{
+        Arc, PoisonError,
+        atomic::{
+            AtomicU32,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    thread,
+};
+use verbs_sys::{CompChannel, Context, Cq, CqEx, Wc, WcOpcode, WcStatus};
+
+/// A completion queue.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct CqObject {
+    pub(super) cq: CqEx,
+    pub(super) nic: Arc<Nic>,
+    pub(super) index: u32,
+    ring: (u64, u64),
+    /// Queue pairs that complete here.
+    pub(super) users: Arc<AtomicU32>,
+    /// Announcements that were fetched, and those that were acknowledged.
+    pub(super) announced: AtomicU32,
+    pub(super) acknowledged: AtomicU32,
+    pub(super) poll_lock: SpinLock,
+    /// Under `poll_lock`.
+    pub(super) polling: UnsafeCell<Polling>,
+}
+
+/// The polling thread's part.
+#[derive(Debug, Default)]
+pub(super) struct Polling {
+    /// Completions taken off the ring.
+    head: u64,
+    /// Those of them that are not due yet, the earliest first.
+    delayed: VecDeque<Completion>,
+    /// Polls without result since the last one with.
+    empty: u32,
+    /// The completion that a program reads piece by piece.
+    pub(super) current: Completion,
+}
+
+// SAFETY: `repr(C)`, and the structure begins as `Cq` does and is the first member.
+unsafe impl Object<Cq> for CqObject {}
+// SAFETY: as above.
+unsafe impl Object<CqEx> for CqObject {}
+
+/// Slots are as large as a cache line.
+const LINE: u64 = 64;
+
+impl CqObject {
+    #[inline]
+    pub(super) fn record(&self) -> Result<&CqRecord, Errno> {
+        self.nic.process.own().cq(self.index).ok_or(Errno::INVAL)
+    }
+
+    /// The next completion that may be seen.
+    #[inline]
+    pub(super) fn next(&self, polling: &mut Polling) -> Option<Completion> {
+        let record = self.record().ok()?;
+        loop {
+            let completion = if polling.delayed.is_empty() {
+                match self.fetch(record, polling) {
+                    Some(completion) if completion.due != 0 && completion.due > now() => {
+                        delay(&mut polling.delayed, completion);
+                        self.next_delayed(record, polling)
+                    }
+                    other => other,
+                }
+            } else {
+                self.next_delayed(record, polling)
+            };
+            match completion {
+                Some(completion) if !self.credit(&completion) => {}
+                Some(completion) => {
+                    polling.empty = 0;
+                    return Some(completion);
+                }
+                None => {
+                    self.idle(polling);
+                    return None;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn fetch(&self, record: &CqRecord, polling: &mut Polling) -> Option<Completion> {
+        let completion = record.peek(self.nic.process.own(), polling.head)?;
+        polling.head += 1;
+        record.consume(polling.head);
+        Some(completion)
+    }
+
+    #[cold]
+    fn next_delayed(&self, record: &CqRecord, polling: &mut Polling) -> Option<Completion> {
+        while let Some(completion) = self.fetch(record, polling) {
+            delay(&mut polling.delayed, completion);
+        }
+        let is_due = polling.delayed.front().is_some_and(|first| first.due <= now());
+        if is_due { polling.delayed.pop_front() } else { None }
+    }
+
+    /// When the first completion that is known may be seen.
+    pub(super) fn first_due(&self) -> Option<u64> {
+        let _held = self.poll_lock.hold();
+        // SAFETY: under `poll_lock`.
+        let polling = unsafe { &mut *self.polling.get() };
+        let record = self.record().ok()?;
+        while let Some(completion) = self.fetch(record, polling) {
+            delay(&mut polling.delayed, completion);
+        }
+        polling.delayed.front().map(|first| first.due)
+    }
+
+    /// Forgets the completions of a queue pair that ends or begins anew.
+    pub(super) fn purge(&self, qpn: u32) {
+        let _held = self.poll_lock.hold();
+        // SAFETY: under `poll_lock`.
+        let polling = unsafe { &mut *self.polling.get() };
+        let Ok(record) = self.record() else { return };
+        while let Some(completion) = self.fetch(record, polling) {
+            delay(&mut polling.delayed, completion);
+        }
+        polling.delayed.retain(|completion| completion.qpn != qpn);
+    }
+
+    /// Frees the room of what is completed. False for completions of queue pairs that are gone.
+    #[inline]
+    fn credit(&self, completion: &Completion) -> bool {
+        let index = number::index(completion.qpn);
+        let Some(at) = self.nic.own_qp(index) else { return false };
+        match completion.kind {
+            Kind::Send => self.nic.sent[index as usize].store(completion.number + 1, Relaxed),
+            Kind::Receive | Kind::SharedReceive => {
+                let rq = at.qp.fixed.rq.load(Relaxed) as usize;
+                if let Some(received) = self.nic.received.get(rq) {
+                    received.fetch_add(1, Relaxed);
+                }
+            }
+        }
+        at.qpn() == completion.qpn
+    }
+
+    /// Nothing was found: looks after what others left, and lets other processes run.
+    fn idle(&self, polling: &mut Polling) {
+        polling.empty = polling.empty.wrapping_add(1);
+        if polling.empty.is_multiple_of(32) {
+            self.nic.tend();
+        }
+        if polling.empty.is_multiple_of(256) {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Keeps the list in the order in which completions are due.
+fn delay(delayed: &mut VecDeque<Completion>, completion: Completion) {
+    let at = delayed.partition_point(|other| other.due <= completion.due);
+    delayed.insert(at, completion);
+}
+
+/// What a C program reads of a completion.
+pub(super) fn work_completion(completion: &Completion) -> Wc {
+    let mut wc = Wc::zeroed();
+    wc.wr_id = completion.wr_id;
+    wc.status = WcStatus(completion.status.into());
+    wc.opcode = WcOpcode(completion.opcode.into());
+    wc.byte_len = completion.bytes;
+    wc.imm_data = completion.imm;
+    wc.qp_num = completion.qpn;
+    wc.src_qp = completion.source_qpn;
+    wc.wc_flags = completion.flags.into();
+    wc
+}
+
+pub(super) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
+    super::value(-1, || {
+        let Ok(found) = CqObject::from_c(cq) else { return -1 };
+        if found.nic.process.is_inherited() {
+            return -1;
+        }
+        let _held = found.poll_lock.hold();
+        // SAFETY: under `poll_lock`.
+        let polling = unsafe { &mut *found.polling.get() };
+        let mut polled = 0;
+        while polled < count {
+            let Some(completion) = found.next(polling) else { break };
+            // SAFETY: the caller has room for `count` of them.
+            unsafe { wc.add(polled as usize).write(work_completion(&completion)) };
+            polled += 1;
+        }
+        if polled == 0 && found.record().is_ok_and(|record| record.fixed.overrun.load(Relaxed) != 0) {
+            return -1;
+        }
+        polled
+    })
+}
+
+pub(super) unsafe extern "C" fn request_notification(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    code(|| {
+        let found = CqObject::from_c(cq)?;
+        if found.cq.channel.is_null() {
+            return Err(Errno::INVAL);
+        }
+        found.record()?.arm(solicited_only != 0);
+        Ok(())
+    })
+}
+
+/// Makes a completion queue.
+pub(super) fn make(
+    context: *mut Context,
+    cqe: u64,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    vector: u64,
+) -> Result<CqObject, Errno> {
+    let found = ContextObject::from_c(context)?;
+    let (nic, profile) = (&found.nic, found.profile());
+    if cqe == 0 || cqe > u64::from(profile.max_cqe) || vector != 0 {
+        return Err(Errno::INVAL);
+    }
+    if !channel.is_null() && !profile.completion_events {
+        return Err(errno(profile.errnos.unsupported));
+    }
+    let number = if channel.is_null() { 0 } else { ChannelObject::from_c(channel)?.number };
+    let slots = cqe.next_power_of_two();
+    let ring = nic.process.take(slots * LINE)?;
+    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = nic.process.own();
+    // Index 0 stands for none.
+    let free = (1..CQS.min(profile.max_cq + 1))
+        .find(|&index| own.cq(index).is_some_and(|record| record.fixed.capacity.load(Relaxed) == 0));
+    let Some((index, record)) = free.and_then(|index| Some((index, own.cq(index)?))) else {
+        drop(guard);
+        nic.process.give(ring);
+        return Err(Errno::NOMEM);
+    };
+    record.begin(ring.0, slots, cqe, number, found.async_channel);
+    drop(guard);
+    let mut cq = CqEx::zeroed();
+    cq.context = context;
+    cq.channel = channel;
+    cq.cq_context = cq_context;
+    cq.handle = index;
+    cq.cqe = cqe as c_int;
+    Ok(CqObject {
+        cq,
+        nic: Arc::clone(nic),
+        index,
+        ring,
+        users: Arc::default(),
+        announced: AtomicU32::new(0),
+        acknowledged: AtomicU32::new(0),
+        poll_lock: SpinLock::default(),
+        polling: UnsafeCell::default(),
+    })
+}
+
+/// Hands a new queue out, known to its channel and its context.
+pub(super) fn hand_out(queue: CqObject) -> Result<*mut Cq, Errno> {
+    let (context, channel) = (queue.cq.context, queue.cq.channel);
+    let handed: *mut Cq = Object::<Cq>::into_c(queue);
+    if let Ok(channel) = ChannelObject::from_c(channel) {
+        channel.add(handed);
+    }
+    ContextObject::from_c(context)?.watch(|watched| watched.cqs.push(handed as usize));
+    Ok(handed)
+}
+
+/// `ibv_create_cq`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_cq(
+    context: *mut Context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    vector: c_int,
+) -> *mut Cq {
+    object(|| {
+        let cqe = u64::try_from(cqe).map_err(|_| Errno::INVAL)?;
+        hand_out(make(context, cqe, cq_context, channel, vector as u64)?)
+    })
+}
+
+/// `ibv_resize_cq`: not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_resize_cq(_cq: *mut Cq, _cqe: c_int) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_destroy_cq`: waits until all announcements that were fetched are acknowledged.
+///
+/// # Safety
+/// The queue must not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
+    code(|| {
+        let found: &CqObject = Object::<Cq>::from_c(cq)?;
+        if found.nic.process.is_inherited() {
+            return Err(Errno::INVAL);
+        }
+        if found.users.load(Relaxed) != 0 {
+            return Err(Errno::BUSY);
+        }
+        if let Ok(channel) = ChannelObject::from_c(found.cq.channel) {
+            channel.remove(cq);
+        }
+        if let Ok(context) = ContextObject::from_c(found.cq.context) {
+            context.watch(|watched| watched.cqs.retain(|&known| known != cq as usize));
+        }
+        while found.announced.load(SeqCst) != found.acknowledged.load(SeqCst) {
+            thread::yield_now();
+        }
+        let record = found.record()?;
+        record.fixed.capacity.store(0, Relaxed);
+        found.nic.process.give(found.ring);
+        // SAFETY: made by `hand_out`, and not used again by the caller's promise.
+        drop(unsafe { <CqObject as Object<Cq>>::take_back(cq) });
+        Ok(())
+    })
+}
+
+/// The queue that a C program names when it makes a queue pair.
+pub(super) fn named<'a>(cq: *mut Cq) -> Result<&'a CqObject, Errno> {
+    place(cq)?;
+    Object::<Cq>::from_c(cq)
+}
+

@@ -1,0 +1,156 @@
+//! Polling by calls: `ibv_start_poll`, a call for each member of a completion, `ibv_next_poll`, `ibv_end_poll`.
+//!
+//! # Safety
+//! See the module above. The lock that `start_poll` takes when it returns 0 is held until `end_poll`; between, the
+//! calls come from the thread that holds it.
+
+use super::{
+    Object,
+    cq::{self, CqObject, Polling},
+};
+use rustix::io::Errno;
+use std::ffi::c_int;
+use verbs_sys::{
+    Context, CqEx, CqInitAttrEx, CqInitAttrMask, CreateCqWcFlags, PollCqAttr, WcOpcode, WcStatus,
+};
+
+/// What can be read of completions.
+const KNOWN: u64 = (CreateCqWcFlags::BYTE_LEN.0
+    | CreateCqWcFlags::IMM.0
+    | CreateCqWcFlags::QP_NUM.0
+    | CreateCqWcFlags::SRC_QP.0
+    | CreateCqWcFlags::SLID.0
+    | CreateCqWcFlags::SL.0
+    | CreateCqWcFlags::DLID_PATH_BITS.0
+    | CreateCqWcFlags::COMPLETION_TIMESTAMP.0
+    | CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK.0) as u64;
+
+pub(super) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
+    super::object(|| {
+        let attr = super::given(attr)?;
+        if attr.wc_flags & !KNOWN != 0 || attr.comp_mask & !CqInitAttrMask::FLAGS.0 != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut queue =
+            cq::make(context, attr.cqe.into(), attr.cq_context, attr.channel, attr.comp_vector.into())?;
+        fill(&mut queue.cq);
+        cq::hand_out(queue).map(<*mut _>::cast)
+    })
+}
+
+/// Fills the table of calls.
+fn fill(cq: &mut CqEx) {
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_zero);
+    cq.read_byte_len = Some(read_byte_len);
+    cq.read_imm_data = Some(read_imm_data);
+    cq.read_qp_num = Some(read_qp_num);
+    cq.read_src_qp = Some(read_src_qp);
+    cq.read_wc_flags = Some(read_wc_flags);
+    cq.read_slid = Some(read_zero);
+    cq.read_sl = Some(read_zero_byte);
+    cq.read_dlid_path_bits = Some(read_zero_byte);
+    cq.read_completion_ts = Some(read_completion_ts);
+    cq.read_completion_wallclock_ns = Some(read_wallclock);
+}
+
+/// Moves on to the next completion.
+fn advance(cq: *mut CqEx, found: &CqObject) -> Result<(), Errno> {
+    // SAFETY: the caller holds the polling lock.
+    let polling: &mut Polling = unsafe { &mut *found.polling.get() };
+    let completion = found.next(polling).ok_or(Errno::NOENT)?;
+    polling.current = completion;
+    // SAFETY: the caller's queue; members that programs read of the current completion.
+    unsafe {
+        (*cq).wr_id = completion.wr_id;
+        (*cq).status = WcStatus(completion.status.into());
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
+    super::value(libc::EIO, || {
+        let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) else { return libc::EINVAL };
+        if super::given(attr).is_ok_and(|attr| attr.comp_mask != 0) || found.nic.process.is_inherited() {
+            return libc::EINVAL;
+        }
+        found.poll_lock.lock();
+        match advance(cq, found) {
+            Ok(()) => 0,
+            Err(error) => {
+                found.poll_lock.unlock();
+                error.raw_os_error()
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
+    super::value(libc::EIO, || match <CqObject as Object<CqEx>>::from_c(cq) {
+        Ok(found) => advance(cq, found).map_or_else(Errno::raw_os_error, |()| 0),
+        Err(error) => error.raw_os_error(),
+    })
+}
+
+unsafe extern "C" fn end_poll(cq: *mut CqEx) {
+    super::value((), || {
+        if let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) {
+            found.poll_lock.unlock();
+        }
+    });
+}
+
+/// Reads a member of the current completion.
+fn read<T: Default>(cq: *mut CqEx, member: impl FnOnce(&verbs_sys::Wc) -> T) -> T {
+    super::value(T::default(), || {
+        let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) else { return T::default() };
+        // SAFETY: between `start_poll` and `end_poll` the caller holds the polling lock.
+        let polling = unsafe { &*found.polling.get() };
+        member(&cq::work_completion(&polling.current))
+    })
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut CqEx) -> WcOpcode {
+    WcOpcode(read(cq, |wc| wc.opcode.0))
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut CqEx) -> u32 {
+    read(cq, |wc| wc.byte_len)
+}
+
+unsafe extern "C" fn read_imm_data(cq: *mut CqEx) -> u32 {
+    read(cq, |wc| wc.imm_data)
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut CqEx) -> u32 {
+    read(cq, |wc| wc.qp_num)
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut CqEx) -> u32 {
+    read(cq, |wc| wc.src_qp)
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut CqEx) -> u32 {
+    read(cq, |wc| wc.wc_flags)
+}
+
+unsafe extern "C" fn read_zero(_cq: *mut CqEx) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_zero_byte(_cq: *mut CqEx) -> u8 {
+    0
+}
+
+/// By the clock that `ibv_query_rt_values_ex` reads, when the completion is read: no earlier time is kept.
+unsafe extern "C" fn read_completion_ts(_cq: *mut CqEx) -> u64 {
+    crate::nic::now()
+}
+
+unsafe extern "C" fn read_wallclock(_cq: *mut CqEx) -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,208 @@
+//! The list of devices.
+//!
+//! Devices are never freed: there are as many as the fabric says, and programs keep pointers to them.
+//!
+//! # Safety
+//! See the module above. Lists are arrays that end with null, made here and freed here.
+
+use super::{Object, errno, object, value};
+use crate::{
+    fabric::Device as Described,
+    setup::{Setup, Station},
+};
+use rustix::io::Errno;
+use std::{
+    ffi::{c_char, c_int},
+    path::PathBuf,
+    ptr,
+    sync::{Arc, Mutex, PoisonError},
+};
+use verbs_sys::Device;
+
+/// A device of this process's node.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct DeviceObject {
+    device: Device,
+    pub(super) station: Arc<Station>,
+    /// The fabric's number of its port.
+    pub(super) port: u32,
+}
+
+// SAFETY: `repr(C)`, and the structure is the first member.
+unsafe impl Object<Device> for DeviceObject {}
+// SAFETY: immutable once made; its only raw pointers are unused slots.
+unsafe impl Sync for DeviceObject {}
+// SAFETY: as above.
+unsafe impl Send for DeviceObject {}
+
+impl DeviceObject {
+    pub(super) fn described(&self) -> &Described {
+        self.station.world.device(self.port)
+    }
+
+    /// In network byte order.
+    pub(super) fn guid(&self) -> u64 {
+        self.described().guid().to_be()
+    }
+}
+
+/// What tells one list of devices from another.
+type Identity = (u64, usize, Option<PathBuf>, bool);
+
+/// Lists that have been made.
+static KNOWN: Mutex<Vec<(Identity, &'static [DeviceObject])>> = Mutex::new(Vec::new());
+
+/// The devices of a node, as an array that ends with null.
+#[derive(Debug)]
+pub(crate) struct DeviceList;
+
+impl DeviceList {
+    /// The devices that a setup describes.
+    #[allow(clippy::print_stderr, reason = "the caller sees only an errno; this is the one place that can say more")]
+    pub(crate) fn of(setup: &Setup) -> Result<&'static [DeviceObject], Errno> {
+        let station = setup.station().map_err(|message| {
+            eprintln!("softrdma: {message}");
+            Errno::INVAL
+        })?;
+        let world = &station.world;
+        let identity = (world.fabric.digest, world.node, setup.folder.clone(), setup.remap);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, devices)) = known.iter().find(|(known, _)| *known == identity) {
+            return Ok(devices);
+        }
+        let station = Arc::new(station);
+        let devices = station.world.fabric.devices_of(station.world.node).iter().enumerate();
+        let devices: Vec<DeviceObject> =
+            devices.map(|(index, device)| new_device(&station, device, index)).collect();
+        let devices: &'static [DeviceObject] = Vec::leak(devices);
+        known.push((identity, devices));
+        Ok(devices)
+    }
+}
+
+fn new_device(station: &Arc<Station>, described: &Described, index: usize) -> DeviceObject {
+    let mut device = Device::zeroed();
+    device.node_type = described.profile.node_type;
+    device.transport_type = described.profile.transport_type;
+    fill(&mut device.name, &described.name);
+    fill(&mut device.dev_name, &format!("uverbs{index}"));
+    fill(&mut device.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
+    fill(&mut device.ibdev_path, &format!("/sys/class/infiniband/{}", described.name));
+    DeviceObject { device, station: Arc::clone(station), port: described.port as u32 }
+}
+
+/// Writes a text with its terminating zero, as much as there is room for.
+pub(super) fn fill(room: &mut [c_char], text: &str) {
+    let bytes = text.bytes().take(room.len() - 1).chain([0]);
+    for (place, byte) in room.iter_mut().zip(bytes) {
+        *place = byte as c_char;
+    }
+}
+
+/// `ibv_get_device_list`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut Device {
+    object(|| list(&Setup::from_env(), num_devices))
+}
+
+/// The list of a setup's devices, in the form that C programs get.
+pub(super) fn list(setup: &Setup, count: *mut c_int) -> Result<*mut *mut Device, Errno> {
+    let devices = DeviceList::of(setup)?;
+    // SAFETY: null or a place for a number.
+    if let Some(count) = unsafe { count.as_mut() } {
+        *count = devices.len() as c_int;
+    }
+    // SAFETY: a request for zeroed room for the pointers and the null behind them.
+    let array: *mut *mut Device = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut Device>()) }.cast();
+    if array.is_null() {
+        return Err(errno(libc::ENOMEM));
+    }
+    for (index, device) in devices.iter().enumerate() {
+        // SAFETY: the array has room for one more than there are devices.
+        unsafe { *array.add(index) = (&raw const *device).cast_mut().cast() };
+    }
+    Ok(array)
+}
+
+/// `ibv_free_device_list`
+///
+/// # Safety
+/// The list must come from `ibv_get_device_list` and not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
+    // SAFETY: allocated by `calloc`, or null.
+    unsafe { libc::free(list.cast()) };
+}
+
+/// `ibv_get_device_name`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_char {
+    value(ptr::null(), || DeviceObject::from_c(device).map_or(ptr::null(), |found| found.device.name.as_ptr()))
+}
+
+/// `ibv_get_device_guid`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_device_guid(device: *mut Device) -> u64 {
+    value(0, || DeviceObject::from_c(device).map_or(0, DeviceObject::guid))
+}
+
+/// `ibv_get_device_index`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_device_index(device: *mut Device) -> c_int {
+    value(-1, || DeviceObject::from_c(device).map_or(-1, |found| found.port as c_int))
+}
+
+/// `ibv_fork_init`: nothing to prepare; children inherit nothing that works.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+/// `ibv_is_fork_initialized`: no need to.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_is_fork_initialized() -> c_int {
+    2
+}
+
+/// `ibv_read_sysfs_file`: what adapters tell about themselves under `/sys`.
+///
+/// # Safety
+/// The texts must end with zero, and `buf` must have room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    buf: *mut c_char,
+    size: usize,
+) -> c_int {
+    value(-1, || {
+        if dir.is_null() || file.is_null() || buf.is_null() || size == 0 {
+            return -1;
+        }
+        // SAFETY: texts that end with zero, by the caller's promise.
+        let (dir, file) = unsafe { (std::ffi::CStr::from_ptr(dir), std::ffi::CStr::from_ptr(file)) };
+        let (dir, file) = (dir.to_string_lossy(), file.to_string_lossy());
+        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = known.iter().flat_map(|(_, devices)| devices.iter()).map(DeviceObject::described).find(
+            |device| dir.strip_prefix("/sys/class/infiniband/").is_some_and(|name| name == device.name),
+        );
+        let Some(device) = device else { return -1 };
+        let text = match &*file {
+            "board_id" => device.profile.board,
+            "fw_ver" => device.profile.firmware,
+            "hca_type" => device.profile.name,
+            _ => return -1,
+        };
+        // SAFETY: `buf` has room for `size` bytes, by the caller's promise.
+        let room = unsafe { std::slice::from_raw_parts_mut(buf, size) };
+        fill(room, text);
+        text.len().min(size - 1) as c_int
+    })
+}
+
+/// `ibv_get_sysfs_path`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    c"/sys".as_ptr()
+}

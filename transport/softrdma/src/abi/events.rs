@@ -1,0 +1,128 @@
+//! Asynchronous events: what happens to objects and ports without having been asked for.
+//!
+//! They stand as bits in the records of the objects; a datagram on the context's channel says that there are some.
+//!
+//! # Safety
+//! See the module above. Objects take themselves off the context's lists before they are destroyed.
+
+use super::{Object, code, context::ContextObject, cq::CqObject, place, qp::QpObject, srq::SrqObject};
+use crate::shm::take_one;
+use std::{
+    ffi::c_int,
+    sync::{
+        PoisonError,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+};
+use verbs_sys::{AsyncElement, AsyncEvent, Context, Cq, EventType, Qp, Srq};
+
+/// The objects of a context, as addresses.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    pub(super) cqs: Vec<usize>,
+    pub(super) qps: Vec<usize>,
+    pub(super) srqs: Vec<usize>,
+    /// The port as it was when last looked at.
+    was_up: bool,
+    gid_changes: u32,
+}
+
+/// Takes one bit of a word of events.
+fn take(events: &AtomicU32) -> Option<EventType> {
+    let bits = events.load(SeqCst);
+    if bits == 0 {
+        return None;
+    }
+    let number = bits.trailing_zeros();
+    (events.fetch_and(!(1 << number), SeqCst) >> number & 1 != 0).then_some(EventType(number))
+}
+
+fn event(event_type: EventType, element: AsyncElement) -> AsyncEvent {
+    AsyncEvent { element, event_type }
+}
+
+impl ContextObject {
+    /// Changes the lists of objects.
+    pub(super) fn watch(&self, change: impl FnOnce(&mut Watched)) {
+        change(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Remembers how the port is, so that changes from now on are events.
+    pub(super) fn note_state(&self) {
+        let gid_changes = self.nic.control().ports[self.port as usize].gid_change.load(SeqCst);
+        self.watch(|watched| (watched.was_up, watched.gid_changes) = (self.is_up(), gid_changes));
+    }
+
+    /// Is there an event of the port that nobody has fetched?
+    fn port_event(&self) -> Option<EventType> {
+        let is_up = self.is_up();
+        let gid_changes = self.nic.control().ports[self.port as usize].gid_change.load(SeqCst);
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if watched.was_up != is_up {
+            watched.was_up = is_up;
+            return Some(if is_up { EventType::PORT_ACTIVE } else { EventType::PORT_ERR });
+        }
+        if watched.gid_changes != gid_changes {
+            watched.gid_changes = gid_changes;
+            return Some(EventType::GID_CHANGE);
+        }
+        None
+    }
+
+    fn next_event(&self) -> Option<AsyncEvent> {
+        if let Some(kind) = self.port_event() {
+            return Some(event(kind, AsyncElement { port_num: 1 }));
+        }
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        for &address in &watched.cqs {
+            let cq = address as *mut Cq;
+            let object = <CqObject as Object<Cq>>::from_c(cq).ok()?;
+            if let Some(kind) = object.record().ok().and_then(|record| take(&record.fixed.events)) {
+                return Some(event(kind, AsyncElement { cq }));
+            }
+        }
+        for &address in &watched.qps {
+            let qp = address as *mut Qp;
+            let object = <QpObject as Object<Qp>>::from_c(qp).ok()?;
+            if let Some(kind) = object.at().ok().and_then(|at| take(&at.qp.signals.events)) {
+                return Some(event(kind, AsyncElement { qp }));
+            }
+        }
+        for &address in &watched.srqs {
+            let srq = address as *mut Srq;
+            let object = SrqObject::from_c(srq).ok()?;
+            if let Some(kind) = object.queue.record().and_then(|record| take(&record.poster.events)) {
+                return Some(event(kind, AsyncElement { srq }));
+            }
+        }
+        None
+    }
+}
+
+/// `ibv_get_async_event`: waits for one, unless the descriptor is non-blocking.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent) -> c_int {
+    let result = code(|| {
+        let found = ContextObject::from_c(context)?;
+        let to = place(to)?;
+        loop {
+            // The port's events have no sender, only a state that differs.
+            let kind = found.port_event().map(|kind| event(kind, AsyncElement { port_num: 1 }));
+            if let Some(found) = kind {
+                *to = found;
+                return Ok(());
+            }
+            take_one(&found.async_fd, true)?;
+            if let Some(next) = found.next_event() {
+                *to = next;
+                return Ok(());
+            }
+        }
+    });
+    if result == 0 { 0 } else { -1 }
+}
+
+/// `ibv_ack_async_event`: nothing waits for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_ack_async_event(_event: *mut AsyncEvent) {}
+

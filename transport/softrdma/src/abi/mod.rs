@@ -1,0 +1,153 @@
+//! The C face: functions with the names and the ABI of libibverbs.
+//!
+//! Every function casts its pointers, and delegates to a method of the object behind them. A panic
+//! does not cross into C: it becomes an error like any other.
+//!
+//! # Safety
+//! Callers are C programs, which owe what the verbs manual says: pointers to objects that this library made and that have not
+//! been destroyed, and to structures that stay valid during the call. An object's structure is the first member of
+//! ours, or of a known place in it, so a pointer to one is a pointer to the other.
+
+mod channel;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod events;
+mod mr;
+mod pd;
+mod qp;
+mod qp_create;
+mod qp_ex;
+mod qp_modify;
+mod receives;
+mod srq;
+mod strings;
+
+use rustix::io::Errno;
+use std::{
+    ffi::c_int,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+    sync::atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+/// Runs the body of a function whose result is zero or the number of an error.
+#[inline]
+fn code(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => {
+            set_errno(error);
+            error.raw_os_error()
+        }
+        Err(_) => Errno::IO.raw_os_error(),
+    }
+}
+
+/// Runs the body of a function whose result is a new object, or null with `errno` set.
+fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO));
+    result.unwrap_or_else(|error| {
+        set_errno(error);
+        ptr::null_mut()
+    })
+}
+
+/// Runs the body of a function whose result has no way to say that something is wrong.
+#[inline]
+fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+fn set_errno(error: Errno) {
+    // SAFETY: the address of this thread's errno.
+    unsafe { *libc::__errno_location() = error.raw_os_error() };
+}
+
+/// The error that a profile gives a number.
+fn errno(number: i32) -> Errno {
+    Errno::from_raw_os_error(number)
+}
+
+/// A value that a C program gives by address.
+fn given<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
+    // SAFETY: null, or valid during the call, as the module's section says.
+    unsafe { pointer.as_ref() }.ok_or(Errno::INVAL)
+}
+
+/// A place that a C program wants a value in.
+fn place<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
+    // SAFETY: null, or valid during the call and not otherwise in use, as the module's section says.
+    unsafe { pointer.as_mut() }.ok_or(Errno::INVAL)
+}
+
+/// An object of ours by the address of its C structure, which is its first member.
+///
+/// # Safety
+/// `Self` must be `repr(C)` and begin with a `C`, and every `C` that C programs have was made as part of a `Self`.
+unsafe trait Object<C>: Sized {
+    /// The object that a C program names.
+    #[inline]
+    fn from_c<'a>(pointer: *mut C) -> Result<&'a Self, Errno> {
+        // SAFETY: null, or part of a living `Self`, by the promise of whoever implements this and of the callers.
+        unsafe { pointer.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)
+    }
+
+    /// Hands a new object to a C program.
+    fn into_c(self) -> *mut C {
+        Box::into_raw(Box::new(self)).cast()
+    }
+
+    /// Takes an object back that a C program is done with.
+    ///
+    /// # Safety
+    /// It must come from `into_c` and never be used again.
+    unsafe fn take_back(pointer: *mut C) -> Box<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Box::from_raw(pointer.cast::<Self>()) }
+    }
+}
+
+/// A lock between threads of this process, for a few loads and stores.
+#[derive(Debug, Default)]
+struct SpinLock(AtomicBool);
+
+impl SpinLock {
+    #[inline]
+    fn lock(&self) {
+        let mut turn = 0u32;
+        while self.0.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
+            turn += 1;
+            if turn.is_multiple_of(128) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        self.0.store(false, Release);
+    }
+
+    #[inline]
+    fn hold(&self) -> Locked<'_> {
+        self.lock();
+        Locked(self)
+    }
+}
+
+/// A held [`SpinLock`].
+#[derive(Debug)]
+struct Locked<'a>(&'a SpinLock);
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}

@@ -1,0 +1,207 @@
+//! Registering memory.
+//!
+//! # Safety
+//! See the module above. Sharing pages replaces them by others with the same content; `remap` says when that is done.
+
+use super::{
+    Object, code, context::ContextObject, errno, object,
+    pd::{PdObject, Use},
+};
+use crate::{nic::Nic, remap, shm::{MRS, MrRecord}};
+use rustix::io::Errno;
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    sync::{
+        Arc, PoisonError,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
+};
+use verbs_sys::{AccessFlags, Mr, Pd};
+
+/// A registration.
+#[derive(Debug)]
+#[repr(C)]
+struct MrObject {
+    mr: Mr,
+    nic: Arc<Nic>,
+    index: u32,
+    _pd: Use,
+}
+
+// SAFETY: `repr(C)`, and the structure is the first member.
+unsafe impl Object<Mr> for MrObject {}
+
+const KNOWN: AccessFlags = AccessFlags::LOCAL_WRITE
+    .with(AccessFlags::REMOTE_WRITE)
+    .with(AccessFlags::REMOTE_READ)
+    .with(AccessFlags::REMOTE_ATOMIC)
+    .with(AccessFlags::MW_BIND)
+    .with(AccessFlags::ZERO_BASED)
+    .with(AccessFlags::HUGETLB)
+    .with(AccessFlags(0x3ff << 20));
+
+/// Checks what is wanted of memory.
+fn check(context: &ContextObject, start: u64, len: u64, iova: u64, access: AccessFlags) -> Result<(), Errno> {
+    let profile = context.profile();
+    let is_known = access.without(KNOWN) == AccessFlags::NONE;
+    let writes = access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC);
+    let end = start.checked_add(len).ok_or(Errno::INVAL)?;
+    iova.checked_add(len).ok_or(Errno::INVAL)?;
+    if access.contains(AccessFlags::ON_DEMAND) || !is_known {
+        return Err(errno(profile.errnos.unsupported));
+    }
+    if len == 0 || writes && !access.contains(AccessFlags::LOCAL_WRITE) {
+        return Err(Errno::INVAL);
+    }
+    if iova != start && !profile.zero_based {
+        return Err(errno(profile.errnos.unsupported));
+    }
+    if profile.max_mr_enforced && len > profile.max_mr_bytes {
+        return Err(Errno::INVAL);
+    }
+    if remap::is_mapped(start, end) { Ok(()) } else { Err(Errno::FAULT) }
+}
+
+#[allow(clippy::print_stderr, reason = "the log of the device, for what corrupts memory silently on hardware")]
+fn register(pd: *mut Pd, start: *mut c_void, len: usize, iova: u64, access: AccessFlags) -> Result<*mut Mr, Errno> {
+    let domain = PdObject::from_c(pd)?;
+    let context = domain.context()?;
+    let (profile, nic) = (context.profile(), &context.nic);
+    let address = start as u64;
+    check(context, address, len as u64, iova, access)?;
+    if profile.is_hazardous(address, len as u64) {
+        eprintln!(
+            "softrdma: {} bytes at {address:#x} cross a 4 GiB line: this device would write beyond it 4 GiB lower",
+            len
+        );
+    }
+    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = nic.process.own();
+    let is_ours = |record: &&MrRecord| {
+        record.key.load(Relaxed) != 0 && record.port.load(Relaxed) == context.port
+    };
+    // On devices with few, the others' count too.
+    let taken = if profile.max_mr < MRS {
+        let all = nic.process.everyone().flat_map(|view| (0..MRS).filter_map(|index| view.mr(index)));
+        all.filter(is_ours).count()
+    } else {
+        0
+    };
+    if taken >= profile.max_mr as usize {
+        return Err(errno(profile.errnos.no_registration));
+    }
+    // Index 0 would make the key of the first generation small numbers that people guess.
+    let free = (1..MRS).find(|&index| own.mr(index).is_some_and(|record| record.key.load(Relaxed) == 0));
+    let index = free.ok_or(errno(profile.errnos.no_registration))?;
+    let record = own.mr(index).ok_or(Errno::NOMEM)?;
+    let shared_at = if nic.remap { remap::share(&nic.process, address, len as u64) } else { None };
+    let serial = nic.serials.fetch_add(1, Relaxed) + 1;
+    let key = index << 8 | serial & 0xff;
+    record.pd.store(domain.number, Relaxed);
+    record.access.store(access.0, Relaxed);
+    record.serial.store(serial, Relaxed);
+    record.iova.store(iova, Relaxed);
+    record.address.store(address, Relaxed);
+    record.len.store(len as u64, Relaxed);
+    record.shared_at.store(shared_at.unwrap_or(u64::MAX), Relaxed);
+    record.port.store(context.port, Relaxed);
+    record.key.store(key, SeqCst);
+    drop(guard);
+    let mut mr = Mr::zeroed();
+    mr.context = context.as_c();
+    mr.pd = pd;
+    mr.addr = start;
+    mr.length = len;
+    mr.handle = index;
+    mr.lkey = key;
+    mr.rkey = if profile.remote_keys { key } else { 0 };
+    Ok(MrObject { mr, nic: Arc::clone(nic), index, _pd: domain.used() }.into_c())
+}
+
+/// The address by which peers name memory that has no other: its own, or 0.
+fn usual(start: *mut c_void, access: AccessFlags) -> u64 {
+    if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start as u64 }
+}
+
+/// `ibv_reg_mr`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+    let access = AccessFlags(access as u32);
+    object(|| register(pd, addr, length, usual(addr, access), access))
+}
+
+/// `ibv_reg_mr_iova`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr_iova(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut Mr {
+    object(|| register(pd, addr, length, iova, AccessFlags(access as u32)))
+}
+
+/// `ibv_reg_mr_iova2`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
+    let access = AccessFlags(access);
+    let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { iova };
+    object(|| register(pd, addr, length, iova, access))
+}
+
+/// `ibv_dereg_mr`: returns when nobody uses the memory any more.
+///
+/// # Safety
+/// The registration must not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+    code(|| {
+        let found = MrObject::from_c(mr)?;
+        if found.nic.process.is_inherited() {
+            return Err(Errno::INVAL);
+        }
+        let record = found.nic.process.own().mr(found.index).ok_or(Errno::INVAL)?;
+        found.nic.withdraw(&record.key);
+        // SAFETY: made by `register`, and not used again by the caller's promise.
+        drop(unsafe { MrObject::take_back(mr) });
+        Ok(())
+    })
+}
+
+/// `ibv_rereg_mr`: not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rereg_mr(
+    _mr: *mut Mr,
+    _flags: c_int,
+    _pd: *mut Pd,
+    _addr: *mut c_void,
+    _length: usize,
+    _access: c_int,
+) -> c_int {
+    set_unsupported(-1)
+}
+
+/// `ibv_reg_dmabuf_mr`: not offered.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_dmabuf_mr(
+    _pd: *mut Pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut Mr {
+    set_unsupported(std::ptr::null_mut())
+}
+
+fn set_unsupported<T>(result: T) -> T {
+    super::set_errno(Errno::OPNOTSUPP);
+    result
+}

@@ -1,0 +1,197 @@
+//! Protection domains, and addresses of ports.
+//!
+//! # Safety
+//! See the module above.
+
+use super::{Object, code, context::ContextObject, errno, given, object, place};
+use rustix::io::Errno;
+use std::{
+    ffi::c_int,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+};
+use verbs_sys::{Ah, AhAttr, Context, GlobalRoute, Grh, LinkLayer, Pd, Wc, WcFlags};
+
+/// A protection domain.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct PdObject {
+    pd: Pd,
+    /// Unique in the process.
+    pub(super) number: u32,
+    /// Objects that belong to it.
+    pub(super) users: Arc<AtomicU32>,
+}
+
+// SAFETY: `repr(C)`, and the structure is the first member.
+unsafe impl Object<Pd> for PdObject {}
+
+impl PdObject {
+    pub(super) fn context(&self) -> Result<&ContextObject, Errno> {
+        ContextObject::from_c(self.pd.context)
+    }
+
+    /// Counts a user of the domain until the guard is dropped.
+    pub(super) fn used(&self) -> Use {
+        self.users.fetch_add(1, Relaxed);
+        Use(Arc::clone(&self.users))
+    }
+}
+
+/// Keeps an object from being destroyed.
+#[derive(Debug)]
+pub(super) struct Use(pub(super) Arc<AtomicU32>);
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// `ibv_alloc_pd`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
+    object(|| {
+        let found = ContextObject::from_c(context)?;
+        let profile = found.profile();
+        if !profile.domain_when_down && !found.is_up() || found.pds.load(Relaxed) >= profile.max_pd {
+            return Err(errno(profile.errnos.no_domain));
+        }
+        found.pds.fetch_add(1, Relaxed);
+        let number = found.nic.serials.fetch_add(1, Relaxed) + 1;
+        let pd = Pd { context, handle: number };
+        Ok(PdObject { pd, number, users: Arc::default() }.into_c())
+    })
+}
+
+/// `ibv_dealloc_pd`
+///
+/// # Safety
+/// The domain must not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
+    code(|| {
+        let found = PdObject::from_c(pd)?;
+        let context = found.context()?;
+        if found.users.load(Relaxed) != 0 {
+            return Err(Errno::BUSY);
+        }
+        context.pds.fetch_sub(1, Relaxed);
+        // SAFETY: made by `ibv_alloc_pd`, and not used again by the caller's promise.
+        drop(unsafe { PdObject::take_back(pd) });
+        Ok(())
+    })
+}
+
+/// An address.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct AhObject {
+    ah: Ah,
+    /// The fabric's number of the port; `u32::MAX` when there is none with this address.
+    pub(super) port: u32,
+    /// The index of our own address plus one; 0 without a global route.
+    pub(super) source_gid: u32,
+    _pd: Use,
+}
+
+// SAFETY: `repr(C)`, and the structure is the first member.
+unsafe impl Object<Ah> for AhObject {}
+
+/// The port that an address names, as far as `context` can see.
+pub(super) fn resolve(context: &ContextObject, attr: &AhAttr) -> Result<u32, Errno> {
+    let profile = context.profile();
+    let (world, control) = (&context.nic.world, context.nic.control());
+    if attr.is_global == 0 {
+        if profile.link_layer != LinkLayer::INFINIBAND {
+            return Err(errno(profile.errnos.no_address));
+        }
+        return Ok(world.find_lid(attr.dlid).unwrap_or(u32::MAX));
+    }
+    let own = world.gids(control, context.port);
+    let source = own.get(usize::from(attr.grh.sgid_index)).ok_or(errno(profile.errnos.no_address))?;
+    if source.is_empty() {
+        return Err(errno(profile.errnos.no_address));
+    }
+    Ok(world.find(control, context.port, attr.grh.dgid).unwrap_or(u32::MAX))
+}
+
+/// `ibv_create_ah`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
+    object(|| {
+        let domain = PdObject::from_c(pd)?;
+        let context = domain.context()?;
+        let attr = given(attr)?;
+        if !context.profile().ud {
+            return Err(errno(context.profile().errnos.unsupported));
+        }
+        if attr.port_num != 1 {
+            return Err(Errno::INVAL);
+        }
+        let port = resolve(context, attr)?;
+        let source_gid = if attr.is_global == 0 { 0 } else { u32::from(attr.grh.sgid_index) + 1 };
+        let ah = Ah { context: context.as_c(), pd, handle: port };
+        Ok(AhObject { ah, port, source_gid, _pd: domain.used() }.into_c())
+    })
+}
+
+/// `ibv_destroy_ah`
+///
+/// # Safety
+/// The address must not be used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
+    code(|| {
+        AhObject::from_c(ah)?;
+        // SAFETY: made by `ibv_create_ah`, and not used again by the caller's promise.
+        drop(unsafe { AhObject::take_back(ah) });
+        Ok(())
+    })
+}
+
+/// `ibv_init_ah_from_wc`: the address of whoever sent a datagram.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_init_ah_from_wc(
+    context: *mut Context,
+    port: u8,
+    wc: *mut Wc,
+    grh: *mut Grh,
+    attr: *mut AhAttr,
+) -> c_int {
+    code(|| {
+        let found = ContextObject::from_c(context)?;
+        let (wc, attr) = (given(wc)?, place(attr)?);
+        *attr = AhAttr::zeroed();
+        attr.dlid = wc.slid;
+        attr.sl = wc.sl;
+        attr.port_num = port;
+        if WcFlags(wc.wc_flags).contains(WcFlags::GRH) {
+            let grh = given(grh)?;
+            let own = found.nic.world.gids(found.nic.control(), found.port);
+            let index = own.iter().position(|gid| *gid == grh.dgid).ok_or(Errno::INVAL)?;
+            attr.is_global = 1;
+            attr.grh = GlobalRoute {
+                dgid: grh.sgid,
+                flow_label: 0,
+                sgid_index: index as u8,
+                hop_limit: 64,
+                traffic_class: 0,
+            };
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_create_ah_from_wc`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_ah_from_wc(pd: *mut Pd, wc: *mut Wc, grh: *mut Grh, port: u8) -> *mut Ah {
+    let mut attr = AhAttr::zeroed();
+    let context = PdObject::from_c(pd).map_or(std::ptr::null_mut(), |found| found.pd.context);
+    if ibv_init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
+        return std::ptr::null_mut();
+    }
+    ibv_create_ah(pd, &raw mut attr)
+}

@@ -1,0 +1,272 @@
+//! Queue pairs, and posting sends.
+//!
+//! # Safety
+//! See the module above. Slots are written while `post_lock` is held and before the tail covers them; none is written
+//! that holds a request whose room is not free again.
+
+use super::{
+    Object, SpinLock, code, cq::CqObject, errno,
+    pd::{AhObject, Use},
+    receives::ReceiveQueue,
+};
+use crate::{
+    nic::{At, Nic},
+    profile::Profile,
+    shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
+};
+use rustix::io::Errno;
+use std::{
+    cell::UnsafeCell,
+    ffi::c_int,
+    ptr,
+    sync::{
+        Arc,
+        atomic::Ordering::{Relaxed, Release},
+    },
+};
+use verbs_sys::{Cq, Qp, QpAttr, QpCap, QpEx, QpState, QpType, SendFlags, SendWr, WrOpcode};
+
+/// A queue pair.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct QpObject {
+    pub(super) qp: QpEx,
+    pub(super) nic: Arc<Nic>,
+    pub(super) profile: &'static Profile,
+    pub(super) index: u32,
+    pub(super) kind: QpType,
+    pub(super) cap: QpCap,
+    pub(super) signals_all: bool,
+    pub(super) ring: (u64, u64),
+    /// Its own receives; none when it uses a shared queue.
+    pub(super) receives: Option<ReceiveQueue>,
+    pub(super) post_lock: SpinLock,
+    /// Under `post_lock`.
+    pub(super) posting: UnsafeCell<Posting>,
+    /// What was set last, for whoever asks; under `post_lock`.
+    pub(super) attr: UnsafeCell<QpAttr>,
+    pub(super) _uses: Vec<Use>,
+}
+
+/// The posting thread's part.
+#[derive(Debug, Default)]
+pub(super) struct Posting {
+    /// Requests written, of which the tail may not tell yet.
+    pub(super) tail: u64,
+    /// Why the batch that is being built can't be posted.
+    pub(super) error: Option<Errno>,
+    /// Depth used by all requests up to and including each, by its slot: on devices that count frames.
+    frames: Vec<u64>,
+}
+
+// SAFETY: `repr(C)`, and the structure begins as `Qp` does and is the first member.
+unsafe impl Object<Qp> for QpObject {}
+// SAFETY: as above.
+unsafe impl Object<QpEx> for QpObject {}
+
+impl QpObject {
+    /// Its record. Refuses queue pairs that a fork has left behind.
+    #[inline]
+    pub(super) fn at(&self) -> Result<At<'_>, Errno> {
+        if self.nic.process.is_inherited() {
+            return Err(Errno::INVAL);
+        }
+        self.nic.own_qp(self.index).ok_or(Errno::INVAL)
+    }
+
+    pub(super) fn cq<'a>(queue: *mut Cq) -> Result<&'a CqObject, Errno> {
+        Object::<Cq>::from_c(queue)
+    }
+
+    /// The posting thread's part.
+    ///
+    /// # Safety
+    /// `post_lock` must be held by this thread for as long as the result is used.
+    #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
+    pub(super) unsafe fn posting(&self) -> &mut Posting {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.posting.get() }
+    }
+
+    /// The slot for the next request, when there is room for one.
+    #[inline]
+    pub(super) fn next_slot(&self, at: At<'_>, posting: &Posting) -> Result<*mut SendSlot, Errno> {
+        let freed = self.nic.sent[self.index as usize].load(Relaxed);
+        if posting.tail.wrapping_sub(freed) >= u64::from(self.cap.max_send_wr) {
+            return Err(errno(self.profile.errnos.queue_full));
+        }
+        let slot = posting.tail & at.qp.send.mask.load(Relaxed);
+        let offset = self.ring.0 + slot * size_of::<SendSlot>() as u64;
+        at.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)
+    }
+
+    /// On devices that count frames: is there depth for a message of so many bytes?
+    #[inline]
+    pub(super) fn count_frames(&self, posting: &mut Posting, bytes: u32) -> Result<(), Errno> {
+        if self.profile.frame_bytes.is_none() {
+            return Ok(());
+        }
+        let slots = (self.cap.max_send_wr as usize).next_power_of_two();
+        posting.frames.resize(slots, 0);
+        let freed = self.nic.sent[self.index as usize].load(Relaxed);
+        let up_to = |frames: &[u64], number: u64| match number {
+            0 => 0,
+            number => frames[(number - 1) as usize & (slots - 1)],
+        };
+        let before = up_to(&posting.frames, posting.tail);
+        let after = before + self.profile.units(bytes.into());
+        if after - up_to(&posting.frames, freed) > u64::from(self.cap.max_send_wr) {
+            return Err(errno(self.profile.errnos.queue_full));
+        }
+        posting.frames[posting.tail as usize & (slots - 1)] = after;
+        Ok(())
+    }
+
+    /// Can this be posted at all?
+    #[inline]
+    pub(super) fn check_opcode(&self, opcode: WrOpcode) -> Result<(), Errno> {
+        if self.profile.allows(self.kind, opcode) {
+            return Ok(());
+        }
+        let is_known = WrOpcode::ALL.contains(&opcode);
+        Err(if is_known { errno(self.profile.errnos.unsupported) } else { Errno::INVAL })
+    }
+
+    /// Shows requests up to the tail to whoever carries them out, and carries them out.
+    #[inline]
+    pub(super) fn ring_doorbell(&self, at: At<'_>, tail: u64) {
+        at.qp.producer.tail.store(tail, Release);
+        self.nic.work(at);
+    }
+
+    /// May work be posted in this state?
+    pub(super) fn check_state(at: At<'_>) -> Result<(), Errno> {
+        match at.state() {
+            QpState::RESET | QpState::INIT | QpState::RTR => Err(Errno::INVAL),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a request of a list into a slot.
+    #[inline]
+    fn write(&self, slot: *mut SendSlot, request: &SendWr) -> Result<u32, Errno> {
+        self.check_opcode(request.opcode)?;
+        let count = u32::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
+        let flags = SendFlags(request.send_flags);
+        if count > self.cap.max_send_sge.max(1) || count as usize > SEND_SGES || count > 0 && request.sg_list.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: a free slot of our ring, see the module.
+        let slot = unsafe { &mut *slot };
+        slot.wr_id = request.wr_id;
+        slot.opcode = request.opcode.0;
+        slot.flags = request.send_flags | if self.signals_all { SendFlags::SIGNALED.0 } else { 0 };
+        slot.imm = request.imm_data;
+        slot.sges = count;
+        // SAFETY: all members of the union are plain numbers and pointers; the opcode and the kind say which counts.
+        unsafe {
+            match request.opcode {
+                _ if self.kind == QpType::UD => {
+                    let ud = request.wr.ud;
+                    self.address(slot, AhObject::from_c(ud.ah)?, ud.remote_qpn, ud.remote_qkey)?;
+                }
+                WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => {
+                    let atomic = request.wr.atomic;
+                    slot.remote_addr = atomic.remote_addr;
+                    slot.compare_add = atomic.compare_add;
+                    slot.swap = atomic.swap;
+                    slot.rkey = atomic.rkey;
+                }
+                WrOpcode::SEND | WrOpcode::SEND_WITH_IMM => {}
+                _ => {
+                    slot.remote_addr = request.wr.rdma.remote_addr;
+                    slot.rkey = request.wr.rdma.rkey;
+                }
+            }
+        }
+        let first = request.sg_list.cast::<Sge>().cast_const();
+        if flags.contains(SendFlags::INLINE) {
+            if request.opcode >= WrOpcode::RDMA_READ {
+                return Err(Errno::INVAL);
+            }
+            return self.copy_inline(slot, first, count);
+        }
+        let mut bytes = 0u32;
+        for index in 0..count as usize {
+            // SAFETY: the caller's list has `count` pieces, and a slot has room for as many.
+            let piece = unsafe { first.add(index).read() };
+            bytes = bytes.checked_add(piece.len).ok_or(Errno::INVAL)?;
+            slot.pieces[index] = piece;
+        }
+        slot.bytes = bytes;
+        Ok(bytes)
+    }
+
+    /// Takes the bytes of the pieces along with the request.
+    fn copy_inline(&self, slot: &mut SendSlot, first: *const Sge, count: u32) -> Result<u32, Errno> {
+        let room = slot.pieces.as_mut_ptr().cast::<u8>();
+        let mut filled = 0;
+        for index in 0..count as usize {
+            // SAFETY: the caller's list has `count` pieces.
+            let piece = unsafe { first.add(index).read() };
+            let len = piece.len as usize;
+            if len > (self.cap.max_inline_data as usize).min(INLINE_BYTES) - filled {
+                return Err(Errno::INVAL);
+            }
+            // SAFETY: there is room, checked; the caller's piece is readable.
+            unsafe { ptr::copy_nonoverlapping(piece.addr as *const u8, room.add(filled), len) };
+            filled += len;
+        }
+        slot.bytes = filled as u32;
+        Ok(slot.bytes)
+    }
+
+    /// Says whom a datagram is for.
+    pub(super) fn address(&self, slot: &mut SendSlot, ah: &AhObject, qpn: u32, qkey: u32) -> Result<(), Errno> {
+        let at = self.at()?;
+        slot.dest_qpn = qpn & 0xff_ffff;
+        // The highest bit asks for the sender's own key.
+        let own = at.qp.fixed.qkey.load(Relaxed);
+        slot.dest_qkey = if qkey >> 31 == 0 { qkey } else { own };
+        slot.dest_port = ah.port;
+        slot.source_gid = ah.source_gid;
+        Ok(())
+    }
+
+    #[inline]
+    fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
+        let _held = self.post_lock.hold();
+        let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
+        // SAFETY: under `post_lock`.
+        let posting = unsafe { self.posting() };
+        let before = posting.tail;
+        let mut result = checked.map(|_| ());
+        // SAFETY: null, or a request of the caller's list.
+        while let (Ok(at), Some(request)) = (checked, unsafe { wr.as_ref() }) {
+            let posted = self
+                .next_slot(at, posting)
+                .and_then(|slot| self.write(slot, request))
+                .and_then(|bytes| self.count_frames(posting, bytes));
+            if let Err(error) = posted {
+                result = Err(error);
+                break;
+            }
+            posting.tail += 1;
+            wr = request.next;
+        }
+        if let Ok(at) = checked
+            && posting.tail != before
+        {
+            self.ring_doorbell(at, posting.tail);
+        }
+        if result.is_err() && !bad.is_null() {
+            // SAFETY: a place for the address.
+            unsafe { *bad = wr };
+        }
+        result
+    }
+}
+
+pub(super) unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
+    code(|| <QpObject as Object<Qp>>::from_c(qp)?.post(wr, bad))
+}

@@ -1,0 +1,228 @@
+//! Posting receives, to a queue pair or to a shared queue.
+//!
+//! # Safety
+//! See the module above. Slots are written while `lock` is held and before the tail covers them; none is written that
+//! holds a receive whose completion was not polled.
+
+use super::{Object, SpinLock, code, qp::QpObject, srq::SrqObject};
+use crate::{
+    nic::Nic,
+    profile::Profile,
+    shm::{RQS, RecvSlot, RqRecord, Sge},
+};
+use rustix::io::Errno;
+use std::{
+    cell::UnsafeCell,
+    collections::VecDeque,
+    ffi::c_int,
+    sync::{
+        Arc, PoisonError,
+        atomic::Ordering::{Relaxed, Release, SeqCst},
+    },
+};
+use verbs_sys::{Qp, QpState, RecvWr, Srq};
+
+/// A queue of receives of ours.
+#[derive(Debug)]
+pub(super) struct ReceiveQueue {
+    nic: Arc<Nic>,
+    profile: &'static Profile,
+    pub(super) index: u32,
+    ring: (u64, u64),
+    pub(super) max_wr: u32,
+    pub(super) max_sge: u32,
+    lock: SpinLock,
+    /// Under `lock`.
+    frames: UnsafeCell<Frames>,
+}
+
+/// On devices that count frames: those of each receive, and their sum.
+#[derive(Debug, Default)]
+struct Frames {
+    each: VecDeque<u64>,
+    sum: u64,
+    /// Receives that were given back.
+    seen: u64,
+}
+
+/// What a receive queue is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct For {
+    pub(super) pd: u32,
+    pub(super) is_shared: bool,
+    pub(super) async_channel: u32,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(
+        nic: &Arc<Nic>,
+        profile: &'static Profile,
+        max_wr: u32,
+        max_sge: u32,
+        what: For,
+    ) -> Result<ReceiveQueue, Errno> {
+        let slots = u64::from(max_wr.max(1)).next_power_of_two();
+        let pieces = size_of::<Sge>() as u64 * u64::from(max_sge.max(1));
+        let stride = (size_of::<RecvSlot>() as u64 + pieces).next_power_of_two().max(64);
+        let ring = nic.process.take(slots * stride)?;
+        let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = nic.process.own();
+        let free = (0..RQS).find_map(|index| {
+            let record = own.rq(index)?;
+            (record.poster.stride.load(Relaxed) == 0).then_some((index, record))
+        });
+        let Some((index, record)) = free else {
+            nic.process.give(ring);
+            return Err(Errno::NOMEM);
+        };
+        let (taker, poster) = (&record.taker, &record.poster);
+        taker.lock.reset();
+        for word in [&taker.head, &taker.intent, &taker.seen_tail, &poster.tail] {
+            word.store(0, Relaxed);
+        }
+        poster.ring.store(ring.0, Relaxed);
+        poster.mask.store(slots - 1, Relaxed);
+        poster.pd.store(what.pd, Relaxed);
+        poster.is_shared.store(what.is_shared.into(), Relaxed);
+        poster.async_channel.store(what.async_channel, Relaxed);
+        for word in [&poster.limit, &poster.events, &poster.peers_wait] {
+            word.store(0, Relaxed);
+        }
+        poster.stride.store(stride, Release);
+        nic.received[index as usize].store(0, Relaxed);
+        drop(guard);
+        Ok(ReceiveQueue {
+            nic: Arc::clone(nic),
+            profile,
+            index,
+            ring,
+            max_wr,
+            max_sge,
+            lock: SpinLock::default(),
+            frames: UnsafeCell::default(),
+        })
+    }
+
+    pub(super) fn record(&self) -> Option<&RqRecord> {
+        self.nic.process.own().rq(self.index)
+    }
+
+    /// Posts a list of receives; on error, `bad` is the one that was refused.
+    fn post(&self, mut wr: *mut RecvWr, bad: *mut *mut RecvWr) -> Result<(), Errno> {
+        let record = self.record().ok_or(Errno::INVAL)?;
+        let _held = self.lock.hold();
+        let before = record.poster.tail.load(Relaxed);
+        let mut tail = before;
+        let mut result = Ok(());
+        // SAFETY: null, or a request of the caller's list.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            if let Err(error) = self.write(record, tail, request) {
+                if !bad.is_null() {
+                    // SAFETY: a place for the address.
+                    unsafe { *bad = wr };
+                }
+                result = Err(error);
+                break;
+            }
+            tail += 1;
+            wr = request.next;
+        }
+        if tail != before {
+            record.poster.tail.store(tail, SeqCst);
+        }
+        result
+    }
+
+    #[inline]
+    fn write(&self, record: &RqRecord, number: u64, request: &RecvWr) -> Result<(), Errno> {
+        let count = u32::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
+        if count > self.max_sge || count > 0 && request.sg_list.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let freed = self.nic.received[self.index as usize].load(Relaxed);
+        if number.wrapping_sub(freed) >= u64::from(self.max_wr) {
+            return Err(Errno::NOMEM);
+        }
+        if self.profile.frame_bytes.is_some() {
+            self.count_frames(number, freed, request)?;
+        }
+        let (slot, pieces) = record.slot(self.nic.process.own(), number).ok_or(Errno::INVAL)?;
+        // SAFETY: the slot is free, and has room for `max_sge` pieces; the caller's list has `count`.
+        unsafe {
+            slot.write(RecvSlot { wr_id: request.wr_id, sges: u64::from(count) });
+            pieces.copy_from_nonoverlapping(request.sg_list.cast(), count as usize);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn count_frames(&self, number: u64, freed: u64, request: &RecvWr) -> Result<(), Errno> {
+        // SAFETY: under `lock`.
+        let frames = unsafe { &mut *self.frames.get() };
+        while frames.seen < freed {
+            frames.sum -= frames.each.pop_front().unwrap_or(0);
+            frames.seen += 1;
+        }
+        let pieces = (0..request.num_sge as usize).map(|index| {
+            // SAFETY: the caller's list has so many.
+            u64::from(unsafe { (*request.sg_list.add(index)).length })
+        });
+        let units = self.profile.units(pieces.sum());
+        let most = u64::from(self.profile.usable_depth(self.max_wr));
+        if number - freed >= most || frames.sum + units > u64::from(self.max_wr) {
+            return Err(super::errno(self.profile.errnos.queue_full));
+        }
+        frames.each.push_back(units);
+        frames.sum += units;
+        Ok(())
+    }
+}
+
+impl Drop for ReceiveQueue {
+    fn drop(&mut self) {
+        if let Some(record) = self.record().filter(|_| !self.nic.process.is_inherited()) {
+            record.poster.stride.store(0, Release);
+            self.nic.process.give(self.ring);
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    code(|| {
+        let found: &QpObject = Object::<Qp>::from_c(qp)?;
+        let at = found.at()?;
+        let refuse = |error| {
+            if !bad.is_null() {
+                // SAFETY: a place for the address.
+                unsafe { *bad = wr };
+            }
+            Err(error)
+        };
+        let Some(queue) = &found.receives else { return refuse(Errno::INVAL) };
+        if at.state() == QpState::RESET {
+            return refuse(Errno::INVAL);
+        }
+        let result = queue.post(wr, bad);
+        if at.state() == QpState::ERR {
+            found.nic.flush(at);
+        } else {
+            found.nic.serve(at);
+        }
+        result
+    })
+}
+
+pub(super) unsafe extern "C" fn post_shared(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    code(|| {
+        let found = SrqObject::from_c(srq)?;
+        if found.nic.process.is_inherited() {
+            return Err(Errno::INVAL);
+        }
+        let result = found.queue.post(wr, bad);
+        if let Some(record) = found.queue.record().filter(|record| record.poster.peers_wait.load(SeqCst) != 0) {
+            record.poster.peers_wait.store(0, SeqCst);
+            found.nic.serve_all(found.queue.index);
+        }
+        result
+    })
+}

@@ -1,0 +1,117 @@
+//! `softrdma fault`: breaks something in a running fabric, or mends it.
+
+use super::{
+    Failed,
+    running::{Running, Which},
+};
+use clap::Subcommand;
+use softrdma::control::{Command, GidChange, Override};
+use std::net::Ipv4Addr;
+
+const EXAMPLES: &str = "\
+Cables are named as in the fabric file, by their number from 0, or by a port that they are in; ports
+as NODE/DEVICE; nodes by name or number.
+
+Examples:
+  softrdma fault unplug mac0/rdma_en2          and replug
+  softrdma fault port-down mac1/rdma_en3       and port-up
+  softrdma fault fail-qp mac0/rdma_en2         all queue pairs of that device
+  softrdma fault gid mac0/rdma_en2 --index 2   the IPv4-mapped address moves";
+
+/// Break something in a running fabric, or mend it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(subcommand)]
+    fault: Fault,
+}
+
+#[derive(Debug, Subcommand)]
+enum Fault {
+    /// Pull a cable out: both ports go down, and what is on its way is lost
+    Unplug { cable: String },
+    /// Put a cable back
+    Replug { cable: String },
+    /// Take a port down
+    PortDown { port: String },
+    /// Take a port up, also one that the fabric file says is down
+    PortUp { port: String },
+    /// Fail a queue pair, or all of a device
+    FailQp(Target),
+    /// Overflow the completion queues of a queue pair, or all of a device
+    OverflowCq(Target),
+    /// Stall the processes of a node: they look dead without being so
+    Stall { node: String },
+    /// Let the processes of a node go on
+    Resume { node: String },
+    /// Change the IPv4-mapped address of a port
+    Gid(GidArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// The port of its device
+    port: String,
+
+    /// The number of the queue pair
+    #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
+    qp: u32,
+}
+
+#[derive(Debug, clap::Args)]
+struct GidArgs {
+    /// The port
+    port: String,
+
+    /// It disappears
+    #[arg(long, conflicts_with_all = ["index", "ipv4"])]
+    missing: bool,
+
+    /// It moves to this place of the table
+    #[arg(long, value_name = "INDEX", value_parser = clap::value_parser!(u8).range(1..4))]
+    index: Option<u8>,
+
+    /// It maps this address
+    #[arg(long, value_name = "ADDRESS")]
+    ipv4: Option<Ipv4Addr>,
+
+    /// It is as the fabric file says
+    #[arg(long, conflicts_with_all = ["missing", "index", "ipv4"])]
+    restore: bool,
+}
+
+/// Carries out `softrdma fault`.
+pub(crate) fn run(args: &Args) -> Result<(), Failed> {
+    let Running { fabric, observer } = Running::open(&args.which)?;
+    let control = observer.control();
+    let port = |name: &str| fabric.device(name).map(|device| device.port).map_err(Failed::new);
+    let cable = |name: &str| fabric.cable(name).map_err(Failed::new);
+    let node = |name: &str| fabric.node(name).map_err(Failed::new);
+    match &args.fault {
+        Fault::Unplug { cable: name } => control.set_unplugged(cable(name)?, true),
+        Fault::Replug { cable: name } => control.set_unplugged(cable(name)?, false),
+        Fault::PortDown { port: name } => control.force_port(port(name)?, Override::Off),
+        Fault::PortUp { port: name } => control.force_port(port(name)?, Override::On),
+        Fault::FailQp(target) => {
+            control.issue(Command::FailQp { port: port(&target.port)? as u32, qp: target.qp });
+        }
+        Fault::OverflowCq(target) => {
+            control.issue(Command::OverflowCq { port: port(&target.port)? as u32, qp: target.qp });
+        }
+        Fault::Stall { node: name } => control.set_stalled(node(name)?, true),
+        Fault::Resume { node: name } => control.set_stalled(node(name)?, false),
+        Fault::Gid(gid) => {
+            let state = match (gid.missing, gid.restore) {
+                (true, _) => Override::Off,
+                (_, true) => Override::AsInFile,
+                _ => Override::On,
+            };
+            let change = GidChange { index: gid.index, ipv4: gid.ipv4 };
+            control.change_gid(port(&gid.port)?, state, change);
+        }
+    }
+    Ok(())
+}

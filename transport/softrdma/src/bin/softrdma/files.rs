@@ -1,0 +1,121 @@
+//! `softrdma check` and `softrdma nodes`: what a fabric file says.
+
+use super::{Failed, print};
+use serde::Serialize;
+use softrdma::fabric::{Device, Fabric, GidPlan};
+use std::{fmt::Write, path::PathBuf};
+
+/// Say whether fabric files are right, and where they are not
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// The files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+/// List the nodes of a fabric file, their devices, and what those are wired to
+#[derive(Debug, clap::Args)]
+pub(crate) struct NodesArgs {
+    /// The file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// As JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// Carries out `softrdma check`.
+pub(crate) fn check(args: &CheckArgs) -> Result<(), Failed> {
+    for file in &args.files {
+        let fabric = Fabric::load(file).map_err(Failed::new)?;
+        let count =
+            |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+        print(&format!(
+            "{}: {}, {}, {}\n",
+            file.display(),
+            count(fabric.nodes.len(), "node"),
+            count(fabric.devices.len(), "device"),
+            count(fabric.cables.len(), "cable"),
+        ));
+    }
+    Ok(())
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct FabricView<'a> {
+    /// In hexadecimal: equal for equal files.
+    digest: String,
+    nodes: Vec<NodeView<'a>>,
+}
+
+#[derive(Serialize)]
+struct NodeView<'a> {
+    name: &'a str,
+    devices: Vec<DeviceView<'a>>,
+}
+
+#[derive(Serialize)]
+struct DeviceView<'a> {
+    name: &'a str,
+    profile: &'a str,
+    ipv4: String,
+    gid: &'static str,
+    gid_index: u8,
+    up: bool,
+    cable: Option<&'a str>,
+    /// The port at the cable's other end.
+    peer: Option<String>,
+}
+
+/// Carries out `softrdma nodes`.
+pub(crate) fn nodes(args: &NodesArgs) -> Result<(), Failed> {
+    let fabric = Fabric::load(&args.file).map_err(Failed::new)?;
+    let nodes = fabric.nodes.iter().enumerate().map(|(number, node)| NodeView {
+        name: &node.name,
+        devices: fabric.devices_of(number).iter().map(|device| view(&fabric, device)).collect(),
+    });
+    let view = FabricView { digest: format!("{:016x}", fabric.digest), nodes: nodes.collect() };
+    if args.json {
+        let text = serde_json::to_string_pretty(&view).map_err(Failed::new)?;
+        print(&(text + "\n"));
+    } else {
+        print(&table(&view));
+    }
+    Ok(())
+}
+
+fn view<'a>(fabric: &'a Fabric, device: &'a Device) -> DeviceView<'a> {
+    DeviceView {
+        name: &device.name,
+        profile: device.profile.name,
+        ipv4: device.ipv4.to_string(),
+        gid: match device.gid {
+            GidPlan::Present => "present",
+            GidPlan::Late(_) => "late",
+            GidPlan::Missing => "missing",
+        },
+        gid_index: device.gid_index,
+        up: device.is_up && device.end.is_some(),
+        cable: device.end.map(|end| fabric.cables[end.cable].name.as_str()),
+        peer: fabric.peer(device).map(|peer| fabric.name_of(peer)),
+    }
+}
+
+fn table(view: &FabricView<'_>) -> String {
+    let mut text = String::new();
+    for (number, node) in view.nodes.iter().enumerate() {
+        _ = writeln!(text, "{number}  {}", node.name);
+        for device in &node.devices {
+            let peer = device.peer.as_deref().unwrap_or("no cable");
+            let port = if device.up { "" } else { "  down" };
+            _ = writeln!(
+                text,
+                "     {:<12} {:<10} {:<16} -> {peer}{port}",
+                device.name, device.profile, device.ipv4
+            );
+        }
+    }
+    text
+}

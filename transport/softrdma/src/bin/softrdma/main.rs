@@ -1,0 +1,103 @@
+//! The command `softrdma`: looks at fabric files, and at fabrics that run.
+//!
+//! Exit status 0, or 2 for anything that can't be done. Errors are one line on stderr that begins with the name
+//! under which the command was called, since `tbccl fabric` calls it too.
+
+mod env;
+mod fault;
+mod files;
+mod running;
+mod stat;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "softrdma",
+    version,
+    about = "Fabrics of software RDMA devices",
+    arg_required_else_help = true,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(files::CheckArgs),
+    Nodes(files::NodesArgs),
+    Env(env::Args),
+    Fault(fault::Args),
+    Stat(stat::Args),
+}
+
+/// A command that can't be carried out: one line, with the remedy.
+#[derive(Debug)]
+struct Failed(String);
+
+impl Failed {
+    fn new(message: impl Display) -> Failed {
+        Failed(message.to_string())
+    }
+}
+
+/// Writes to stdout. A reader that went away has seen enough.
+fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}
+
+fn main() -> ExitCode {
+    let command = if name() == "tbccl" { Cli::command().bin_name("tbccl fabric") } else { Cli::command() };
+    let parsed = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let result = match parsed {
+        Ok(cli) => match cli.command {
+            Command::Check(args) => files::check(&args),
+            Command::Nodes(args) => files::nodes(&args),
+            Command::Env(args) => env::run(&args),
+            Command::Fault(args) => fault::run(&args),
+            Command::Stat(args) => stat::run(&args),
+        },
+        Err(usage) => return report_usage(&usage),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(message)) => report(&message),
+    }
+}
+
+/// Help and version are printed; an error is put into one line.
+fn report_usage(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    {
+        let _ = error.print();
+        return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+    }
+    let told = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let told = told.split("\n\nFor more information").next().unwrap_or(told);
+    let parts = told.lines().map(str::trim).filter(|part| !part.is_empty());
+    let line = parts.map(|part| part.strip_prefix("error: ").unwrap_or(part)).collect::<Vec<_>>().join(", ");
+    report(&line.replace(":, ", ": "))
+}
+
+fn report(message: &str) -> ExitCode {
+    let _ = writeln!(io::stderr(), "{}: error: {message}", name().display());
+    ExitCode::from(2)
+}
+
+/// The name under which we were called.
+fn name() -> OsString {
+    let called = std::env::args_os().next().unwrap_or_default();
+    Path::new(&called).file_name().unwrap_or("softrdma".as_ref()).to_owned()
+}

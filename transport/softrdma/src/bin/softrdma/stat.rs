@@ -1,0 +1,123 @@
+//! `softrdma stat`: what has travelled over the cables of a fabric, and what is out of order.
+
+use super::{
+    Failed, print,
+    running::{Running, Which},
+};
+use serde::Serialize;
+use softrdma::{
+    control::Control,
+    fabric::{Cable, Fabric},
+};
+use std::{fmt::Write, sync::atomic::Ordering::Relaxed};
+
+/// Show messages and bytes per cable and direction, and what is out of order
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    /// As JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct View {
+    cables: Vec<CableView>,
+    /// Ports that have a cable and are down.
+    down: Vec<String>,
+    /// Nodes that are stalled.
+    stalled: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct CableView {
+    name: String,
+    unplugged: bool,
+    lanes: Vec<LaneView>,
+}
+
+#[derive(Serialize)]
+struct LaneView {
+    from: String,
+    to: String,
+    messages: u64,
+    bytes: u64,
+    lost: u64,
+    corrupted: u64,
+}
+
+/// Carries out `softrdma stat`.
+pub(crate) fn run(args: &Args) -> Result<(), Failed> {
+    let Running { fabric, observer } = Running::open(&args.which)?;
+    let view = view(&fabric, observer.control());
+    if args.json {
+        let text = serde_json::to_string_pretty(&view).map_err(Failed::new)?;
+        print(&(text + "\n"));
+    } else {
+        print(&table(&view));
+    }
+    Ok(())
+}
+
+fn view(fabric: &Fabric, control: &Control) -> View {
+    let cables = fabric.cables.iter().enumerate().map(|(number, cable)| CableView {
+        name: cable.name.clone(),
+        unplugged: control.cables[number].is_unplugged.load(Relaxed) != 0,
+        lanes: lanes(fabric, control, number, cable),
+    });
+    let down = fabric.devices.iter().filter(|device| device.end.is_some() && !control.is_up(device));
+    let stalled = fabric.nodes.iter().zip(&control.nodes);
+    let stalled = stalled.filter(|(_, words)| words.is_stalled.load(Relaxed) != 0);
+    View {
+        cables: cables.collect(),
+        down: down.map(|device| fabric.name_of(device)).collect(),
+        stalled: stalled.map(|(node, _)| node.name.clone()).collect(),
+    }
+}
+
+fn lanes(fabric: &Fabric, control: &Control, number: usize, cable: &Cable) -> Vec<LaneView> {
+    let name = |side: usize| fabric.name_of(&fabric.devices[cable.ports[side]]);
+    let lane = |side: usize| {
+        let words = &control.cables[number].lanes[side];
+        LaneView {
+            from: name(side),
+            to: name(1 - side),
+            messages: words.messages.load(Relaxed),
+            bytes: words.bytes.load(Relaxed),
+            lost: words.dropped.load(Relaxed),
+            corrupted: words.corrupted.load(Relaxed),
+        }
+    };
+    // A loopback plug has one way round.
+    let sides = if cable.ports[0] == cable.ports[1] { 0..1 } else { 0..2 };
+    sides.map(lane).collect()
+}
+
+fn table(view: &View) -> String {
+    let all = || view.cables.iter().flat_map(|cable| &cable.lanes);
+    let wide = |width: fn(&LaneView) -> usize| all().map(width).max().unwrap_or_default().max(4);
+    let (from, to) = (wide(|lane| lane.from.len()), wide(|lane| lane.to.len()));
+    let mut text = format!(
+        "{:<from$}    {:<to$} {:>12} {:>16} {:>10} {:>10}\n",
+        "from", "to", "messages", "bytes", "lost", "corrupted"
+    );
+    for cable in &view.cables {
+        let state = if cable.unplugged { "  unplugged" } else { "" };
+        for lane in &cable.lanes {
+            _ = writeln!(
+                text,
+                "{:<from$} -> {:<to$} {:>12} {:>16} {:>10} {:>10}{state}",
+                lane.from, lane.to, lane.messages, lane.bytes, lane.lost, lane.corrupted
+            );
+        }
+    }
+    for port in &view.down {
+        _ = writeln!(text, "{port} is down");
+    }
+    for node in &view.stalled {
+        _ = writeln!(text, "{node} is stalled");
+    }
+    text
+}

@@ -1,0 +1,55 @@
+//! What is wrong with a fabric file, and where.
+
+use std::{
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+/// A fabric file that can't be used: one line that says where and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricError {
+    /// The file.
+    pub path: PathBuf,
+    /// Line and column, both from 1; none when the file can't be read at all.
+    pub place: Option<(usize, usize)>,
+    /// What is wrong, and what would be valid.
+    pub message: String,
+}
+
+/// What is wrong with a range of bytes of the text.
+pub(super) struct Wrong {
+    pub(super) place: Range<usize>,
+    pub(super) message: String,
+}
+
+impl Wrong {
+    pub(super) fn new(place: Range<usize>, message: impl Into<String>) -> Wrong {
+        Wrong { place, message: message.into() }
+    }
+}
+
+impl FabricError {
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> FabricError {
+        FabricError { path: path.to_owned(), place: None, message: format!("can't be read: {error}") }
+    }
+
+    pub(super) fn at(path: &Path, text: &str, wrong: Wrong) -> FabricError {
+        let before = text.get(..wrong.place.start).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        FabricError { path: path.to_owned(), place: Some((line, column)), message: wrong.message }
+    }
+}
+
+impl fmt::Display for FabricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some((line, column)) = self.place {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for FabricError {}

@@ -1,0 +1,358 @@
+//! The TOML of fabric files: what may stand there, and what it comes to.
+
+use super::{Cable, Device, End, Fabric, GIDS, GidPlan, Node, error::Wrong};
+use crate::{
+    control::{CABLES, NODES, PORTS},
+    link_model::{Chance, LinkModel},
+    names,
+    profile::Profile,
+};
+use serde::Deserialize;
+use std::{collections::HashMap, net::Ipv4Addr, ops::Range};
+use toml::Spanned;
+use verbs_sys::SYSFS_NAME_MAX;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// All that a file may contain.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// Of the devices that don't name one.
+    profile: Option<Spanned<String>>,
+    /// What all cables do that don't say otherwise.
+    #[serde(default)]
+    link: Link,
+    #[serde(default)]
+    node: Vec<Spanned<NodeTable>>,
+    #[serde(default)]
+    cable: Vec<Spanned<CableTable>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    name: Spanned<String>,
+    #[serde(default)]
+    device: Vec<Spanned<DeviceTable>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceTable {
+    name: Spanned<String>,
+    profile: Option<Spanned<String>>,
+    port: Option<Spanned<String>>,
+    ipv4: Option<Spanned<Ipv4Addr>>,
+    gid: Option<Spanned<String>>,
+    gid_index: Option<Spanned<u8>>,
+    gid_after_ms: Option<Spanned<u32>>,
+}
+
+/// A cable. The keys of a [`Link`] are repeated because serde can't both flatten and refuse unknown keys.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CableTable {
+    name: Option<Spanned<String>>,
+    ends: Spanned<Vec<Spanned<String>>>,
+    latency_us: Option<Spanned<f64>>,
+    bandwidth_gbps: Option<Spanned<f64>>,
+    jitter_us: Option<Spanned<f64>>,
+    loss: Option<Spanned<f64>>,
+    corruption: Option<Spanned<f64>>,
+    seed: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Link {
+    latency_us: Option<Spanned<f64>>,
+    bandwidth_gbps: Option<Spanned<f64>>,
+    jitter_us: Option<Spanned<f64>>,
+    loss: Option<Spanned<f64>>,
+    corruption: Option<Spanned<f64>>,
+    seed: Option<u64>,
+}
+
+/// Reads a file's text.
+pub(super) fn read(text: &str) -> Result<Fabric, Wrong> {
+    let file: File = toml::from_str(text).map_err(|error| from_toml(&error))?;
+    let mut fabric = Fabric {
+        digest: xxh3_64(text.as_bytes()),
+        nodes: Vec::new(),
+        devices: Vec::new(),
+        cables: Vec::new(),
+    };
+    let default = file.profile.as_ref().map(profile).transpose()?;
+    if file.node.is_empty() {
+        return Err(Wrong::new(0..0, "a fabric needs a [[node]]"));
+    }
+    for node in &file.node {
+        add_node(&mut fabric, node, default)?;
+    }
+    check_addresses(&fabric, &file)?;
+    // A fault in the defaults is one even if no cable has them.
+    model(&file.link, &Link::default(), 0)?;
+    for cable in &file.cable {
+        add_cable(&mut fabric, cable, &file.link)?;
+    }
+    Ok(fabric)
+}
+
+fn add_node(fabric: &mut Fabric, node: &Spanned<NodeTable>, default: Option<Known>) -> Result<(), Wrong> {
+    let table = node.get_ref();
+    let name = valid_name("node", &table.name)?;
+    if let Some(number) = fabric.nodes.iter().position(|node| node.name == name) {
+        return Err(Wrong::new(
+            table.name.span(),
+            format!("there is a node `{name}` already: the {}", th(number)),
+        ));
+    }
+    if fabric.nodes.len() == NODES {
+        return Err(Wrong::new(node.span(), format!("too many nodes: a fabric has {NODES} at most")));
+    }
+    let first = fabric.devices.len();
+    for device in &table.device {
+        let device = read_device(fabric, first, device, default)?;
+        fabric.devices.push(device);
+    }
+    fabric.nodes.push(Node { name, ports: first..fabric.devices.len() });
+    Ok(())
+}
+
+fn read_device(
+    fabric: &Fabric,
+    first: usize,
+    device: &Spanned<DeviceTable>,
+    default: Option<Known>,
+) -> Result<Device, Wrong> {
+    let table = device.get_ref();
+    let (node, port) = (fabric.nodes.len(), fabric.devices.len());
+    let name = valid_name("device", &table.name)?;
+    if fabric.devices[first..].iter().any(|device| device.name == name) {
+        return Err(Wrong::new(table.name.span(), format!("this node has a device `{name}` already")));
+    }
+    if port == PORTS || port - first == 250 {
+        let message = format!("too many devices: a node has 250 at most, a fabric {PORTS}");
+        return Err(Wrong::new(device.span(), message));
+    }
+    let profile = match &table.profile {
+        Some(name) => profile(name)?,
+        None => default.ok_or_else(|| {
+            let known = names::advice("", Profile::ALL.map(|profile| profile.name));
+            Wrong::new(
+                table.name.span(),
+                format!("`{name}` needs a `profile`, here or for all at the top of the file{known}"),
+            )
+        })?,
+    };
+    let gid_index = match &table.gid_index {
+        None => profile.ipv4_gid_index,
+        Some(index) if (1..GIDS).contains(&usize::from(*index.get_ref())) => *index.get_ref(),
+        Some(index) => {
+            let message = format!("gid_index is from 1 to {}; at 0 is a link-local address", GIDS - 1);
+            return Err(Wrong::new(index.span(), message));
+        }
+    };
+    let ipv4 = match &table.ipv4 {
+        Some(ipv4) => *ipv4.get_ref(),
+        // As macOS assigns them: unique by node and device.
+        None => Ipv4Addr::new(169, 254, node as u8 + 1, (port - first) as u8 + 1),
+    };
+    let is_up = match &table.port {
+        None => true,
+        Some(port) => choice("port", port, &[("up", true), ("down", false)])?,
+    };
+    Ok(Device { name, profile, node, port, is_up, ipv4, gid: gid(table)?, gid_index, end: None })
+}
+
+fn gid(table: &DeviceTable) -> Result<GidPlan, Wrong> {
+    let after = table.gid_after_ms.as_ref();
+    let late = GidPlan::Late(after.map_or(0, |ms| u64::from(*ms.get_ref()) * 1_000_000));
+    let plan = match &table.gid {
+        None => GidPlan::Present,
+        Some(gid) => choice(
+            "gid",
+            gid,
+            &[("present", GidPlan::Present), ("late", late), ("missing", GidPlan::Missing)],
+        )?,
+    };
+    match (plan, after, &table.gid) {
+        (GidPlan::Late(_), None, Some(gid)) => {
+            Err(Wrong::new(gid.span(), "how late? Add gid_after_ms, e.g. gid_after_ms = 500"))
+        }
+        (GidPlan::Present | GidPlan::Missing, Some(after), _) => {
+            Err(Wrong::new(after.span(), "gid_after_ms only goes with gid = \"late\""))
+        }
+        _ => Ok(plan),
+    }
+}
+
+/// Two ports with one address could not be told apart.
+fn check_addresses(fabric: &Fabric, file: &File) -> Result<(), Wrong> {
+    let mut seen = HashMap::new();
+    let tables = file.node.iter().flat_map(|node| &node.get_ref().device);
+    for (device, table) in fabric.devices.iter().zip(tables) {
+        if let Some(other) = seen.insert(device.ipv4, device) {
+            let place = table.get_ref().ipv4.as_ref().map_or(table.span(), Spanned::span);
+            let message = format!("{} is the address of {} already", device.ipv4, fabric.name_of(other));
+            return Err(Wrong::new(place, message));
+        }
+    }
+    Ok(())
+}
+
+fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) -> Result<(), Wrong> {
+    let table = cable.get_ref();
+    let number = fabric.cables.len();
+    if number == CABLES {
+        return Err(Wrong::new(cable.span(), format!("too many cables: a fabric has {CABLES} at most")));
+    }
+    let [first, second] = table.ends.get_ref().as_slice() else {
+        return Err(Wrong::new(
+            table.ends.span(),
+            "a cable has two ends, e.g. ends = [\"a/rdma0\", \"b/rdma0\"]",
+        ));
+    };
+    let ports = [plug(fabric, first, End { cable: number, side: 0 })?, {
+        // Both ends in one port are a loopback plug.
+        if first.get_ref() == second.get_ref() {
+            port(fabric, second)?
+        } else {
+            plug(fabric, second, End { cable: number, side: 1 })?
+        }
+    }];
+    let name = match &table.name {
+        Some(name) => valid_name("cable", name)?,
+        None => format!("{}--{}", first.get_ref(), second.get_ref()),
+    };
+    if fabric.cables.iter().any(|cable| cable.name == name) {
+        let place = table.name.as_ref().map_or(cable.span(), Spanned::span);
+        return Err(Wrong::new(place, format!("there is a cable `{name}` already")));
+    }
+    let own = Link {
+        latency_us: table.latency_us.clone(),
+        bandwidth_gbps: table.bandwidth_gbps.clone(),
+        jitter_us: table.jitter_us.clone(),
+        loss: table.loss.clone(),
+        corruption: table.corruption.clone(),
+        seed: table.seed,
+    };
+    let model = model(&own, defaults, number)?;
+    fabric.cables.push(Cable { name, ports, model });
+    Ok(())
+}
+
+/// The port that is named.
+fn port(fabric: &Fabric, name: &Spanned<String>) -> Result<usize, Wrong> {
+    fabric
+        .device(name.get_ref())
+        .map(|device| device.port)
+        .map_err(|message| Wrong::new(name.span(), message))
+}
+
+/// Puts the end of a cable into the port that is named.
+fn plug(fabric: &mut Fabric, name: &Spanned<String>, end: End) -> Result<usize, Wrong> {
+    let port = port(fabric, name)?;
+    if let Some(other) = fabric.devices[port].end {
+        let free: Vec<String> =
+            fabric.devices.iter().filter(|d| d.end.is_none()).map(|device| fabric.name_of(device)).collect();
+        let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
+        let taken = th(other.cable);
+        let message = format!("`{}` has a cable already, the {taken}; free ports: {free}", name.get_ref());
+        return Err(Wrong::new(name.span(), message));
+    }
+    fabric.devices[port].end = Some(end);
+    Ok(port)
+}
+
+/// A cable's own settings over those of all.
+fn model(own: &Link, defaults: &Link, number: usize) -> Result<LinkModel, Wrong> {
+    let latency = own.latency_us.as_ref().or(defaults.latency_us.as_ref());
+    let bandwidth = own.bandwidth_gbps.as_ref().or(defaults.bandwidth_gbps.as_ref());
+    let jitter = own.jitter_us.as_ref().or(defaults.jitter_us.as_ref());
+    Ok(LinkModel {
+        latency_ns: nanoseconds("latency_us", latency)?,
+        byte_ps: picoseconds_per_byte(bandwidth)?,
+        jitter_ns: nanoseconds("jitter_us", jitter)?,
+        loss: chance("loss", own.loss.as_ref().or(defaults.loss.as_ref()))?,
+        corruption: chance("corruption", own.corruption.as_ref().or(defaults.corruption.as_ref()))?,
+        // Cables that share a seed should not lose the same messages.
+        seed: own.seed.unwrap_or_else(|| defaults.seed.unwrap_or_default().wrapping_add(number as u64)),
+    })
+}
+
+fn nanoseconds(key: &str, microseconds: Option<&Spanned<f64>>) -> Result<u64, Wrong> {
+    match microseconds.map(|value| (*value.get_ref(), value.span())) {
+        None => Ok(0),
+        Some((value, _)) if (0.0..=10_000_000.0).contains(&value) => Ok((value * 1000.0).round() as u64),
+        Some((_, place)) => {
+            Err(Wrong::new(place, format!("{key} is from 0 to 10000000 microseconds, ten seconds")))
+        }
+    }
+}
+
+fn picoseconds_per_byte(gbps: Option<&Spanned<f64>>) -> Result<u64, Wrong> {
+    match gbps.map(|value| (*value.get_ref(), value.span())) {
+        None => Ok(0),
+        Some((value, _)) if (0.001..=8000.0).contains(&value) => Ok((8000.0 / value).round() as u64),
+        Some((_, place)) => {
+            Err(Wrong::new(place, "bandwidth_gbps is from 0.001 to 8000; leave it out for no limit"))
+        }
+    }
+}
+
+fn chance(key: &str, probability: Option<&Spanned<f64>>) -> Result<Chance, Wrong> {
+    let Some(probability) = probability else { return Ok(Chance::NEVER) };
+    Chance::new(*probability.get_ref())
+        .ok_or_else(|| Wrong::new(probability.span(), format!("{key} is a probability, from 0 to 1")))
+}
+
+/// A profile that exists.
+type Known = &'static Profile;
+
+fn profile(name: &Spanned<String>) -> Result<Known, Wrong> {
+    Profile::named(name.get_ref()).map_err(|error| Wrong::new(name.span(), error.to_string()))
+}
+
+/// One of several words.
+fn choice<T: Copy>(key: &str, word: &Spanned<String>, words: &[(&str, T)]) -> Result<T, Wrong> {
+    let found = words.iter().find(|(valid, _)| valid == word.get_ref());
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let advice = names::advice(word.get_ref(), words.iter().map(|(valid, _)| *valid));
+        Wrong::new(word.span(), format!("unknown {key} `{}`{advice}", word.get_ref()))
+    })
+}
+
+/// Names must fit into the structures of verbs, and into the arguments of commands.
+fn valid_name(kind: &str, name: &Spanned<String>) -> Result<String, Wrong> {
+    let text = name.get_ref();
+    let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+    if text.is_empty() || text.len() >= SYSFS_NAME_MAX || (kind != "cable" && text.contains(is_odd)) {
+        let message = format!("`{text}` is no name of a {kind}: 1 to 63 bytes, without slashes and spaces");
+        return Err(Wrong::new(name.span(), message));
+    }
+    Ok(text.clone())
+}
+
+/// `1st`, `2nd`, ... of numbers from 0.
+fn th(number: usize) -> String {
+    let number = number + 1;
+    let ending = match (number % 10, number % 100) {
+        (1, rest) if rest != 11 => "st",
+        (2, rest) if rest != 12 => "nd",
+        (3, rest) if rest != 13 => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
+/// What TOML and serde say, with a suggestion for unknown keys.
+fn from_toml(error: &toml::de::Error) -> Wrong {
+    let place: Range<usize> = error.span().unwrap_or_default();
+    let told = error.message().replace('\n', ", ");
+    let Some(rest) = told.strip_prefix("unknown field `") else { return Wrong::new(place, told) };
+    let mut quoted = rest.split('`').step_by(2);
+    let given = quoted.next().unwrap_or_default().to_owned();
+    let valid: Vec<&str> = rest.split('`').skip(2).step_by(2).collect();
+    Wrong::new(place, format!("unknown key `{given}`{}", names::advice(&given, valid)))
+}

@@ -1,0 +1,24 @@
+//! A software RDMA device: the ABI of libibverbs, entirely in user space, between processes of one host.
+//!
+//! Programs that know nothing of it run on it unmodified, by `LD_PRELOAD`. There is no daemon and no thread: the
+//! process that posts work is the NIC. It maps its peers' queues, moves the bytes and writes the completions of
+//! both ends itself.
+
+pub mod control;
+pub mod fabric;
+pub mod link_model;
+pub mod names;
+mod observer;
+pub mod profile;
+
+#[allow(unreachable_pub, reason = "the C functions are exported by name, not by path")]
+mod abi;
+mod nic;
+mod qp_state;
+mod remap;
+mod setup;
+mod shm;
+mod world;
+
+pub use observer::Observer;
+pub use setup::{Setup, default_folder};

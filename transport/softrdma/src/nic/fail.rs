@@ -1,0 +1,84 @@
+//! Queue pairs that fail: at whose hand, who is told, and what becomes of what they hold.
+
+use super::{At, Nic};
+use crate::shm::Owner;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use verbs_sys::{EventType, QpState};
+
+/// What remains to be done once the lock of a send queue is free again.
+#[derive(Debug, Default)]
+pub(super) struct Aftermath {
+    /// Its queue pair has failed, with this event.
+    pub(super) own: Option<Option<EventType>>,
+    /// Its peer has failed, with this event.
+    pub(super) peer: Option<(Owner, u32, EventType)>,
+}
+
+impl Nic {
+    pub(super) fn settle(&self, at: At<'_>, aftermath: &Aftermath) {
+        if let Some((owner, index, event)) = aftermath.peer
+            && let Some(view) = self.process.view(owner.slot, owner.incarnation)
+            && let Some(qp) = view.qp(index)
+        {
+            self.fail(At::new(view, qp), Some(event));
+        }
+        if let Some(event) = aftermath.own {
+            self.fail(at, event);
+        }
+    }
+
+    /// Moves a queue pair to the state of error and flushes its queues.
+    pub(crate) fn fail(&self, at: At<'_>, event: Option<EventType>) {
+        let signals = &at.qp.signals;
+        signals.flush.store(1, SeqCst);
+        at.qp.fixed.state.store(QpState::ERR.0, Release);
+        at.view.header().attention.store(1, SeqCst);
+        if let Some(event) = event {
+            signals.events.fetch_or(1 << event.0, SeqCst);
+            self.process.waker.wake(at.view.owner.slot, signals.async_channel.load(Relaxed));
+        }
+        self.flush(at);
+    }
+
+    /// Completes all that a failed queue pair holds.
+    pub(crate) fn flush(&self, at: At<'_>) {
+        self.work(at);
+        self.flush_receives(at);
+        at.qp.signals.flush.store(0, SeqCst);
+    }
+
+    /// Looks after what others left to us, and what has changed in the fabric. Cheap when there is nothing.
+    #[inline]
+    pub(crate) fn tend(&self) {
+        let header = self.process.own().header();
+        if header.attention.load(Relaxed) != 0 {
+            self.attend();
+        }
+        if header.waiting.load(Relaxed) != 0 {
+            self.retry();
+        }
+    }
+
+    /// Finishes what others began on this process's queue pairs and did not live to end.
+    #[cold]
+    pub(crate) fn attend(&self) {
+        self.process.own().header().attention.store(0, SeqCst);
+        for at in (0..crate::shm::QPS).filter_map(|index| self.own_qp(index)) {
+            let is_left = at.qp.signals.flush.load(SeqCst) != 0;
+            if is_left && at.qpn() != 0 && at.state() == QpState::ERR {
+                self.flush(at);
+            }
+        }
+    }
+
+    /// Tries again what waits on this process's queue pairs: for timers that run out, and peers that die.
+    #[cold]
+    pub(crate) fn retry(&self) {
+        self.process.own().header().waiting.store(0, Relaxed);
+        for at in (0..crate::shm::QPS).filter_map(|index| self.own_qp(index)) {
+            if at.qp.send.waits_since.load(Relaxed) != 0 && at.qpn() != 0 {
+                self.work(at);
+            }
+        }
+    }
+}

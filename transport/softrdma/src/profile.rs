@@ -1,0 +1,507 @@
+//! What a device can do, how much of it there is, and how it misbehaves: as data.
+//!
+//! The device core asks a [`Profile`] and never for its name, so a new kind of device is a new constant. What the
+//! Thunderbolt device of macOS does is not written down in one place; each rule of [`Profile::APPLE_TB5`] says
+//! where it comes from. `TN` is Apple's technical note TN3205.
+
+use crate::names;
+use std::{fmt, time::Duration};
+use verbs_sys::{AtomicCap, LinkLayer, Mtu, NodeType, QpType, TransportType, WrOpcode};
+
+/// What becomes of a send on an unreliable connection when the peer has no receive posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoReceive {
+    /// It is lost, as the InfiniBand specification says.
+    Drop,
+    /// It waits, and so does all behind it, until one is posted.
+    ///
+    /// TN: hardware credits hold a send until the peer has a matching receive. Confirmed by JACCL, which sends
+    /// without asking.
+    Hold,
+}
+
+/// When a send on an unreliable connection completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendCompletion {
+    /// When its bytes lie in the peer's memory.
+    Delivered,
+    /// When it has left the queue, which says nothing about its arrival.
+    Departed,
+}
+
+/// What becomes of work on a port whose cable is pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unplugged {
+    /// Reliable connections fail after their retries, unreliable ones lose what they send.
+    Fails,
+    /// Posting crashes the process: the mapping of the device's doorbell is gone.
+    ///
+    /// mlx issue 4192: `SIGSEGV` in `tbt_post_recv` on both ends. The device says so in its log, and crashes only
+    /// when it is asked to be that true.
+    Crashes,
+}
+
+/// A depth that queues can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// What is reported to who makes the queue.
+    pub reported: u32,
+    /// How much of it receives can fill.
+    pub usable: u32,
+}
+
+/// The numbers of errors that depend on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errnos {
+    /// A kind of queue pair, opcode or registration that it does not have.
+    pub unsupported: i32,
+    /// All queue pairs are taken.
+    pub no_queue_pair: i32,
+    /// All registrations are taken.
+    pub no_registration: i32,
+    /// All protection domains are taken, or the port is down.
+    pub no_domain: i32,
+    /// A queue has no room.
+    pub queue_full: i32,
+    /// The port has no usable address where the caller says it is.
+    pub no_address: i32,
+    /// The peer's address can't be reached by this port's cable.
+    pub unreachable: i32,
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// As fabric files name it.
+    pub name: &'static str,
+    /// One line about it.
+    pub about: &'static str,
+
+    /// What `ibv_devices` and `ibv_devinfo` say it is.
+    pub node_type: NodeType,
+    /// What they say runs on its wire.
+    pub transport_type: TransportType,
+    /// What its ports are plugged into. On all but InfiniBand an address is a GID.
+    pub link_layer: LinkLayer,
+    /// Its maker's number.
+    pub vendor_id: u32,
+    /// Its maker's number for it.
+    pub vendor_part_id: u32,
+    /// The version of what runs in it.
+    pub firmware: &'static str,
+    /// The name of the board, as `ibv_devinfo` prints it.
+    pub board: &'static str,
+    /// `PortAttr::active_width`.
+    pub active_width: u8,
+    /// `PortAttr::active_speed`.
+    pub active_speed: u8,
+    /// The largest packet.
+    pub max_mtu: Mtu,
+    /// The packets it uses.
+    pub active_mtu: Mtu,
+
+    /// Reliable connections.
+    pub rc: bool,
+    /// Unreliable connections.
+    pub uc: bool,
+    /// Unreliable datagrams.
+    pub ud: bool,
+    /// Bit n is set when the opcode n can be posted.
+    pub opcodes: u32,
+    /// Receives that several queue pairs share; 0 when there are none.
+    pub max_srq: u32,
+    /// Atomic operations, and with whom they are atomic.
+    pub atomics: AtomicCap,
+    /// Reads and atomic operations under way on one queue pair.
+    pub max_rd_atomic: u8,
+    /// Extended interfaces of queue pairs and completion queues.
+    pub extended: bool,
+
+    /// Does registered memory get a key for peers? If not it is 0.
+    pub remote_keys: bool,
+    /// May registrations have addresses that begin at 0, or at any given number?
+    pub zero_based: bool,
+    /// Completion channels and the arming of completion queues.
+    pub completion_events: bool,
+    /// Does a connection learn that its peer is gone?
+    pub notices_death: bool,
+
+    /// Queue pairs that `ibv_query_device` reports.
+    pub reported_qps: u32,
+    /// Queue pairs that can be made.
+    pub usable_qps: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Registrations that can be made, and are reported.
+    pub max_mr: u32,
+    /// The largest registration that is reported.
+    pub max_mr_bytes: u64,
+    /// Is a larger registration refused?
+    pub max_mr_enforced: bool,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Completions in one queue.
+    pub max_cqe: u32,
+    /// The largest depth of a queue of work requests.
+    pub max_wr: u32,
+    /// A requested depth is raised to the first of these that suffices; empty when it is granted as it is.
+    pub depths: &'static [Depth],
+    /// Runs of memory of one work request.
+    pub max_sge: u32,
+    /// Bytes that can be taken at once when posting.
+    pub max_inline: u32,
+    /// The largest message.
+    pub max_message_bytes: u32,
+
+    /// When set, depths are counted in frames of so many bytes, and both ends of a message must have the same
+    /// number of them, or the receive fails.
+    pub frame_bytes: Option<u32>,
+    /// See [`NoReceive`].
+    pub uc_without_receive: NoReceive,
+    /// See [`SendCompletion`].
+    pub uc_send_completion: SendCompletion,
+    /// Is a registration that was made after a queue pair became ready to receive unknown to that queue pair?
+    pub registrations_bound_at_rtr: bool,
+    /// Are addresses kept in 32 bits, so that what lies beyond a 4 GiB line lands exactly 4 GiB lower?
+    pub wraps_at_4gib: bool,
+    /// Can protection domains be made on a port that is down?
+    pub domain_when_down: bool,
+    /// See [`Unplugged`].
+    pub unplugged: Unplugged,
+    /// A queue pair on which nothing has happened for so long stops working.
+    pub idle_limit: Option<Duration>,
+    /// Where the table of GIDs has the IPv4-mapped address, unless the fabric file says otherwise.
+    pub ipv4_gid_index: u8,
+    /// Is there one more link-local address behind the IPv4-mapped one?
+    pub second_link_local: bool,
+    /// See [`Errnos`].
+    pub errnos: Errnos,
+}
+
+/// The bits of opcodes.
+const fn opcodes(list: &[WrOpcode]) -> u32 {
+    let (mut bits, mut at) = (0, 0);
+    while at < list.len() {
+        bits |= 1 << list[at].0;
+        at += 1;
+    }
+    bits
+}
+
+const LINUX_ERRNOS: Errnos = Errnos {
+    unsupported: libc::EOPNOTSUPP,
+    no_queue_pair: libc::ENOMEM,
+    no_registration: libc::ENOMEM,
+    no_domain: libc::ENOMEM,
+    queue_full: libc::ENOMEM,
+    no_address: libc::EINVAL,
+    unreachable: libc::ETIMEDOUT,
+};
+
+impl Profile {
+    /// InfiniBand, and what behaves like it: everything that the software device has.
+    pub const IB: Profile = Profile {
+        name: "ib",
+        about: "InfiniBand or RoCE: RC, UC, UD, remote reads and writes, atomics, shared receives, events",
+        node_type: NodeType::CA,
+        transport_type: TransportType::IB,
+        link_layer: LinkLayer::ETHERNET,
+        vendor_id: 0x02_c9ff,
+        vendor_part_id: 1,
+        firmware: "1.0.0",
+        board: "SOFT_IB",
+        active_width: 2,
+        active_speed: 64,
+        max_mtu: Mtu::B4096,
+        active_mtu: Mtu::B4096,
+        rc: true,
+        uc: true,
+        ud: true,
+        opcodes: opcodes(&[
+            WrOpcode::RDMA_WRITE,
+            WrOpcode::RDMA_WRITE_WITH_IMM,
+            WrOpcode::SEND,
+            WrOpcode::SEND_WITH_IMM,
+            WrOpcode::RDMA_READ,
+            WrOpcode::ATOMIC_CMP_AND_SWP,
+            WrOpcode::ATOMIC_FETCH_AND_ADD,
+        ]),
+        max_srq: 256,
+        atomics: AtomicCap::GLOB,
+        max_rd_atomic: 16,
+        extended: true,
+        remote_keys: true,
+        zero_based: true,
+        completion_events: true,
+        notices_death: true,
+        reported_qps: 1024,
+        usable_qps: 1024,
+        max_pd: 1024,
+        max_mr: 4096,
+        max_mr_bytes: 1 << 40,
+        max_mr_enforced: true,
+        max_cq: 1024,
+        max_cqe: 65_535,
+        max_wr: 16_384,
+        depths: &[],
+        max_sge: 16,
+        max_inline: 220,
+        max_message_bytes: 1 << 30,
+        frame_bytes: None,
+        uc_without_receive: NoReceive::Drop,
+        uc_send_completion: SendCompletion::Departed,
+        registrations_bound_at_rtr: false,
+        wraps_at_4gib: false,
+        domain_when_down: true,
+        unplugged: Unplugged::Fails,
+        idle_limit: None,
+        ipv4_gid_index: 1,
+        second_link_local: false,
+        errnos: LINUX_ERRNOS,
+    };
+
+    /// Linux between Thunderbolt or USB4 hosts: the public `thunderbolt-ibverbs` driver in its native mode.
+    pub const USB4: Profile = Profile {
+        name: "usb4",
+        about: "Linux over USB4 or Thunderbolt: RC and UC, remote reads and writes, no UD, no atomics",
+        vendor_part_id: 4,
+        board: "SOFT_USB4",
+        active_width: 4,
+        active_speed: 4,
+        ud: false,
+        opcodes: opcodes(&[
+            WrOpcode::RDMA_WRITE,
+            WrOpcode::RDMA_WRITE_WITH_IMM,
+            WrOpcode::SEND,
+            WrOpcode::RDMA_READ,
+        ]),
+        max_srq: 0,
+        atomics: AtomicCap::NONE,
+        extended: false,
+        max_sge: 4,
+        max_inline: 0,
+        ..Profile::IB
+    };
+
+    /// macOS over Thunderbolt 5.
+    pub const APPLE_TB5: Profile = Profile {
+        name: "apple-tb5",
+        about: "macOS over Thunderbolt 5: UC only, sends into posted receives, polled completions, hard limits",
+        // TN and `ibv_devinfo` output: transport Thunderbolt (100), width 8X, speed 10.0 Gb/s, one port.
+        node_type: NodeType::CA,
+        transport_type: TransportType::THUNDERBOLT,
+        vendor_id: 0x05ac,
+        vendor_part_id: 5,
+        firmware: "0.0.1",
+        board: "SOFT_APPLE_TB5",
+        active_width: 4,
+        active_speed: 4,
+        // TN: RC and UD fail, and so do all opcodes but SEND. mlx issue 4530 has the errno.
+        rc: false,
+        uc: true,
+        ud: false,
+        opcodes: opcodes(&[WrOpcode::SEND]),
+        // gojaccl's notes: `max_srq` 0, `max_qp_rd_atom` 0, `rkey` 0.
+        max_srq: 0,
+        atomics: AtomicCap::NONE,
+        max_rd_atomic: 0,
+        extended: false,
+        remote_keys: false,
+        // mesh's notes: zero-based and IOVA registrations are refused with errno 102.
+        zero_based: false,
+        // No public program uses a completion channel there; gojaccl states that there is none.
+        completion_events: false,
+        // mlx issues 3910 and 4530: no completion and no event when the peer dies.
+        notices_death: false,
+        // mlx issues 3162 and 4209: 11 reported, the 11th fails with EBUSY; 100 registrations, then ENOMEM.
+        reported_qps: 11,
+        usable_qps: 10,
+        max_pd: 11,
+        max_mr: 100,
+        // mesh's notes and ds4: 0xfa0000 is advertised, registrations of 3 GB work.
+        max_mr_bytes: 0xfa_0000,
+        max_mr_enforced: false,
+        max_cq: 22,
+        // TN's example: a completion queue of 4095 + 1, depths of 4095 frames of 4 KiB, messages of all of them.
+        max_cqe: 4096,
+        max_wr: 4095,
+        frame_bytes: Some(4096),
+        max_message_bytes: 4095 * 4096,
+        // mesh's notes and ds4: 256 requested, 1023 reported. hellas requests 35 and 41: 63 receives are taken, the
+        // 64th fails with ENOMEM. Since depths count frames, and 512 frames in one queue work (llama.cpp), these must
+        // have been 63 of 64 KiB, 1008 frames; that is our reading. A message of 4095 frames, which TN allows, needs
+        // all of the deeper queue.
+        depths: &[Depth { reported: 1023, usable: 1008 }, Depth { reported: 4095, usable: 4095 }],
+        // TN: one run of memory each way. JACCL, llama.cpp and ds4 ask for no inline bytes.
+        max_sge: 1,
+        max_inline: 0,
+        // TN on flow control and on what a completion means.
+        uc_without_receive: NoReceive::Hold,
+        uc_send_completion: SendCompletion::Departed,
+        // mesh's disassembly and ds4: the registrations are mapped when the queue pair is armed.
+        registrations_bound_at_rtr: true,
+        // mesh's disassembly and test: the key is packed with the low 32 bits of the address.
+        wraps_at_4gib: true,
+        // mlx issues 3777, 4485 and 4530: the device opens, `ibv_alloc_pd` fails.
+        domain_when_down: false,
+        unplugged: Unplugged::Crashes,
+        // gojaccl and exo issue 1973: some 30 minutes.
+        idle_limit: Some(Duration::from_secs(30 * 60)),
+        // TN: [0] fe80 from the hardware address, [1] ::ffff:169.254.x.x, [2] another fe80.
+        ipv4_gid_index: 1,
+        second_link_local: true,
+        // The table of errno numbers in public runbooks; 102 is EOPNOTSUPP on macOS, 96 is ENODATA.
+        errnos: Errnos { no_queue_pair: libc::EBUSY, no_domain: libc::ENODATA, ..LINUX_ERRNOS },
+        ..Profile::IB
+    };
+
+    /// All, in the order in which fabric tables number them.
+    pub const ALL: [&'static Profile; 3] = [&Profile::IB, &Profile::USB4, &Profile::APPLE_TB5];
+
+    /// The one with that name.
+    ///
+    /// # Errors
+    /// The nearest name, and all of them.
+    pub fn named(name: &str) -> Result<&'static Profile, UnknownProfile> {
+        Profile::ALL
+            .into_iter()
+            .find(|profile| profile.name == name)
+            .ok_or_else(|| UnknownProfile(name.into()))
+    }
+
+    /// Its place in [`Profile::ALL`].
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        Profile::ALL.iter().position(|profile| profile.name == self.name).unwrap_or_default() as u32
+    }
+
+    /// The one at that place.
+    #[must_use]
+    pub fn at(index: u32) -> Option<&'static Profile> {
+        Profile::ALL.get(index as usize).copied()
+    }
+
+    /// Can queue pairs of this kind be made?
+    #[must_use]
+    pub const fn has(&self, service: QpType) -> bool {
+        match service {
+            QpType::RC => self.rc,
+            QpType::UC => self.uc,
+            QpType::UD => self.ud,
+            _ => false,
+        }
+    }
+
+    /// Can work with this opcode be posted to queue pairs of this kind? The specification leaves reads and atomics
+    /// to reliable connections, and only sends to datagrams.
+    #[must_use]
+    pub const fn allows(&self, service: QpType, opcode: WrOpcode) -> bool {
+        let by_service = match service {
+            QpType::RC => true,
+            QpType::UC => matches!(
+                opcode,
+                WrOpcode::SEND
+                    | WrOpcode::SEND_WITH_IMM
+                    | WrOpcode::RDMA_WRITE
+                    | WrOpcode::RDMA_WRITE_WITH_IMM
+            ),
+            QpType::UD => matches!(opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM),
+            _ => false,
+        };
+        by_service && self.has(service) && opcode.0 < 32 && self.opcodes >> opcode.0 & 1 != 0
+    }
+
+    /// How many units of a queue's depth a message of so many bytes takes: its frames, or one.
+    #[must_use]
+    pub const fn units(&self, bytes: u64) -> u64 {
+        match self.frame_bytes {
+            Some(frame) if bytes > 0 => bytes.div_ceil(frame as u64),
+            _ => 1,
+        }
+    }
+
+    /// The depth that is reported when this one is requested, if it can be had.
+    #[must_use]
+    pub fn granted_depth(&self, requested: u32) -> Option<u32> {
+        if requested > self.max_wr {
+            return None;
+        }
+        let raised = self.depths.iter().map(|depth| depth.reported).find(|reported| *reported >= requested);
+        raised.or(self.depths.is_empty().then_some(requested))
+    }
+
+    /// How many units of receives a queue takes whose depth was reported to be that.
+    #[must_use]
+    pub fn usable_depth(&self, reported: u32) -> u32 {
+        self.depths.iter().find(|depth| depth.reported == reported).map_or(reported, |depth| depth.usable)
+    }
+
+    /// Does a region cross a line at which the device loses the upper half of addresses?
+    #[must_use]
+    pub const fn is_hazardous(&self, address: u64, bytes: u64) -> bool {
+        self.wraps_at_4gib && bytes > 0 && address >> 32 != (address.wrapping_add(bytes - 1)) >> 32
+    }
+}
+
+/// No profile has that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownProfile(String);
+
+impl fmt::Display for UnknownProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = Profile::ALL.map(|profile| profile.name);
+        write!(f, "unknown profile `{}`{}", self.0, names::advice(&self.0, names))
+    }
+}
+
+impl std::error::Error for UnknownProfile {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_are_found_by_name_and_place() {
+        for profile in Profile::ALL {
+            assert_eq!(Profile::named(profile.name), Ok(profile));
+            assert_eq!(Profile::at(profile.index()), Some(profile));
+        }
+        assert_eq!(Profile::at(3), None);
+        let error = Profile::named("apple").expect_err("not a profile").to_string();
+        assert_eq!(error, "unknown profile `apple`, did you mean `apple-tb5`?; known: ib, usb4, apple-tb5");
+    }
+
+    #[test]
+    fn opcodes_need_the_profile_and_the_service() {
+        let allowed = |profile: &Profile, service| {
+            WrOpcode::ALL.iter().filter(|opcode| profile.allows(service, **opcode)).count()
+        };
+        assert_eq!([QpType::RC, QpType::UC, QpType::UD].map(|s| allowed(&Profile::IB, s)), [7, 4, 2]);
+        assert_eq!([QpType::RC, QpType::UC, QpType::UD].map(|s| allowed(&Profile::USB4, s)), [4, 3, 0]);
+        assert_eq!([QpType::RC, QpType::UC, QpType::UD].map(|s| allowed(&Profile::APPLE_TB5, s)), [0, 1, 0]);
+        assert!(!Profile::IB.allows(QpType::RC, WrOpcode(99)));
+        assert!(!Profile::IB.allows(QpType::XRC_SEND, WrOpcode::SEND));
+    }
+
+    #[test]
+    fn depths_are_counted_in_frames_where_the_device_does() {
+        let apple = Profile::APPLE_TB5;
+        assert_eq!([0, 1, 4096, 4097, 524_288].map(|bytes| apple.units(bytes)), [1, 1, 1, 2, 128]);
+        assert_eq!(Profile::IB.units(524_288), 1);
+        assert_eq!([1, 256, 1024, 4095].map(|d| apple.granted_depth(d)), [1023, 1023, 4095, 4095].map(Some));
+        assert_eq!((apple.granted_depth(4096), Profile::IB.granted_depth(7)), (None, Some(7)));
+        assert_eq!([1023, 4095, 7].map(|reported| apple.usable_depth(reported)), [1008, 4095, 7]);
+        assert_eq!(Profile::IB.usable_depth(1023), 1023);
+        assert_eq!(apple.max_message_bytes, 16_773_120);
+        assert!(apple.units(apple.max_message_bytes.into()) <= apple.usable_depth(4095).into());
+    }
+
+    #[test]
+    fn four_gib_lines_are_seen() {
+        let line = 1_u64 << 32;
+        let apple = Profile::APPLE_TB5;
+        assert!(!apple.is_hazardous(line - 4096, 4096) && apple.is_hazardous(line - 4096, 4097));
+        assert!(apple.is_hazardous(line, line + 1) && !apple.is_hazardous(line, line));
+        assert!(!apple.is_hazardous(line - 1, 0) && !Profile::IB.is_hazardous(line - 1, 2));
+    }
+}

@@ -1,0 +1,231 @@
+//! Completion queues: many pushers in many processes, one polling process, no lock on the polling side.
+//!
+//! A completion is one cache line whose first word, written last, is the number of the completion plus one. Pushers
+//! take turns by a [`RobustLock`]. One that dies between that word and the new tail leaves a completion
+//! that counts: the next pusher finds the word and moves the tail past it.
+
+use super::{
+    lock::{Came, Owner},
+    process::View,
+    records::CqRecord,
+};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
+
+/// What a completion says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Completion {
+    pub(crate) wr_id: u64,
+    /// When it may be seen, in nanoseconds of the monotonic clock; zero for at once.
+    pub(crate) due: u64,
+    pub(crate) qpn: u32,
+    pub(crate) source_qpn: u32,
+    pub(crate) bytes: u32,
+    /// In network order.
+    pub(crate) imm: u32,
+    /// Which request of its queue it is about.
+    pub(crate) number: u64,
+    pub(crate) status: u8,
+    pub(crate) opcode: u8,
+    pub(crate) flags: u8,
+    pub(crate) kind: Kind,
+    pub(crate) is_solicited: bool,
+}
+
+/// Which queue a completion is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    #[default]
+    Send = 0,
+    Receive = 1,
+    SharedReceive = 2,
+}
+
+/// A completion as it lies in its ring.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line([AtomicU64; 8]);
+
+impl Completion {
+    fn words(&self) -> [u64; 7] {
+        let small = u64::from(self.status)
+            | u64::from(self.opcode) << 8
+            | u64::from(self.flags) << 16
+            | u64::from(self.kind as u8) << 24;
+        [
+            self.wr_id,
+            self.due,
+            u64::from(self.qpn) | u64::from(self.source_qpn) << 32,
+            u64::from(self.bytes) | u64::from(self.imm) << 32,
+            self.number,
+            small,
+            0,
+        ]
+    }
+
+    fn of_words(words: [u64; 7]) -> Completion {
+        Completion {
+            wr_id: words[0],
+            due: words[1],
+            qpn: words[2] as u32,
+            source_qpn: (words[2] >> 32) as u32,
+            bytes: words[3] as u32,
+            imm: (words[3] >> 32) as u32,
+            number: words[4],
+            status: words[5] as u8,
+            opcode: (words[5] >> 8) as u8,
+            flags: (words[5] >> 16) as u8,
+            kind: match (words[5] >> 24) as u8 {
+                1 => Kind::Receive,
+                2 => Kind::SharedReceive,
+                _ => Kind::Send,
+            },
+            is_solicited: false,
+        }
+    }
+}
+
+/// What came of pushing a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// Nobody waits for it.
+    Quietly,
+    /// The queue was armed: wake its channel.
+    ToWake,
+    /// The queue was full and is an error from now on.
+    Overrun,
+}
+
+/// Where a pusher notes what it is about to write, so that whoever takes over can tell whether it did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Intent<'a>(pub(crate) &'a AtomicU64);
+
+impl CqRecord {
+    /// Makes the record new. Only its owner calls this, before anybody else knows of the queue.
+    pub(crate) fn begin(&self, ring: u64, slots: u64, capacity: u64, channel: u32, async_channel: u32) {
+        self.pushers.lock.reset();
+        self.pushers.tail.store(0, Relaxed);
+        self.pushers.seen_head.store(0, Relaxed);
+        self.popper.head.store(0, Relaxed);
+        let fixed = &self.fixed;
+        for word in [&fixed.armed, &fixed.pending, &fixed.overrun, &fixed.events] {
+            word.store(0, Relaxed);
+        }
+        fixed.mask.store(slots - 1, Relaxed);
+        fixed.capacity.store(capacity, Relaxed);
+        fixed.channel.store(channel, Relaxed);
+        fixed.async_channel.store(async_channel, Relaxed);
+        fixed.ring.store(ring, Release);
+    }
+
+    fn line<'a>(&self, view: &'a View, number: u64) -> Option<&'a Line> {
+        let slot = number & self.fixed.mask.load(Relaxed);
+        let offset = slot.checked_mul(size_of::<Line>() as u64)?.checked_add(self.fixed.ring.load(Relaxed))?;
+        view.line(offset)
+    }
+
+    /// Writes a completion behind the others. `view` is of the queue's owner.
+    pub(crate) fn push(
+        &self,
+        view: &View,
+        me: Owner,
+        is_dead: impl FnMut(Owner) -> bool,
+        intent: Option<Intent<'_>>,
+        completion: &Completion,
+    ) -> Pushed {
+        let held = self.pushers.lock.hold(me, is_dead);
+        let mut tail = self.pushers.tail.load(Relaxed);
+        if held.came == Came::Stolen && self.is_written(view, tail) {
+            tail += 1;
+            self.pushers.tail.store(tail, Relaxed);
+        }
+        let capacity = self.fixed.capacity.load(Relaxed);
+        if tail.wrapping_sub(self.pushers.seen_head.load(Relaxed)) >= capacity {
+            let head = self.popper.head.load(Acquire);
+            self.pushers.seen_head.store(head, Relaxed);
+            if tail.wrapping_sub(head) >= capacity {
+                self.fixed.overrun.store(1, Relaxed);
+            }
+        }
+        let line = match self.line(view, tail) {
+            Some(line) if self.fixed.overrun.load(Relaxed) == 0 => line,
+            _ => return Pushed::Overrun,
+        };
+        if let Some(Intent(word)) = intent {
+            word.store(tail + 1, Release);
+        }
+        for (word, value) in line.0[1..].iter().zip(completion.words()) {
+            word.store(value, Relaxed);
+        }
+        line.0[0].store(tail + 1, Release);
+        self.pushers.tail.store(tail + 1, Relaxed);
+        drop(held);
+        self.announce(completion)
+    }
+
+    /// The pusher's half of the agreement with [`CqRecord::arm`]: the completion is in place before the pusher looks,
+    /// and the owner polls once more after it has armed.
+    #[inline]
+    fn announce(&self, completion: &Completion) -> Pushed {
+        if self.fixed.channel.load(Relaxed) == 0 {
+            return Pushed::Quietly;
+        }
+        fence(SeqCst);
+        let armed = self.fixed.armed.load(Relaxed);
+        let wanted = armed == 1 || armed == 2 && (completion.is_solicited || completion.status != 0);
+        if wanted && self.fixed.armed.swap(0, SeqCst) != 0 {
+            self.fixed.pending.fetch_add(1, SeqCst);
+            return Pushed::ToWake;
+        }
+        Pushed::Quietly
+    }
+
+    /// Asks for an announcement of the next completion, or of the next solicited one.
+    pub(crate) fn arm(&self, only_solicited: bool) {
+        // Arming for any completion is not undone by arming for solicited ones.
+        match only_solicited {
+            false => self.fixed.armed.store(1, SeqCst),
+            true => {
+                let _ = self.fixed.armed.compare_exchange(0, 2, SeqCst, SeqCst);
+            }
+        }
+        fence(SeqCst);
+    }
+
+    fn is_written(&self, view: &View, number: u64) -> bool {
+        self.line(view, number).is_some_and(|line| line.0[0].load(Acquire) == number + 1)
+    }
+
+    /// Did the holder of an intent get as far as writing the completion of request `number`? A queue that is not
+    /// shared says whose it is.
+    pub(crate) fn was_pushed(&self, view: &View, intent: u64, qpn: Option<u32>, kind: Kind, number: u64) -> bool {
+        let Some(line) = intent.checked_sub(1).and_then(|at| self.line(view, at)) else {
+            return false;
+        };
+        let seq = line.0[0].load(Acquire);
+        if seq != intent {
+            // Later ones are in this place: ours was written and polled.
+            return seq > intent;
+        }
+        let found = Completion::of_words(std::array::from_fn(|i| line.0[i + 1].load(Relaxed)));
+        found.kind == kind && found.number == number && qpn.is_none_or(|qpn| found.qpn == qpn)
+    }
+
+    /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time.
+    #[inline]
+    pub(crate) fn peek(&self, view: &View, head: u64) -> Option<Completion> {
+        let line = self.line(view, head)?;
+        (line.0[0].load(Acquire) == head + 1)
+            .then(|| Completion::of_words(std::array::from_fn(|i| line.0[i + 1].load(Relaxed))))
+    }
+
+    /// Gives back the room of the completions before `head`.
+    #[inline]
+    pub(crate) fn consume(&self, head: u64) {
+        self.popper.head.store(head, Release);
+    }
+}

@@ -1,0 +1,188 @@
+//! The folder of a fabric: who is in it, what the dead left, and the words that all share.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `fabric` | a [`FabricHeader`]; its lock is held while somebody joins or tidies up |
+//! | `p7` | the process in slot 7; its lock is held while the process lives |
+//! | `m7` | memory that process 7 shares |
+//! | `w7.2` | a socket on which process 7 is woken |
+//!
+//! Whoever joins removes the files of the dead first, so a folder never grows by crashes.
+
+use super::{
+    layout::{FILE_BYTES, MAGIC, PAGES_BYTES, SLOTS, VERSION},
+    life::{self, Life},
+    lock::Owner,
+    map::Mapping,
+};
+use crate::control::Control;
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    fs::{self, AtFlags, FallocateFlags, Mode, OFlags},
+    io,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+/// The content of the file `fabric`.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub(crate) struct FabricHeader {
+    /// [`MAGIC`], written last.
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU64,
+    /// Of the fabric's description: all who join must have been given the same.
+    pub(crate) digest: AtomicU64,
+    /// Processes that have joined so far.
+    pub(crate) incarnations: AtomicU32,
+    /// What is wrong at the moment, and what has been counted.
+    pub(crate) control: Control,
+}
+
+/// A folder, open.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    folder: OwnedFd,
+    fabric: Mapping,
+}
+
+/// A place in a fabric, with the files that belong to it.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) me: Owner,
+    pub(super) life: Life,
+    pub(super) file: Mapping,
+    pub(super) pages: OwnedFd,
+}
+
+impl Directory {
+    /// Opens the folder, and makes it and its file if they are not there.
+    pub(crate) fn open(path: &Path, digest: u64) -> io::Result<Directory> {
+        match fs::mkdir(path, Mode::RWXU) {
+            Err(error) if error != io::Errno::EXIST => return Err(error),
+            _ => {}
+        }
+        let folder = fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let lock = open_at(&folder, "fabric", OFlags::CREATE)?;
+        life::lock_and_wait(lock.as_fd())?;
+        // A mapping keeps the description that it was made from, and with it that one's locks.
+        let file = open_at(&folder, "fabric", OFlags::empty())?;
+        let len = size_of::<FabricHeader>();
+        if fs::fstat(&file)?.st_size == 0 {
+            fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+        }
+        let fabric = Mapping::of_file(&file, len)?;
+        let directory = Directory { path: path.to_owned(), folder, fabric };
+        directory.agree(digest)?;
+        Ok(directory)
+    }
+
+    /// Checks that the folder holds this fabric in this version. Under the lock of its file.
+    fn agree(&self, digest: u64) -> io::Result<()> {
+        let header = self.header();
+        match header.magic.load(Acquire) {
+            0 => {
+                header.version.store(VERSION, Relaxed);
+                header.digest.store(digest, Relaxed);
+                header.magic.store(MAGIC, Release);
+                Ok(())
+            }
+            MAGIC if header.version.load(Relaxed) != VERSION => Err(io::Errno::PROTO),
+            MAGIC if header.digest.load(Relaxed) != digest => Err(io::Errno::STALE),
+            MAGIC => Ok(()),
+            _ => Err(io::Errno::BADMSG),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
+    pub(crate) fn header(&self) -> &FabricHeader {
+        self.fabric.record(0).expect("the file holds the header")
+    }
+
+    /// Takes a free place, after having removed what the dead left.
+    pub(crate) fn join(&self) -> io::Result<Joined> {
+        let fabric = open_at(&self.folder, "fabric", OFlags::empty())?;
+        life::lock_and_wait(fabric.as_fd())?;
+        let mut free = None;
+        for slot in (0..SLOTS).rev() {
+            if self.is_free(slot)? {
+                free = Some(slot);
+            }
+        }
+        let slot = free.ok_or(io::Errno::USERS)?;
+        let joined = self.make(slot);
+        if joined.is_err() {
+            self.remove(slot);
+        }
+        joined
+    }
+
+    /// Is nobody in this place? What a dead process left there is gone afterwards.
+    fn is_free(&self, slot: u32) -> io::Result<bool> {
+        match open_at(&self.folder, &format!("p{slot}"), OFlags::empty()) {
+            Err(io::Errno::NOENT) => Ok(true),
+            Err(error) => Err(error),
+            Ok(file) if life::is_locked(file.as_fd()) => Ok(false),
+            Ok(_) => {
+                self.remove(slot);
+                Ok(true)
+            }
+        }
+    }
+
+    fn make(&self, slot: u32) -> io::Result<Joined> {
+        let pages = open_at(&self.folder, &format!("m{slot}"), OFlags::CREATE | OFlags::EXCL)?;
+        set_length(&pages, PAGES_BYTES)?;
+        let file = open_at(&self.folder, &format!("p{slot}"), OFlags::CREATE | OFlags::EXCL)?;
+        set_length(&file, FILE_BYTES)?;
+        // Reserved now, because running out of memory later would be a signal and not an error.
+        fs::fallocate(&file, FallocateFlags::empty(), 0, super::layout::HEAP_START)?;
+        let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
+        // Not the description that is mapped: a forked child has the mapping too, and would keep the lock by it.
+        let life = Life::begin(self.file('p', slot)?)?;
+        let incarnation = self.header().incarnations.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+        Ok(Joined { me: Owner { slot, incarnation }, life, file: mapping, pages })
+    }
+
+    /// Removes all files of a place, its lock last of all.
+    pub(super) fn remove(&self, slot: u32) {
+        let sockets = format!("w{slot}.");
+        for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&sockets) {
+                let _ = fs::unlinkat(&self.folder, entry.file_name(), AtFlags::empty());
+            }
+        }
+        let _ = fs::unlinkat(&self.folder, format!("m{slot}"), AtFlags::empty());
+        let _ = fs::unlinkat(&self.folder, format!("p{slot}"), AtFlags::empty());
+    }
+
+    /// A file of a place, if it is there.
+    pub(super) fn file(&self, kind: char, slot: u32) -> io::Result<OwnedFd> {
+        open_at(&self.folder, &format!("{kind}{slot}"), OFlags::empty())
+    }
+}
+
+/// `ftruncate` beyond the limit of file sizes would end the process by a signal.
+fn set_length(file: &OwnedFd, len: u64) -> io::Result<()> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if limit < len => Err(io::Errno::FBIG),
+        _ => fs::ftruncate(file, len),
+    }
+}
+
+fn open_at(folder: &OwnedFd, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    fs::openat(folder, name, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::RUSR | Mode::WUSR)
+}

@@ -1,0 +1,126 @@
+//! Whose process lives: locks that the kernel lets go of, and what a fork must not inherit.
+//!
+//! The lock is on the open file description, so it ends with the last descriptor of it. A forked child holds such
+//! a descriptor too; it must close it at once, or its parent would seem to live for as long as the child does.
+//!
+//! # Safety
+//! `fcntl` gets descriptors that are open for the duration of the call and a `flock` that outlives it. The handler that runs
+//! in a forked child calls only `close`, which is allowed there, and touches only atomics.
+
+use rustix::{
+    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    io,
+};
+use std::sync::{
+    Once,
+    atomic::{
+        AtomicI32, AtomicU32,
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
+    },
+};
+
+/// Descriptors whose lock means that this process lives.
+static LIVES: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
+/// Counts forks on the way from the first process to this one.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+/// How often this process's image was forked before it became this process. Objects of another epoch belong to
+/// the parent.
+#[inline]
+pub(crate) fn epoch() -> u32 {
+    EPOCH.load(Relaxed)
+}
+
+/// Sees to it that children drop what they must not inherit. Called before the first descriptor is locked.
+pub(crate) fn watch_forks() {
+    extern "C" fn in_child() {
+        EPOCH.fetch_add(1, Relaxed);
+        for life in &LIVES {
+            let fd = life.swap(-1, AcqRel);
+            if fd >= 0 {
+                // SAFETY: the parent's descriptor, which nobody in this child will use: objects of another epoch
+                // refuse everything and are never dropped.
+                unsafe { libc::close(fd) };
+            }
+        }
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler is safe to run in a child of a process with threads (see above) and lives for ever.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// A lock on a file that ends with this process.
+#[derive(Debug)]
+pub(super) struct Life {
+    fd: Option<OwnedFd>,
+    place: usize,
+}
+
+impl Life {
+    /// Locks the file. `BUSY` when another process has it locked.
+    pub(super) fn begin(fd: OwnedFd) -> io::Result<Life> {
+        watch_forks();
+        lock(fd.as_fd(), libc::F_OFD_SETLK)?;
+        let raw = fd.as_raw_fd();
+        let free = |life: &AtomicI32| life.compare_exchange(-1, raw, AcqRel, Acquire).is_ok();
+        let place = LIVES.iter().position(free).ok_or(io::Errno::MFILE)?;
+        Ok(Life { fd: Some(fd), place })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("open until dropped").as_fd()
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        let fd = self.fd.take().expect("dropped once");
+        let ours = LIVES[self.place].compare_exchange(fd.as_raw_fd(), -1, Release, Relaxed).is_ok();
+        if !ours {
+            // Closed already in a forked child; the number may be somebody else's by now.
+            std::mem::forget(fd);
+        }
+    }
+}
+
+/// Does the process live that locked this file?
+pub(super) fn is_locked(fd: BorrowedFd<'_>) -> bool {
+    let mut range = whole_file();
+    // SAFETY: `range` is a `flock` that the kernel fills in.
+    let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    asked != 0 || i32::from(range.l_type) != libc::F_UNLCK
+}
+
+/// A lock that is waited for; free when the descriptor is closed.
+pub(super) fn lock_and_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
+    loop {
+        match lock(fd, libc::F_OFD_SETLKW) {
+            Err(io::Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+fn lock(fd: BorrowedFd<'_>, how: libc::c_int) -> io::Result<()> {
+    let range = whole_file();
+    // SAFETY: `range` is a `flock` that the kernel reads.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), how, &raw const range) } {
+        0 => Ok(()),
+        _ => Err(match io::Errno::from_io_error(&std::io::Error::last_os_error()) {
+            Some(io::Errno::AGAIN | io::Errno::ACCESS) | None => io::Errno::BUSY,
+            Some(errno) => errno,
+        }),
+    }
+}
+
+fn whole_file() -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}

@@ -1,0 +1,27 @@
+//! What processes of one fabric share: a folder with a file per process, and the queues inside of the files.
+//!
+//! Every process maps its own file and those of the peers it talks to. A file's lock is its owner's life: the
+//! kernel lets go of it however the owner ends, so a lock that is free means a process that is gone, and
+//! whoever notices takes over what it held and removes what it left.
+
+mod complete;
+mod directory;
+mod heap;
+mod layout;
+mod life;
+mod lock;
+mod map;
+mod process;
+mod records;
+mod wake;
+
+pub(crate) use complete::{Completion, Intent, Kind, Pushed};
+pub(crate) use directory::Directory;
+pub(crate) use layout::{CQS, MRS, QPS, RQS};
+pub(crate) use life::epoch;
+pub(crate) use lock::{Came, Held, Owner, RobustLock};
+pub(crate) use process::{Process, View};
+pub(crate) use records::{
+    CqRecord, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SendSlot, Sge, INLINE_BYTES, SEND_SGES,
+};
+pub(crate) use wake::take_one;

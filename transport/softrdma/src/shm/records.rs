@@ -1,0 +1,268 @@
+//! The records of a process file. All words are atomics: other processes read and write them at any time.
+//!
+//! Lines that different processes write are kept apart, because a line that moves between cores costs as much as
+//! everything else that a small message needs.
+
+use super::{layout::SLOTS, lock::RobustLock};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Begins a process file.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub(crate) struct Header {
+    /// [`super::layout::MAGIC`], written last.
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU64,
+    /// Tells this user of the slot from earlier ones.
+    pub(crate) incarnation: AtomicU32,
+    pub(crate) pid: AtomicU32,
+    /// The node of the fabric that the process runs on.
+    pub(crate) node: AtomicU32,
+    /// Raised by others when a queue of this process needs its owner: something to flush, or an event.
+    pub(crate) attention: AtomicU32,
+    /// Some queue pair of this process has a request that waits.
+    pub(crate) waiting: AtomicU32,
+    /// Held during an atomic operation on memory that is not shared.
+    pub(crate) atomics: RobustLock,
+    /// What each other process uses of this one at the moment.
+    pub(crate) marks: [Marks; SLOTS as usize],
+}
+
+/// Keys of regions that one process, by its slot, reads or writes right now. The owner of a region waits until
+/// the key is gone from here before the region is; marks of dead processes do not count.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Marks(pub(crate) [AtomicU64; 8]);
+
+/// A memory region.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct MrRecord {
+    /// Index and generation; zero while the record is unused.
+    pub(crate) key: AtomicU32,
+    pub(crate) pd: AtomicU32,
+    pub(crate) access: AtomicU32,
+    /// Counts registrations of this process, so that a queue pair can tell older regions from newer ones.
+    pub(crate) serial: AtomicU32,
+    /// The address by which work requests name the first byte.
+    pub(crate) iova: AtomicU64,
+    /// The address of the first byte.
+    pub(crate) address: AtomicU64,
+    pub(crate) len: AtomicU64,
+    /// Where the region's first byte is in the file of shared pages; `u64::MAX` when its pages are private.
+    pub(crate) shared_at: AtomicU64,
+    /// The port of the device that it is registered with.
+    pub(crate) port: AtomicU32,
+}
+
+/// A queue pair with its send queue.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct QpRecord {
+    /// What it is: written by its owner before the state says that it matters.
+    pub(crate) fixed: QpFixed,
+    pub(crate) send: SendQueue,
+    pub(crate) producer: Producer,
+    pub(crate) signals: Signals,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct QpFixed {
+    /// Zero while the record is unused.
+    pub(crate) qpn: AtomicU32,
+    pub(crate) state: AtomicU32,
+    pub(crate) kind: AtomicU32,
+    pub(crate) pd: AtomicU32,
+    pub(crate) access: AtomicU32,
+    /// The fabric's number of the port that it sends and receives on.
+    pub(crate) port: AtomicU32,
+    pub(crate) qkey: AtomicU32,
+    pub(crate) dest_qpn: AtomicU32,
+    pub(crate) dest_incarnation: AtomicU32,
+    /// The fabric's number of the port that it is connected to.
+    pub(crate) dest_port: AtomicU32,
+    pub(crate) send_cq: AtomicU32,
+    pub(crate) recv_cq: AtomicU32,
+    pub(crate) rq: AtomicU32,
+    /// The owner's newest region when the queue pair became able to receive.
+    pub(crate) newest_mr: AtomicU32,
+    pub(crate) ring: AtomicU64,
+}
+
+/// The consumer's side of a send queue: whoever holds the lock carries out its requests.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct SendQueue {
+    pub(crate) lock: RobustLock,
+    /// Requests carried out so far.
+    pub(crate) head: AtomicU64,
+    /// Where the completion of the request at `head` was about to be written, plus one.
+    pub(crate) intent: AtomicU64,
+    /// When the request at `head` was first found to wait, in nanoseconds; zero when it does not.
+    pub(crate) waits_since: AtomicU64,
+    /// No completion of this queue may be seen before this.
+    pub(crate) last_due: AtomicU64,
+    /// Slots of the ring minus one.
+    pub(crate) mask: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Producer {
+    /// Requests posted so far.
+    pub(crate) tail: AtomicU64,
+}
+
+/// What peers tell this queue pair, and its timers.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Signals {
+    /// The peer has a request that waits for a receive or a state of ours.
+    pub(crate) peer_waits: AtomicU32,
+    /// Asynchronous events not yet fetched, one bit for each number.
+    pub(crate) events: AtomicU32,
+    /// It became an error by somebody else's hand, and its queues are still to be flushed.
+    pub(crate) flush: AtomicU32,
+    pub(crate) timeout: AtomicU32,
+    pub(crate) retry_count: AtomicU32,
+    pub(crate) rnr_retry: AtomicU32,
+    pub(crate) min_rnr_timer: AtomicU32,
+    /// The channel that asynchronous events of this queue pair are announced on.
+    pub(crate) async_channel: AtomicU32,
+}
+
+/// A receive queue, of one queue pair or shared by many.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct RqRecord {
+    pub(crate) taker: Taker,
+    pub(crate) poster: Poster,
+}
+
+/// The side of those who fill receives.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Taker {
+    pub(crate) lock: RobustLock,
+    /// Receives used up so far.
+    pub(crate) head: AtomicU64,
+    /// Where the completion of the receive at `head` was about to be written, plus one.
+    pub(crate) intent: AtomicU64,
+    /// The completion queue that `intent` is about.
+    pub(crate) intent_cq: AtomicU64,
+    /// `tail` as last seen.
+    pub(crate) seen_tail: AtomicU64,
+}
+
+/// The side of the owner, who posts receives.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Poster {
+    /// Receives posted so far.
+    pub(crate) tail: AtomicU64,
+    pub(crate) ring: AtomicU64,
+    pub(crate) mask: AtomicU64,
+    /// Bytes of a slot.
+    pub(crate) stride: AtomicU64,
+    pub(crate) pd: AtomicU32,
+    /// Fewer receives than this raise an event, once; zero when nobody asked.
+    pub(crate) limit: AtomicU32,
+    pub(crate) events: AtomicU32,
+    pub(crate) is_shared: AtomicU32,
+    /// For a shared queue: some queue pair's peer waits for a receive.
+    pub(crate) peers_wait: AtomicU32,
+    pub(crate) async_channel: AtomicU32,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct CqRecord {
+    pub(crate) pushers: Pushers,
+    pub(crate) popper: Popper,
+    pub(crate) fixed: CqFixed,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Pushers {
+    pub(crate) lock: RobustLock,
+    /// Completions written so far.
+    pub(crate) tail: AtomicU64,
+    /// `head` as last seen.
+    pub(crate) seen_head: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Popper {
+    /// Completions polled so far.
+    pub(crate) head: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct CqFixed {
+    pub(crate) ring: AtomicU64,
+    /// Slots of the ring minus one.
+    pub(crate) mask: AtomicU64,
+    /// Completions it holds at most.
+    pub(crate) capacity: AtomicU64,
+    /// Whose arrival is announced: nothing (0), the next one (1), the next solicited one (2).
+    pub(crate) armed: AtomicU32,
+    /// Announced and not yet fetched by `ibv_get_cq_event`.
+    pub(crate) pending: AtomicU32,
+    /// The channel announcements go to; zero for none.
+    pub(crate) channel: AtomicU32,
+    /// A completion found no room.
+    pub(crate) overrun: AtomicU32,
+    pub(crate) events: AtomicU32,
+    pub(crate) async_channel: AtomicU32,
+}
+
+/// Scatter elements of a send request.
+pub(crate) const SEND_SGES: usize = 16;
+/// Bytes of payload that a send request can carry itself.
+pub(crate) const INLINE_BYTES: usize = 256;
+
+/// One piece of local memory.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Sge {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) lkey: u32,
+}
+
+/// A send request as it lies in its ring.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct SendSlot {
+    pub(crate) wr_id: u64,
+    pub(crate) remote_addr: u64,
+    pub(crate) compare_add: u64,
+    pub(crate) swap: u64,
+    pub(crate) opcode: u32,
+    pub(crate) flags: u32,
+    /// As the caller gave it: in network order.
+    pub(crate) imm: u32,
+    pub(crate) rkey: u32,
+    pub(crate) bytes: u32,
+    pub(crate) sges: u32,
+    /// For datagrams: whom it goes to.
+    pub(crate) dest_qpn: u32,
+    pub(crate) dest_qkey: u32,
+    pub(crate) dest_port: u32,
+    /// For datagrams: index of our own address plus one when there is a global route, else 0.
+    pub(crate) source_gid: u32,
+    pub(crate) pieces: [Sge; SEND_SGES],
+}
+
+/// The head of a receive as it lies in its ring; its pieces follow.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct RecvSlot {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: u64,
+}

@@ -1,0 +1,66 @@
+//! Descriptors that become readable from another process: datagram sockets with a name in the fabric's folder.
+//!
+//! What happened stands in shared memory; a datagram only says that something did. So a datagram that finds the
+//! socket's queue full may be dropped: whoever reads the ones before it looks at the memory and finds everything.
+
+use rustix::{
+    fd::{AsFd, AsRawFd, OwnedFd},
+    io,
+    net::{self, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType},
+};
+use std::path::PathBuf;
+
+/// Wakes others, and makes descriptors by which others wake us.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    folder: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl Waker {
+    pub(crate) fn new(folder: OwnedFd) -> io::Result<Waker> {
+        Ok(Waker { folder, socket: socket(SocketFlags::NONBLOCK)? })
+    }
+
+    /// The name of a channel's socket in the fabric's folder.
+    pub(super) fn name(slot: u32, channel: u32) -> String {
+        format!("w{slot}.{channel}")
+    }
+
+    /// The path by way of a descriptor, because the folder's own path may be too long for a socket.
+    fn address(&self, slot: u32, channel: u32) -> io::Result<SocketAddrUnix> {
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
+        SocketAddrUnix::new(folder.join(Self::name(slot, channel)))
+    }
+
+    /// A descriptor that becomes readable when somebody wakes `channel` of the process in `slot`.
+    pub(crate) fn listen(&self, slot: u32, channel: u32) -> io::Result<OwnedFd> {
+        let fd = socket(SocketFlags::empty())?;
+        net::bind(&fd, &self.address(slot, channel)?)?;
+        Ok(fd)
+    }
+
+    /// Removes the name of a channel.
+    pub(crate) fn forget(&self, slot: u32, channel: u32) {
+        let _ = rustix::fs::unlinkat(&self.folder, Self::name(slot, channel), rustix::fs::AtFlags::empty());
+    }
+
+    /// Makes a channel's descriptor readable. A channel that is gone has nobody to wake.
+    pub(crate) fn wake(&self, slot: u32, channel: u32) {
+        if channel != 0
+            && let Ok(address) = self.address(slot, channel)
+        {
+            let _ = net::sendto(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &address);
+        }
+    }
+}
+
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags | SocketFlags::CLOEXEC, None)
+}
+
+/// Takes one datagram, waiting for it unless the descriptor is non-blocking or `wait` is false.
+pub(crate) fn take_one(fd: impl AsFd, wait: bool) -> io::Result<()> {
+    let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    net::recv(fd, &mut [0u8; 8], flags).map(|_| ())
+}
