@@ -8,6 +8,7 @@
 //! | 0 | number of the latest collective entered |
 //! | 1 | number of the latest collective finished |
 //! | 2 | not 0: this rank has closed its communicator |
+//! | 3 | not 0: this rank is sending or receiving a message |
 //! | 8.. | the failure: claimed by (rank + 1), ready, kind, two ranks, two records, length, text |
 //! | 160..168 | the latest message call |
 //! | 256..768 | the latest 64 collectives, one cache line each |
@@ -29,6 +30,7 @@ use transport::Board;
 const ENTERED: usize = 0;
 const FINISHED: usize = 1;
 const LEFT: usize = 2;
+const IN_MESSAGE: usize = 3;
 const FAILURE: usize = 8;
 const FAILURE_TEXT: usize = FAILURE + 16;
 const FAILURE_TEXT_BYTES: usize = 960;
@@ -80,6 +82,12 @@ impl Agreement {
     /// Says that this rank sends or receives a message.
     pub(crate) fn enter_message(&self, record: &CallRecord) {
         write_line(line(self.own(), MESSAGE), record);
+        self.own()[IN_MESSAGE].store(1, Relaxed);
+    }
+
+    /// Says that this rank is through with its message.
+    pub(crate) fn finish_message(&self) {
+        self.own()[IN_MESSAGE].store(0, Relaxed);
     }
 
     /// Says that this rank's communicator is closed.
@@ -124,6 +132,11 @@ impl Agreement {
         let (entered, finished) = (words[ENTERED].load(Acquire), words[FINISHED].load(Acquire));
         if self.has_left(peer) {
             return format!("rank {peer} has closed its communicator");
+        }
+        if words[IN_MESSAGE].load(Acquire) != 0
+            && let Some(message) = read_line(line(words, MESSAGE))
+        {
+            return format!("rank {peer} is in a {message}");
         }
         match self.call(peer, entered) {
             None => format!("rank {peer} has entered no collective"),
@@ -299,6 +312,9 @@ mod tests {
         let received = CallRecord { kind: CallKind::Recv, root: Rank(0), ..record(3) };
         assert_eq!(b.find(Rank(0), received.digest()).map(|call| call.kind), Some(CallKind::Send));
         assert_eq!(b.find(Rank(0), 1), None);
+        assert_eq!(b.activity(Rank(0)), "rank 0 is in a send of 9 f32 to rank 1");
+        a.finish_message();
+        assert!(b.activity(Rank(0)).starts_with("rank 0 is in call 100"));
         assert!(b.activity(Rank(0)).starts_with("rank 0 is in call 100 (broadcast of 300 f32"));
     }
 

@@ -122,7 +122,9 @@ impl Communicator {
             threads: self.threads,
             operation_bytes: bytes as u64,
         };
-        self.carry_out(&program, binding, record)
+        self.carry_out(&program, binding, record)?;
+        self.peers.agreement.finish_message();
+        Ok(())
     }
 
     fn message_program(&mut self, peer: Rank, sends: bool) -> Arc<Program> {
