@@ -36,6 +36,7 @@ pub(super) struct CqObject {
     pub(super) cq: CqEx,
     pub(super) nic: Arc<Nic>,
     pub(super) index: u32,
+    port: u32,
     ring: (u64, u64),
     /// Queue pairs that complete here.
     pub(super) users: Arc<AtomicU32>,
@@ -78,6 +79,10 @@ impl CqObject {
     #[inline]
     pub(super) fn next(&self, polling: &mut Polling) -> Option<Completion> {
         let record = self.record().ok()?;
+        if self.nic.is_stalled(self.port) {
+            self.idle(polling);
+            return None;
+        }
         loop {
             let completion = if polling.delayed.is_empty() {
                 match self.fetch(record, polling) {
@@ -269,6 +274,7 @@ pub(super) fn make(
         cq,
         nic: Arc::clone(nic),
         index,
+        port: found.port,
         ring,
         users: Arc::default(),
         announced: AtomicU32::new(0),

@@ -235,6 +235,7 @@ impl QpObject {
 
     #[inline]
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
+        self.nic.notice();
         let _held = self.post_lock.hold();
         let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
         // SAFETY: under `post_lock`.

@@ -133,11 +133,10 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
     fixed.qpn.store(qpn, Release);
     drop(guard);
     let mut uses = vec![domain.used()];
-    for users in [Some(&send_cq.users), Some(&recv_cq.users), shared.map(|shared| &shared.users)] {
-        if let Some(users) = users {
-            users.fetch_add(1, Relaxed);
-            uses.push(Use(Arc::clone(users)));
-        }
+    let used = [Some(&send_cq.users), Some(&recv_cq.users), shared.map(|shared| &shared.users)];
+    for users in used.into_iter().flatten() {
+        users.fetch_add(1, Relaxed);
+        uses.push(Use(Arc::clone(users)));
     }
     let mut qp = QpEx::zeroed();
     let base = &mut qp.qp_base;

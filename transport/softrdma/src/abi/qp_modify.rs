@@ -181,6 +181,30 @@ pub extern "C" fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _mask: c_int, ini
     })
 }
 
+/// `ibv_query_ece`: there are no options.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_query_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_set_ece`: there are no options.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_set_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_attach_mcast`: there are no groups.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_attach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_detach_mcast`: there are no groups.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_detach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
 /// `ibv_query_qp_data_in_order`: the last byte of a message is written last.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_qp_data_in_order(_qp: *mut Qp, _opcode: c_int, _flags: u32) -> c_int {

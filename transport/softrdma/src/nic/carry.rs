@@ -138,8 +138,14 @@ impl Nic {
         }
         let found = if kind == QpType::UD { self.addressed(at, request) } else { self.connected(at) };
         let holds = kind == QpType::UC && profile.uc_without_receive == NoReceive::Hold;
+        if self.is_stalled(at.qp.fixed.port.load(Relaxed)) {
+            return self.wait(at);
+        }
         let (peer, wire) = match found {
-            Peer::Ready(peer, wire) => (peer, wire),
+            Peer::Ready(peer, wire) if !self.is_stalled(peer.qp.fixed.port.load(Relaxed)) => (peer, wire),
+            Peer::Ready(..) if kind == QpType::RC => return self.unanswered(at),
+            Peer::Ready(..) if !holds => return Done::well(request.bytes, 0),
+            Peer::Ready(..) => return self.wait(at),
             Peer::Silent if kind == QpType::RC => return self.unanswered(at),
             Peer::Gone if kind == QpType::RC => return Done::badly(WcStatus::RETRY_EXC_ERR),
             Peer::Silent | Peer::Gone if holds => return self.wait(at),
