@@ -36,6 +36,8 @@ const UNSAFE: &[&str] = &[
     "transport/softrdma/src/nic/",
     "transport/softrdma/src/remap.rs",
     "transport/softrdma/src/shm/",
+    "transport/softrdma/tests/conformance.rs",
+    "transport/softrdma/tests/ends/",
     "transport/src/board.rs",
     "transport/src/driver/",
     "transport/src/memory/",

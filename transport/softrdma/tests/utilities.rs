@@ -11,7 +11,8 @@ fn devices_are_listed() {
     assert!(listed.is_well && listed.text.contains("soft_ib0"), "{}", listed.text);
     let info = fabric.run("ibv_devinfo", &["-v"]);
     assert!(info.is_well, "{}", info.text);
-    for part in ["hca_id:\tsoft_ib0", "PORT_ACTIVE (4)", "GID[  1]", "board_id:\t\t\tSOFT_IB", "ATOMIC_GLOB"] {
+    for part in ["hca_id:\tsoft_ib0", "PORT_ACTIVE (4)", "GID[  1]", "board_id:\t\t\tSOFT_IB", "ATOMIC_GLOB"]
+    {
         assert!(info.text.contains(part), "no {part} in\n{}", info.text);
     }
     fabric.is_tidy();
@@ -28,8 +29,10 @@ fn ping_pong_within_a_node() {
             ("ibv_srq_pingpong", &["", "-e", "-c"]),
         ] {
             for way in ways {
-                let arguments: Vec<&str> =
-                    ["-g", "1", "-n", "500"].into_iter().chain(Some(*way).filter(|way| !way.is_empty())).collect();
+                let arguments: Vec<&str> = ["-g", "1", "-n", "500"]
+                    .into_iter()
+                    .chain(Some(*way).filter(|way| !way.is_empty()))
+                    .collect();
                 fabric.passes(program, &arguments);
             }
         }

@@ -6,9 +6,7 @@
 //! # Safety
 //! See the module above. What only the polling thread may touch is behind `poll_lock`.
 
-use super::{
-    Object, SpinLock, code, context::ContextObject, channel::ChannelObject, errno, object, place,
-};
+use super::{Object, SpinLock, channel::ChannelObject, code, context::ContextObject, errno, object, place};
 use crate::{
     nic::{Nic, now, number},
     shm::{CQS, Completion, CqRecord, Kind},
@@ -353,4 +351,3 @@ pub(super) fn named<'a>(cq: *mut Cq) -> Result<&'a CqObject, Errno> {
     place(cq)?;
     Object::<Cq>::from_c(cq)
 }
-

@@ -63,7 +63,13 @@ fn remember(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
 }
 
 /// Tells the adapter, which reads the record.
-fn apply(found: &QpObject, at: At<'_>, context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
+fn apply(
+    found: &QpObject,
+    at: At<'_>,
+    context: &ContextObject,
+    attr: &QpAttr,
+    mask: Mask,
+) -> Result<(), Errno> {
     let (fixed, signals) = (&at.qp.fixed, &at.qp.signals);
     if mask.contains(Mask::AV) && is_connected(found.kind) {
         let port = pd::resolve(context, &attr.ah_attr)?;

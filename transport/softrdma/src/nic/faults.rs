@@ -40,9 +40,8 @@ impl Nic {
     /// Fails the queue pairs of a port, or one of them.
     fn fail_all(&self, port: u32, qpn: u32, overflows: bool) {
         for at in (0..QPS).filter_map(|index| self.own_qp(index)) {
-            let is_meant = at.qpn() != 0
-                && at.qp.fixed.port.load(Relaxed) == port
-                && (qpn == 0 || at.qpn() == qpn);
+            let is_meant =
+                at.qpn() != 0 && at.qp.fixed.port.load(Relaxed) == port && (qpn == 0 || at.qpn() == qpn);
             if !is_meant {
                 continue;
             }

@@ -19,7 +19,8 @@ mod region;
 use crate::{
     control::Control,
     shm::{
-        Came, Completion, CqRecord, Directory, Held, Intent, Kind, Process, Pushed, QPS, QpRecord, RQS, RobustLock, View,
+        Came, Completion, CqRecord, Directory, Held, Intent, Kind, Process, Pushed, QPS, QpRecord, RQS,
+        RobustLock, View,
     },
     world::World,
 };

@@ -120,13 +120,15 @@ fn free_port() -> u16 {
 fn wait_for_listener(port: u16, deadline: Instant) {
     let wanted = format!(":{port:04X} ");
     let is_there = || {
-        ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|table| fs::read_to_string(table).ok()).any(|table| {
-            table.lines().any(|line| {
-                let mut words = line.split_ascii_whitespace();
-                let local = words.nth(1).unwrap_or_default();
-                format!("{local} ").ends_with(&wanted) && words.nth(1) == Some("0A")
-            })
-        })
+        ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|table| fs::read_to_string(table).ok()).any(
+            |table| {
+                table.lines().any(|line| {
+                    let mut words = line.split_ascii_whitespace();
+                    let local = words.nth(1).unwrap_or_default();
+                    format!("{local} ").ends_with(&wanted) && words.nth(1) == Some("0A")
+                })
+            },
+        )
     };
     while !is_there() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
