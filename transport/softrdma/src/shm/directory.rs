@@ -100,10 +100,6 @@ impl Directory {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub(crate) fn folder(&self) -> &OwnedFd {
         &self.folder
     }
