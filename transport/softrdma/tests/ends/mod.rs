@@ -4,6 +4,8 @@
 //! Objects are made by the library, and destroyed once, in `Drop`, in the order that verbs ask for. Buffers live as long as
 //! their registrations. Structures that are passed live during the call.
 
+#![allow(dead_code, reason = "each test uses its part of it")]
+
 use softrdma::Setup;
 use std::{
     ffi::{c_int, c_void},
