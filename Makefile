@@ -12,7 +12,7 @@ SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude softrdma)
 .PHONY: help bench test lint build tools test-tools
 
 help: ## Say what can be made
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 bench: build ## Measure collectives between processes on this machine, every element checked
 	@for ranks in $(RANKS); do \
