@@ -38,6 +38,7 @@ const UNSAFE: &[&str] = &[
     "transport/softrdma/src/shm/",
     "transport/softrdma/tests/conformance.rs",
     "transport/softrdma/tests/ends/",
+    "transport/softrdma/tests/faults.rs",
     "transport/softrdma/tests/forks.rs",
     "transport/src/board.rs",
     "transport/src/driver/",
