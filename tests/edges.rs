@@ -37,6 +37,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/memory/",
     "transport/src/ring/",
     "transport/tests/conformance/corruption.rs",
+    "transport/softrdma/tests/conformance/",
     "transport/verbs-sys/src/structures/",
 ];
 
