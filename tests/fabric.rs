@@ -1,5 +1,7 @@
 //! `tbccl fabric`: programs on software RDMA devices, with real processes.
 
+#![cfg(target_os = "linux")]
+
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -134,6 +136,35 @@ fn a_running_fabric_is_found_broken_and_looked_at() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     running.wait().expect("ours");
     assert!(!folder.exists());
+}
+
+#[test]
+fn traffic_is_counted_per_cable_and_direction() {
+    let _turn = setup();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = folder.path().join("fabric").display().to_string();
+    let found = Command::new("sh").args(["-c", "command -v ibv_uc_pingpong"]).output().expect("a shell");
+    assert!(
+        found.status.success(),
+        "no ibv_uc_pingpong: install ibverbs-utils, or run tools/install-missing"
+    );
+    // The second cable, so that the first stays silent. The client comes again until the server listens.
+    let port = 20_000 + std::process::id() % 10_000;
+    let pingpong = format!("ibv_uc_pingpong -d rdma_en3 -g 1 -n 100 -s 5000 -p {port}");
+    let script = format!(
+        "[ $SOFTRDMA_NODE = 0 ] && exec {pingpong}\n\
+         for k in 1 2 3 4 5 6 7 8 9 10; do {pingpong} localhost 2>&1 && exit; sleep 0.1; done; exit 1"
+    );
+    let options = ["--dir", &dir, "--timeout", "30"];
+    let (status, lines, said) = outcome(&mut run("mesh-2-two-cables.toml", &options, &script));
+    assert_eq!(status, 0, "{lines:#?} {said}");
+    let (status, lines, said) = outcome(tbccl("stat").args(["--json", "--dir", &dir]));
+    assert_eq!((status, said.as_str()), (0, ""));
+    let zeroes = |name: &str| lines.iter().filter(|line| line.contains(&format!("\"{name}\": 0"))).count();
+    assert_eq!([zeroes("messages"), zeroes("bytes"), zeroes("lost"), zeroes("corrupted")], [2, 2, 4, 4]);
+    let is_counted = |count: &str| lines.iter().filter(|line| line.trim() == count).count();
+    assert_eq!(is_counted("\"messages\": 100,"), 2, "{lines:#?}");
+    assert_eq!(is_counted("\"bytes\": 500000,"), 2, "{lines:#?}");
 }
 
 #[test]

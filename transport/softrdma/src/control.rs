@@ -8,8 +8,8 @@
 //!
 //! Invariants: all zeroes is a fabric in order, so a new file needs no initialisation. A word is written before
 //! `changes` is incremented, with release order. Readers accept any value, since a foreign process may have
-//! written it. Commands are numbered from 1 and never changed once they are published; a process that comes late
-//! begins with the next one, and one that slept through more than [`COMMANDS`] of them loses the oldest.
+//! written it. Commands are numbered from 1 and read in order; a process that comes late begins with the next one, and
+//! one that slept through more than [`COMMANDS`] of them loses the oldest.
 
 use crate::link_model::Lane;
 use std::sync::atomic::{
@@ -39,7 +39,9 @@ pub struct Control {
     _pad: AtomicU32,
     /// When the first process joined, in nanoseconds of the monotonic clock; 0 before. Late addresses count from it.
     pub began: AtomicU64,
-    /// The number of the last command.
+    /// How many commands have been begun: each takes its number here.
+    begun: AtomicU64,
+    /// The largest number of a command that was published.
     issued: AtomicU64,
     /// Command n lies at n modulo their number.
     commands: [CommandRecord; COMMANDS],
@@ -119,6 +121,18 @@ struct CommandRecord {
     _pad: AtomicU32,
 }
 
+impl CommandRecord {
+    /// What it says, if that is a command.
+    fn command(&self) -> Option<Command> {
+        let (port, qp) = (self.port.load(Acquire), self.qp.load(Acquire));
+        match self.kind.load(Acquire) {
+            1 => Some(Command::FailQp { port, qp }),
+            2 => Some(Command::OverflowCq { port, qp }),
+            _ => None,
+        }
+    }
+}
+
 /// A word that overrules the fabric file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Override {
@@ -168,9 +182,9 @@ impl Control {
         self.issued.load(Acquire)
     }
 
-    /// Publishes a command to all processes. There is one who issues them at a time.
+    /// Publishes a command to all processes.
     pub fn issue(&self, command: Command) {
-        let number = self.issued.load(Acquire) + 1;
+        let number = self.begun.fetch_add(1, AcqRel).wrapping_add(1);
         let record = &self.commands[number as usize % COMMANDS];
         let (kind, port, qp) = match command {
             Command::FailQp { port, qp } => (1, port, qp),
@@ -181,32 +195,31 @@ impl Control {
         record.port.store(port, Release);
         record.qp.store(qp, Release);
         record.number.store(number, Release);
-        self.issued.store(number, Release);
+        self.issued.fetch_max(number, AcqRel);
         self.announce();
     }
 
-    /// The commands after the one with that number, and the number to go on from.
+    /// The commands after the one with that number, and the number to go on from. A command that is being published
+    /// ends the list: whoever publishes it will announce it.
     #[must_use]
     pub fn commands_after(&self, seen: u64) -> (Vec<Command>, u64) {
         let last = self.last_command();
-        let first = seen.max(last.saturating_sub(COMMANDS as u64)) + 1;
-        ((first..=last).filter_map(|number| self.command(number)).collect(), last.max(seen))
-    }
-
-    fn command(&self, number: u64) -> Option<Command> {
-        let record = &self.commands[number as usize % COMMANDS];
-        if record.number.load(Acquire) != number {
-            return None;
+        let mut seen = seen.max(last.saturating_sub(COMMANDS as u64));
+        let mut commands = Vec::new();
+        while seen < last {
+            let record = &self.commands[(seen + 1) as usize % COMMANDS];
+            let number = record.number.load(Acquire);
+            if number <= seen {
+                break;
+            }
+            let command = record.command();
+            // When it was replaced while we read, the newer ones are read next time.
+            if number == seen + 1 && record.number.load(Acquire) == number {
+                commands.extend(command);
+            }
+            seen += 1;
         }
-        let (kind, port, qp) =
-            (record.kind.load(Acquire), record.port.load(Acquire), record.qp.load(Acquire));
-        // It may have been replaced while we read.
-        (record.number.load(Acquire) == number).then_some(())?;
-        match kind {
-            1 => Some(Command::FailQp { port, qp }),
-            2 => Some(Command::OverflowCq { port, qp }),
-            _ => None,
-        }
+        (commands, seen)
     }
 
     /// Says that something has changed.
@@ -279,6 +292,7 @@ mod tests {
             changes: AtomicU32::default(),
             _pad: AtomicU32::default(),
             began: AtomicU64::default(),
+            begun: AtomicU64::default(),
             issued: AtomicU64::default(),
             commands: std::array::from_fn(|_| CommandRecord::default()),
             nodes: std::array::from_fn(|_| NodeControl::default()),
@@ -308,6 +322,28 @@ mod tests {
         (0..100).for_each(|qp| control.issue(fail(qp)));
         let (commands, seen) = control.commands_after(2);
         assert_eq!((commands.len(), commands.last(), seen), (COMMANDS, Some(&fail(99)), 102));
+    }
+
+    #[test]
+    fn several_may_issue_commands_at_once() {
+        let control = fresh();
+        std::thread::scope(|scope| {
+            for port in 0..4 {
+                let control = &control;
+                scope.spawn(move || (0..16).for_each(|qp| control.issue(Command::FailQp { port, qp })));
+            }
+            let (mut all, mut seen) = (Vec::new(), 0);
+            while seen < 64 {
+                let (commands, next) = control.commands_after(seen);
+                all.extend(commands);
+                seen = next;
+            }
+            all.sort_by_key(|command| match command {
+                Command::FailQp { port, qp } | Command::OverflowCq { port, qp } => (*port, *qp),
+            });
+            let expected = (0..4).flat_map(|port| (0..16).map(move |qp| Command::FailQp { port, qp }));
+            assert_eq!(all, expected.collect::<Vec<_>>());
+        });
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl LinkModel {
         let departs = if self.byte_ps == 0 { now } else { self.occupy(lane, bytes, now) };
         let random = |purpose| self.random(direction, number, purpose);
         let jitter = if self.jitter_ns == 0 { 0 } else { random(Purpose::Jitter) % (self.jitter_ns + 1) };
-        let mut arrives = departs + self.latency_ns + jitter;
+        let mut arrives = departs.saturating_add(self.latency_ns + jitter);
         if self.jitter_ns != 0 {
             arrives = arrives.max(lane.arrived_at.fetch_max(arrives, AcqRel));
         }
@@ -148,7 +148,8 @@ impl LinkModel {
         let takes = self.serialisation(bytes).as_nanos() as u64;
         let mut free_at = lane.free_at.load(Acquire);
         loop {
-            let departs = free_at.max(now) + takes;
+            // Somebody may have written nonsense there.
+            let departs = free_at.max(now).saturating_add(takes);
             match lane.free_at.compare_exchange_weak(free_at, departs, AcqRel, Acquire) {
                 Ok(_) => return departs,
                 Err(changed) => free_at = changed,

@@ -59,7 +59,8 @@ pub(crate) fn is_mapped(start: u64, end: u64) -> bool {
         let len = (end - at).min(STEP);
         // SAFETY: `mincore` writes a byte for each page of the range, of which there are at most 4096; it fails where
         // nothing is mapped.
-        if unsafe { libc::mincore(at as *mut libc::c_void, len as usize, residency.as_mut_ptr().cast()) } != 0 {
+        if unsafe { libc::mincore(at as *mut libc::c_void, len as usize, residency.as_mut_ptr().cast()) } != 0
+        {
             return false;
         }
         at += STEP;

@@ -43,15 +43,31 @@ impl Setup {
         }
     }
 
+    /// The devices that it describes, as `ibv_get_device_list` would list them if it were the environment's: for tests
+    /// that are in several places at once.
+    ///
+    /// # Errors
+    /// `EINVAL` when there is no such fabric or node; a line on standard error says why.
+    pub fn device_list(&self) -> std::io::Result<*mut *mut verbs_sys::Device> {
+        Ok(crate::abi::list(self, std::ptr::null_mut())?)
+    }
+
     /// The station that it describes.
     pub(crate) fn station(&self) -> Result<Station, String> {
         let fabric = match &self.fabric {
             Some(path) => Fabric::load(path).map_err(|error| error.to_string())?,
-            None => Fabric::parse(BUILT_IN, Path::new("built-in fabric")).map_err(|error| error.to_string())?,
+            None => {
+                Fabric::parse(BUILT_IN, Path::new("built-in fabric")).map_err(|error| error.to_string())?
+            }
         };
         let node = self.node.as_ref().map_or(Ok(0), |node| fabric.node(node))?;
         let folder = self.folder.clone().unwrap_or_else(|| default_folder(fabric.digest));
-        Ok(Station { world: Arc::new(World { fabric, node }), folder, remap: self.remap, nic: Mutex::default() })
+        Ok(Station {
+            world: Arc::new(World { fabric, node }),
+            folder,
+            remap: self.remap,
+            nic: Mutex::default(),
+        })
     }
 }
 
@@ -61,7 +77,8 @@ impl Setup {
 pub fn default_folder(digest: u64) -> PathBuf {
     let user = rustix::process::getuid().as_raw();
     let memory = Path::new("/dev/shm");
-    let base = if fs::metadata(memory).is_ok_and(|about| about.is_dir()) { memory.into() } else { env::temp_dir() };
+    let base =
+        if fs::metadata(memory).is_ok_and(|about| about.is_dir()) { memory.into() } else { env::temp_dir() };
     base.join(format!("softrdma-{user}-{digest:016x}"))
 }
 
@@ -93,10 +110,15 @@ impl Station {
     }
 
     /// Says in one line what is wrong with the folder.
-    #[allow(clippy::print_stderr, reason = "the caller sees only an errno; this is the one place that can say more")]
+    #[allow(
+        clippy::print_stderr,
+        reason = "the caller sees only an errno; this is the one place that can say more"
+    )]
     fn complain(&self, error: io::Errno) {
         let why = match error {
-            io::Errno::PROTO | io::Errno::BADMSG => "it was made by another version; remove it, or set SOFTRDMA_DIR".into(),
+            io::Errno::PROTO | io::Errno::BADMSG => {
+                "it was made by another version; remove it, or set SOFTRDMA_DIR".into()
+            }
             io::Errno::STALE => "it belongs to another fabric; remove it, or set SOFTRDMA_DIR".into(),
             io::Errno::NOSPC => "it is full; set SOFTRDMA_DIR to a folder with room".into(),
             io::Errno::USERS => "it has no place for one more process".into(),

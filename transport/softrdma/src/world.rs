@@ -70,8 +70,8 @@ impl World {
         let cable = &self.fabric.cables[end.cable];
         let is_connected = cable.ports[1 - end.side] == to as usize && control.is_up(self.device(to));
         let lane = &control.cables[end.cable].lanes[end.side];
-        is_connected
-            .then(|| Wire { cable: Some(Way { lane, model: &cable.model, direction: end.side as u64 }) })
+        let way = Way { lane, model: &cable.model, direction: end.side as u64 };
+        is_connected.then_some(Wire { cable: Some(way) })
     }
 
     /// The table of addresses of a port.

@@ -4,30 +4,21 @@
 //! See the module above. A context's structure ends a larger one, so its object begins a known distance before it.
 
 use super::{
-    code, cq, cq_ex, device::DeviceObject, device::fill, object, place, qp, qp_create,
-    receives, srq,
+    code, cq, cq_ex, device::DeviceObject, device::fill, object, place, qp, qp_create, receives, srq,
 };
-use crate::{
-    nic::Nic,
-    profile::Profile,
-    shm::epoch,
-};
+use crate::{nic::Nic, profile::Profile, shm::epoch};
 use rustix::{
     fd::{AsRawFd, OwnedFd},
     io::Errno,
 };
 use std::{
     ffi::c_int,
-    mem,
-    ptr,
-    sync::{
-        Arc, Mutex,
-        atomic::AtomicU32,
-    },
+    mem, ptr,
+    sync::{Arc, Mutex, atomic::AtomicU32},
 };
 use verbs_sys::{
-    ABI_IS_EXTENDED, Clock, Context, Device, DeviceAttr, DeviceAttrEx, DeviceCapFlags, Gid, GidEntry, GidType, LinkLayer,
-    PortAttr, PortCapFlags, PortState, QueryDeviceExInput, ValuesEx, VerbsContext,
+    ABI_IS_EXTENDED, Clock, Context, Device, DeviceAttr, DeviceAttrEx, DeviceCapFlags, Gid, GidEntry,
+    GidType, LinkLayer, PortAttr, PortCapFlags, PortState, QueryDeviceExInput, ValuesEx, VerbsContext,
 };
 
 /// An open device.

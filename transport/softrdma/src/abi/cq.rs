@@ -6,9 +6,7 @@
 //! # Safety
 //! See the module above. What only the polling thread may touch is behind `poll_lock`.
 
-use super::{
-    Object, SpinLock, code, context::ContextObject, channel::ChannelObject, errno, object, place,
-};
+use super::{Object, SpinLock, channel::ChannelObject, code, context::ContextObject, errno, object, place};
 use crate::{
     nic::{Nic, now, number},
     shm::{CQS, Completion, CqRecord, Kind},
@@ -36,6 +34,7 @@ pub(super) struct CqObject {
     pub(super) cq: CqEx,
     pub(super) nic: Arc<Nic>,
     pub(super) index: u32,
+    port: u32,
     ring: (u64, u64),
     /// Queue pairs that complete here.
     pub(super) users: Arc<AtomicU32>,
@@ -78,6 +77,10 @@ impl CqObject {
     #[inline]
     pub(super) fn next(&self, polling: &mut Polling) -> Option<Completion> {
         let record = self.record().ok()?;
+        if self.nic.is_stalled(self.port) {
+            self.idle(polling);
+            return None;
+        }
         loop {
             let completion = if polling.delayed.is_empty() {
                 match self.fetch(record, polling) {
@@ -269,6 +272,7 @@ pub(super) fn make(
         cq,
         nic: Arc::clone(nic),
         index,
+        port: found.port,
         ring,
         users: Arc::default(),
         announced: AtomicU32::new(0),
@@ -347,4 +351,3 @@ pub(super) fn named<'a>(cq: *mut Cq) -> Result<&'a CqObject, Errno> {
     place(cq)?;
     Object::<Cq>::from_c(cq)
 }
-

@@ -59,7 +59,10 @@ pub(crate) struct DeviceList;
 
 impl DeviceList {
     /// The devices that a setup describes.
-    #[allow(clippy::print_stderr, reason = "the caller sees only an errno; this is the one place that can say more")]
+    #[allow(
+        clippy::print_stderr,
+        reason = "the caller sees only an errno; this is the one place that can say more"
+    )]
     pub(crate) fn of(setup: &Setup) -> Result<&'static [DeviceObject], Errno> {
         let station = setup.station().map_err(|message| {
             eprintln!("softrdma: {message}");
@@ -107,7 +110,7 @@ pub extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut Devi
 }
 
 /// The list of a setup's devices, in the form that C programs get.
-pub(super) fn list(setup: &Setup, count: *mut c_int) -> Result<*mut *mut Device, Errno> {
+pub(crate) fn list(setup: &Setup, count: *mut c_int) -> Result<*mut *mut Device, Errno> {
     let devices = DeviceList::of(setup)?;
     // SAFETY: null or a place for a number.
     if let Some(count) = unsafe { count.as_mut() } {
@@ -138,7 +141,9 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
 /// `ibv_get_device_name`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_char {
-    value(ptr::null(), || DeviceObject::from_c(device).map_or(ptr::null(), |found| found.device.name.as_ptr()))
+    value(ptr::null(), || {
+        DeviceObject::from_c(device).map_or(ptr::null(), |found| found.device.name.as_ptr())
+    })
 }
 
 /// `ibv_get_device_guid`

@@ -125,4 +125,3 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
 /// `ibv_ack_async_event`: nothing waits for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_async_event(_event: *mut AsyncEvent) {}
-

@@ -24,6 +24,8 @@ mod receives;
 mod srq;
 mod strings;
 
+pub(crate) use device::list;
+
 use rustix::io::Errno;
 use std::{
     ffi::c_int,

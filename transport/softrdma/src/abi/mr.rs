@@ -4,10 +4,16 @@
 //! See the module above. Sharing pages replaces them by others with the same content; `remap` says when that is done.
 
 use super::{
-    Object, code, context::ContextObject, errno, object,
+    Object, code,
+    context::ContextObject,
+    errno, object,
     pd::{PdObject, Use},
 };
-use crate::{nic::Nic, remap, shm::{MRS, MrRecord}};
+use crate::{
+    nic::Nic,
+    remap,
+    shm::{MRS, MrRecord},
+};
 use rustix::io::Errno;
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -62,8 +68,17 @@ fn check(context: &ContextObject, start: u64, len: u64, iova: u64, access: Acces
     if remap::is_mapped(start, end) { Ok(()) } else { Err(Errno::FAULT) }
 }
 
-#[allow(clippy::print_stderr, reason = "the log of the device, for what corrupts memory silently on hardware")]
-fn register(pd: *mut Pd, start: *mut c_void, len: usize, iova: u64, access: AccessFlags) -> Result<*mut Mr, Errno> {
+#[allow(
+    clippy::print_stderr,
+    reason = "the log of the device, for what corrupts memory silently on hardware"
+)]
+fn register(
+    pd: *mut Pd,
+    start: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: AccessFlags,
+) -> Result<*mut Mr, Errno> {
     let domain = PdObject::from_c(pd)?;
     let context = domain.context()?;
     let (profile, nic) = (context.profile(), &context.nic);
@@ -77,9 +92,8 @@ fn register(pd: *mut Pd, start: *mut c_void, len: usize, iova: u64, access: Acce
     }
     let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
     let own = nic.process.own();
-    let is_ours = |record: &&MrRecord| {
-        record.key.load(Relaxed) != 0 && record.port.load(Relaxed) == context.port
-    };
+    let is_ours =
+        |record: &&MrRecord| record.key.load(Relaxed) != 0 && record.port.load(Relaxed) == context.port;
     // On devices with few, the others' count too.
     let taken = if profile.max_mr < MRS {
         let all = nic.process.everyone().flat_map(|view| (0..MRS).filter_map(|index| view.mr(index)));

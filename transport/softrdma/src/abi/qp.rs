@@ -5,7 +5,9 @@
 //! that holds a request whose room is not free again.
 
 use super::{
-    Object, SpinLock, code, cq::CqObject, errno,
+    Object, SpinLock, code,
+    cq::CqObject,
+    errno,
     pd::{AhObject, Use},
     receives::ReceiveQueue,
 };
@@ -153,7 +155,10 @@ impl QpObject {
         self.check_opcode(request.opcode)?;
         let count = u32::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
         let flags = SendFlags(request.send_flags);
-        if count > self.cap.max_send_sge.max(1) || count as usize > SEND_SGES || count > 0 && request.sg_list.is_null() {
+        if count > self.cap.max_send_sge.max(1)
+            || count as usize > SEND_SGES
+            || count > 0 && request.sg_list.is_null()
+        {
             return Err(Errno::INVAL);
         }
         // SAFETY: a free slot of our ring, see the module.
@@ -222,7 +227,13 @@ impl QpObject {
     }
 
     /// Says whom a datagram is for.
-    pub(super) fn address(&self, slot: &mut SendSlot, ah: &AhObject, qpn: u32, qkey: u32) -> Result<(), Errno> {
+    pub(super) fn address(
+        &self,
+        slot: &mut SendSlot,
+        ah: &AhObject,
+        qpn: u32,
+        qkey: u32,
+    ) -> Result<(), Errno> {
         let at = self.at()?;
         slot.dest_qpn = qpn & 0xff_ffff;
         // The highest bit asks for the sender's own key.
@@ -235,6 +246,7 @@ impl QpObject {
 
     #[inline]
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
+        self.nic.notice();
         let _held = self.post_lock.hold();
         let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
         // SAFETY: under `post_lock`.

@@ -4,9 +4,13 @@
 //! See the module above.
 
 use super::{
-    Object, SpinLock, code, context::ContextObject, cq, errno, given, object,
+    Object, SpinLock, code,
+    context::ContextObject,
+    cq, errno, given, object,
     pd::{PdObject, Use},
-    place, qp::QpObject, qp_ex,
+    place,
+    qp::QpObject,
+    qp_ex,
     receives::{For, ReceiveQueue},
     srq::SrqObject,
 };
@@ -65,7 +69,8 @@ fn take<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord,
         return Err(none);
     }
     // Index 0 and with it the numbers 0 and 1 are left to the management of subnets.
-    let free = (1..QPS).find(|&index| own.qp(index).is_some_and(|record| record.fixed.qpn.load(Relaxed) == 0));
+    let free =
+        (1..QPS).find(|&index| own.qp(index).is_some_and(|record| record.fixed.qpn.load(Relaxed) == 0));
     let index = free.ok_or(none)?;
     let record = own.qp(index).ok_or(none)?;
     let generation = nic.serials.fetch_add(1, Relaxed);
@@ -79,7 +84,8 @@ fn begin(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
         word.store(0, Relaxed);
     }
     send.mask.store(slots - 1, Relaxed);
-    for word in [&signals.peer_waits, &signals.events, &signals.flush, &signals.timeout, &signals.retry_count] {
+    for word in [&signals.peer_waits, &signals.events, &signals.flush, &signals.timeout, &signals.retry_count]
+    {
         word.store(0, Relaxed);
     }
     for word in [&fixed.access, &fixed.qkey, &fixed.dest_qpn, &fixed.dest_incarnation] {
@@ -133,11 +139,10 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
     fixed.qpn.store(qpn, Release);
     drop(guard);
     let mut uses = vec![domain.used()];
-    for users in [Some(&send_cq.users), Some(&recv_cq.users), shared.map(|shared| &shared.users)] {
-        if let Some(users) = users {
-            users.fetch_add(1, Relaxed);
-            uses.push(Use(Arc::clone(users)));
-        }
+    let used = [Some(&send_cq.users), Some(&recv_cq.users), shared.map(|shared| &shared.users)];
+    for users in used.into_iter().flatten() {
+        users.fetch_add(1, Relaxed);
+        uses.push(Use(Arc::clone(users)));
     }
     let mut qp = QpEx::zeroed();
     let base = &mut qp.qp_base;
@@ -182,8 +187,7 @@ pub extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
 }
 
 /// What can be asked of a queue pair with extended calls.
-const KNOWN: u32 =
-    QpInitAttrMask::PD.0 | QpInitAttrMask::SEND_OPS_FLAGS.0 | QpInitAttrMask::CREATE_FLAGS.0;
+const KNOWN: u32 = QpInitAttrMask::PD.0 | QpInitAttrMask::SEND_OPS_FLAGS.0 | QpInitAttrMask::CREATE_FLAGS.0;
 
 pub(super) unsafe extern "C" fn create_ex(_context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
     object(|| {

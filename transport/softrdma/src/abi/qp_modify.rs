@@ -63,7 +63,13 @@ fn remember(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
 }
 
 /// Tells the adapter, which reads the record.
-fn apply(found: &QpObject, at: At<'_>, context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
+fn apply(
+    found: &QpObject,
+    at: At<'_>,
+    context: &ContextObject,
+    attr: &QpAttr,
+    mask: Mask,
+) -> Result<(), Errno> {
     let (fixed, signals) = (&at.qp.fixed, &at.qp.signals);
     if mask.contains(Mask::AV) && is_connected(found.kind) {
         let port = pd::resolve(context, &attr.ah_attr)?;
@@ -179,6 +185,30 @@ pub extern "C" fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _mask: c_int, ini
         unsafe { (*qp).state = known.qp_state };
         Ok(())
     })
+}
+
+/// `ibv_query_ece`: there are no options.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_query_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_set_ece`: there are no options.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_set_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_attach_mcast`: there are no groups.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_attach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_detach_mcast`: there are no groups.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_detach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
+    code(|| Err(Errno::OPNOTSUPP))
 }
 
 /// `ibv_query_qp_data_in_order`: the last byte of a message is written last.

@@ -219,7 +219,8 @@ pub(super) unsafe extern "C" fn post_shared(srq: *mut Srq, wr: *mut RecvWr, bad:
             return Err(Errno::INVAL);
         }
         let result = found.queue.post(wr, bad);
-        if let Some(record) = found.queue.record().filter(|record| record.poster.peers_wait.load(SeqCst) != 0) {
+        if let Some(record) = found.queue.record().filter(|record| record.poster.peers_wait.load(SeqCst) != 0)
+        {
             record.poster.peers_wait.store(0, SeqCst);
             found.nic.serve_all(found.queue.index);
         }

@@ -4,7 +4,9 @@
 //! See the module above.
 
 use super::{
-    Object, code, context::ContextObject, errno, given, object,
+    Object, code,
+    context::ContextObject,
+    errno, given, object,
     pd::{PdObject, Use},
     place,
     receives::{For, ReceiveQueue},
@@ -56,7 +58,8 @@ fn create(pd: *mut Pd, context: *mut std::ffi::c_void, attr: &mut SrqAttr) -> Re
     srq.pd = pd;
     srq.handle = queue.index;
     let made =
-        SrqObject { srq, nic: Arc::clone(&owner.nic), queue, users: Arc::default(), _pd: domain.used() }.into_c();
+        SrqObject { srq, nic: Arc::clone(&owner.nic), queue, users: Arc::default(), _pd: domain.used() }
+            .into_c();
     owner.watch(|watched| watched.srqs.push(made as usize));
     Ok(made)
 }
@@ -137,4 +140,3 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
         Ok(())
     })
 }
-

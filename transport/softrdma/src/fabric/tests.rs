@@ -228,3 +228,30 @@ fn addresses_come_late_or_elsewhere() {
     assert_eq!(mapped(x.gids(0, Override::Off, change)), [None; 4]);
     assert_ne!(x.gids(0, Override::AsInFile, none)[0], y.gids(0, Override::AsInFile, none)[0]);
 }
+
+#[test]
+fn damaged_files_are_errors_with_a_place_or_right_by_chance() {
+    let text = fs::read_to_string(
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics/template.toml"),
+    )
+    .expect("the template");
+    let mut random = 1_u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let mut wrong = 0;
+    for _ in 0..2000 {
+        let mut bytes = text.clone().into_bytes();
+        for _ in 0..=next(3) {
+            let (at, length) = (next(bytes.len()), next(8));
+            let end = (at + length).min(bytes.len());
+            bytes.splice(at..end, b"[\"]}=0-\n,#9"[next(11)..].iter().copied().take(length));
+        }
+        if let Err(error) = read(&String::from_utf8(bytes).expect("the template is ASCII")) {
+            assert!(error.place.is_some() && !error.message.contains('\n'), "{error}");
+            wrong += 1;
+        }
+    }
+    assert!(wrong > 500, "{wrong}");
+}

@@ -34,7 +34,9 @@ impl Nic {
                 // SAFETY: 8 bytes of mapped memory, aligned, checked by the caller.
                 let word = unsafe { AtomicU64::from_ptr(address.cast()) };
                 match change {
-                    Change::Swap(from, to) => word.compare_exchange(from, to, AcqRel, Acquire).unwrap_or_else(|v| v),
+                    Change::Swap(from, to) => {
+                        word.compare_exchange(from, to, AcqRel, Acquire).unwrap_or_else(|v| v)
+                    }
                     Change::Add(more) => word.fetch_add(more, AcqRel),
                 }
             }

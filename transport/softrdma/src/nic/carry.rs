@@ -149,8 +149,14 @@ impl Nic {
         }
         let found = if kind == QpType::UD { self.addressed(at, request) } else { self.connected(at) };
         let holds = kind == QpType::UC && profile.uc_without_receive == NoReceive::Hold;
+        if self.is_stalled(at.qp.fixed.port.load(Relaxed)) {
+            return self.wait(at);
+        }
         let (peer, wire) = match found {
-            Peer::Ready(peer, wire) => (peer, wire),
+            Peer::Ready(peer, wire) if !self.is_stalled(peer.qp.fixed.port.load(Relaxed)) => (peer, wire),
+            Peer::Ready(..) if kind == QpType::RC => return self.unanswered(at),
+            Peer::Ready(..) if !holds => return Done::well(request.bytes, 0),
+            Peer::Ready(..) => return self.wait(at),
             Peer::Silent if kind == QpType::RC => return self.unanswered(at),
             Peer::Gone if kind == QpType::RC => return Done::badly(WcStatus::RETRY_EXC_ERR),
             Peer::Silent | Peer::Gone if holds => return self.wait(at),
@@ -194,7 +200,9 @@ impl Nic {
             WrOpcode::ATOMIC_CMP_AND_SWP => {
                 self.atomic(errand, Change::Swap(request.compare_add, request.swap), aftermath)
             }
-            WrOpcode::ATOMIC_FETCH_AND_ADD => self.atomic(errand, Change::Add(request.compare_add), aftermath),
+            WrOpcode::ATOMIC_FETCH_AND_ADD => {
+                self.atomic(errand, Change::Add(request.compare_add), aftermath)
+            }
             _ => Done::badly(WcStatus::LOC_QP_OP_ERR),
         }
     }
@@ -307,8 +315,8 @@ impl Nic {
             arrival.flags |= WcFlags::GRH.0 as u8;
         }
         let room = taken.list.total();
-        let is_mismatch = profile.frame_bytes.is_some()
-            && profile.units(u64::from(request.bytes)) != profile.units(room);
+        let is_mismatch =
+            profile.frame_bytes.is_some() && profile.units(u64::from(request.bytes)) != profile.units(room);
         if u64::from(arrival.bytes) > room || is_mismatch {
             if kind == QpType::UD {
                 return Done::well(request.bytes, trip.sender_due);
@@ -338,7 +346,8 @@ impl Nic {
     fn deliver(&self, errand: Errand<'_>, taken: &Taken<'_>, header: usize) -> Result<(), Fault> {
         let mut to = taken.list.cursor();
         if header > 0 {
-            let mut grh = self.world.grh(self.control(), errand.at.qp.fixed.port.load(Relaxed), errand.slot.get());
+            let mut grh =
+                self.world.grh(self.control(), errand.at.qp.fixed.port.load(Relaxed), errand.slot.get());
             let from = List::Plain { start: (&raw mut grh).cast(), len: header };
             self.transfer(&mut from.cursor(), &mut to, header)?;
         }
@@ -360,7 +369,8 @@ impl Nic {
         ours: WcStatus,
         aftermath: &mut Aftermath,
     ) -> Outcome {
-        let arrival = Arrival { status: theirs.0 as u8, opcode: WcOpcode::RECV.0 as u8, ..Arrival::default() };
+        let arrival =
+            Arrival { status: theirs.0 as u8, opcode: WcOpcode::RECV.0 as u8, ..Arrival::default() };
         self.arrive(errand.peer, taken, &arrival);
         aftermath.peer = Some((errand.peer.view.owner, errand.peer.index(), EventType::QP_FATAL));
         self.remote_error(errand, ours)
@@ -381,13 +391,17 @@ impl Nic {
 
     /// The peer's memory that a request names, when its key allows what is to be done.
     #[inline]
-    fn remote_list<'a>(&self, errand: Errand<'a>, access: AccessFlags, piece: &'a Sge) -> Result<List<'a>, Denied> {
+    fn remote_list<'a>(
+        &self,
+        errand: Errand<'a>,
+        access: AccessFlags,
+        piece: &'a Sge,
+    ) -> Result<List<'a>, Denied> {
         let fixed = &errand.peer.qp.fixed;
         if !AccessFlags(fixed.access.load(Relaxed)).contains(access) {
             return Err(Denied);
         }
-        let list =
-            List::Pieces { need: Need::of(errand.peer.view, fixed, access), first: piece, count: 1 };
+        let list = List::Pieces { need: Need::of(errand.peer.view, fixed, access), first: piece, count: 1 };
         list.check().map(|()| list)
     }
 

@@ -50,7 +50,9 @@ impl<'a> List<'a> {
     fn piece(&self, index: u32) -> Option<Sge> {
         match *self {
             // SAFETY: `count` pieces lie in the slot that `first` is in, checked when it was posted, and its queue is locked.
-            List::Pieces { first, count, .. } if index < count => Some(unsafe { first.add(index as usize).read() }),
+            List::Pieces { first, count, .. } if index < count => {
+                Some(unsafe { first.add(index as usize).read() })
+            }
             List::Plain { start, len } if index == 0 => {
                 Some(Sge { addr: start as u64, len: u32::try_from(len).ok()?, lkey: 0 })
             }
@@ -161,7 +163,9 @@ pub(super) fn copy(destination: Place, source: Place, len: usize) -> Result<(), 
             let local = [libc::iovec { iov_base: from.cast(), iov_len: len }];
             let remote = ranges(address as *mut u8, split, len);
             // SAFETY: `from` is valid for `len` bytes; the kernel checks the other process's addresses.
-            let moved = unsafe { libc::process_vm_writev(pid as libc::pid_t, local.as_ptr(), 1, remote.as_ptr(), 2, 0) };
+            let moved = unsafe {
+                libc::process_vm_writev(pid as libc::pid_t, local.as_ptr(), 1, remote.as_ptr(), 2, 0)
+            };
             check(moved, len, Fault::Destination)
         }
         (Place::Here(to), Place::There { pid, address }) => {
@@ -169,7 +173,9 @@ pub(super) fn copy(destination: Place, source: Place, len: usize) -> Result<(), 
             let local = ranges(to, split, len);
             let remote = [libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }];
             // SAFETY: `to` is valid for `len` bytes; the kernel checks the other process's addresses.
-            let moved = unsafe { libc::process_vm_readv(pid as libc::pid_t, local.as_ptr(), 2, remote.as_ptr(), 1, 0) };
+            let moved = unsafe {
+                libc::process_vm_readv(pid as libc::pid_t, local.as_ptr(), 2, remote.as_ptr(), 1, 0)
+            };
             check(moved, len, Fault::Source)
         }
         // Whoever carries out a request is one of its two ends.

@@ -50,6 +50,7 @@ impl Nic {
     /// Looks after what others left to us, and what has changed in the fabric. Cheap when there is nothing.
     #[inline]
     pub(crate) fn tend(&self) {
+        self.notice();
         let header = self.process.own().header();
         if header.attention.load(Relaxed) != 0 {
             self.attend();

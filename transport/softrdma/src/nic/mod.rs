@@ -11,6 +11,7 @@ mod atomics;
 mod carry;
 mod copy;
 mod fail;
+mod faults;
 mod peer;
 mod receive;
 mod region;
@@ -18,7 +19,8 @@ mod region;
 use crate::{
     control::Control,
     shm::{
-        Came, Completion, CqRecord, Directory, Held, Intent, Kind, Process, Pushed, QPS, QpRecord, RQS, RobustLock, View,
+        Came, Completion, CqRecord, Directory, Held, Intent, Kind, Process, Pushed, QPS, QpRecord, RQS,
+        RobustLock, View,
     },
     world::World,
 };
@@ -47,8 +49,10 @@ pub(crate) struct Nic {
     pub(crate) tables: Mutex<()>,
     /// Counts protection domains, registrations and the like.
     pub(crate) serials: AtomicU32,
-    /// The last change of the fabric that was looked at, and the last command.
-    pub(crate) seen: Mutex<(u32, u64)>,
+    /// The last change of the fabric that was looked at.
+    seen_changes: AtomicU32,
+    /// The last command that was carried out.
+    seen_commands: Mutex<u64>,
 }
 
 /// A queue pair somewhere: the process it belongs to, and its record.
@@ -119,7 +123,8 @@ impl Nic {
     pub(crate) fn join(directory: Arc<Directory>, world: Arc<World>, remap: bool) -> io::Result<Nic> {
         let control = &directory.header().control;
         control.age(now());
-        let seen = Mutex::new((control.changes.load(Acquire), control.last_command()));
+        let seen_changes = AtomicU32::new(control.changes.load(Acquire));
+        let seen_commands = Mutex::new(control.last_command());
         let process = Process::join(directory, world.node as u32)?;
         let words = |count: u32| std::iter::repeat_with(AtomicU64::default).take(count as usize).collect();
         Ok(Nic {
@@ -130,7 +135,8 @@ impl Nic {
             received: words(RQS),
             tables: Mutex::new(()),
             serials: AtomicU32::new(0),
-            seen,
+            seen_changes,
+            seen_commands,
         })
     }
 

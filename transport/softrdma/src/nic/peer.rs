@@ -1,10 +1,7 @@
 //! Who is at the other end.
 
 use super::{At, Nic, number};
-use crate::{
-    shm::SendSlot,
-    world::Wire,
-};
+use crate::{shm::SendSlot, world::Wire};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use verbs_sys::{QpState, QpType};
 

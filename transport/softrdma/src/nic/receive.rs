@@ -4,11 +4,7 @@
 //! Slots lie in a ring within the mapped file of the queue's owner, which is checked for each; they are copied out
 //! before they are believed.
 
-use super::{
-    At, Nic,
-    copy::List,
-    region::Need,
-};
+use super::{At, Nic, copy::List, region::Need};
 use crate::shm::{Came, Completion, Held, Kind, RecvSlot, RqRecord, Sge, View};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use verbs_sys::{AccessFlags, EventType, QpState, WcStatus};
@@ -54,7 +50,8 @@ impl RqRecord {
 
     /// Pieces that a slot has room for.
     fn most_pieces(&self) -> u64 {
-        self.poster.stride.load(Relaxed).saturating_sub(size_of::<RecvSlot>() as u64) / size_of::<Sge>() as u64
+        self.poster.stride.load(Relaxed).saturating_sub(size_of::<RecvSlot>() as u64)
+            / size_of::<Sge>() as u64
     }
 }
 

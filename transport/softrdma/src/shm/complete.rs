@@ -124,7 +124,8 @@ impl CqRecord {
 
     fn line<'a>(&self, view: &'a View, number: u64) -> Option<&'a Line> {
         let slot = number & self.fixed.mask.load(Relaxed);
-        let offset = slot.checked_mul(size_of::<Line>() as u64)?.checked_add(self.fixed.ring.load(Relaxed))?;
+        let offset =
+            slot.checked_mul(size_of::<Line>() as u64)?.checked_add(self.fixed.ring.load(Relaxed))?;
         view.line(offset)
     }
 
@@ -202,7 +203,14 @@ impl CqRecord {
 
     /// Did the holder of an intent get as far as writing the completion of request `number`? A queue that is not
     /// shared says whose it is.
-    pub(crate) fn was_pushed(&self, view: &View, intent: u64, qpn: Option<u32>, kind: Kind, number: u64) -> bool {
+    pub(crate) fn was_pushed(
+        &self,
+        view: &View,
+        intent: u64,
+        qpn: Option<u32>,
+        kind: Kind,
+        number: u64,
+    ) -> bool {
         let Some(line) = intent.checked_sub(1).and_then(|at| self.line(view, at)) else {
             return false;
         };

@@ -69,14 +69,15 @@ impl Directory {
             _ => {}
         }
         let folder = fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let file = open_at(&folder, "fabric", OFlags::CREATE)?;
-        life::lock_and_wait(file.as_fd())?;
+        let lock = open_at(&folder, "fabric", OFlags::CREATE)?;
+        life::lock_and_wait(lock.as_fd())?;
+        // A mapping keeps the description that it was made from, and with it that one's locks.
+        let file = open_at(&folder, "fabric", OFlags::empty())?;
         let len = size_of::<FabricHeader>();
         if fs::fstat(&file)?.st_size == 0 {
             fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
         }
-        // By another description: a mapping holds on to its own, and so to the lock.
-        let fabric = Mapping::of_file(open_at(&folder, "fabric", OFlags::empty())?, len)?;
+        let fabric = Mapping::of_file(&file, len)?;
         let directory = Directory { path: path.to_owned(), folder, fabric };
         directory.agree(digest)?;
         Ok(directory)
@@ -97,10 +98,6 @@ impl Directory {
             MAGIC => Ok(()),
             _ => Err(io::Errno::BADMSG),
         }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(crate) fn folder(&self) -> &OwnedFd {
@@ -149,9 +146,9 @@ impl Directory {
         set_length(&file, FILE_BYTES)?;
         // Reserved now, because running out of memory later would be a signal and not an error.
         fs::fallocate(&file, FallocateFlags::empty(), 0, super::layout::HEAP_START)?;
-        // By another description: forked children keep mappings, and must not keep the lock.
-        let mapping = Mapping::of_file(self.file('p', slot)?, FILE_BYTES as usize)?;
-        let life = Life::begin(file)?;
+        let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
+        // Not the description that is mapped: a forked child has the mapping too, and would keep the lock by it.
+        let life = Life::begin(self.file('p', slot)?)?;
         let incarnation = self.header().incarnations.fetch_add(1, Relaxed).wrapping_add(1).max(1);
         Ok(Joined { me: Owner { slot, incarnation }, life, file: mapping, pages })
     }

@@ -22,6 +22,6 @@ pub(crate) use life::epoch;
 pub(crate) use lock::{Came, Held, Owner, RobustLock};
 pub(crate) use process::{Process, View};
 pub(crate) use records::{
-    CqRecord, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SendSlot, Sge, INLINE_BYTES, SEND_SGES,
+    CqRecord, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES, SendSlot, Sge,
 };
 pub(crate) use wake::take_one;

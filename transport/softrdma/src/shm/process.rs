@@ -8,8 +8,8 @@
 //! `Arc` is never dropped before the process is.
 
 use super::{
-    directory::{Directory, Joined},
     complete::Line,
+    directory::{Directory, Joined},
     heap::Heap,
     layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, SLOTS, VERSION},
     life::{self, Life},

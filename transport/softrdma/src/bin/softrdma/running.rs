@@ -4,7 +4,7 @@ use super::Failed;
 use softrdma::{Observer, default_folder, fabric::Fabric};
 use std::{
     fs,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -34,6 +34,12 @@ impl Running {
     /// Makes the folder with a copy of the file, whose path is returned; or finds both there.
     pub(crate) fn prepare(dir: &Path, text: &str) -> Result<PathBuf, Failed> {
         let copy = dir.join(COPY);
+        if dir.metadata().is_ok_and(|about| about.uid() != rustix::process::getuid().as_raw()) {
+            return Err(Failed::new(format_args!(
+                "{} is another user's; name another with --dir",
+                dir.display()
+            )));
+        }
         match fs::read_to_string(&copy) {
             Ok(there) if there == text => return Ok(copy),
             Ok(_) => {

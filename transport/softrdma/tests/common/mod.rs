@@ -1,0 +1,150 @@
+//! Running other people's verbs programs, two at a time, on the software device.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The library under test: beside this test's executable, where cargo puts it.
+pub(crate) fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folders = test.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join("libsoftrdma.so")).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("no libsoftrdma.so beside {}: build the package first", test.display()))
+}
+
+/// A fabric of its own for one test, gone afterwards.
+pub(crate) struct Fabric {
+    folder: tempfile::TempDir,
+    file: Option<PathBuf>,
+    remap: bool,
+}
+
+impl Fabric {
+    /// The built-in one, or that of a file in `configs/fabrics`.
+    pub(crate) fn new(file: Option<&str>) -> Fabric {
+        let base = Path::new("/dev/shm");
+        let folder = if base.is_dir() { tempfile::tempdir_in(base) } else { tempfile::tempdir() };
+        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics");
+        Fabric { folder: folder.expect("a folder"), file: file.map(|name| configs.join(name)), remap: false }
+    }
+
+    /// With registered pages shared between processes.
+    pub(crate) fn remapped(self) -> Fabric {
+        Fabric { remap: true, ..self }
+    }
+
+    /// A program on a node of the fabric.
+    pub(crate) fn command(&self, node: usize, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_PRELOAD", library()).env("SOFTRDMA_DIR", self.folder.path());
+        command.env_remove("SOFTRDMA_FABRIC").env_remove("SOFTRDMA_NODE");
+        if let Some(file) = &self.file {
+            command.env("SOFTRDMA_FABRIC", file).env("SOFTRDMA_NODE", node.to_string());
+        }
+        command.env("SOFTRDMA_REMAP", if self.remap { "1" } else { "0" });
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs one program to its end.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Finished {
+        finish(spawn(self.command(0, program, arguments), program), Instant::now() + PATIENCE)
+    }
+
+    /// Runs a program as server on node 0 and as client on node 1, or both on the only node.
+    pub(crate) fn pair(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
+        let deadline = Instant::now() + PATIENCE;
+        let port = free_port();
+        let port_text = port.to_string();
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["-p", &port_text]);
+        let server = spawn(self.command(0, program, &arguments), program);
+        wait_for_listener(port, deadline);
+        arguments.push("localhost");
+        let client = spawn(self.command(1, program, &arguments), program);
+        let client = finish(client, deadline);
+        [finish(server, deadline), client]
+    }
+
+    /// Runs a pair and expects both to go well.
+    pub(crate) fn passes(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
+        let ends = self.pair(program, arguments);
+        for (end, role) in ends.iter().zip(["server", "client"]) {
+            assert!(end.is_well, "{program} {arguments:?}: the {role} failed\n{}", end.text);
+        }
+        ends
+    }
+
+    /// Checks that nobody has left anything but the fabric's own file, once somebody has looked.
+    pub(crate) fn is_tidy(&self) {
+        self.run("ibv_devinfo", &[]);
+        let names: Vec<_> = fs::read_dir(self.folder.path())
+            .expect("the folder")
+            .map(|entry| entry.expect("readable").file_name())
+            .collect();
+        assert_eq!(names, ["fabric"], "left in the folder of the fabric");
+    }
+}
+
+/// How long a test may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What became of a program.
+pub(crate) struct Finished {
+    pub(crate) is_well: bool,
+    pub(crate) text: String,
+}
+
+fn package_of(program: &str) -> &'static str {
+    if program.starts_with("ibv_") { "ibverbs-utils" } else { "perftest" }
+}
+
+fn spawn(mut command: Command, program: &str) -> Child {
+    command.spawn().unwrap_or_else(|error| {
+        panic!("cannot run {program}: {error}; on Debian, install the package {}", package_of(program))
+    })
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until somebody listens, without connecting, which the server would take for its client.
+fn wait_for_listener(port: u16, deadline: Instant) {
+    let wanted = format!(":{port:04X} ");
+    let is_there = || {
+        ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|table| fs::read_to_string(table).ok()).any(
+            |table| {
+                table.lines().any(|line| {
+                    let mut words = line.split_ascii_whitespace();
+                    let local = words.nth(1).unwrap_or_default();
+                    format!("{local} ").ends_with(&wanted) && words.nth(1) == Some("0A")
+                })
+            },
+        )
+    };
+    while !is_there() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits for the end of a program; kills it when it takes too long.
+fn finish(mut child: Child, deadline: Instant) -> Finished {
+    while child.try_wait().expect("our child").is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            break;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("our child");
+    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    Finished { is_well: status.success(), text }
+}

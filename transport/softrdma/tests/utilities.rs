@@ -1,0 +1,71 @@
+//! Debian's ibverbs-utils, unmodified, on the software device.
+
+mod common;
+
+use common::Fabric;
+
+#[test]
+fn devices_are_listed() {
+    let fabric = Fabric::new(None);
+    let listed = fabric.run("ibv_devices", &[]);
+    assert!(listed.is_well && listed.text.contains("soft_ib0"), "{}", listed.text);
+    let info = fabric.run("ibv_devinfo", &["-v"]);
+    assert!(info.is_well, "{}", info.text);
+    for part in ["hca_id:\tsoft_ib0", "PORT_ACTIVE (4)", "GID[  1]", "board_id:\t\t\tSOFT_IB", "ATOMIC_GLOB"]
+    {
+        assert!(info.text.contains(part), "no {part} in\n{}", info.text);
+    }
+    fabric.is_tidy();
+}
+
+/// Every ping-pong in every way, with pages private and shared, between two processes of one node.
+#[test]
+fn ping_pong_within_a_node() {
+    for fabric in [Fabric::new(None), Fabric::new(None).remapped()] {
+        for (program, ways) in [
+            ("ibv_rc_pingpong", ["", "-e", "-c", "-N", "-t"].as_slice()),
+            ("ibv_uc_pingpong", &["", "-e", "-c"]),
+            ("ibv_ud_pingpong", &["", "-e", "-c"]),
+            ("ibv_srq_pingpong", &["", "-e", "-c"]),
+        ] {
+            for way in ways {
+                let arguments: Vec<&str> = ["-g", "1", "-n", "500"]
+                    .into_iter()
+                    .chain(Some(*way).filter(|way| !way.is_empty()))
+                    .collect();
+                fabric.passes(program, &arguments);
+            }
+        }
+        fabric.is_tidy();
+    }
+}
+
+#[test]
+fn ping_pong_over_a_cable() {
+    let fabric = Fabric::new(Some("ib-pair.toml"));
+    for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
+        fabric.passes(program, &["-g", "1"]);
+        fabric.passes(program, &["-g", "0", "-s", "2000", "-r", "20"]);
+    }
+    fabric.is_tidy();
+}
+
+#[test]
+fn usb4_has_connections_but_no_datagrams() {
+    let fabric = Fabric::new(Some("usb4-pair.toml"));
+    fabric.passes("ibv_rc_pingpong", &["-g", "1"]);
+    fabric.passes("ibv_uc_pingpong", &["-g", "1"]);
+    let refused = fabric.run("ibv_ud_pingpong", &["-g", "1"]);
+    assert!(!refused.is_well && refused.text.contains("Couldn't create QP"), "{}", refused.text);
+}
+
+#[test]
+fn thunderbolt_has_unreliable_connections_only() {
+    let fabric = Fabric::new(Some("mesh-2.toml"));
+    fabric.passes("ibv_uc_pingpong", &["-g", "1", "-r", "30"]);
+    for program in ["ibv_rc_pingpong", "ibv_ud_pingpong"] {
+        let refused = fabric.run(program, &["-g", "1"]);
+        assert!(!refused.is_well && refused.text.contains("Couldn't create QP"), "{}", refused.text);
+    }
+    fabric.is_tidy();
+}
