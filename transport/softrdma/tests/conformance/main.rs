@@ -1,9 +1,13 @@
 //! What the verbs specification says of errors and limits, held against the device through its C functions: one
 //! suite, on every profile and both data paths.
 
+mod children;
+mod events;
 mod keys;
+mod lifetimes;
 mod memory;
 mod operations;
+mod placement;
 mod queues;
 mod receivers;
 mod rig;
@@ -80,6 +84,13 @@ mod every_profile {
         receivers::held_sends_are_carried_out_while_the_sender_sleeps,
         receivers::a_peer_that_is_not_ready_is_waited_for,
         receivers::a_peer_that_does_not_answer_is_not_noticed_by_an_unreliable_sender,
+        lifetimes::what_is_in_use_cannot_end,
+        lifetimes::a_destroyed_queue_pair_leaves_no_completions,
+        lifetimes::objects_leave_nothing_behind,
+        lifetimes::fabrics_side_by_side_are_apart,
+        lifetimes::a_queue_pair_can_be_its_own_peer,
+        lifetimes::a_killed_peer_is_noticed,
+        lifetimes::peers_killed_at_work_wedge_nobody,
     }
 }
 
@@ -90,6 +101,11 @@ mod with_remote_keys {
         keys::results_need_memory_that_may_be_written,
         keys::regions_can_have_addresses_of_their_own,
         queues::a_completion_queue_that_overflows_says_so,
+        events::a_channel_is_readable_once_for_each_arming,
+        events::solicited_arming_waits_for_what_is_solicited_or_failed,
+        events::announcements_are_acknowledged_before_the_end,
+        events::no_completion_is_slept_through,
+        lifetimes::memory_is_not_written_after_its_registration,
         operations::numbers_come_along,
         operations::reads_and_writes_touch_what_they_name,
         operations::pieces_are_gathered_and_scattered,
@@ -101,6 +117,7 @@ mod with_remote_keys {
 mod with_everything {
     on_ib! {
         queues::inline_bytes_are_taken_at_once,
+        placement::no_write_is_torn,
         operations::atomic_operations_return_what_was_there,
         operations::atomic_operations_want_an_aligned_word,
         operations::atomic_operations_from_both_sides_add_up,

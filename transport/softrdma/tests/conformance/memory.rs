@@ -4,7 +4,14 @@
 //! The pages are there until the object is dropped, registrations keep it alive, and every access is checked against
 //! their number. Peers write to them at any time, so they are only accessed through raw pointers, volatile.
 
-use std::{ffi::c_void, ptr, sync::Arc};
+use std::{
+    ffi::c_void,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Acquire},
+    },
+};
 use verbs_sys::Sge;
 
 pub(crate) const PAGE: usize = 4096;
@@ -87,6 +94,14 @@ impl Memory {
 
     pub(crate) fn word(&self, start: usize) -> u64 {
         u64::from_ne_bytes(std::array::from_fn(|at| self.get(start + at)))
+    }
+
+    /// A word at a multiple of 8 bytes, read at once, and before whatever is read later.
+    pub(crate) fn aligned_word(&self, start: usize) -> u64 {
+        assert!(start.is_multiple_of(8) && start + 8 <= self.len);
+        // SAFETY: within the pages, and aligned.
+        let word = unsafe { AtomicU64::from_ptr(self.byte(start).cast()) };
+        word.load(Acquire)
     }
 
     pub(crate) fn set_word(&self, start: usize, value: u64) {

