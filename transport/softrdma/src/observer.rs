@@ -25,6 +25,11 @@ impl Observer {
             .map_err(|error| NotObserved { path: folder.to_owned(), error })
     }
 
+    /// Wakes all who sleep until something happens, after a fault: those who wait for asynchronous events.
+    pub fn wake_all(&self) {
+        self.0.wake_all();
+    }
+
     /// The shared words.
     #[must_use]
     pub fn control(&self) -> &Control {

@@ -49,8 +49,9 @@ pub(super) enum Fault {
 impl<'a> List<'a> {
     fn piece(&self, index: u32) -> Option<Sge> {
         match *self {
-            // SAFETY: `count` pieces lie in the slot that `first` is in, checked when it was posted, and its queue is locked.
             List::Pieces { first, count, .. } if index < count => {
+                // SAFETY: `count` pieces lie in the slot that `first` is in, checked by whoever made the list, and its
+                // queue is locked.
                 Some(unsafe { first.add(index as usize).read() })
             }
             List::Plain { start, len } if index == 0 => {

@@ -10,6 +10,7 @@
 mod atomics;
 mod carry;
 mod copy;
+mod errand;
 mod fail;
 mod faults;
 mod peer;
@@ -204,7 +205,7 @@ impl Nic {
             let Some(slot) = self.send_slot(at, head) else { return };
             let done = match at.state() {
                 QpState::ERR => carry::Done::with(WcStatus::WR_FLUSH_ERR),
-                QpState::RTS => match self.carry_out(at, slot, head, aftermath) {
+                QpState::RTS => match self.carry_out(at, slot, aftermath) {
                     carry::Outcome::Done(done) => done,
                     carry::Outcome::Waits => return,
                 },

@@ -14,6 +14,7 @@ use super::{
     life::{self, Life},
     lock::Owner,
     map::Mapping,
+    wake::Waker,
 };
 use crate::control::Control;
 use rustix::{
@@ -163,6 +164,20 @@ impl Directory {
         }
         let _ = fs::unlinkat(&self.folder, format!("m{slot}"), AtFlags::empty());
         let _ = fs::unlinkat(&self.folder, format!("p{slot}"), AtFlags::empty());
+    }
+
+    /// Makes every channel of every process readable.
+    pub(crate) fn wake_all(&self) {
+        let Ok(waker) = io::fcntl_dupfd_cloexec(&self.folder, 0).and_then(Waker::new) else { return };
+        for entry in fs::Dir::read_from(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy();
+            let channel = name.strip_prefix('w').and_then(|numbers| numbers.split_once('.'));
+            if let Some((Ok(slot), Ok(channel))) =
+                channel.map(|(slot, channel)| (slot.parse(), channel.parse()))
+            {
+                waker.wake(slot, channel);
+            }
+        }
     }
 
     /// A file of a place, if it is there.

@@ -15,6 +15,9 @@ mod process;
 mod records;
 mod wake;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use complete::{Completion, Intent, Kind, Pushed};
 pub(crate) use directory::Directory;
 pub(crate) use layout::{CQS, MRS, QPS, RQS};

@@ -1,5 +1,7 @@
 //! Running other people's verbs programs, two at a time, on the software device.
 
+#![allow(dead_code, reason = "each test uses its part of it")]
+
 use std::{
     fs,
     net::TcpListener,
@@ -58,6 +60,14 @@ impl Fabric {
 
     /// Runs a program as server on node 0 and as client on node 1, or both on the only node.
     pub(crate) fn pair(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
+        let [server, client] = self.start(program, arguments);
+        let deadline = Instant::now() + PATIENCE;
+        let client = finish(client, deadline);
+        [finish(server, deadline), client]
+    }
+
+    /// Starts a pair as [`Fabric::pair`] does, and leaves it running.
+    pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> [Child; 2] {
         let deadline = Instant::now() + PATIENCE;
         let port = free_port();
         let port_text = port.to_string();
@@ -66,9 +76,7 @@ impl Fabric {
         let server = spawn(self.command(0, program, &arguments), program);
         wait_for_listener(port, deadline);
         arguments.push("localhost");
-        let client = spawn(self.command(1, program, &arguments), program);
-        let client = finish(client, deadline);
-        [finish(server, deadline), client]
+        [server, spawn(self.command(1, program, &arguments), program)]
     }
 
     /// Runs a pair and expects both to go well.
@@ -97,6 +105,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// What became of a program.
 pub(crate) struct Finished {
     pub(crate) is_well: bool,
+    /// Did it end by itself?
+    pub(crate) is_in_time: bool,
     pub(crate) text: String,
 }
 
@@ -136,9 +146,11 @@ fn wait_for_listener(port: u16, deadline: Instant) {
 }
 
 /// Waits for the end of a program; kills it when it takes too long.
-fn finish(mut child: Child, deadline: Instant) -> Finished {
+pub(crate) fn finish(mut child: Child, deadline: Instant) -> Finished {
+    let mut is_in_time = true;
     while child.try_wait().expect("our child").is_none() {
         if Instant::now() > deadline {
+            is_in_time = false;
             let _ = child.kill();
             break;
         }
@@ -146,5 +158,5 @@ fn finish(mut child: Child, deadline: Instant) -> Finished {
     }
     let Output { status, stdout, stderr } = child.wait_with_output().expect("our child");
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    Finished { is_well: status.success(), text }
+    Finished { is_well: status.success(), is_in_time, text }
 }

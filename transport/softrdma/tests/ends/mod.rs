@@ -4,6 +4,8 @@
 //! Objects are made by the library, and destroyed once, in `Drop`, in the order that verbs ask for. Buffers live as long as
 //! their registrations. Structures that are passed live during the call.
 
+#![allow(dead_code, reason = "each test uses its part of it")]
+
 use softrdma::Setup;
 use std::{
     ffi::{c_int, c_void},
@@ -166,14 +168,15 @@ impl End {
         assert_eq!(self.modify(&attr, M::STATE | M::SQ_PSN | reliable), 0);
     }
 
+    /// The local and the remote key of the buffer.
+    fn keys(&self) -> (u32, u32) {
+        // SAFETY: a living registration.
+        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
+    }
+
     /// A piece of the buffer.
     pub(crate) fn piece(&self, offset: usize, len: usize) -> Sge {
-        // SAFETY: a living registration.
-        Sge {
-            addr: self.buffer.as_ptr() as u64 + offset as u64,
-            length: len as u32,
-            lkey: unsafe { (*self.mr).lkey },
-        }
+        Sge { addr: self.buffer.as_ptr() as u64 + offset as u64, length: len as u32, lkey: self.keys().0 }
     }
 
     pub(crate) fn receive(&self, wr_id: u64, mut piece: Sge) -> c_int {
@@ -203,11 +206,7 @@ impl End {
 
     /// The memory of this end, as the other end names it.
     pub(crate) fn target(&self, offset: usize) -> RdmaTarget {
-        // SAFETY: a living registration.
-        RdmaTarget {
-            remote_addr: self.buffer.as_ptr() as u64 + offset as u64,
-            rkey: unsafe { (*self.mr).rkey },
-        }
+        RdmaTarget { remote_addr: self.buffer.as_ptr() as u64 + offset as u64, rkey: self.keys().1 }
     }
 
     /// One completion, if there is one.

@@ -1,0 +1,147 @@
+//! Processes that share a folder, played by one.
+
+use super::{
+    Completion, Directory, Kind, Process, Pushed,
+    lock::{Came, Owner},
+};
+use std::sync::{
+    Arc,
+    atomic::Ordering::{Relaxed, SeqCst},
+};
+
+const SLOTS: u64 = 4;
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn join(folder: &tempfile::TempDir) -> Process {
+    let directory = Directory::open(folder.path(), 1).expect("a fabric");
+    Process::join(Arc::new(directory), 0).expect("a place")
+}
+
+/// A process with a completion queue of a few slots at index 1.
+fn with_queue(folder: &tempfile::TempDir) -> Process {
+    let process = join(folder);
+    let ring = process.take(SLOTS * 64).expect("room");
+    process.own().cq(1).expect("a record").begin(ring.0, SLOTS, SLOTS, 1, 0);
+    process
+}
+
+fn completion(number: u64) -> Completion {
+    Completion { wr_id: number, number, qpn: 7, kind: Kind::Receive, ..Completion::default() }
+}
+
+#[test]
+fn places_are_taken_in_order_and_given_back() {
+    let folder = folder();
+    let (first, second) = (join(&folder), join(&folder));
+    assert_eq!((first.me.slot, second.me.slot), (0, 1));
+    assert!(second.view(0, 0).is_some() && !second.is_dead(first.me));
+    let gone = first.me;
+    drop(first);
+    assert!(second.is_dead(gone));
+    let third = join(&folder);
+    assert_eq!(third.me.slot, 0);
+    assert_ne!(third.me.incarnation, gone.incarnation);
+    assert!(second.view(0, gone.incarnation).is_some_and(|view| view.is_dead()));
+    assert!(second.view(0, third.me.incarnation).is_some_and(|view| !view.is_dead()));
+    drop((second, third));
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("readable").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn another_fabric_or_version_is_refused() {
+    let folder = folder();
+    let directory = Directory::open(folder.path(), 1).expect("a fabric");
+    assert_eq!(Directory::open(folder.path(), 2).err(), Some(rustix::io::Errno::STALE));
+    directory.header().version.fetch_add(1, Relaxed);
+    assert_eq!(Directory::open(folder.path(), 1).err(), Some(rustix::io::Errno::PROTO));
+    directory.header().magic.store(3, Relaxed);
+    assert_eq!(Directory::open(folder.path(), 1).err(), Some(rustix::io::Errno::BADMSG));
+}
+
+#[test]
+fn completions_come_in_order_until_there_is_no_room() {
+    let folder = folder();
+    let owner = with_queue(&folder);
+    let peer = join(&folder);
+    let there = peer.view(owner.me.slot, 0).expect("the owner");
+    let record = there.cq(1).expect("a record");
+    let push = |number| record.push(there, peer.me, |_| false, None, &completion(number));
+    for lap in 0..3 {
+        for number in lap * SLOTS..(lap + 1) * SLOTS {
+            assert_eq!(push(number), Pushed::Quietly);
+        }
+        for number in lap * SLOTS..(lap + 1) * SLOTS {
+            let own = owner.own().cq(1).expect("a record");
+            assert_eq!(own.peek(owner.own(), number), Some(completion(number)));
+            own.consume(number + 1);
+        }
+    }
+    (0..SLOTS).for_each(|number| assert_eq!(push(number), Pushed::Quietly));
+    assert_eq!(push(9), Pushed::Overrun);
+}
+
+#[test]
+fn an_armed_queue_wakes_once() {
+    let folder = folder();
+    let owner = with_queue(&folder);
+    let record = owner.own().cq(1).expect("a record");
+    let push = |completion: &Completion| record.push(owner.own(), owner.me, |_| false, None, completion);
+    record.arm(true);
+    assert_eq!(push(&completion(0)), Pushed::Quietly);
+    assert_eq!(push(&Completion { is_solicited: true, ..completion(1) }), Pushed::ToWake);
+    assert_eq!(push(&Completion { is_solicited: true, ..completion(2) }), Pushed::Quietly);
+    record.arm(false);
+    assert_eq!(push(&completion(3)), Pushed::ToWake);
+    assert_eq!(record.fixed.pending.load(SeqCst), 2);
+}
+
+/// Whoever is killed between writing a completion and moving the tail leaves one that counts, once.
+#[test]
+fn a_completion_of_the_dead_counts_once() {
+    let folder = folder();
+    let owner = with_queue(&folder);
+    let record = owner.own().cq(1).expect("a record");
+    let dead = Owner { slot: 200, incarnation: 1 };
+    let push = |number| record.push(owner.own(), owner.me, |who| who == dead, None, &completion(number));
+    assert_eq!(push(0), Pushed::Quietly);
+    for is_written in [true, false] {
+        let tail = record.pushers.tail.load(Relaxed);
+        if is_written {
+            assert_eq!(push(tail), Pushed::Quietly);
+            record.pushers.tail.store(tail, Relaxed);
+        }
+        std::mem::forget(record.pushers.lock.hold(dead, |_| false));
+        let expected = tail + u64::from(is_written);
+        assert_eq!(push(expected), Pushed::Quietly);
+        assert_eq!(record.pushers.tail.load(Relaxed), expected + 1);
+        assert_eq!(record.peek(owner.own(), expected).map(|found| found.number), Some(expected));
+    }
+}
+
+#[test]
+fn an_intent_tells_whether_a_completion_was_written() {
+    let folder = folder();
+    let owner = with_queue(&folder);
+    let record = owner.own().cq(1).expect("a record");
+    let view = owner.own();
+    assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
+    record.push(view, owner.me, |_| false, None, &completion(0));
+    assert!(record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
+    assert!(!record.was_pushed(view, 1, Some(8), Kind::Receive, 0));
+    assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 1));
+    assert!(!record.was_pushed(view, 0, Some(7), Kind::Receive, 0));
+}
+
+#[test]
+fn a_lock_of_a_process_that_left_is_taken_over() {
+    let folder = folder();
+    let (here, there) = (join(&folder), join(&folder));
+    let lock = &here.own().header().atomics;
+    std::mem::forget(lock.hold(there.me, |_| false));
+    drop(there);
+    assert_eq!(lock.hold(here.me, |who| here.is_dead(who)).came, Came::Stolen);
+}

@@ -1,0 +1,111 @@
+//! Children of processes that have devices open.
+//!
+//! # Safety
+//! See `ends`. The child of a fork leaves by `_exit` and runs none of the parent's destructors.
+
+mod ends;
+
+use ends::{End, Plan, folder, pair};
+use std::{
+    os::unix::process::CommandExt,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+use verbs_sys::{QpType, WcStatus};
+
+const IB: &str = "ib-pair.toml";
+
+/// Runs a body in a forked child and returns its exit status.
+fn in_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child only runs the body and leaves.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(99);
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: our child, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    libc::WEXITSTATUS(status)
+}
+
+#[test]
+fn a_child_cannot_use_what_it_inherits() {
+    let folder = folder();
+    let [a, b] = pair(IB, folder.path(), Plan::of(QpType::RC));
+    let status = in_child(|| {
+        let refused = [a.send(1, 1), a.receive(1, a.piece(0, 1))];
+        i32::from(refused != [libc::EINVAL; 2] || a.poll().is_some())
+    });
+    assert_eq!(status, 0);
+    // Nothing of the parent's has suffered.
+    assert_eq!(b.receive(2, b.piece(0, 8)), 0);
+    assert_eq!(a.send(3, 8), 0);
+    a.expect(3, WcStatus::SUCCESS);
+    b.expect(2, WcStatus::SUCCESS);
+}
+
+#[test]
+fn a_child_can_open_devices_of_its_own() {
+    let folder = folder();
+    let plan = Plan::of(QpType::RC);
+    let [a, b] = pair(IB, folder.path(), plan);
+    let status = in_child(|| {
+        let [c, d] = pair(IB, folder.path(), plan);
+        let posted = [d.receive(1, d.piece(0, 8)), c.send(2, 8)];
+        c.expect(2, WcStatus::SUCCESS);
+        d.expect(1, WcStatus::SUCCESS);
+        i32::from(posted != [0, 0])
+    });
+    assert_eq!(status, 0);
+    assert_eq!(b.receive(2, b.piece(0, 8)), 0);
+    assert_eq!(a.send(3, 8), 0);
+    a.expect(3, WcStatus::SUCCESS);
+}
+
+/// A child that lives on must not make its dead parent seem alive.
+#[test]
+fn a_child_does_not_keep_its_parent_alive() {
+    let folder = folder();
+    let path = folder.path().to_owned();
+    let program = std::env::current_exe().expect("a test has a path");
+    let mut parent = Command::new(program);
+    parent.args(["--exact", "as_parent", "--ignored", "--nocapture"]).env("FORK_TEST_FOLDER", &path);
+    parent.process_group(0);
+    let mut parent = parent.spawn().expect("this test");
+    let until = Instant::now() + Duration::from_secs(20);
+    while !path.join("ready").exists() {
+        assert!(Instant::now() < until, "the parent never came up");
+        thread::sleep(Duration::from_millis(5));
+    }
+    parent.kill().expect("our child");
+    parent.wait().expect("our child");
+    // Whoever joins now gets the dead parent's place, slot 0.
+    let end = End::new(IB, 0, &path, Plan::of(QpType::RC));
+    assert_eq!(end.qpn() >> 16, 0, "the place of a dead process is still taken");
+    let grandchild: i32 =
+        std::fs::read_to_string(path.join("ready")).expect("a number").parse().expect("a number");
+    // SAFETY: ends the grandchild by its number, which it wrote itself.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
+}
+
+/// Not a test of its own: opens a device, forks a child that sleeps, and waits to be killed.
+#[test]
+#[ignore = "run by a_child_does_not_keep_its_parent_alive"]
+fn as_parent() {
+    let Some(path) = std::env::var_os("FORK_TEST_FOLDER").map(std::path::PathBuf::from) else { return };
+    let _end = End::new(IB, 0, &path, Plan::of(QpType::RC));
+    // SAFETY: the child only sleeps, and leaves.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        thread::sleep(Duration::from_secs(30));
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(0) };
+    }
+    std::fs::write(path.join("ready.new"), pid.to_string()).expect("written");
+    std::fs::rename(path.join("ready.new"), path.join("ready")).expect("renamed");
+    thread::sleep(Duration::from_secs(30));
+}
