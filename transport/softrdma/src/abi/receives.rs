@@ -190,13 +190,16 @@ impl Drop for ReceiveQueue {
 pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
     code(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let at = found.at()?;
         let refuse = |error| {
             if !bad.is_null() {
                 // SAFETY: a place for the address.
                 unsafe { *bad = wr };
             }
             Err(error)
+        };
+        let at = match found.at() {
+            Ok(at) => at,
+            Err(error) => return refuse(error),
         };
         let Some(queue) = &found.receives else { return refuse(Errno::INVAL) };
         if at.state() == QpState::RESET {
