@@ -5,11 +5,13 @@
 //! leaves without unwinding.
 
 use crate::{
-    rig::{Card, DataPath, End, Options, Rig, Way},
+    memory::{Memory, PAGE},
+    rig::{ALL, Card, DataPath, End, Options, Rig, Way},
     verbs::{Node, PATIENCE, Work, until},
 };
 use std::{
     env, fs,
+    io::Read,
     path::{Path, PathBuf},
     process::{Child as Process, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -39,6 +41,7 @@ impl Child {
             .env("CONFORMANCE_HOME", &way.home)
             .env("CONFORMANCE_NOTES", &notes)
             .stdout(Stdio::null())
+            .stderr(if role == "hazard" { Stdio::piped() } else { Stdio::inherit() })
             .spawn()
             .expect("a process");
         Child { process, notes }
@@ -69,6 +72,17 @@ impl Child {
     }
 }
 
+impl Child {
+    /// What it says on its way to a good end.
+    pub(crate) fn says(mut self) -> String {
+        let mut said = String::new();
+        let stderr = self.process.stderr.as_mut().expect("a pipe");
+        stderr.read_to_string(&mut said).expect("text");
+        assert!(self.ends_well(), "{said}");
+        said
+    }
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -91,7 +105,12 @@ fn write(path: &Path, card: &Card) {
 fn read(path: &Path) -> Card {
     let text = until("a note", || fs::read_to_string(path).ok());
     let words: Vec<u128> = text.split(' ').map(|word| word.parse().expect("a number")).collect();
-    Card { qpn: words[0] as u32, gid: Gid(words[1].to_be_bytes()), address: words[2] as u64, rkey: words[3] as u32 }
+    Card {
+        qpn: words[0] as u32,
+        gid: Gid(words[1].to_be_bytes()),
+        address: words[2] as u64,
+        rkey: words[3] as u32,
+    }
 }
 
 /// Does nothing unless another test has started it.
@@ -104,6 +123,7 @@ fn plays_a_role() {
     let node = way.open("b").expect("a device");
     match role {
         "fork" => fork(&node, &way),
+        "hazard" => register_across_a_line(&node),
         _ => peer(role, &End::new(&node, QpType(kind.parse().expect("a number")), Options::default())),
     }
 }
@@ -154,6 +174,33 @@ fn write_words(end: &End, peer: &Card) {
     std::process::exit(0);
 }
 
+/// Memory around the first 4 GiB line where nothing is yet.
+fn register_across_a_line(node: &std::sync::Arc<Node>) {
+    let memory =
+        (16..64u64).find_map(|line| Memory::at((line << 32) - PAGE as u64, 2 * PAGE)).expect("a free place");
+    let domain = node.pd().expect("a domain");
+    assert!(domain.register(&memory, ALL).is_ok());
+}
+
+/// The first of these that does not answer as it should, counted from 1.
+fn wrong_in_a_fork(a: &End, b: &End, node: &std::sync::Arc<Node>, way: &Way) -> i32 {
+    let piece = Work::send(&[verbs_sys::Sge { addr: 0, length: 0, lkey: 0 }]);
+    let refused = [
+        a.qp.post(&piece) != 0,
+        b.qp.receive(1, &[]) != 0,
+        a.send.try_poll().is_err(),
+        a.qp.become_state(verbs_sys::QpState::ERR) != 0,
+        node.pd().is_err(),
+        node.cq(4, None).is_err(),
+        a.region.end() != 0,
+        a.qp.end() != 0,
+        a.send.end() != 0,
+        // A device of its own.
+        way.open("b").is_ok_and(|own| own.pd().is_ok()),
+    ];
+    refused.iter().position(|right| !right).map_or(0, |at| at as i32 + 1)
+}
+
 fn fork(node: &std::sync::Arc<Node>, way: &Way) {
     let (a, b) = (
         End::new(node, QpType::RC, Options::default()),
@@ -165,21 +212,9 @@ fn fork(node: &std::sync::Arc<Node>, way: &Way) {
     // SAFETY: this process has one thread that uses the device, see the module.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let piece = Work::send(&[verbs_sys::Sge { addr: 0, length: 0, lkey: 0 }]);
-        let refused = [
-            a.qp.post(&piece) != 0,
-            b.qp.receive(1, &[]) != 0,
-            a.send.try_poll().is_err(),
-            a.qp.become_state(verbs_sys::QpState::ERR) != 0,
-            node.pd().is_err(),
-            node.cq(4, None).is_err(),
-            a.region.end() != 0,
-            a.qp.end() != 0,
-            a.send.end() != 0,
-            // A device of its own.
-            way.open("b").is_ok_and(|own| own.pd().is_ok()),
-        ];
-        let wrong = refused.iter().position(|right| !right).map_or(0, |at| at as i32 + 1);
+        let found =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wrong_in_a_fork(&a, &b, node, way)));
+        let wrong = found.unwrap_or(99);
         // SAFETY: leaves at once.
         unsafe { libc::_exit(wrong) };
     }

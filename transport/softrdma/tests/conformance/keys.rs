@@ -185,7 +185,8 @@ pub(crate) fn a_peers_key_must_cover_the_memory(rig: &Rig) {
                 let card = b.card();
                 let end = card.address + b.memory.len() as u64;
                 let gone = b.domain.register(&b.memory, ALL).expect("a registration");
-                let foreign = b.node.pd().expect("a domain").register(&b.memory, ALL).expect("a registration");
+                let foreign =
+                    b.node.pd().expect("a domain").register(&b.memory, ALL).expect("a registration");
                 assert_eq!(gone.end(), 0);
                 let (what, at) = match case {
                     0 => ("the key 0", (card.address, 0)),

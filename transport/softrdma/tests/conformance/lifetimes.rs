@@ -64,10 +64,14 @@ pub(crate) fn objects_leave_nothing_behind(rig: &Rig) {
 
 /// Two fabrics with equal names in them do not see each other.
 pub(crate) fn fabrics_side_by_side_are_apart(rig: &Rig) {
-    let other = Rig::new(rig.profile, rig.path);
+    let other = rig.beside("", "");
     for kind in rig.connections() {
         let ((a, b), (c, d)) = (rig.pair(kind), other.pair(kind));
-        assert_eq!((a.qp.number(), b.qp.number()), (c.qp.number(), d.qp.number()), "told apart only by folder");
+        assert_eq!(
+            (a.qp.number(), b.qp.number()),
+            (c.qp.number(), d.qp.number()),
+            "told apart only by folder"
+        );
         for end in [&b, &d] {
             end.receive(1, 0, 64);
         }

@@ -1,8 +1,10 @@
 //! What the verbs specification says of errors and limits, held against the device through its C functions: one
 //! suite, on every profile and both data paths.
 
+mod apple;
 mod children;
 mod events;
+mod folders;
 mod keys;
 mod lifetimes;
 mod memory;
@@ -50,6 +52,14 @@ macro_rules! everywhere {
         on_linux! { $($cases)* }
         on! { apple_copied = APPLE_TB5, Copied: $($cases)* }
         on! { apple_shared = APPLE_TB5, Shared: $($cases)* }
+    };
+}
+
+/// Cases for Apple's device.
+macro_rules! on_apple {
+    ($($cases:tt)*) => {
+        on! { copied = APPLE_TB5, Copied: $($cases)* }
+        on! { shared = APPLE_TB5, Shared: $($cases)* }
     };
 }
 
@@ -124,5 +134,30 @@ mod with_everything {
         operations::datagrams_come_behind_a_header_of_40_bytes,
         operations::datagrams_that_nobody_takes_are_lost,
         receivers::shared_receives_serve_all_queue_pairs,
+    }
+}
+
+mod as_on_a_mac {
+    on_apple! {
+        apple::only_unreliable_connections_can_be_made,
+        apple::only_sends_can_be_posted,
+        apple::the_eleventh_queue_pair_is_one_too_many,
+        apple::registration_101_is_one_too_many,
+        apple::domains_are_few,
+        apple::registrations_have_their_own_addresses,
+        apple::depths_count_frames,
+        apple::both_ends_need_as_many_frames,
+        apple::later_registrations_are_unknown_to_a_queue_pair,
+        apple::one_piece_and_nothing_inline,
+        apple::the_largest_message_has_4095_frames,
+        apple::completions_are_polled,
+        apple::a_send_completes_before_it_arrives,
+        apple::the_ipv4_address_can_be_missing,
+        apple::the_ipv4_address_can_be_late,
+        apple::the_ipv4_address_can_be_elsewhere,
+        apple::an_address_out_of_reach_times_out,
+        apple::a_port_that_is_down_has_no_domains,
+        apple::memory_across_a_4_gib_line_is_reported,
+        apple::no_event_tells_of_a_peer,
     }
 }

@@ -92,7 +92,10 @@ pub(crate) fn reads_and_writes_touch_what_they_name(rig: &Rig) {
         a.memory.fill(0, len + 64, 0xdd);
         a.post(&Work::new(WrOpcode::RDMA_READ, &[a.piece(21, len)]).at(card.address + 11, card.rkey));
         let wc = a.send.poll();
-        assert_eq!((wc.status, wc.opcode, wc.byte_len as usize), (WcStatus::SUCCESS, WcOpcode::RDMA_READ, len));
+        assert_eq!(
+            (wc.status, wc.opcode, wc.byte_len as usize),
+            (WcStatus::SUCCESS, WcOpcode::RDMA_READ, len)
+        );
         assert!(a.memory.has_pattern(21, len, seed) && a.memory.has_only(0, 21, 0xdd), "{len}");
         assert!(a.memory.has_only(21 + len, 8, 0xdd), "{len}");
     }

@@ -32,7 +32,8 @@ pub(crate) fn no_write_is_torn(rig: &Rig) {
         a.memory.set_word(answer, number);
         let is_last = number % 8 == 0;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::NONE };
-        let write = Work::new(WrOpcode::RDMA_WRITE, &[a.piece(answer, 8)]).at(card.address + answer as u64, card.rkey);
+        let write = Work::new(WrOpcode::RDMA_WRITE, &[a.piece(answer, 8)])
+            .at(card.address + answer as u64, card.rkey);
         a.post(&write.flags(flags));
         if is_last {
             assert_eq!(a.sent().1, WcStatus::SUCCESS);

@@ -71,9 +71,13 @@ pub(crate) fn requests_that_cannot_be_are_refused(rig: &Rig) {
         let (a, b) = rig.pair(kind);
         let pieces = vec![a.piece(0, 8); a.qp.cap.max_send_sge as usize + 1];
         assert_eq!(a.qp.post(&Work::send(&pieces)), libc::EINVAL, "too many pieces");
-        assert_eq!(b.qp.receive(0, &vec![b.piece(0, 8); 2]), libc::EINVAL, "too many pieces");
+        assert_eq!(b.qp.receive(0, &[b.piece(0, 8); 2]), libc::EINVAL, "too many pieces");
         let inline = SendFlags::SIGNALED | SendFlags::INLINE;
-        assert_eq!(a.qp.post(&Work::send(&[a.piece(0, 8)]).flags(inline)), libc::EINVAL, "no inline bytes granted");
+        assert_eq!(
+            a.qp.post(&Work::send(&[a.piece(0, 8)]).flags(inline)),
+            libc::EINVAL,
+            "no inline bytes granted"
+        );
         assert_eq!(a.qp.post(&Work::new(WrOpcode(99), &[a.piece(0, 8)])), libc::EINVAL, "an unknown opcode");
         for opcode in WrOpcode::ALL {
             if !rig.profile.allows(kind, *opcode) {
@@ -143,7 +147,10 @@ pub(crate) fn a_completion_queue_holds_what_it_says(rig: &Rig) {
             (0..5).for_each(|id| b.receive(id, 0, 8));
             (0..5).for_each(|id| a.send(round + id, 0, 8));
             for id in 0..5 {
-                assert_eq!((a.sent(), b.received()), ((round + id, WcStatus::SUCCESS), (id, WcStatus::SUCCESS)));
+                assert_eq!(
+                    (a.sent(), b.received()),
+                    ((round + id, WcStatus::SUCCESS), (id, WcStatus::SUCCESS))
+                );
             }
         }
         assert_eq!(b.node.event(std::time::Duration::ZERO), None);

@@ -84,12 +84,15 @@ pub(crate) fn a_peer_that_is_not_ready_is_waited_for(rig: &Rig) {
     }
 }
 
+/// A way not to answer, and its name.
+type Silence = (&'static str, fn(&End));
+
 /// Peers that do not answer: one that is gone, one that failed, one that is connected to somebody else.
 pub(crate) fn a_peer_that_does_not_answer_fails_a_reliable_connection(rig: &Rig) {
-    let silence: [(&str, &dyn Fn(&End)); 3] = [
-        ("destroyed", &|b| assert_eq!(b.qp.end(), 0)),
-        ("failed", &|b| assert_eq!(b.qp.become_state(QpState::ERR), 0)),
-        ("reset", &|b| assert_eq!(b.qp.become_state(QpState::RESET), 0)),
+    let silence: [Silence; 3] = [
+        ("destroyed", |b| assert_eq!(b.qp.end(), 0)),
+        ("failed", |b| assert_eq!(b.qp.become_state(QpState::ERR), 0)),
+        ("reset", |b| assert_eq!(b.qp.become_state(QpState::RESET), 0)),
     ];
     for (what, silence) in silence {
         let (a, b) = rig.pair_with(QpType::RC, Options { timeout: 8, ..Options::default() });

@@ -69,7 +69,8 @@ pub(crate) struct Rig {
     pub(crate) profile: &'static Profile,
     pub(crate) path: DataPath,
     home: tempfile::TempDir,
-    _place: Place,
+    /// None when it belongs to a test that has one already, which could otherwise wait for others that wait for it.
+    _place: Option<Place>,
 }
 
 /// The fabric's file and folder, for processes that join.
@@ -100,12 +101,21 @@ impl Way {
 impl Rig {
     /// Two nodes, `a` and `b`, whose devices `d0` are of one kind and have a cable between them.
     pub(crate) fn new(profile: &'static Profile, path: DataPath) -> Rig {
-        Rig::with(profile, path, "", "")
+        Rig::with(profile, path, Some(Place::take()), "", "")
     }
 
-    /// As [`Rig::new`], with more keys for the device of `a`, and for the cable.
-    pub(crate) fn with(profile: &'static Profile, path: DataPath, device: &str, cable: &str) -> Rig {
-        let _place = Place::take();
+    /// One more fabric of the same kind, with more keys for the device of `a`, and for the cable.
+    pub(crate) fn beside(&self, device: &str, cable: &str) -> Rig {
+        Rig::with(self.profile, self.path, None, device, cable)
+    }
+
+    fn with(
+        profile: &'static Profile,
+        path: DataPath,
+        place: Option<Place>,
+        device: &str,
+        cable: &str,
+    ) -> Rig {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
         let home = tempfile::Builder::new().prefix("conformance-").tempdir_in(base).expect("a folder");
@@ -116,7 +126,7 @@ impl Rig {
             profile.name
         );
         fs::write(home.path().join("fabric.toml"), text).expect("room for a file");
-        Rig { profile, path, home, _place }
+        Rig { profile, path, home, _place: place }
     }
 
     pub(crate) fn way(&self) -> Way {
@@ -130,7 +140,9 @@ impl Rig {
     /// Files of processes in the fabric's folder.
     pub(crate) fn files(&self) -> Vec<String> {
         let run = fs::read_dir(self.home.path().join("run")).into_iter().flatten().flatten();
-        run.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name != "fabric").collect()
+        run.map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name != "fabric")
+            .collect()
     }
 
     /// The kinds of connections that the profile has.

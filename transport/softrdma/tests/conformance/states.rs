@@ -20,7 +20,11 @@ pub(crate) fn every_required_member_is_asked_for(rig: &Rig) {
             let full = mask(kind, to);
             for bit in Mask::ALL.iter().filter(|bit| full.contains(**bit) && **bit != Mask::STATE) {
                 let refused = a.qp.modify(&attr, full.without(*bit));
-                assert_eq!((refused, a.qp.state()), (libc::EINVAL, before), "{kind:?} {to:?} without {bit:?}");
+                assert_eq!(
+                    (refused, a.qp.state()),
+                    (libc::EINVAL, before),
+                    "{kind:?} {to:?} without {bit:?}"
+                );
             }
             let strange = if to == QpState::INIT { Mask::SQ_PSN } else { Mask::PORT };
             assert_eq!(a.qp.modify(&attr, full | strange), libc::EINVAL, "{kind:?} {to:?}");

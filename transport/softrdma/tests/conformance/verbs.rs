@@ -20,9 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 use verbs_sys::{
-    AccessFlags, Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, EventType, Gid, Mr, Pd,
-    PortAttr, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState, RecvWr, SendFlags, SendTarget, SendWr, Sge, Srq, SrqAttr,
-    SrqAttrMask, SrqInitAttr, Wc, WrOpcode,
+    AccessFlags, Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, EventType, Gid, Mr,
+    Pd, PortAttr, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState, RecvWr, SendFlags, SendTarget, SendWr, Sge,
+    Srq, SrqAttr, SrqAttrMask, SrqInitAttr, Wc, WrOpcode,
 };
 
 unsafe extern "C" {
@@ -36,7 +36,13 @@ unsafe extern "C" {
     safe fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
     safe fn ibv_alloc_pd(context: *mut Context) -> *mut Pd;
     fn ibv_dealloc_pd(pd: *mut Pd) -> c_int;
-    safe fn ibv_reg_mr_iova2(pd: *mut Pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut Mr;
+    safe fn ibv_reg_mr_iova2(
+        pd: *mut Pd,
+        addr: *mut c_void,
+        len: usize,
+        iova: u64,
+        access: c_uint,
+    ) -> *mut Mr;
     fn ibv_dereg_mr(mr: *mut Mr) -> c_int;
     safe fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel;
     fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int;
@@ -189,7 +195,11 @@ impl Node {
         Ok(Arc::new(Channel { channel, _node: Arc::clone(self) }))
     }
 
-    pub(crate) fn cq(self: &Arc<Node>, cqe: i32, channel: Option<&Arc<Channel>>) -> Result<Arc<Queue>, Errno> {
+    pub(crate) fn cq(
+        self: &Arc<Node>,
+        cqe: i32,
+        channel: Option<&Arc<Channel>>,
+    ) -> Result<Arc<Queue>, Errno> {
         let raw = channel.map_or(ptr::null_mut(), |channel| channel.channel.load(Acquire));
         let cq = made(ibv_create_cq(self.raw(), cqe, ptr::null_mut(), raw, 0))?;
         Ok(Arc::new(Queue { cq, node: Arc::clone(self), _channel: channel.cloned() }))
@@ -215,7 +225,11 @@ impl Domain {
     }
 
     /// Registers all of it under its own addresses.
-    pub(crate) fn register(self: &Arc<Domain>, memory: &Arc<Memory>, access: AccessFlags) -> Result<Region, Errno> {
+    pub(crate) fn register(
+        self: &Arc<Domain>,
+        memory: &Arc<Memory>,
+        access: AccessFlags,
+    ) -> Result<Region, Errno> {
         self.register_part(memory, memory.address(), memory.len(), memory.address(), access)
     }
 
