@@ -2,6 +2,7 @@
 //! suite, on every profile and both data paths.
 
 mod apple;
+mod cables;
 mod children;
 mod events;
 mod folders;
@@ -88,12 +89,16 @@ mod every_profile {
         operations::sends_arrive_whole_at_every_length,
         operations::messages_without_bytes_arrive,
         operations::messages_keep_their_order,
+        operations::threads_share_a_queue_pair,
         operations::silence_is_kept_until_something_fails,
         operations::a_message_that_does_not_fit_fails_the_receive,
         receivers::sends_without_a_receive_wait_or_are_lost,
         receivers::held_sends_are_carried_out_while_the_sender_sleeps,
         receivers::a_peer_that_is_not_ready_is_waited_for,
         receivers::a_peer_that_does_not_answer_is_not_noticed_by_an_unreliable_sender,
+        cables::losses_are_repaired_or_kept_quiet,
+        cables::damage_reaches_unreliable_receivers,
+        cables::messages_take_their_time,
         lifetimes::what_is_in_use_cannot_end,
         lifetimes::a_destroyed_queue_pair_leaves_no_completions,
         lifetimes::objects_leave_nothing_behind,
@@ -111,6 +116,7 @@ mod with_remote_keys {
         keys::results_need_memory_that_may_be_written,
         keys::regions_can_have_addresses_of_their_own,
         queues::a_completion_queue_that_overflows_says_so,
+        cables::a_cable_that_loses_everything_ends_a_reliable_connection,
         events::a_channel_is_readable_once_for_each_arming,
         events::solicited_arming_waits_for_what_is_solicited_or_failed,
         events::announcements_are_acknowledged_before_the_end,

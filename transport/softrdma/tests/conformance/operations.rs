@@ -2,9 +2,15 @@
 
 use crate::{
     rig::{End, Options, QKEY, Rig, outcome},
-    verbs::{Address, Work},
+    verbs::{Address, Work, until},
 };
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+};
 use verbs_sys::{AhAttr, QpType, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 
 /// Lengths around words, lines, pages and packets.
@@ -167,7 +173,7 @@ pub(crate) fn atomic_operations_from_both_sides_add_up(rig: &Rig) {
     let (a, b) = rig.pair(QpType::RC);
     let (at, key) = (b.card().address, b.card().rkey);
     let many = 2000;
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for (end, opposite) in [(&a, false), (&b, true)] {
             // The one adds to the other's memory, the other by way of its peer's: both to the same word.
             let (a, at, key) = if opposite { (end, a.card().address, a.card().rkey) } else { (end, at, key) };
@@ -201,6 +207,45 @@ pub(crate) fn messages_keep_their_order(rig: &Rig) {
                 assert_eq!(b.memory.word(id as usize * 64), round * 100 + id);
             }
         }
+    }
+}
+
+/// Two threads post to one queue pair, two poll its queues: nothing is lost or doubled.
+pub(crate) fn threads_share_a_queue_pair(rig: &Rig) {
+    for kind in rig.connections() {
+        let each = 500;
+        let (a, b) = rig.pair_with(kind, Options { depth: 1000, cqe: 1000, ..Options::default() });
+        for id in 0..8 {
+            b.receive(id, 0, 8);
+        }
+        // As many as there are receives, so that none is lost where sends are not held.
+        let under_way = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for first in [0, each] {
+                let (a, under_way) = (&a, &under_way);
+                scope.spawn(move || {
+                    for id in first..first + each {
+                        until("room", || (under_way.load(SeqCst) < 6).then_some(()));
+                        under_way.fetch_add(1, SeqCst);
+                        a.send(id, 0, 8);
+                    }
+                });
+            }
+            let received = scope.spawn(|| {
+                for _ in 0..2 * each {
+                    assert_eq!(b.received().1, WcStatus::SUCCESS);
+                    b.receive(0, 0, 8);
+                    under_way.fetch_sub(1, SeqCst);
+                }
+            });
+            let mut sent: Vec<u64> = (0..2 * each).map(|_| a.sent().0).collect();
+            let of = |half: std::ops::Range<u64>| sent.iter().filter(move |id| half.contains(id)).is_sorted();
+            assert!(of(0..each) && of(each..2 * each), "each thread's in its order");
+            sent.sort_unstable();
+            assert!(sent.into_iter().eq(0..2 * each));
+            received.join().expect("all have come");
+        });
+        b.recv.stays_empty();
     }
 }
 

@@ -181,6 +181,7 @@ pub(crate) struct Options {
     /// Of the queue pair.
     pub(crate) qp_access: AccessFlags,
     pub(crate) rnr_retry: u8,
+    pub(crate) retry: u8,
     /// 4096 ns times 2 to the power of this is how long an acknowledgement is waited for.
     pub(crate) timeout: u8,
 }
@@ -196,6 +197,7 @@ impl Default for Options {
             access: ALL,
             qp_access: ALL,
             rnr_retry: 7,
+            retry: 1,
             timeout: 12,
         }
     }
@@ -350,7 +352,7 @@ pub(crate) fn full_attr(to: QpState, peer: Option<&Card>, options: Options) -> Q
     attr.path_mtu = Mtu::B1024;
     attr.min_rnr_timer = 1;
     attr.timeout = options.timeout;
-    attr.retry_cnt = 1;
+    attr.retry_cnt = options.retry;
     attr.rnr_retry = options.rnr_retry;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.port_num = 1;
