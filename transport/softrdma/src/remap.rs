@@ -1,12 +1,14 @@
 //! Registered pages that peers store into directly.
 //!
-//! The pages of a registration are replaced by pages of this process's shared file, with the same content, at the
-//! same address. That is done only to whole pages of private anonymous memory, and only when asked for
-//! (`SOFTRDMA_REMAP=1`): no other thread may write to them meanwhile, and a child no longer gets a copy of them.
+//! The pages of a registration are replaced by pages of this process's shared file, with the same content, at
+//! the same address. That is done only to whole pages of private anonymous memory, and only when asked for
+//! (`SOFTRDMA_REMAP=1`): no other thread may write to them meanwhile, and a child no longer gets a copy of
+//! them.
 //!
 //! # Safety
-//! What lies at an address is read from the system's own list just before. Pages are replaced only where
-//! that list says that they are private anonymous memory that the program maps readable and writable, in one piece.
+//! What lies at an address is read from the system's own list just before. Pages are replaced only where that
+//! list says that they are private anonymous memory that the program maps readable and writable, in one
+//! piece.
 
 use crate::shm::Process;
 use rustix::{
@@ -57,8 +59,8 @@ pub(crate) fn is_mapped(start: u64, end: u64) -> bool {
     let mut at = start & !(PAGE - 1);
     while at < end {
         let len = (end - at).min(STEP);
-        // SAFETY: `mincore` writes a byte for each page of the range, of which there are at most 4096; it fails where
-        // nothing is mapped.
+        // SAFETY: `mincore` writes a byte for each page of the range, of which there are at most 4096; it
+        // fails where nothing is mapped.
         if unsafe { libc::mincore(at as *mut libc::c_void, len as usize, residency.as_mut_ptr().cast()) } != 0
         {
             return false;
@@ -68,8 +70,8 @@ pub(crate) fn is_mapped(start: u64, end: u64) -> bool {
     true
 }
 
-/// Shares the pages of this memory, and returns where in the shared file they are. `None` when they are not of the
-/// kind that can be shared, or there is no room: they then stay as they are.
+/// Shares the pages of this memory, and returns where in the shared file they are. `None` when they are not
+/// of the kind that can be shared, or there is no room: they then stay as they are.
 pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
     if !start.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) || len == 0 {
         return None;
@@ -90,7 +92,8 @@ pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
         return None;
     }
     let (file, range) = process.take_pages(len).ok()?;
-    // SAFETY: readable memory of the program, all of it mapped, as the list says. It is not written to meanwhile: see above.
+    // SAFETY: readable memory of the program, all of it mapped, as the list says. It is not written to
+    // meanwhile: see above.
     let content = unsafe { slice::from_raw_parts(start as *const u8, len as usize) };
     let copy = std::fs::File::from(rustix::io::fcntl_dupfd_cloexec(file, 0).ok()?);
     copy.write_all_at(content, range.0).ok()?;

@@ -43,8 +43,8 @@ impl Setup {
         }
     }
 
-    /// The devices that it describes, as `ibv_get_device_list` would list them if it were the environment's: for tests
-    /// that are in several places at once.
+    /// The devices that it describes, as `ibv_get_device_list` would list them if it were the environment's:
+    /// for tests that are in several places at once.
     ///
     /// # Errors
     /// `EINVAL` when there is no such fabric or node; a line on standard error says why.
@@ -71,8 +71,8 @@ impl Setup {
     }
 }
 
-/// The folder of a fabric with that digest when none is named: in memory where there is such a place, because every
-/// message goes through it.
+/// The folder of a fabric with that digest when none is named: in memory where there is such a place, because
+/// every message goes through it.
 #[must_use]
 pub fn default_folder(digest: u64) -> PathBuf {
     let user = rustix::process::getuid().as_raw();

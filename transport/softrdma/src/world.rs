@@ -47,7 +47,8 @@ impl World {
     /// The device of a port, by the port's number.
     #[inline]
     pub(crate) fn device(&self, port: u32) -> &Device {
-        // Numbers of ports come from this process's own queue pairs, or from peers' files: any number must do.
+        // Numbers of ports come from this process's own queue pairs, or from peers' files: any number must
+        // do.
         &self.fabric.devices[port as usize % self.fabric.devices.len()]
     }
 
@@ -79,7 +80,8 @@ impl World {
         control.gids(self.device(port), control.age(crate::nic::now()))
     }
 
-    /// The port with an address, as far as the port `from` can see: itself, or the one at the other end of its cable.
+    /// The port with an address, as far as the port `from` can see: itself, or the one at the other end of
+    /// its cable.
     pub(crate) fn find(&self, control: &Control, from: u32, address: Gid) -> Option<u32> {
         let peer = self.fabric.peer(self.device(from)).map(|device| device.port as u32);
         [Some(from), peer]

@@ -78,6 +78,7 @@ impl ChannelObject {
     fn next(&self) -> Result<*mut Cq, Errno> {
         loop {
             take_one(&self.fd, true)?;
+            self.nic.notice();
             let Some((queue, more)) = self.pending() else { continue };
             if more && !is_readable(&self.fd) {
                 self.nic.process.waker.wake(self.nic.process.me.slot, self.number);

@@ -1,7 +1,8 @@
 //! Open devices, and what can be asked of them.
 //!
 //! # Safety
-//! See the module above. A context's structure ends a larger one, so its object begins a known distance before it.
+//! See the module above. A context's structure ends a larger one, so its object begins a known distance
+//! before it.
 
 use super::{
     code, cq, cq_ex, device::DeviceObject, device::fill, object, place, qp, qp_create, receives, srq,

@@ -1,7 +1,7 @@
 //! Completion queues: making, polling, arming.
 //!
-//! Completions that are still on their way, by the model of their cable, wait in a list of this process until they
-//! are due, so that a later one of another queue pair can overtake them.
+//! Completions that are still on their way, by the model of their cable, wait in a list of this process until
+//! they are due, so that a later one of another queue pair can overtake them.
 //!
 //! # Safety
 //! See the module above. What only the polling thread may touch is behind `poll_lock`.

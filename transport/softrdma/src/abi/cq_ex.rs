@@ -1,8 +1,9 @@
-//! Polling by calls: `ibv_start_poll`, a call for each member of a completion, `ibv_next_poll`, `ibv_end_poll`.
+//! Polling by calls: `ibv_start_poll`, a call for each member of a completion, `ibv_next_poll`,
+//! `ibv_end_poll`.
 //!
 //! # Safety
-//! See the module above. The lock that `start_poll` takes when it returns 0 is held until `end_poll`; between, the
-//! calls come from the thread that holds it.
+//! See the module above. The lock that `start_poll` takes when it returns 0 is held until `end_poll`;
+//! between, the calls come from the thread that holds it.
 
 use super::{
     Object,

@@ -1,6 +1,7 @@
 //! Asynchronous events: what happens to objects and ports without having been asked for.
 //!
-//! They stand as bits in the records of the objects; a datagram on the context's channel says that there are some.
+//! They stand as bits in the records of the objects; a datagram on the context's channel says that there are
+//! some.
 //!
 //! # Safety
 //! See the module above. Objects take themselves off the context's lists before they are destroyed.
@@ -113,6 +114,7 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
                 return Ok(());
             }
             take_one(&found.async_fd, true)?;
+            found.nic.notice();
             if let Some(next) = found.next_event() {
                 *to = next;
                 return Ok(());

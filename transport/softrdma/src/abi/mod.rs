@@ -4,9 +4,9 @@
 //! does not cross into C: it becomes an error like any other.
 //!
 //! # Safety
-//! Callers are C programs, which owe what the verbs manual says: pointers to objects that this library made and that have not
-//! been destroyed, and to structures that stay valid during the call. An object's structure is the first member of
-//! ours, or of a known place in it, so a pointer to one is a pointer to the other.
+//! Callers are C programs, which owe what the verbs manual says: pointers to objects that this library made
+//! and that have not been destroyed, and to structures that stay valid during the call. An object's structure
+//! is the first member of ours, or of a known place in it, so a pointer to one is a pointer to the other.
 
 mod channel;
 mod context;
@@ -95,7 +95,8 @@ unsafe trait Object<C>: Sized {
     /// The object that a C program names.
     #[inline]
     fn from_c<'a>(pointer: *mut C) -> Result<&'a Self, Errno> {
-        // SAFETY: null, or part of a living `Self`, by the promise of whoever implements this and of the callers.
+        // SAFETY: null, or part of a living `Self`, by the promise of whoever implements this and of the
+        // callers.
         unsafe { pointer.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)
     }
 

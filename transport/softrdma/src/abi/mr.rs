@@ -1,7 +1,8 @@
 //! Registering memory.
 //!
 //! # Safety
-//! See the module above. Sharing pages replaces them by others with the same content; `remap` says when that is done.
+//! See the module above. Sharing pages replaces them by others with the same content; `remap` says when that
+//! is done.
 
 use super::{
     Object, code,

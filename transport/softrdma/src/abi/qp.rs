@@ -1,8 +1,8 @@
 //! Queue pairs, and posting sends.
 //!
 //! # Safety
-//! See the module above. Slots are written while `post_lock` is held and before the tail covers them; none is written
-//! that holds a request whose room is not free again.
+//! See the module above. Slots are written while `post_lock` is held and before the tail covers them; none is
+//! written that holds a request whose room is not free again.
 
 use super::{
     Object, SpinLock, code,
@@ -168,7 +168,8 @@ impl QpObject {
         slot.flags = request.send_flags | if self.signals_all { SendFlags::SIGNALED.0 } else { 0 };
         slot.imm = request.imm_data;
         slot.sges = count;
-        // SAFETY: all members of the union are plain numbers and pointers; the opcode and the kind say which counts.
+        // SAFETY: all members of the union are plain numbers and pointers; the opcode and the kind say which
+        // counts.
         unsafe {
             match request.opcode {
                 _ if self.kind == QpType::UD => {

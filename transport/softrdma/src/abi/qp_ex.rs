@@ -1,8 +1,8 @@
 //! Posting by calls: `ibv_wr_start`, one call for each request and its members, `ibv_wr_complete`.
 //!
 //! # Safety
-//! See the module above. The lock that `start` takes is held until `complete` or `abort`, as programs must call one of
-//! them; between, the calls come from the thread that holds it.
+//! See the module above. The lock that `start` takes is held until `complete` or `abort`, as programs must
+//! call one of them; between, the calls come from the thread that holds it.
 
 use super::{Object, pd::AhObject, qp::QpObject};
 use crate::{

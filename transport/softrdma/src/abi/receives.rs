@@ -1,8 +1,8 @@
 //! Posting receives, to a queue pair or to a shared queue.
 //!
 //! # Safety
-//! See the module above. Slots are written while `lock` is held and before the tail covers them; none is written that
-//! holds a receive whose completion was not polled.
+//! See the module above. Slots are written while `lock` is held and before the tail covers them; none is
+//! written that holds a receive whose completion was not polled.
 
 use super::{Object, SpinLock, code, qp::QpObject, srq::SrqObject};
 use crate::{

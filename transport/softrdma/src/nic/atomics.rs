@@ -1,7 +1,8 @@
 //! Compare-and-swap and fetch-and-add on memory of the peer.
 //!
-//! On shared pages they are the processor's own, so they are atomic with everybody. On other memory of another process they are a
-//! read and a write under a lock of that process: atomic with other requests, which is what adapters promise.
+//! On shared pages they are the processor's own, so they are atomic with everybody. On other memory of
+//! another process they are a read and a write under a lock of that process: atomic with other requests,
+//! which is what adapters promise.
 //!
 //! # Safety
 //! The address was found by [`Nic::locate`] for 8 bytes, is aligned, and is marked meanwhile.

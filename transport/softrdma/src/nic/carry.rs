@@ -1,7 +1,8 @@
 //! Carrying out one request.
 //!
 //! # Safety
-//! The slot lies in the mapped ring of its queue, whose lock is held, and was written before the tail that covers it.
+//! The slot lies in the mapped ring of its queue, whose lock is held, and was written before the tail that
+//! covers it.
 
 use super::{At, Nic, copy::List, fail::Aftermath, now, peer::Peer, region::Need};
 use crate::{
@@ -262,8 +263,8 @@ fn ack_timeout(at: At<'_>) -> Option<u64> {
     }
 }
 
-/// How long a sender waits before it tries again, in nanoseconds, by the code of the receiver's timer. The codes are
-/// those of the InfiniBand specification, in units of 10 microseconds.
+/// How long a sender waits before it tries again, in nanoseconds, by the code of the receiver's timer. The
+/// codes are those of the InfiniBand specification, in units of 10 microseconds.
 fn rnr_pause(code: u32) -> u64 {
     const UNITS: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,

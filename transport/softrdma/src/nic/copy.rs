@@ -1,12 +1,13 @@
 //! Moving bytes from one list of pieces to another.
 //!
-//! Programs watch the last byte of a message to learn that it is there. So it is stored last, after a fence: here by
-//! a store of its own, in another process by a second range of the same system call.
+//! Programs watch the last byte of a message to learn that it is there. So it is stored last, after a fence:
+//! here by a store of its own, in another process by a second range of the same system call.
 //!
 //! # Safety
-//! Every address was found by [`Nic::locate`] for as many bytes as are copied and is marked meanwhile; or it is within a ring's slot, whose
-//! lock is held. The memory belongs to programs that may change it at any time, so it is only ever accessed
-//! through raw pointers. Process identifiers belong to processes whose life was seen and that share our user.
+//! Every address was found by [`Nic::locate`] for as many bytes as are copied and is marked meanwhile; or it
+//! is within a ring's slot, whose lock is held. The memory belongs to programs that may change it at any
+//! time, so it is only ever accessed through raw pointers. Process identifiers belong to processes whose life
+//! was seen and that share our user.
 
 use super::{
     Nic,
@@ -50,8 +51,8 @@ impl<'a> List<'a> {
     fn piece(&self, index: u32) -> Option<Sge> {
         match *self {
             List::Pieces { first, count, .. } if index < count => {
-                // SAFETY: `count` pieces lie in the slot that `first` is in, checked by whoever made the list, and its
-                // queue is locked.
+                // SAFETY: `count` pieces lie in the slot that `first` is in, checked by whoever made the
+                // list, and its queue is locked.
                 Some(unsafe { first.add(index as usize).read() })
             }
             List::Plain { start, len } if index == 0 => {
@@ -202,16 +203,17 @@ fn check(moved: isize, len: usize, fault: Fault) -> Result<(), Fault> {
     }
 }
 
-/// Copies within memory that is mapped here. The stores of the last aligned word's bytes come after all others.
+/// Copies within memory that is mapped here. The stores of the last aligned word's bytes come after all
+/// others.
 #[inline]
 fn store(to: *mut u8, from: *const u8, len: usize) {
     let end = to as usize + len;
     let last = (end - 1) & !7;
     let head = last.saturating_sub(to as usize);
     let tail = len - head;
-    // SAFETY: both ranges are valid for `len` bytes; `head + tail` is `len` and `tail` is 1 to 8. An aligned tail of 8 bytes
-    // is one store; a shorter one is stored with its last byte by itself. Memmove, as a program may send from
-    // where it receives.
+    // SAFETY: both ranges are valid for `len` bytes; `head + tail` is `len` and `tail` is 1 to 8. An aligned
+    // tail of 8 bytes is one store; a shorter one is stored with its last byte by itself. Memmove, as a
+    // program may send from where it receives.
     unsafe {
         if tail == 8 {
             let word = from.add(head).cast::<u64>().read_unaligned();

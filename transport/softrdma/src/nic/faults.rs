@@ -1,7 +1,7 @@
 //! Faults that somebody injects from outside: commands about queue pairs, and nodes that stall.
 //!
-//! One word counts changes, and is looked at whenever work is posted and now and then when nothing is found. Only when
-//! it has changed is more read.
+//! One word counts changes, and is looked at whenever work is posted and now and then when nothing is found.
+//! Only when it has changed is more read.
 
 use super::Nic;
 use crate::{control::Command, shm::QPS};

@@ -1,11 +1,12 @@
 //! The adapter itself: what happens between a posted request and its completions.
 //!
-//! There is no thread. A request is carried out by the process that posts it, or, when it had to wait for a receive,
-//! by the process that posts the receive. Either way one process holds the lock of the send queue, then that of the
-//! receive queue, then that of a completion queue: always in this order, so nobody waits in a circle.
+//! There is no thread. A request is carried out by the process that posts it, or, when it had to wait for a
+//! receive, by the process that posts the receive. Either way one process holds the lock of the send queue,
+//! then that of the receive queue, then that of a completion queue: always in this order, so nobody waits in
+//! a circle.
 //!
-//! A process may be killed at any of these points. What it leaves half done is finished or repeated by whoever
-//! takes its lock over; see [`Nic::mend_send`] and [`Nic::mend_receive`].
+//! A process may be killed at any of these points. What it leaves half done is finished or repeated by
+//! whoever takes its lock over; see [`Nic::mend_send`] and [`Nic::mend_receive`].
 
 mod atomics;
 mod carry;
@@ -42,7 +43,8 @@ pub(crate) struct Nic {
     pub(crate) world: Arc<World>,
     /// Are registered pages shared with peers?
     pub(crate) remap: bool,
-    /// For each queue pair: requests whose room is free again, because a completion of them or of a later one was polled.
+    /// For each queue pair: requests whose room is free again, because a completion of them or of a later one
+    /// was polled.
     pub(crate) sent: Box<[AtomicU64]>,
     /// For each receive queue: receives whose completion was polled.
     pub(crate) received: Box<[AtomicU64]>,
@@ -251,8 +253,9 @@ impl Nic {
         send.intent.store(0, Relaxed);
     }
 
-    /// The holder of a send queue's lock died. If it got as far as writing the completion of the request at the head,
-    /// the request is done; else it is carried out again, which a peer that got it the first time sees as two.
+    /// The holder of a send queue's lock died. If it got as far as writing the completion of the request at
+    /// the head, the request is done; else it is carried out again, which a peer that got it the first time
+    /// sees as two.
     #[cold]
     fn mend_send(&self, at: At<'_>) {
         let send = &at.qp.send;
@@ -264,7 +267,8 @@ impl Nic {
         send.intent.store(0, Relaxed);
     }
 
-    /// Empties both queues of a queue pair of this process, completing nothing. `end` runs while nobody else can look at it.
+    /// Empties both queues of a queue pair of this process, completing nothing. `end` runs while nobody else
+    /// can look at it.
     pub(crate) fn discard(&self, at: At<'_>, end: impl FnOnce()) {
         let Some(rq) = at.view.rq(at.qp.fixed.rq.load(Relaxed)) else { return };
         let send = &at.qp.send;

@@ -1,8 +1,8 @@
 //! The receiving side: taking a receive off its queue, and completing it.
 //!
 //! # Safety
-//! Slots lie in a ring within the mapped file of the queue's owner, which is checked for each; they are copied out
-//! before they are believed.
+//! Slots lie in a ring within the mapped file of the queue's owner, which is checked for each; they are
+//! copied out before they are believed.
 
 use super::{At, Nic, copy::List, region::Need};
 use crate::shm::{Came, Completion, Held, Kind, RecvSlot, RqRecord, Sge, View};
@@ -86,8 +86,8 @@ impl Nic {
         Some(Taken { rq, head, wr_id, list: List::Pieces { need, first, count }, _held: held })
     }
 
-    /// As [`Nic::take_receive`]. When there is none, says that the sender waits for one, and looks again, as the receiver
-    /// posts first and looks for waiting senders then.
+    /// As [`Nic::take_receive`]. When there is none, says that the sender waits for one, and looks again, as
+    /// the receiver posts first and looks for waiting senders then.
     pub(super) fn take_receive_or_wait<'a>(&'a self, peer: At<'a>) -> Option<Taken<'a>> {
         if let Some(taken) = self.take_receive(peer) {
             return Some(taken);
@@ -138,8 +138,8 @@ impl Nic {
         }
     }
 
-    /// The holder of a receive queue's lock died. If it got as far as writing the completion of the receive at the head,
-    /// the receive is used up; else it serves the next message.
+    /// The holder of a receive queue's lock died. If it got as far as writing the completion of the receive
+    /// at the head, the receive is used up; else it serves the next message.
     #[cold]
     fn mend_receive(&self, peer: At<'_>, rq: &RqRecord) {
         let (intent, head) = (rq.taker.intent.load(Acquire), rq.taker.head.load(Relaxed));

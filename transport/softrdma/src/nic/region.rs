@@ -1,8 +1,9 @@
 //! Registered memory: what a key allows, and where its bytes are from here.
 //!
 //! # Safety
-//! Addresses come from registrations, whose owners promised that the memory is theirs. A region of another process
-//! that is in use here is marked in that process's file; its owner does not end the registration before the mark is gone.
+//! Addresses come from registrations, whose owners promised that the memory is theirs. A region of another
+//! process that is in use here is marked in that process's file; its owner does not end the registration
+//! before the mark is gone.
 
 use super::Nic;
 use crate::shm::{MrRecord, QpFixed, View};
@@ -108,8 +109,8 @@ impl Nic {
         Ok((place, mark))
     }
 
-    /// Announces the use of a region. Whoever ends the registration takes the key away first and looks for marks then, and
-    /// we check the key after we have marked: one of the two sees the other.
+    /// Announces the use of a region. Whoever ends the registration takes the key away first and looks for
+    /// marks then, and we check the key after we have marked: one of the two sees the other.
     #[inline]
     fn mark<'a>(&self, view: &'a View, key: u32) -> Mark<'a> {
         let words = &view.header().marks[self.process.me.slot as usize].0;

@@ -1,8 +1,8 @@
 //! Completion queues: many pushers in many processes, one polling process, no lock on the polling side.
 //!
-//! A completion is one cache line whose first word, written last, is the number of the completion plus one. Pushers
-//! take turns by a [`RobustLock`]. One that dies between that word and the new tail leaves a completion
-//! that counts: the next pusher finds the word and moves the tail past it.
+//! A completion is one cache line whose first word, written last, is the number of the completion plus one.
+//! Pushers take turns by a [`RobustLock`]. One that dies between that word and the new tail leaves a
+//! completion that counts: the next pusher finds the word and moves the tail past it.
 
 use super::{
     lock::{Came, Owner},
@@ -168,8 +168,8 @@ impl CqRecord {
         self.announce(completion)
     }
 
-    /// The pusher's half of the agreement with [`CqRecord::arm`]: the completion is in place before the pusher looks,
-    /// and the owner polls once more after it has armed.
+    /// The pusher's half of the agreement with [`CqRecord::arm`]: the completion is in place before the
+    /// pusher looks, and the owner polls once more after it has armed.
     #[inline]
     fn announce(&self, completion: &Completion) -> Pushed {
         if self.fixed.channel.load(Relaxed) == 0 {
@@ -201,8 +201,8 @@ impl CqRecord {
         self.line(view, number).is_some_and(|line| line.0[0].load(Acquire) == number + 1)
     }
 
-    /// Did the holder of an intent get as far as writing the completion of request `number`? A queue that is not
-    /// shared says whose it is.
+    /// Did the holder of an intent get as far as writing the completion of request `number`? A queue that is
+    /// not shared says whose it is.
     pub(crate) fn was_pushed(
         &self,
         view: &View,

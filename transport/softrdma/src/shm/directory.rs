@@ -148,7 +148,8 @@ impl Directory {
         // Reserved now, because running out of memory later would be a signal and not an error.
         fs::fallocate(&file, FallocateFlags::empty(), 0, super::layout::HEAP_START)?;
         let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
-        // Not the description that is mapped: a forked child has the mapping too, and would keep the lock by it.
+        // Not the description that is mapped: a forked child has the mapping too, and would keep the lock by
+        // it.
         let life = Life::begin(self.file('p', slot)?)?;
         let incarnation = self.header().incarnations.fetch_add(1, Relaxed).wrapping_add(1).max(1);
         Ok(Joined { me: Owner { slot, incarnation }, life, file: mapping, pages })

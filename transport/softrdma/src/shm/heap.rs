@@ -1,4 +1,5 @@
-//! Room for rings within a process's own file. Only the owner allocates, so the list of free ranges is private.
+//! Room for rings within a process's own file. Only the owner allocates, so the list of free ranges is
+//! private.
 
 use std::collections::BTreeMap;
 

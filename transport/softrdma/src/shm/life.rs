@@ -1,7 +1,8 @@
 //! Whose process lives: locks that the kernel lets go of, and what a fork must not inherit.
 //!
-//! The lock is on the open file description, so it ends with the last descriptor of it. A forked child holds such
-//! a descriptor too; it must close it at once, or its parent would seem to live for as long as the child does.
+//! The lock is on the open file description, so it ends with the last descriptor of it. A forked child holds
+//! such a descriptor too; it must close it at once, or its parent would seem to live for as long as the child
+//! does.
 //!
 //! # Safety
 //! `fcntl` gets descriptors that are open for the duration of the call and a `flock` that outlives it. The handler that runs
@@ -24,8 +25,8 @@ static LIVES: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
 /// Counts forks on the way from the first process to this one.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// How often this process's image was forked before it became this process. Objects of another epoch belong to
-/// the parent.
+/// How often this process's image was forked before it became this process. Objects of another epoch belong
+/// to the parent.
 #[inline]
 pub(crate) fn epoch() -> u32 {
     EPOCH.load(Relaxed)
@@ -38,15 +39,16 @@ pub(crate) fn watch_forks() {
         for life in &LIVES {
             let fd = life.swap(-1, AcqRel);
             if fd >= 0 {
-                // SAFETY: the parent's descriptor, which nobody in this child will use: objects of another epoch
-                // refuse everything and are never dropped.
+                // SAFETY: the parent's descriptor, which nobody in this child will use: objects of another
+                // epoch refuse everything and are never dropped.
                 unsafe { libc::close(fd) };
             }
         }
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler is safe to run in a child of a process with threads (see above) and lives for ever.
+        // SAFETY: the handler is safe to run in a child of a process with threads (see above) and lives for
+        // ever.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

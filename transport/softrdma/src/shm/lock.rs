@@ -1,8 +1,8 @@
 //! A lock in shared memory that death does not hold.
 //!
-//! The word names the process that holds the lock, so whoever waits can ask whether that process still lives, and
-//! takes the lock over when it does not. What the lock protects must be such that the next holder can finish or
-//! repeat what the dead one left half done: each user says how.
+//! The word names the process that holds the lock, so whoever waits can ask whether that process still lives,
+//! and takes the lock over when it does not. What the lock protects must be such that the next holder can
+//! finish or repeat what the dead one left half done: each user says how.
 
 use std::{
     hint,

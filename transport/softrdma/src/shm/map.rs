@@ -2,10 +2,10 @@
 //!
 //! # Safety
 //! A [`Mapping`] owns its range of addresses: the kernel chose it and it is unmapped once, on drop. Files are
-//! never shortened while somebody may have them mapped: they are unlinked instead. [`Area::at`] checks offset and
-//! alignment against the mapping whatever the file says, so an offset out of a damaged file is an error and
-//! not a stray access. Records are made of atomics or are read and written through raw pointers, because other processes
-//! write to them at the same time.
+//! never shortened while somebody may have them mapped: they are unlinked instead. [`Area::at`] checks offset
+//! and alignment against the mapping whatever the file says, so an offset out of a damaged file is an error
+//! and not a stray access. Records are made of atomics or are read and written through raw pointers, because
+//! other processes write to them at the same time.
 
 use rustix::{fd::AsFd, io, mm};
 use std::{ffi::c_void, ptr};
@@ -31,8 +31,8 @@ impl Mapping {
         let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, fd, 0)? };
-        // SAFETY: advice about the mapping just made; it changes no contents, and failing only makes dumps larger
-        // or lets a child inherit the pages.
+        // SAFETY: advice about the mapping just made; it changes no contents, and failing only makes dumps
+        // larger or lets a child inherit the pages.
         unsafe {
             let _ = mm::madvise(start, len, mm::Advice::LinuxDontDump);
         }
@@ -46,8 +46,8 @@ impl Mapping {
     /// A record made of atomics at `offset`, when it lies inside and is aligned.
     #[inline]
     pub(super) fn record<T: Atomics>(&self, offset: u64) -> Option<&T> {
-        // SAFETY: inside of the mapping and aligned, checked by `at`, and mapped while `self` lives; every bit pattern is a
-        // valid `T` and all of it is atomic, which is what implementing `Atomics` promises.
+        // SAFETY: inside of the mapping and aligned, checked by `at`, and mapped while `self` lives; every
+        // bit pattern is a valid `T` and all of it is atomic, which is what implementing `Atomics` promises.
         self.area().at::<T>(offset).map(|place| unsafe { &*place })
     }
 }

@@ -1,10 +1,11 @@
 //! This process's place in a fabric, and its view of the others'.
 //!
-//! A [`View`] is a process's file mapped here, with typed access to its records. Views of peers are made at first
-//! use and kept until this process leaves, also those of dead peers: somebody may be reading one.
+//! A [`View`] is a process's file mapped here, with typed access to its records. Views of peers are made at
+//! first use and kept until this process leaves, also those of dead peers: somebody may be reading one.
 //!
 //! # Safety
-//! Views are reached without a lock through an address that an `Arc` in the same [`Process`] keeps valid; such an
+//! Views are reached without a lock through an address that an `Arc` in the same [`Process`] keeps valid;
+//! such an
 //! `Arc` is never dropped before the process is.
 
 use super::{
@@ -191,7 +192,8 @@ impl Process {
         self.channels.fetch_add(1, Relaxed) + 1
     }
 
-    /// The process in a slot, or `None` when there is none. With an incarnation other than zero, only that one.
+    /// The process in a slot, or `None` when there is none. With an incarnation other than zero, only that
+    /// one.
     #[inline]
     pub(crate) fn view(&self, slot: u32, incarnation: u32) -> Option<&View> {
         if slot == self.me.slot {
@@ -207,8 +209,8 @@ impl Process {
 
     fn known<'a>(&'a self, peer: &'a Peer) -> Option<&'a View> {
         let view = peer.fast.load(Acquire);
-        // SAFETY: null or the address inside of an `Arc` that `view` or `past` of this process keeps until it is dropped,
-        // which cannot happen while `self` is borrowed.
+        // SAFETY: null or the address inside of an `Arc` that `view` or `past` of this process keeps until it
+        // is dropped, which cannot happen while `self` is borrowed.
         unsafe { view.as_ref() }
     }
 

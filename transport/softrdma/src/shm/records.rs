@@ -1,7 +1,7 @@
 //! The records of a process file. All words are atomics: other processes read and write them at any time.
 //!
-//! Lines that different processes write are kept apart, because a line that moves between cores costs as much as
-//! everything else that a small message needs.
+//! Lines that different processes write are kept apart, because a line that moves between cores costs as much
+//! as everything else that a small message needs.
 
 use super::{layout::SLOTS, lock::RobustLock};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -28,8 +28,8 @@ pub(crate) struct Header {
     pub(crate) marks: [Marks; SLOTS as usize],
 }
 
-/// Keys of regions that one process, by its slot, reads or writes right now. The owner of a region waits until
-/// the key is gone from here before the region is; marks of dead processes do not count.
+/// Keys of regions that one process, by its slot, reads or writes right now. The owner of a region waits
+/// until the key is gone from here before the region is; marks of dead processes do not count.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Marks(pub(crate) [AtomicU64; 8]);

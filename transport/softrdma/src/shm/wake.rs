@@ -1,7 +1,9 @@
-//! Descriptors that become readable from another process: datagram sockets with a name in the fabric's folder.
+//! Descriptors that become readable from another process: datagram sockets with a name in the fabric's
+//! folder.
 //!
-//! What happened stands in shared memory; a datagram only says that something did. So a datagram that finds the
-//! socket's queue full may be dropped: whoever reads the ones before it looks at the memory and finds everything.
+//! What happened stands in shared memory; a datagram only says that something did. So a datagram that finds
+//! the socket's queue full may be dropped: whoever reads the ones before it looks at the memory and finds
+//! everything.
 
 use rustix::{
     fd::{AsFd, AsRawFd, OwnedFd},

@@ -1,8 +1,8 @@
 //! Two ends of a connection in one process, through the C ABI.
 //!
 //! # Safety
-//! Objects are made by the library, and destroyed once, in `Drop`, in the order that verbs ask for. Buffers live as long as
-//! their registrations. Structures that are passed live during the call.
+//! Objects are made by the library, and destroyed once, in `Drop`, in the order that verbs ask for. Buffers
+//! live as long as their registrations. Structures that are passed live during the call.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 

@@ -113,5 +113,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
             control.change_gid(port(&gid.port)?, state, change);
         }
     }
+    observer.wake_all();
     Ok(())
 }
