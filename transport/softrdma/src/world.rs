@@ -110,7 +110,7 @@ impl World {
             grh.next_hdr = 0x1b;
             grh.hop_limit = 64;
             grh.sgid = self.gids(control, from)[index as usize % GIDS];
-            grh.dgid = self.gids(control, slot.dest_port)[0];
+            grh.dgid = self.gids(control, slot.dest_port)[slot.dest_gid as usize % GIDS];
         }
         grh
     }

@@ -94,6 +94,8 @@ pub(super) struct AhObject {
     pub(super) port: u32,
     /// The index of our own address plus one; 0 without a global route.
     pub(super) source_gid: u32,
+    /// The index of this address in the port's table.
+    pub(super) dest_gid: u32,
     _pd: Use,
 }
 
@@ -118,6 +120,12 @@ pub(super) fn resolve(context: &ContextObject, attr: &AhAttr) -> Result<u32, Err
     Ok(world.find(control, context.port, attr.grh.dgid).unwrap_or(u32::MAX))
 }
 
+/// Which of the port's addresses it is.
+fn index_of(context: &ContextObject, port: u32, attr: &AhAttr) -> u32 {
+    let table = context.nic.world.gids(context.nic.control(), port);
+    table.iter().position(|gid| *gid == attr.grh.dgid).unwrap_or_default() as u32
+}
+
 /// `ibv_create_ah`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
@@ -133,8 +141,9 @@ pub extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         }
         let port = resolve(context, attr)?;
         let source_gid = if attr.is_global == 0 { 0 } else { u32::from(attr.grh.sgid_index) + 1 };
+        let dest_gid = if port == u32::MAX { 0 } else { index_of(context, port, attr) };
         let ah = Ah { context: context.as_c(), pd, handle: port };
-        Ok(AhObject { ah, port, source_gid, _pd: domain.used() }.into_c())
+        Ok(AhObject { ah, port, source_gid, dest_gid, _pd: domain.used() }.into_c())
     })
 }
 

@@ -242,6 +242,7 @@ impl QpObject {
         slot.dest_qkey = if qkey >> 31 == 0 { qkey } else { own };
         slot.dest_port = ah.port;
         slot.source_gid = ah.source_gid;
+        slot.dest_gid = ah.dest_gid;
         Ok(())
     }
 

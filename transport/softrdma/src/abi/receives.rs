@@ -144,7 +144,7 @@ impl ReceiveQueue {
             return Err(Errno::NOMEM);
         }
         if self.profile.frame_bytes.is_some() {
-            self.count_frames(number, freed, request)?;
+            self.count_frames(freed, request)?;
         }
         let (slot, pieces) = record.slot(self.nic.process.own(), number).ok_or(Errno::INVAL)?;
         // SAFETY: the slot is free, and has room for `max_sge` pieces; the caller's list has `count`.
@@ -156,7 +156,7 @@ impl ReceiveQueue {
     }
 
     #[cold]
-    fn count_frames(&self, number: u64, freed: u64, request: &RecvWr) -> Result<(), Errno> {
+    fn count_frames(&self, freed: u64, request: &RecvWr) -> Result<(), Errno> {
         // SAFETY: under `lock`.
         let frames = unsafe { &mut *self.frames.get() };
         while frames.seen < freed {
@@ -169,7 +169,7 @@ impl ReceiveQueue {
         });
         let units = self.profile.units(pieces.sum());
         let most = u64::from(self.profile.usable_depth(self.max_wr));
-        if number - freed >= most || frames.sum + units > u64::from(self.max_wr) {
+        if frames.sum + units > most {
             return Err(super::errno(self.profile.errnos.queue_full));
         }
         frames.each.push_back(units);
@@ -190,13 +190,16 @@ impl Drop for ReceiveQueue {
 pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
     code(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let at = found.at()?;
         let refuse = |error| {
             if !bad.is_null() {
                 // SAFETY: a place for the address.
                 unsafe { *bad = wr };
             }
             Err(error)
+        };
+        let at = match found.at() {
+            Ok(at) => at,
+            Err(error) => return refuse(error),
         };
         let Some(queue) = &found.receives else { return refuse(Errno::INVAL) };
         if at.state() == QpState::RESET {

@@ -13,6 +13,17 @@ use crate::{link_model::Fate, profile::Profile, shm::Sge};
 use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{AccessFlags, EventType, Grh, QpType, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 
+/// Why a write did not happen.
+#[derive(Clone, Copy, Debug)]
+enum Unwritten {
+    /// The memory that the bytes come from is not accessible.
+    Unreadable,
+    /// The peer does not allow it.
+    Denied,
+    /// The peer is gone.
+    Gone,
+}
+
 impl Nic {
     #[inline]
     pub(super) fn one_sided(
@@ -159,45 +170,54 @@ impl Nic {
         self.remote_error(errand, status)
     }
 
+    /// Moves the bytes of a write into the peer's memory.
     #[inline]
-    fn write(&self, errand: Errand<'_>, aftermath: &mut Aftermath) -> Outcome {
+    fn put(&self, errand: Errand<'_>) -> Result<(), Unwritten> {
         let request = errand.slot.get();
         let bytes = request.bytes;
-        if bytes > 0 {
-            let piece = Sge { addr: request.remote_addr, len: bytes, lkey: request.rkey };
-            let Ok(list) = self.remote_list(errand, AccessFlags::REMOTE_WRITE, &piece) else {
-                return self.denied(errand, WcStatus::REM_ACCESS_ERR, aftermath);
-            };
-            let mut from = errand.slot.list(errand.at).cursor();
-            let moved = self.transfer(&mut from, &mut list.cursor(), bytes as usize).and_then(|()| {
-                match errand.trip.fate {
-                    Fate::Corrupted(bit) => self.flip(list, 0, bit % (u64::from(bytes) * 8)),
-                    _ => Ok(()),
-                }
-            });
-            match moved {
-                Ok(()) => {}
-                Err(Fault::Source) => return Done::badly(WcStatus::LOC_PROT_ERR),
-                Err(Fault::Destination) => return self.denied(errand, WcStatus::REM_ACCESS_ERR, aftermath),
-                Err(Fault::Gone) => return self.vanished(errand),
-            }
+        if bytes == 0 {
+            return Ok(());
         }
-        Done::well(bytes, errand.trip.sender_due)
+        let piece = Sge { addr: request.remote_addr, len: bytes, lkey: request.rkey };
+        let list = self.remote_list(errand, AccessFlags::REMOTE_WRITE, &piece).map_err(|Denied| Unwritten::Denied)?;
+        let mut from = errand.slot.list(errand.at).cursor();
+        let moved = self.transfer(&mut from, &mut list.cursor(), bytes as usize).and_then(|()| {
+            match errand.trip.fate {
+                Fate::Corrupted(bit) => self.flip(list, 0, bit % (u64::from(bytes) * 8)),
+                _ => Ok(()),
+            }
+        });
+        moved.map_err(|fault| match fault {
+            Fault::Source => Unwritten::Unreadable,
+            Fault::Destination => Unwritten::Denied,
+            Fault::Gone => Unwritten::Gone,
+        })
     }
 
-    /// A write that uses up a receive. The receive is there before the first byte is written.
-    pub(super) fn write_and_tell(
-        &self,
-        errand: Errand<'_>,
-        taken: &Taken<'_>,
-        aftermath: &mut Aftermath,
-    ) -> Outcome {
+    /// What the sender learns of a write that did not happen.
+    #[cold]
+    fn unwritten(&self, errand: Errand<'_>, why: Unwritten, aftermath: &mut Aftermath) -> Outcome {
+        match why {
+            Unwritten::Unreadable => Done::badly(WcStatus::LOC_PROT_ERR),
+            Unwritten::Denied => self.denied(errand, WcStatus::REM_ACCESS_ERR, aftermath),
+            Unwritten::Gone => self.vanished(errand),
+        }
+    }
+
+    #[inline]
+    fn write(&self, errand: Errand<'_>, aftermath: &mut Aftermath) -> Outcome {
+        match self.put(errand) {
+            Ok(()) => Done::well(errand.slot.get().bytes, errand.trip.sender_due),
+            Err(why) => self.unwritten(errand, why, aftermath),
+        }
+    }
+
+    /// A write that uses up a receive. The receive is there before the first byte is written, and stays there when
+    /// the write is refused, of which an unreliable sender does not learn.
+    pub(super) fn write_and_tell(&self, errand: Errand<'_>, taken: &Taken<'_>, aftermath: &mut Aftermath) -> Outcome {
         let Errand { peer, slot, trip, .. } = errand;
-        let written = self.write(errand, aftermath);
-        if aftermath.peer.is_some()
-            || !matches!(written, Outcome::Done(Done { status: WcStatus::SUCCESS, .. }))
-        {
-            return written;
+        if let Err(why) = self.put(errand) {
+            return self.unwritten(errand, why, aftermath);
         }
         let arrival = Arrival {
             opcode: WcOpcode::RECV_RDMA_WITH_IMM.0 as u8,
@@ -213,7 +233,7 @@ impl Nic {
             aftermath.peer = Some((peer.view.owner, peer.index(), EventType::QP_FATAL));
             return self.remote_error(errand, WcStatus::REM_OP_ERR);
         }
-        written
+        Done::well(slot.get().bytes, trip.sender_due)
     }
 
     fn read(&self, errand: Errand<'_>, aftermath: &mut Aftermath) -> Outcome {

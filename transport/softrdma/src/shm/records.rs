@@ -256,6 +256,8 @@ pub(crate) struct SendSlot {
     pub(crate) dest_port: u32,
     /// For datagrams: index of our own address plus one when there is a global route, else 0.
     pub(crate) source_gid: u32,
+    /// For datagrams: index of the address that it was sent to.
+    pub(crate) dest_gid: u32,
     pub(crate) pieces: [Sge; SEND_SGES],
 }
 

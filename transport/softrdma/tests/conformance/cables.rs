@@ -1,0 +1,76 @@
+//! Cables that delay, lose and damage messages: who notices, and who does not.
+
+use crate::rig::{Options, Rig};
+use std::time::{Duration, Instant};
+use verbs_sys::{QpType, WcStatus};
+
+const MANY: u64 = 200;
+
+/// Reliable connections repeat what is lost; unreliable ones deliver the rest, whole and in order.
+pub(crate) fn losses_are_repaired_or_kept_quiet(rig: &Rig) {
+    for kind in rig.connections() {
+        let rig = rig.beside("", "loss = 0.3\nseed = 5");
+        let options = Options { retry: 7, timeout: 5, depth: 256, ..Options::default() };
+        let (a, b) = rig.pair_with(kind, options);
+        for id in 0..MANY {
+            b.receive(id, id as usize * 8, 8);
+        }
+        for id in 0..MANY {
+            a.memory.set_word(0, id + 1);
+            a.send(id, 0, 8);
+            assert_eq!(a.sent(), (id, WcStatus::SUCCESS), "{kind:?}");
+        }
+        let mut came = Vec::new();
+        while let Some(wc) = b.recv.try_poll().expect("in order") {
+            assert_eq!((wc.wr_id, wc.status), (came.len() as u64, WcStatus::SUCCESS));
+            came.push(b.memory.word(wc.wr_id as usize * 8));
+        }
+        assert!(came.is_sorted());
+        if kind == QpType::RC {
+            assert!(came.iter().copied().eq(1..=MANY), "{came:?}");
+        } else {
+            // Some 140 of 200, by eight standard deviations.
+            assert!((88..192).contains(&came.len()), "{}", came.len());
+        }
+    }
+}
+
+pub(crate) fn a_cable_that_loses_everything_ends_a_reliable_connection(rig: &Rig) {
+    let rig = rig.beside("", "loss = 1.0");
+    let (a, b) = rig.pair_with(QpType::RC, Options { timeout: 8, ..Options::default() });
+    b.receive(1, 0, 8);
+    a.send(2, 0, 8);
+    assert_eq!(a.sent(), (2, WcStatus::RETRY_EXC_ERR));
+    b.recv.stays_empty();
+}
+
+/// No checksum of an unreliable connection covers what programs get; one bit of each message is wrong.
+pub(crate) fn damage_reaches_unreliable_receivers(rig: &Rig) {
+    let rig = rig.beside("", "corruption = 1.0");
+    let (a, b) = rig.pair(QpType::UC);
+    for len in [1, 8, 100, 4096] {
+        b.memory.fill(0, 8192, 0);
+        b.receive(1, 64, len);
+        a.send(2, 0, len);
+        assert_eq!((a.sent(), b.received()), ((2, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
+        let wrong: u32 = (0..8192).map(|at| b.memory.get(at).count_ones()).sum();
+        let inside: u32 = (64..64 + len).map(|at| b.memory.get(at).count_ones()).sum();
+        assert_eq!((wrong, inside), (1, 1), "{len}");
+    }
+}
+
+/// A receive is not seen before its message can have come.
+pub(crate) fn messages_take_their_time(rig: &Rig) {
+    let rig = rig.beside("", "latency_us = 20000.0");
+    for kind in rig.connections() {
+        let (a, b) = rig.pair(kind);
+        b.receive(1, 0, 8);
+        let began = Instant::now();
+        a.send(2, 0, 8);
+        assert_eq!(b.received(), (1, WcStatus::SUCCESS));
+        assert!(began.elapsed() >= Duration::from_millis(20), "{:?}", began.elapsed());
+        assert_eq!(a.sent(), (2, WcStatus::SUCCESS));
+        let is_answered = began.elapsed() >= Duration::from_millis(40);
+        assert!(kind != QpType::RC || is_answered, "{:?}", began.elapsed());
+    }
+}

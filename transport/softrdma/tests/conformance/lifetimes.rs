@@ -1,0 +1,211 @@
+//! What may end before what, and what becomes of those who stay: after a destroyed object, a fork, a death.
+
+use crate::{
+    children::{self, Child},
+    rig::{ALL, DataPath, Options, Rig},
+    verbs::{Parts, Work},
+};
+use softrdma::profile::Profile;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use verbs_sys::{QpState, QpType, WcStatus, WrOpcode};
+
+pub(crate) fn what_is_in_use_cannot_end(rig: &Rig) {
+    for kind in rig.connections() {
+        let (a, _b) = rig.pair(kind);
+        assert_eq!(a.domain.end(), libc::EBUSY, "a queue pair and a registration");
+        assert_eq!((a.send.end(), a.recv.end()), (libc::EBUSY, libc::EBUSY), "a queue pair");
+        assert_eq!(a.qp.end(), 0);
+        assert_eq!((a.send.end(), a.recv.end()), (0, 0));
+        assert_eq!(a.domain.end(), libc::EBUSY, "a registration");
+        assert_eq!(a.region.end(), 0);
+        assert_eq!(a.domain.end(), 0);
+    }
+}
+
+/// Completions of a queue pair that is destroyed are gone with it, and those of others stay.
+pub(crate) fn a_destroyed_queue_pair_leaves_no_completions(rig: &Rig) {
+    for kind in rig.connections() {
+        let options = Options::default();
+        let (a, b) = rig.pair(kind);
+        let parts = Parts { send: Arc::clone(&a.send), recv: Arc::clone(&a.recv), srq: None };
+        let other = a.domain.qp(crate::rig::init_attr(kind, options), parts).expect("a queue pair");
+        (0..3).for_each(|id| b.receive(id, 0, 8));
+        (0..3).for_each(|id| a.send(id, 0, 8));
+        assert_eq!(other.end(), 0);
+        (0..3).for_each(|id| assert_eq!(a.sent(), (id, WcStatus::SUCCESS)));
+        (3..6).for_each(|id| b.receive(id, 0, 8));
+        (3..6).for_each(|id| a.send(id, 0, 8));
+        assert_eq!(a.qp.end(), 0);
+        a.send.stays_empty();
+        (0..6).for_each(|id| assert_eq!(b.received(), (id, WcStatus::SUCCESS)));
+    }
+}
+
+/// A thousand rounds of everything leave room for one more, and no files.
+pub(crate) fn objects_leave_nothing_behind(rig: &Rig) {
+    let before = children::descriptors();
+    for kind in rig.connections() {
+        let (a, b) = (rig.open("a"), rig.open("b"));
+        for _ in 0..150 {
+            let (x, y) = rig.pair(kind);
+            y.receive(1, 0, 64);
+            x.send(1, 0, 64);
+            assert_eq!(y.received().1, WcStatus::SUCCESS);
+        }
+        drop((a, b));
+    }
+    assert_eq!(rig.files(), Vec::<String>::new());
+    // Other tests in this process open and close theirs meanwhile; a leak of ours would be of hundreds.
+    assert!(children::descriptors() < before + 100);
+}
+
+/// Two fabrics with equal names in them do not see each other.
+pub(crate) fn fabrics_side_by_side_are_apart(rig: &Rig) {
+    let other = rig.beside("", "");
+    for kind in rig.connections() {
+        let ((a, b), (c, d)) = (rig.pair(kind), other.pair(kind));
+        assert_eq!(
+            (a.qp.number(), b.qp.number()),
+            (c.qp.number(), d.qp.number()),
+            "told apart only by folder"
+        );
+        for end in [&b, &d] {
+            end.receive(1, 0, 64);
+        }
+        a.memory.pattern(0, 64, 1);
+        c.memory.pattern(0, 64, 2);
+        a.send(1, 0, 64);
+        assert_eq!((a.sent().1, b.received().1), (WcStatus::SUCCESS, WcStatus::SUCCESS));
+        d.recv.stays_empty();
+        c.send(1, 0, 64);
+        assert_eq!((c.sent().1, d.received().1), (WcStatus::SUCCESS, WcStatus::SUCCESS));
+        assert!(b.memory.has_pattern(0, 64, 1) && d.memory.has_pattern(0, 64, 2));
+    }
+}
+
+/// One queue pair connected to itself.
+pub(crate) fn a_queue_pair_can_be_its_own_peer(rig: &Rig) {
+    for kind in rig.connections() {
+        let (a, _b) = rig.unconnected(kind, Options::default());
+        a.connect(&a.card(), Options::default());
+        a.memory.pattern(0, 500, 8);
+        a.receive(1, 1000, 500);
+        a.send(2, 0, 500);
+        assert_eq!((a.sent(), a.received()), ((2, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
+        assert!(a.memory.has_pattern(1000, 500, 8));
+    }
+}
+
+/// A registration that ends while a peer writes to it: every write is refused or whole.
+pub(crate) fn memory_is_not_written_after_its_registration(rig: &Rig) {
+    for _ in 0..20 {
+        let (a, b) = rig.pair_with(QpType::UC, Options { cqe: 4096, depth: 512, ..Options::default() });
+        let region = b.domain.register(&b.memory, ALL).expect("a registration");
+        let (address, rkey) = (b.memory.address(), region.rkey);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..400 {
+                    a.memory.set_word(0, 1);
+                    a.post(&Work::new(WrOpcode::RDMA_WRITE, &[a.piece(0, 4096)]).at(address, rkey));
+                }
+            });
+            std::thread::sleep(Duration::from_micros(300));
+            assert_eq!(region.end(), 0);
+            b.memory.fill(0, 4096, 9);
+        });
+        assert!(b.memory.has_only(0, 4096, 9));
+    }
+}
+
+/// A peer that is killed while it has receives posted and sends waiting.
+pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
+    for kind in rig.connections() {
+        let child = Child::start(rig, kind, "wait");
+        let a = crate::rig::End::new(&rig.open("a"), kind, Options::default());
+        let card = child.meet(&a.card());
+        a.connect(&card, Options::default());
+        child.go();
+        (0..4).for_each(|id| a.receive(id, 0, 64));
+        // It has 4 receives posted; what is more waits there.
+        let first = if kind == QpType::RC { 6 } else { 4 };
+        (0..first).for_each(|id| a.send(id, 0, 64));
+        (0..4).for_each(|id| assert_eq!(a.sent(), (id, WcStatus::SUCCESS)));
+        child.kill();
+        let began = Instant::now();
+        if kind == QpType::RC {
+            assert_eq!(a.sent(), (4, WcStatus::RETRY_EXC_ERR));
+            assert_eq!(a.sent(), (5, WcStatus::WR_FLUSH_ERR));
+            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+            (0..4).for_each(|id| assert_eq!(a.received(), (id, WcStatus::WR_FLUSH_ERR)));
+            assert_eq!(a.qp.state(), QpState::ERR);
+        } else {
+            // Nobody tells an unreliable sender; where sends are held they are held for ever.
+            a.send(7, 0, 64);
+            if rig.profile.notices_death {
+                assert_eq!(a.sent(), (7, WcStatus::SUCCESS));
+            } else {
+                a.send.stays_empty();
+            }
+            a.recv.stays_empty();
+            assert_eq!(a.node.event(Duration::ZERO), None);
+        }
+        // Whoever comes next gets the place of the dead, whose files are gone.
+        let (c, d) = rig.pair(kind);
+        d.receive(1, 0, 64);
+        c.send(1, 0, 64);
+        assert_eq!((c.sent().1, d.received().1), (WcStatus::SUCCESS, WcStatus::SUCCESS));
+        drop((a, c, d));
+        assert_eq!(rig.files(), Vec::<String>::new(), "{kind:?}");
+    }
+}
+
+/// Peers that die while they send, at whatever they are doing: those who stay go on.
+pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
+    for round in 0..12u64 {
+        let kind = rig.connections().nth(round as usize % 2).unwrap_or(QpType::UC);
+        let child = Child::start(rig, kind, "send");
+        let a = crate::rig::End::new(&rig.open("a"), kind, Options { cqe: 64, ..Options::default() });
+        let card = child.meet(&a.card());
+        a.connect(&card, Options::default());
+        child.go();
+        let deadline = Instant::now() + Duration::from_micros(2000 + round * 700);
+        let mut posted = 0;
+        while Instant::now() < deadline {
+            if posted < 8 && a.qp.receive(1, &[a.piece(0, 4096)]) == 0 {
+                posted += 1;
+            }
+            if a.recv.try_poll().expect("in order").is_some() {
+                posted -= 1;
+            }
+        }
+        child.kill();
+        // What it held, we can take.
+        while a.recv.try_poll().expect("in order").is_some() {
+            posted -= 1;
+        }
+        let _ = a.qp.receive(2, &[a.piece(0, 4096)]);
+        assert_eq!(a.qp.become_state(QpState::ERR), 0);
+        let began = Instant::now();
+        let mut flushed = 0;
+        while flushed <= posted && began.elapsed() < Duration::from_secs(1) {
+            flushed += u64::from(a.recv.try_poll().expect("in order").is_some());
+        }
+        assert_eq!(flushed, posted + 1, "{kind:?}");
+    }
+    let _ = rig.open("a");
+    assert_eq!(rig.files(), Vec::<String>::new());
+}
+
+/// What a child inherits by a fork answers with errors, and the parent goes on.
+#[test]
+fn a_fork_leaves_the_child_errors_and_the_parent_its_objects() {
+    for path in [DataPath::Copied, DataPath::Shared] {
+        let rig = Rig::new(&Profile::IB, path);
+        let child = Child::start(&rig, QpType::RC, "fork");
+        assert!(child.ends_well());
+        assert_eq!(rig.files(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,366 @@
+//! Fabrics to test on: a folder of their own, two nodes with one cable, and connected queue pairs.
+//!
+//! The two nodes are in one process. To the device they are two processes all the same: each has its own place in
+//! the fabric, and nothing but the fabric's folder in common with the other.
+//!
+//! # Safety
+//! The environment is changed under a lock that everybody here takes who reads it through the device, and nothing
+//! else in this program reads it from C.
+
+use crate::{
+    memory::Memory,
+    verbs::{Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
+};
+use softrdma::profile::Profile;
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+};
+use verbs_sys::{
+    AccessFlags, Gid, Mtu, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState, QpType, Sge, Wc, WcStatus,
+};
+
+/// All that a peer may be allowed to do.
+pub(crate) const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .with(AccessFlags::REMOTE_WRITE)
+    .with(AccessFlags::REMOTE_READ)
+    .with(AccessFlags::REMOTE_ATOMIC);
+
+/// The depths of queue pairs, unless a test says otherwise.
+pub(crate) const DEPTH: u32 = 16;
+
+/// How bytes get from one process to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DataPath {
+    /// The system copies them, whatever memory they are in.
+    Copied,
+    /// Registered pages are shared.
+    Shared,
+}
+
+/// Fabrics at a time in this process, which holds a few descriptors and locks for each.
+static ROOM: (Mutex<u32>, Condvar) = (Mutex::new(6), Condvar::new());
+static ENVIRONMENT: Mutex<()> = Mutex::new(());
+
+/// A place in [`ROOM`].
+#[derive(Debug)]
+struct Place;
+
+impl Place {
+    fn take() -> Place {
+        let (left, given_back) = &ROOM;
+        let left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        *given_back.wait_while(left, |left| *left == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
+        Place
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *ROOM.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        ROOM.1.notify_one();
+    }
+}
+
+/// A fabric, removed in the end.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) profile: &'static Profile,
+    pub(crate) path: DataPath,
+    home: tempfile::TempDir,
+    /// None when it belongs to a test that has one already, which could otherwise wait for others that wait for it.
+    _place: Option<Place>,
+}
+
+/// The fabric's file and folder, for processes that join.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) home: PathBuf,
+    pub(crate) path: DataPath,
+}
+
+impl Way {
+    /// Opens the device of a node.
+    pub(crate) fn open(&self, node: &str) -> Result<Arc<Node>, Errno> {
+        let _held = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = if self.path == DataPath::Shared { "1" } else { "0" };
+        for (name, value) in [
+            ("SOFTRDMA_FABRIC", self.home.join("fabric.toml").as_os_str()),
+            ("SOFTRDMA_DIR", self.home.join("run").as_os_str()),
+            ("SOFTRDMA_NODE", node.as_ref()),
+            ("SOFTRDMA_REMAP", shared.as_ref()),
+        ] {
+            // SAFETY: under the lock, see the module.
+            unsafe { env::set_var(name, value) };
+        }
+        Node::open("d0")
+    }
+}
+
+impl Rig {
+    /// Two nodes, `a` and `b`, whose devices `d0` are of one kind and have a cable between them.
+    pub(crate) fn new(profile: &'static Profile, path: DataPath) -> Rig {
+        Rig::with(profile, path, Some(Place::take()), "", "")
+    }
+
+    /// One more fabric of the same kind, with more keys for the device of `a`, and for the cable.
+    pub(crate) fn beside(&self, device: &str, cable: &str) -> Rig {
+        Rig::with(self.profile, self.path, None, device, cable)
+    }
+
+    fn with(
+        profile: &'static Profile,
+        path: DataPath,
+        place: Option<Place>,
+        device: &str,
+        cable: &str,
+    ) -> Rig {
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+        let home = tempfile::Builder::new().prefix("conformance-").tempdir_in(base).expect("a folder");
+        let comma = if device.is_empty() { "" } else { ", " };
+        let text = format!(
+            "profile = \"{}\"\n[[node]]\nname = \"a\"\ndevice = [{{ name = \"d0\"{comma}{device} }}]\n\
+             [[node]]\nname = \"b\"\ndevice = [{{ name = \"d0\" }}]\n[[cable]]\nends = [\"a/d0\", \"b/d0\"]\n{cable}\n",
+            profile.name
+        );
+        fs::write(home.path().join("fabric.toml"), text).expect("room for a file");
+        Rig { profile, path, home, _place: place }
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        Way { home: self.home.path().to_owned(), path: self.path }
+    }
+
+    pub(crate) fn open(&self, node: &str) -> Arc<Node> {
+        self.way().open(node).expect("a device")
+    }
+
+    /// Files of processes in the fabric's folder.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let run = fs::read_dir(self.home.path().join("run")).into_iter().flatten().flatten();
+        run.map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name != "fabric")
+            .collect()
+    }
+
+    /// The kinds of connections that the profile has.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = QpType> + use<> {
+        let profile = self.profile;
+        [QpType::RC, QpType::UC].into_iter().filter(|kind| profile.has(*kind))
+    }
+
+    /// Both ends of a connection, ready to send.
+    pub(crate) fn pair(&self, kind: QpType) -> (End, End) {
+        self.pair_with(kind, Options::default())
+    }
+
+    pub(crate) fn pair_with(&self, kind: QpType, options: Options) -> (End, End) {
+        let (a, b) = self.unconnected(kind, options);
+        a.connect(&b.card(), options);
+        b.connect(&a.card(), options);
+        (a, b)
+    }
+
+    pub(crate) fn unconnected(&self, kind: QpType, options: Options) -> (End, End) {
+        (End::new(&self.open("a"), kind, options), End::new(&self.open("b"), kind, options))
+    }
+}
+
+/// What tests vary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) depth: u32,
+    pub(crate) cqe: i32,
+    pub(crate) memory: usize,
+    pub(crate) sges: u32,
+    pub(crate) inline: u32,
+    /// Of the registration.
+    pub(crate) access: AccessFlags,
+    /// Of the queue pair.
+    pub(crate) qp_access: AccessFlags,
+    pub(crate) rnr_retry: u8,
+    pub(crate) retry: u8,
+    /// 4096 ns times 2 to the power of this is how long an acknowledgement is waited for.
+    pub(crate) timeout: u8,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            depth: DEPTH,
+            cqe: 256,
+            memory: 64 << 10,
+            sges: 1,
+            inline: 0,
+            access: ALL,
+            qp_access: ALL,
+            rnr_retry: 7,
+            retry: 1,
+            timeout: 12,
+        }
+    }
+}
+
+/// What one end tells the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Card {
+    pub(crate) qpn: u32,
+    pub(crate) gid: Gid,
+    pub(crate) address: u64,
+    pub(crate) rkey: u32,
+}
+
+/// A queue pair with all that it needs, and registered memory.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) qp: QueuePair,
+    pub(crate) region: Region,
+    pub(crate) send: Arc<Queue>,
+    pub(crate) recv: Arc<Queue>,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) kind: QpType,
+}
+
+impl End {
+    pub(crate) fn new(node: &Arc<Node>, kind: QpType, options: Options) -> End {
+        let domain = node.pd().expect("a domain");
+        let memory = Memory::new(options.memory);
+        let region = domain.register(&memory, options.access).expect("a registration");
+        let [send, recv] = [0, 1].map(|_| node.cq(options.cqe, None).expect("a queue"));
+        let parts = Parts { send: Arc::clone(&send), recv: Arc::clone(&recv), srq: None };
+        let qp = domain.qp(init_attr(kind, options), parts).expect("a queue pair");
+        End { qp, region, send, recv, domain, memory, node: Arc::clone(node), kind }
+    }
+
+    pub(crate) fn card(&self) -> Card {
+        let index = self.node.ipv4_index().expect("an address");
+        let gid = self.node.gid(index.into()).expect("an address");
+        Card { qpn: self.qp.number(), gid, address: self.memory.address(), rkey: self.region.rkey }
+    }
+
+    /// Makes the queue pair ready to send.
+    pub(crate) fn connect(&self, peer: &Card, options: Options) {
+        assert_eq!(self.to_init(options), 0, "INIT");
+        assert_eq!(self.to_rtr(peer), 0, "RTR");
+        assert_eq!(self.to_rts(options), 0, "RTS");
+    }
+
+    pub(crate) fn to_init(&self, options: Options) -> Errno {
+        self.qp.modify(&full_attr(QpState::INIT, None, options), mask(self.kind, QpState::INIT))
+    }
+
+    pub(crate) fn to_rtr(&self, peer: &Card) -> Errno {
+        let mut attr = full_attr(QpState::RTR, Some(peer), Options::default());
+        attr.ah_attr.grh.sgid_index = self.node.ipv4_index().unwrap_or(1);
+        attr.max_dest_rd_atomic = self.node.attr().max_qp_rd_atom as u8;
+        self.qp.modify(&attr, mask(self.kind, QpState::RTR))
+    }
+
+    pub(crate) fn to_rts(&self, options: Options) -> Errno {
+        let mut attr = full_attr(QpState::RTS, None, options);
+        attr.max_rd_atomic = self.node.attr().max_qp_rd_atom as u8;
+        self.qp.modify(&attr, mask(self.kind, QpState::RTS))
+    }
+
+    /// A run of the registered memory.
+    pub(crate) fn piece(&self, start: usize, len: usize) -> Sge {
+        self.memory.piece(start, len, self.region.lkey)
+    }
+
+    pub(crate) fn receive(&self, id: u64, start: usize, len: usize) {
+        assert_eq!(self.qp.receive(id, &[self.piece(start, len)]), 0);
+    }
+
+    pub(crate) fn post(&self, work: &Work) {
+        assert_eq!(self.qp.post(work), 0);
+    }
+
+    pub(crate) fn send(&self, id: u64, start: usize, len: usize) {
+        self.post(&Work::send(&[self.piece(start, len)]).id(id));
+    }
+
+    /// The next completion of a send, as number and status.
+    pub(crate) fn sent(&self) -> (u64, WcStatus) {
+        outcome(&self.send.poll())
+    }
+
+    /// The next completion of a receive, as number and status.
+    pub(crate) fn received(&self) -> (u64, WcStatus) {
+        outcome(&self.recv.poll())
+    }
+
+    /// Waits until the queue pair is in that state.
+    pub(crate) fn comes_to(&self, state: QpState) {
+        let began = std::time::Instant::now();
+        while self.qp.state() != state {
+            let _ = (self.send.try_poll(), self.recv.try_poll());
+            assert!(began.elapsed() < PATIENCE, "{:?} and not {state:?}", self.qp.state());
+        }
+    }
+}
+
+pub(crate) fn outcome(wc: &Wc) -> (u64, WcStatus) {
+    (wc.wr_id, wc.status)
+}
+
+pub(crate) fn init_attr(kind: QpType, options: Options) -> QpInitAttr {
+    let mut init = QpInitAttr::zeroed();
+    init.qp_type = kind;
+    init.cap.max_send_wr = options.depth;
+    init.cap.max_recv_wr = options.depth;
+    init.cap.max_send_sge = options.sges;
+    init.cap.max_recv_sge = options.sges;
+    init.cap.max_inline_data = options.inline;
+    init
+}
+
+/// What must be said to get into a state.
+pub(crate) fn mask(kind: QpType, to: QpState) -> Mask {
+    let is_rc = kind == QpType::RC;
+    let only = |when: bool, mask: Mask| if when { mask } else { Mask::NONE };
+    Mask::STATE
+        | match (to, kind) {
+            (QpState::INIT, QpType::UD) => Mask::PKEY_INDEX | Mask::PORT | Mask::QKEY,
+            (QpState::INIT, _) => Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS,
+            (QpState::RTR, QpType::UD) => Mask::NONE,
+            (QpState::RTR, _) => {
+                let path = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
+                path | only(is_rc, Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER)
+            }
+            (QpState::RTS, _) => {
+                let patience = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
+                Mask::SQ_PSN | only(is_rc, patience)
+            }
+            _ => Mask::NONE,
+        }
+}
+
+/// The key of datagram queue pairs.
+pub(crate) const QKEY: u32 = 0x1111_1111;
+
+/// Attributes with everything in them that any change needs; but for the numbers of reads under way.
+pub(crate) fn full_attr(to: QpState, peer: Option<&Card>, options: Options) -> QpAttr {
+    let mut attr = QpAttr::zeroed();
+    attr.qp_state = to;
+    attr.port_num = 1;
+    attr.qkey = QKEY;
+    attr.qp_access_flags = options.qp_access.0;
+    attr.path_mtu = Mtu::B1024;
+    attr.min_rnr_timer = 1;
+    attr.timeout = options.timeout;
+    attr.retry_cnt = options.retry;
+    attr.rnr_retry = options.rnr_retry;
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.port_num = 1;
+    attr.ah_attr.grh.hop_limit = 1;
+    attr.ah_attr.grh.sgid_index = 1;
+    if let Some(peer) = peer {
+        attr.dest_qp_num = peer.qpn;
+        attr.ah_attr.grh.dgid = peer.gid;
+    }
+    attr
+}

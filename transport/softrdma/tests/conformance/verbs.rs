@@ -1,0 +1,621 @@
+//! The C functions of the device as objects that end themselves in the right order, and say what was refused.
+//!
+//! # Safety
+//! Objects keep what they were made from alive, and a pointer is handed to the device only while its object lives:
+//! `end` takes it away when the device has destroyed it. Lists of requests live until the call returns. The
+//! functions are declared with the types of `verbs-sys`, from which the device defines them.
+
+use crate::memory::Memory;
+use softrdma as _;
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    ptr,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicPtr,
+            Ordering::{Acquire, Release},
+        },
+    },
+    time::{Duration, Instant},
+};
+use verbs_sys::{
+    AccessFlags, Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, EventType, Gid, Mr,
+    Pd, PortAttr, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState, RecvWr, SendFlags, SendTarget, SendWr, Sge,
+    Srq, SrqAttr, SrqAttrMask, SrqInitAttr, Wc, WrOpcode,
+};
+
+unsafe extern "C" {
+    safe fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device;
+    fn ibv_free_device_list(list: *mut *mut Device);
+    safe fn ibv_get_device_name(device: *mut Device) -> *const c_char;
+    safe fn ibv_open_device(device: *mut Device) -> *mut Context;
+    fn ibv_close_device(context: *mut Context) -> c_int;
+    safe fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
+    safe fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
+    safe fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
+    safe fn ibv_alloc_pd(context: *mut Context) -> *mut Pd;
+    fn ibv_dealloc_pd(pd: *mut Pd) -> c_int;
+    safe fn ibv_reg_mr_iova2(
+        pd: *mut Pd,
+        addr: *mut c_void,
+        len: usize,
+        iova: u64,
+        access: c_uint,
+    ) -> *mut Mr;
+    fn ibv_dereg_mr(mr: *mut Mr) -> c_int;
+    safe fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel;
+    fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int;
+    fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, about: *mut *mut c_void) -> c_int;
+    safe fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint);
+    safe fn ibv_create_cq(
+        context: *mut Context,
+        cqe: c_int,
+        about: *mut c_void,
+        channel: *mut CompChannel,
+        vector: c_int,
+    ) -> *mut Cq;
+    fn ibv_destroy_cq(cq: *mut Cq) -> c_int;
+    safe fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
+    safe fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
+    safe fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int, init: *mut QpInitAttr) -> c_int;
+    fn ibv_destroy_qp(qp: *mut Qp) -> c_int;
+    safe fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
+    safe fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int;
+    fn ibv_destroy_srq(srq: *mut Srq) -> c_int;
+    safe fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah;
+    fn ibv_destroy_ah(ah: *mut Ah) -> c_int;
+    safe fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int;
+    safe fn ibv_ack_async_event(event: *mut AsyncEvent);
+}
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The number of an error.
+pub(crate) type Errno = i32;
+
+fn made<T>(pointer: *mut T) -> Result<AtomicPtr<T>, Errno> {
+    if pointer.is_null() {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or_default());
+    }
+    Ok(AtomicPtr::new(pointer))
+}
+
+/// Ends an object if nothing hinders it; it then has no pointer any more.
+fn end<T>(pointer: &AtomicPtr<T>, destroy: unsafe extern "C" fn(*mut T) -> c_int) -> Errno {
+    let object = pointer.load(Acquire);
+    if object.is_null() {
+        return 0;
+    }
+    // SAFETY: a living object. Its pointer is there until it has ended, as some wait for a call about them; no test ends
+    // one twice at a time.
+    let result = unsafe { destroy(object) };
+    if result == 0 {
+        pointer.store(ptr::null_mut(), Release);
+    }
+    result
+}
+
+/// Is a descriptor readable, within so long?
+pub(crate) fn is_readable(fd: c_int, patience: Duration) -> bool {
+    let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    unsafe { libc::poll(&raw mut fds, 1, patience.as_millis() as c_int) == 1 }
+}
+
+/// Tries until there is a result; the message says what has been waited for in vain.
+pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The devices of the node that the environment names, opened one by its name. Whoever calls this keeps others from
+/// changing the environment meanwhile.
+#[derive(Debug)]
+pub(crate) struct Node {
+    context: AtomicPtr<Context>,
+}
+
+impl Node {
+    pub(crate) fn open(name: &str) -> Result<Arc<Node>, Errno> {
+        let list = made(ibv_get_device_list(ptr::null_mut()))?.into_inner();
+        let mut found = ptr::null_mut();
+        // SAFETY: the list ends with null, and names with zero.
+        unsafe {
+            let mut at = list;
+            while !(*at).is_null() {
+                if CStr::from_ptr(ibv_get_device_name(*at)).to_str() == Ok(name) {
+                    found = *at;
+                }
+                at = at.add(1);
+            }
+            ibv_free_device_list(list);
+        }
+        Ok(Arc::new(Node { context: made(ibv_open_device(found))? }))
+    }
+
+    fn raw(&self) -> *mut Context {
+        self.context.load(Acquire)
+    }
+
+    /// The C structure.
+    fn context(&self) -> &Context {
+        // SAFETY: open until `self` is dropped.
+        unsafe { &*self.raw() }
+    }
+
+    pub(crate) fn attr(&self) -> DeviceAttr {
+        let mut attr = DeviceAttr::zeroed();
+        assert_eq!(ibv_query_device(self.raw(), &raw mut attr), 0);
+        attr
+    }
+
+    pub(crate) fn port(&self) -> PortAttr {
+        let mut attr = PortAttr::zeroed();
+        assert_eq!(ibv_query_port(self.raw(), 1, &raw mut attr), 0);
+        attr
+    }
+
+    pub(crate) fn gid(&self, index: u32) -> Option<Gid> {
+        let mut gid = Gid::default();
+        let asked = ibv_query_gid(self.raw(), 1, index as c_int, &raw mut gid);
+        (asked == 0).then_some(gid)
+    }
+
+    /// Where the table has the IPv4-mapped address.
+    pub(crate) fn ipv4_index(&self) -> Option<u8> {
+        (0..self.port().gid_tbl_len as u8)
+            .find(|&index| self.gid(index.into()).and_then(Gid::to_ipv4).is_some())
+    }
+
+    /// The next asynchronous event, if there is one within so long.
+    pub(crate) fn event(&self, patience: Duration) -> Option<EventType> {
+        if !is_readable(self.context().async_fd, patience) {
+            return None;
+        }
+        let mut event = AsyncEvent::zeroed();
+        assert_eq!(ibv_get_async_event(self.raw(), &raw mut event), 0);
+        ibv_ack_async_event(&raw mut event);
+        Some(event.event_type)
+    }
+
+    pub(crate) fn pd(self: &Arc<Node>) -> Result<Arc<Domain>, Errno> {
+        Ok(Arc::new(Domain { pd: made(ibv_alloc_pd(self.raw()))?, node: Arc::clone(self) }))
+    }
+
+    pub(crate) fn channel(self: &Arc<Node>) -> Result<Arc<Channel>, Errno> {
+        let channel = made(ibv_create_comp_channel(self.raw()))?;
+        Ok(Arc::new(Channel { channel, _node: Arc::clone(self) }))
+    }
+
+    pub(crate) fn cq(
+        self: &Arc<Node>,
+        cqe: i32,
+        channel: Option<&Arc<Channel>>,
+    ) -> Result<Arc<Queue>, Errno> {
+        let raw = channel.map_or(ptr::null_mut(), |channel| channel.channel.load(Acquire));
+        let cq = made(ibv_create_cq(self.raw(), cqe, ptr::null_mut(), raw, 0))?;
+        Ok(Arc::new(Queue { cq, node: Arc::clone(self), _channel: channel.cloned() }))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        end(&self.context, ibv_close_device);
+    }
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pd: AtomicPtr<Pd>,
+    node: Arc<Node>,
+}
+
+impl Domain {
+    pub(crate) fn end(&self) -> Errno {
+        end(&self.pd, ibv_dealloc_pd)
+    }
+
+    /// Registers all of it under its own addresses.
+    pub(crate) fn register(
+        self: &Arc<Domain>,
+        memory: &Arc<Memory>,
+        access: AccessFlags,
+    ) -> Result<Region, Errno> {
+        self.register_part(memory, memory.address(), memory.len(), memory.address(), access)
+    }
+
+    pub(crate) fn register_part(
+        self: &Arc<Domain>,
+        memory: &Arc<Memory>,
+        start: u64,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Region, Errno> {
+        let mr = made(ibv_reg_mr_iova2(self.raw(), start as *mut c_void, len, iova, access.0))?;
+        // SAFETY: just made.
+        let (lkey, rkey) = unsafe { ((*mr.load(Acquire)).lkey, (*mr.load(Acquire)).rkey) };
+        Ok(Region { mr, lkey, rkey, _domain: Arc::clone(self), _memory: Arc::clone(memory) })
+    }
+
+    fn raw(&self) -> *mut Pd {
+        self.pd.load(Acquire)
+    }
+
+    pub(crate) fn qp(self: &Arc<Domain>, mut init: QpInitAttr, parts: Parts) -> Result<QueuePair, Errno> {
+        init.send_cq = parts.send.cq.load(Acquire);
+        init.recv_cq = parts.recv.cq.load(Acquire);
+        init.srq = parts.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.srq.load(Acquire));
+        let qp = made(ibv_create_qp(self.raw(), &raw mut init))?;
+        Ok(QueuePair { qp, cap: init.cap, _parts: parts, domain: Arc::clone(self) })
+    }
+
+    pub(crate) fn srq(self: &Arc<Domain>, max_wr: u32, max_sge: u32) -> Result<Arc<Shared>, Errno> {
+        let attr = SrqAttr { max_wr, max_sge, srq_limit: 0 };
+        let mut init = SrqInitAttr { srq_context: ptr::null_mut(), attr };
+        let srq = made(ibv_create_srq(self.raw(), &raw mut init))?;
+        Ok(Arc::new(Shared { srq, domain: Arc::clone(self) }))
+    }
+
+    pub(crate) fn address(self: &Arc<Domain>, mut attr: AhAttr) -> Result<Arc<Address>, Errno> {
+        let ah = made(ibv_create_ah(self.raw(), &raw mut attr))?;
+        Ok(Arc::new(Address { ah, _domain: Arc::clone(self) }))
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A registration.
+#[derive(Debug)]
+pub(crate) struct Region {
+    mr: AtomicPtr<Mr>,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    _domain: Arc<Domain>,
+    _memory: Arc<Memory>,
+}
+
+impl Region {
+    pub(crate) fn end(&self) -> Errno {
+        end(&self.mr, ibv_dereg_mr)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The port that datagrams go to.
+#[derive(Debug)]
+pub(crate) struct Address {
+    ah: AtomicPtr<Ah>,
+    _domain: Arc<Domain>,
+}
+
+impl Drop for Address {
+    fn drop(&mut self) {
+        end(&self.ah, ibv_destroy_ah);
+    }
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    channel: AtomicPtr<CompChannel>,
+    _node: Arc<Node>,
+}
+
+impl Channel {
+    pub(crate) fn fd(&self) -> c_int {
+        // SAFETY: there until it is ended.
+        unsafe { (*self.channel.load(Acquire)).fd }
+    }
+
+    /// Fetches an announcement, which must be of that queue.
+    pub(crate) fn fetch(&self, of: &Queue) {
+        assert!(is_readable(self.fd(), PATIENCE), "no announcement");
+        let (mut cq, mut about) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: places for what is returned.
+        let result = unsafe { ibv_get_cq_event(self.channel.load(Acquire), &raw mut cq, &raw mut about) };
+        assert_eq!((result, cq), (0, of.cq.load(Acquire)));
+    }
+
+    pub(crate) fn end(&self) -> Errno {
+        end(&self.channel, ibv_destroy_comp_channel)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    cq: AtomicPtr<Cq>,
+    node: Arc<Node>,
+    _channel: Option<Arc<Channel>>,
+}
+
+impl Queue {
+    /// What a poll returns: one completion, none, or an error.
+    pub(crate) fn try_poll(&self) -> Result<Option<Wc>, c_int> {
+        let mut wc = Wc::zeroed();
+        let poll = self.node.context().ops.poll_cq.expect("every device polls");
+        // SAFETY: a living queue, and room for one completion.
+        match unsafe { poll(self.cq.load(Acquire), 1, &raw mut wc) } {
+            0 => Ok(None),
+            1 => Ok(Some(wc)),
+            other => Err(other),
+        }
+    }
+
+    /// The next completion.
+    pub(crate) fn poll(&self) -> Wc {
+        until("a completion", || self.try_poll().expect("a queue in order"))
+    }
+
+    /// Nothing comes, however often one looks.
+    pub(crate) fn stays_empty(&self) {
+        for _ in 0..300 {
+            let found = self.try_poll().expect("a queue in order");
+            assert!(found.is_none(), "{found:?}");
+        }
+    }
+
+    pub(crate) fn arm(&self, solicited_only: bool) -> Errno {
+        let arm = self.node.context().ops.req_notify_cq.expect("a slot that is filled");
+        // SAFETY: a living queue.
+        unsafe { arm(self.cq.load(Acquire), solicited_only.into()) }
+    }
+
+    pub(crate) fn acknowledge(&self, count: u32) {
+        ibv_ack_cq_events(self.cq.load(Acquire), count);
+    }
+
+    pub(crate) fn end(&self) -> Errno {
+        end(&self.cq, ibv_destroy_cq)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    srq: AtomicPtr<Srq>,
+    domain: Arc<Domain>,
+}
+
+impl Shared {
+    pub(crate) fn post(&self, id: u64, pieces: &[Sge]) -> Errno {
+        let post = self.domain.node.context().ops.post_srq_recv.expect("a slot that is filled");
+        let mut pieces = pieces.to_vec();
+        let (mut wr, mut bad) = (receive(id, &mut pieces), ptr::null_mut());
+        // SAFETY: a living queue and a list of one request.
+        unsafe { post(self.srq.load(Acquire), &raw mut wr, &raw mut bad) }
+    }
+
+    /// Asks for an event when fewer receives than that are left.
+    pub(crate) fn limit(&self, srq_limit: u32) -> Errno {
+        let mut attr = SrqAttr { max_wr: 0, max_sge: 0, srq_limit };
+        ibv_modify_srq(self.srq.load(Acquire), &raw mut attr, SrqAttrMask::LIMIT.0 as c_int)
+    }
+
+    pub(crate) fn end(&self) -> Errno {
+        end(&self.srq, ibv_destroy_srq)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn receive(id: u64, pieces: &mut [Sge]) -> RecvWr {
+    let sg_list = if pieces.is_empty() { ptr::null_mut() } else { pieces.as_mut_ptr() };
+    RecvWr { wr_id: id, next: ptr::null_mut(), sg_list, num_sge: pieces.len() as c_int }
+}
+
+/// What a queue pair completes to and receives from.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub(crate) send: Arc<Queue>,
+    pub(crate) recv: Arc<Queue>,
+    pub(crate) srq: Option<Arc<Shared>>,
+}
+
+/// What is posted to a send queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    id: u64,
+    opcode: WrOpcode,
+    flags: SendFlags,
+    imm: u32,
+    pieces: Vec<Sge>,
+    remote: (u64, u32),
+    operands: (u64, u64),
+    datagram: Option<(Arc<Address>, u32, u32)>,
+}
+
+impl Work {
+    /// Signalled, with the number 0.
+    pub(crate) fn new(opcode: WrOpcode, pieces: &[Sge]) -> Work {
+        Work {
+            id: 0,
+            opcode,
+            flags: SendFlags::SIGNALED,
+            imm: 0,
+            pieces: pieces.to_vec(),
+            remote: (0, 0),
+            operands: (0, 0),
+            datagram: None,
+        }
+    }
+
+    pub(crate) fn send(pieces: &[Sge]) -> Work {
+        Work::new(WrOpcode::SEND, pieces)
+    }
+
+    pub(crate) fn id(self, id: u64) -> Work {
+        Work { id, ..self }
+    }
+
+    pub(crate) fn flags(self, flags: SendFlags) -> Work {
+        Work { flags, ..self }
+    }
+
+    pub(crate) fn imm(self, imm: u32) -> Work {
+        Work { imm, ..self }
+    }
+
+    /// The peer's memory.
+    pub(crate) fn at(self, address: u64, rkey: u32) -> Work {
+        Work { remote: (address, rkey), ..self }
+    }
+
+    /// What an atomic operation adds or compares with, and what it swaps in.
+    pub(crate) fn operands(self, first: u64, second: u64) -> Work {
+        Work { operands: (first, second), ..self }
+    }
+
+    pub(crate) fn to(self, address: &Arc<Address>, qpn: u32, qkey: u32) -> Work {
+        Work { datagram: Some((Arc::clone(address), qpn, qkey)), ..self }
+    }
+
+    fn target(&self) -> SendTarget {
+        let (remote_addr, rkey) = self.remote;
+        match (&self.datagram, self.opcode) {
+            (Some((address, remote_qpn, remote_qkey)), _) => SendTarget {
+                ud: verbs_sys::DatagramTarget {
+                    ah: address.ah.load(Acquire),
+                    remote_qpn: *remote_qpn,
+                    remote_qkey: *remote_qkey,
+                },
+            },
+            (None, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD) => {
+                let (compare_add, swap) = self.operands;
+                SendTarget { atomic: verbs_sys::AtomicTarget { remote_addr, compare_add, swap, rkey } }
+            }
+            _ => SendTarget { rdma: verbs_sys::RdmaTarget { remote_addr, rkey } },
+        }
+    }
+
+    fn request(&mut self) -> SendWr {
+        let mut wr = SendWr::zeroed();
+        wr.wr_id = self.id;
+        wr.opcode = self.opcode;
+        wr.send_flags = self.flags.0;
+        wr.imm_data = self.imm;
+        wr.wr = self.target();
+        wr.num_sge = self.pieces.len() as c_int;
+        wr.sg_list = if self.pieces.is_empty() { ptr::null_mut() } else { self.pieces.as_mut_ptr() };
+        wr
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    qp: AtomicPtr<Qp>,
+    /// What was granted.
+    pub(crate) cap: verbs_sys::QpCap,
+    _parts: Parts,
+    domain: Arc<Domain>,
+}
+
+impl QueuePair {
+    fn raw(&self) -> *mut Qp {
+        self.qp.load(Acquire)
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: there until it is ended.
+        unsafe { (*self.raw()).qp_num }
+    }
+
+    pub(crate) fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Errno {
+        let mut attr = *attr;
+        ibv_modify_qp(self.raw(), &raw mut attr, mask.0 as c_int)
+    }
+
+    pub(crate) fn become_state(&self, state: QpState) -> Errno {
+        let mut attr = QpAttr::zeroed();
+        attr.qp_state = state;
+        self.modify(&attr, QpAttrMask::STATE)
+    }
+
+    pub(crate) fn query(&self) -> (QpAttr, QpInitAttr) {
+        let (mut attr, mut init) = (QpAttr::zeroed(), QpInitAttr::zeroed());
+        assert_eq!(ibv_query_qp(self.raw(), &raw mut attr, !0, &raw mut init), 0);
+        (attr, init)
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        self.query().0.qp_state
+    }
+
+    pub(crate) fn receive(&self, id: u64, pieces: &[Sge]) -> Errno {
+        let post = self.domain.node.context().ops.post_recv.expect("every device receives");
+        let mut pieces = pieces.to_vec();
+        let (mut wr, mut bad) = (receive(id, &mut pieces), ptr::null_mut());
+        // SAFETY: a living queue pair and a list of one request.
+        let result = unsafe { post(self.raw(), &raw mut wr, &raw mut bad) };
+        assert_eq!(bad.is_null(), result == 0, "the bad request is named exactly if there is one");
+        result
+    }
+
+    pub(crate) fn post(&self, work: &Work) -> Errno {
+        self.post_list(std::slice::from_ref(work)).0
+    }
+
+    /// Posts a list, and returns how many of it were accepted.
+    pub(crate) fn post_list(&self, list: &[Work]) -> (Errno, usize) {
+        let post = self.domain.node.context().ops.post_send.expect("every device sends");
+        let mut list = list.to_vec();
+        let mut requests: Vec<SendWr> = list.iter_mut().map(Work::request).collect();
+        let first = requests.as_mut_ptr();
+        let mut bad = ptr::null_mut();
+        // SAFETY: a living queue pair; the links stay within the vector, which is not moved until the call returns.
+        unsafe {
+            for index in 1..list.len() {
+                (*first.add(index - 1)).next = first.add(index);
+            }
+            let result = post(self.raw(), first, &raw mut bad);
+            assert_eq!(bad.is_null(), result == 0, "the bad request is named exactly if there is one");
+            (result, if bad.is_null() { list.len() } else { bad.offset_from_unsigned(first) })
+        }
+    }
+
+    pub(crate) fn end(&self) -> Errno {
+        end(&self.qp, ibv_destroy_qp)
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
