@@ -179,13 +179,16 @@ impl Nic {
             return Ok(());
         }
         let piece = Sge { addr: request.remote_addr, len: bytes, lkey: request.rkey };
-        let list = self.remote_list(errand, AccessFlags::REMOTE_WRITE, &piece).map_err(|Denied| Unwritten::Denied)?;
+        let list = self
+            .remote_list(errand, AccessFlags::REMOTE_WRITE, &piece)
+            .map_err(|Denied| Unwritten::Denied)?;
         let mut from = errand.slot.list(errand.at).cursor();
-        let moved = self.transfer(&mut from, &mut list.cursor(), bytes as usize).and_then(|()| {
-            match errand.trip.fate {
-                Fate::Corrupted(bit) => self.flip(list, 0, bit % (u64::from(bytes) * 8)),
-                _ => Ok(()),
-            }
+        let moved = self.transfer(&mut from, &mut list.cursor(), bytes as usize).and_then(|()| match errand
+            .trip
+            .fate
+        {
+            Fate::Corrupted(bit) => self.flip(list, 0, bit % (u64::from(bytes) * 8)),
+            _ => Ok(()),
         });
         moved.map_err(|fault| match fault {
             Fault::Source => Unwritten::Unreadable,
@@ -214,7 +217,12 @@ impl Nic {
 
     /// A write that uses up a receive. The receive is there before the first byte is written, and stays there when
     /// the write is refused, of which an unreliable sender does not learn.
-    pub(super) fn write_and_tell(&self, errand: Errand<'_>, taken: &Taken<'_>, aftermath: &mut Aftermath) -> Outcome {
+    pub(super) fn write_and_tell(
+        &self,
+        errand: Errand<'_>,
+        taken: &Taken<'_>,
+        aftermath: &mut Aftermath,
+    ) -> Outcome {
         let Errand { peer, slot, trip, .. } = errand;
         if let Err(why) = self.put(errand) {
             return self.unwritten(errand, why, aftermath);
