@@ -27,7 +27,8 @@ pub(crate) fn no_write_is_torn(rig: &Rig) {
                 assert!(began.elapsed() < PATIENCE * 2, "no message {number}");
             }
         }
-        let torn = (0..len / 8).find(|word| a.memory.aligned_word(word * 8) != number);
+        // What is copied last of the others is looked at first.
+        let torn = (0..len / 8).rev().find(|word| a.memory.aligned_word(word * 8) != number);
         assert_eq!(torn, None, "message {number} of {len} bytes: a word that came after the last");
         a.memory.set_word(answer, number);
         let is_last = number % 8 == 0;
