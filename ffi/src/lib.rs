@@ -1,4 +1,4 @@
-//! The C face of tbccl: for now the numbers by which C programs name results, element types and operations.
+//! The C face of tbccl: the numbers by which C programs name results, element types and operations.
 //!
 //! What NCCL has too has NCCL's number, so that a program written for `nccl.h` needs no other constants. What is
 //! ours alone counts from [`OURS`], far above anything that NCCL may add.
