@@ -171,7 +171,6 @@ pub(crate) const IDENTITY: &[&str] = &[
     "TBCCL_LOCAL_SIZE",
     "TBCCL_NODE_RANK",
     "TBCCL_BOOTSTRAP",
-    "TBCCL_LOG",
 ];
 
 impl Config {

@@ -20,7 +20,6 @@ use crate::{
     Config,
     agreement::Agreement,
     bootstrap::Connection,
-    call::CallRecord,
     error::{Error, PeerName},
     executor::{Executor, Program, Protocols},
     kernels::Threads,
@@ -153,12 +152,6 @@ impl Communicator {
     ) -> (&'static str, u32) {
         let elem_bytes = dtype.size() as u32;
         self.plans.choose(&CallShape { collective, count, elem_bytes, root, in_place: InPlace::No })
-    }
-
-    /// The collective that this rank entered last.
-    #[must_use]
-    pub fn latest_call(&self) -> Option<CallRecord> {
-        self.peers.agreement.call(self.rank(), self.seq)
     }
 
     /// How long a call may wait without progress.
