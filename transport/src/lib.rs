@@ -26,5 +26,5 @@ pub use board::Board;
 pub use capabilities::Capabilities;
 pub use counters::Counters;
 pub use error::TransportError;
-pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink};
+pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size};
 pub use wait::{WaitPolicy, Waiter};

@@ -56,16 +56,44 @@ pub struct SendState {
     pub(crate) protocol: Protocol,
     /// Bytes staged so far.
     pub(crate) staged: usize,
-    /// The cell that must be consumed before the source is free; set once posted.
+    /// What must come to pass before the source is free, by the driver's own numbering; set once posted.
     pub(crate) awaits: Option<u64>,
+    /// See [`Size`].
+    pub(crate) size: Size,
+    /// Complete only once the receiver has matched it, wherever its bytes are.
+    pub(crate) confirmed: bool,
 }
 
 impl SendState {
     /// A message not yet started.
     #[must_use]
     pub fn new(digest: u64, protocol: Protocol) -> SendState {
-        SendState { digest, protocol, staged: 0, awaits: None }
+        SendState { digest, protocol, staged: 0, awaits: None, size: Size::Small, confirmed: false }
     }
+
+    /// The same, as part of an operation of this size.
+    #[must_use]
+    pub fn sized(self, size: Size) -> SendState {
+        SendState { size, ..self }
+    }
+
+    /// The same, but complete only once the receiver has asked for it in the same operation: for a rank that nothing
+    /// else would tell that its peer is in the same call. Links whose peers' boards are mapped need not heed it.
+    #[must_use]
+    pub fn confirmed(self) -> SendState {
+        SendState { confirmed: true, ..self }
+    }
+}
+
+/// Whether a message is part of an operation that is worth setting up transfers without copies for. Both ends must say
+/// the same, so it follows from the operation and not from where anybody's memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Size {
+    /// Latency counts: the message may be copied.
+    #[default]
+    Small,
+    /// Bandwidth counts: the message's bytes go straight from registered memory into registered memory.
+    Bulk,
 }
 
 /// A message being received.
@@ -77,13 +105,23 @@ pub struct RecvState {
     pub(crate) len: usize,
     /// Bytes taken so far.
     pub(crate) taken: usize,
+    /// See [`Size`].
+    pub(crate) size: Size,
+    /// The message's number by the driver's own count, once it has been announced.
+    pub(crate) announced: Option<u64>,
 }
 
 impl RecvState {
     /// A message of which nothing has been taken yet.
     #[must_use]
     pub fn new(digest: u64, len: usize) -> RecvState {
-        RecvState { digest, len, taken: 0 }
+        RecvState { digest, len, taken: 0, size: Size::Small, announced: None }
+    }
+
+    /// The same, as part of an operation of this size.
+    #[must_use]
+    pub fn sized(self, size: Size) -> RecvState {
+        RecvState { size, ..self }
     }
 
     /// Bytes taken so far.
@@ -131,4 +169,23 @@ pub trait Link: Send + std::fmt::Debug {
 
     /// The digest of the next message, if one has arrived.
     fn peek_digest(&self) -> Option<u64>;
+
+    /// Tells of a message that is to be received once those told of before it have been, so that its memory can be
+    /// made known to the peer ahead of time. `landing` is registered memory that the message may be put into from now
+    /// on, or none when its bytes are to be handed to a sink. False when the link has no use for it at the moment;
+    /// the message may then be announced later, or not at all, but none behind it before.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    fn announce(
+        &mut self,
+        _state: &mut RecvState,
+        _landing: Option<SpanMut<'_>>,
+    ) -> Result<bool, TransportError> {
+        Ok(false)
+    }
+
+    /// Ends all use of the caller's memory, now: what was announced or posted is given up, and the link is of no
+    /// further use. Called when an operation has failed, before its memory goes back to its owner.
+    fn abort(&mut self) {}
 }
