@@ -45,7 +45,9 @@ const UNSAFE: &[&str] = &[
     "transport/src/driver/",
     "transport/src/memory/",
     "transport/src/ring/",
+    "transport/src/verbs/",
     "transport/tests/conformance/corruption.rs",
+    "transport/tests/verbs/",
     "transport/verbs-sys/src/structures/",
 ];
 

@@ -20,6 +20,7 @@ mod error;
 mod link;
 pub mod memory;
 pub mod ring;
+pub mod verbs;
 mod wait;
 
 pub use board::Board;

@@ -9,7 +9,7 @@
 //! Structures have the members of their C namesakes: `ibv_qp_init_attr` is [`QpInitAttr`]. Their sizes and offsets
 //! are checked when the crate is compiled, and by a test against the C header.
 //!
-//! This crate does not load a library yet and holds no state.
+//! This crate loads no library and holds no state; `transport::verbs` does.
 
 mod numbers;
 mod structures;

@@ -1,0 +1,267 @@
+//! Completion queues, and the channels on which they announce themselves.
+//!
+//! # Safety
+//! A queue lives until its last owner is dropped; queue pairs own it, and it owns its channel. Verbs promise that
+//! several threads may poll a queue at a time. A poll writes as many completions as it returns, and no others are
+//! read. Every announcement that is fetched is acknowledged once, before its queue can end: the library waits for that.
+
+use super::{
+    Action, Context, VerbsError,
+    context::unblock,
+    errno::{Errno, check},
+};
+use std::{
+    ffi::c_int,
+    mem::MaybeUninit,
+    os::fd::BorrowedFd,
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+use verbs_sys::{CompChannel, Cq, Wc, WcFlags, WcOpcode, WcStatus};
+
+/// The most completions that one poll takes.
+pub const POLL_BATCH: usize = 16;
+
+/// How a piece of work came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// As it was posted.
+    pub id: u64,
+    /// How it came out.
+    pub status: WcStatus,
+    /// What it was; only to be believed when it went well.
+    pub opcode: WcOpcode,
+    /// The bytes that were received.
+    pub bytes: u32,
+    /// The number that was sent along, in our byte order.
+    pub imm: Option<u32>,
+    /// Our queue pair.
+    pub qp: u32,
+}
+
+impl Default for Completion {
+    fn default() -> Completion {
+        Completion { id: 0, status: WcStatus::SUCCESS, opcode: WcOpcode::SEND, bytes: 0, imm: None, qp: 0 }
+    }
+}
+
+impl From<&Wc> for Completion {
+    #[inline]
+    fn from(wc: &Wc) -> Completion {
+        let has_imm = wc.status == WcStatus::SUCCESS && WcFlags(wc.wc_flags).contains(WcFlags::WITH_IMM);
+        Completion {
+            id: wc.wr_id,
+            status: wc.status,
+            opcode: wc.opcode,
+            bytes: wc.byte_len,
+            imm: has_imm.then(|| u32::from_be(wc.imm_data)),
+            qp: wc.qp_num,
+        }
+    }
+}
+
+/// A completion queue. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    raw: NonNull<Cq>,
+    depth: u32,
+    context: Context,
+    /// Ended after the queue.
+    _channel: Option<Channel>,
+}
+
+// SAFETY: verbs promise that completion queues may be used by any thread, several at a time.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl CompletionQueue {
+    pub(super) fn of(
+        context: &Context,
+        depth: u32,
+        channel: Option<&Channel>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        let refused = |errno| context.refused(Action::CompletionQueue { depth }, errno);
+        let cqe = c_int::try_from(depth).map_err(|_| refused(Errno::EINVAL))?;
+        let raw_channel = channel.map_or(ptr::null_mut(), Channel::raw);
+        Errno::clear();
+        // SAFETY: device and channel live; the first completion vector is there on every device.
+        let raw = unsafe {
+            (context.functions().ibv_create_cq)(context.raw(), cqe, ptr::null_mut(), raw_channel, 0)
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| refused(Errno::last()))?;
+        // SAFETY: just made.
+        let granted = unsafe { (&raw const (*raw.as_ptr()).cqe).read() };
+        let depth = u32::try_from(granted).unwrap_or(0).max(depth);
+        Ok(CompletionQueue(Arc::new(Inner {
+            raw,
+            depth,
+            context: context.clone(),
+            _channel: channel.cloned(),
+        })))
+    }
+
+    /// How many completions it has room for.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.0.depth
+    }
+
+    /// Takes the completions that are there, up to [`POLL_BATCH`].
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the queue has failed.
+    #[inline]
+    pub fn poll<'a>(&self, out: &'a mut [Completion; POLL_BATCH]) -> Result<&'a [Completion], VerbsError> {
+        self.poll_up_to(POLL_BATCH, out)
+    }
+
+    /// Takes the completions that are there, up to `most`.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the queue has failed.
+    #[inline]
+    pub fn poll_up_to<'a>(
+        &self,
+        most: usize,
+        out: &'a mut [Completion; POLL_BATCH],
+    ) -> Result<&'a [Completion], VerbsError> {
+        let mut found = [const { MaybeUninit::<Wc>::uninit() }; POLL_BATCH];
+        let most = most.min(POLL_BATCH);
+        let raw = self.0.raw.as_ptr();
+        // SAFETY: the queue lives and with it its device, whose table has the slot: `Context::open` has looked.
+        let poll = unsafe { (*(*raw).context).ops.poll_cq };
+        let Some(poll) = poll else { return Err(self.refused(Action::Poll, Errno::ENOSYS)) };
+        // SAFETY: the queue lives, and there is room for `most` completions.
+        let count = unsafe { poll(raw, most as c_int, found.as_mut_ptr().cast()) };
+        let Ok(count) = usize::try_from(count) else {
+            return Err(self.refused(Action::Poll, Errno::of_result(count)));
+        };
+        for (to, from) in out.iter_mut().zip(&found[..count.min(most)]) {
+            // SAFETY: the library has written the first `count`.
+            *to = Completion::from(unsafe { from.assume_init_ref() });
+        }
+        Ok(&out[..count.min(most)])
+    }
+
+    /// Asks for an announcement of the next completion. What is there already is not announced, so poll once more
+    /// before you sleep.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] where the device has no completion events, or the queue no channel.
+    pub fn arm(&self) -> Result<(), VerbsError> {
+        let raw = self.0.raw.as_ptr();
+        // SAFETY: the queue lives, and with it its device.
+        let arm = unsafe { (*(*raw).context).ops.req_notify_cq };
+        let Some(arm) = arm else { return Err(self.refused(Action::Arm, Errno::EOPNOTSUPP)) };
+        // SAFETY: the queue lives.
+        check(unsafe { arm(raw, 0) }).map_err(|errno| self.refused(Action::Arm, errno))
+    }
+
+    pub(super) fn raw(&self) -> *mut Cq {
+        self.0.raw.as_ptr()
+    }
+
+    #[cold]
+    fn refused(&self, action: Action, errno: Errno) -> VerbsError {
+        self.0.context.refused(action, errno)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the last owner goes; queue pairs owned one.
+        let _ = check(unsafe { (self.context.functions().ibv_destroy_cq)(self.raw.as_ptr()) });
+    }
+}
+
+/// A completion channel. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Channel(Arc<ChannelInner>);
+
+#[derive(Debug)]
+struct ChannelInner {
+    raw: NonNull<CompChannel>,
+    context: Context,
+}
+
+// SAFETY: verbs promise that channels may be used by any thread, several at a time.
+unsafe impl Send for ChannelInner {}
+// SAFETY: as above.
+unsafe impl Sync for ChannelInner {}
+
+impl Channel {
+    pub(super) fn of(context: &Context) -> Result<Channel, VerbsError> {
+        let functions = context.functions();
+        let refused = |errno| context.refused(Action::Channel, errno);
+        let has_events = functions.ibv_destroy_comp_channel.is_some()
+            && functions.ibv_get_cq_event.is_some()
+            && functions.ibv_ack_cq_events.is_some();
+        let Some(create) = functions.ibv_create_comp_channel.filter(|_| has_events) else {
+            return Err(refused(Errno::EOPNOTSUPP));
+        };
+        Errno::clear();
+        // SAFETY: the device is open.
+        let raw = NonNull::new(unsafe { create(context.raw()) }).ok_or_else(|| refused(Errno::last()))?;
+        let channel = Channel(Arc::new(ChannelInner { raw, context: context.clone() }));
+        unblock(channel.fd()).map_err(refused)?;
+        Ok(channel)
+    }
+
+    /// Readable when a queue has announced itself.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as the borrow, and its descriptor with it.
+        unsafe { BorrowedFd::borrow_raw((&raw const (*self.raw()).fd).read()) }
+    }
+
+    /// Takes and acknowledges all announcements that are there, and says how many they were. Does not wait.
+    pub fn drain(&self) -> u32 {
+        let functions = self.0.context.functions();
+        let (Some(get), Some(acknowledge)) = (functions.ibv_get_cq_event, functions.ibv_ack_cq_events) else {
+            return 0;
+        };
+        let mut taken = 0;
+        loop {
+            let (mut cq, mut about) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: the channel lives, does not block, and there is room for the answer.
+            if unsafe { get(self.raw(), &raw mut cq, &raw mut about) } != 0 {
+                return taken;
+            }
+            // SAFETY: fetched above and acknowledged once; the queue can't end before that.
+            unsafe { acknowledge(cq, 1) };
+            taken += 1;
+        }
+    }
+
+    fn raw(&self) -> *mut CompChannel {
+        self.0.raw.as_ptr()
+    }
+}
+
+impl Drop for ChannelInner {
+    fn drop(&mut self) {
+        let Some(destroy) = self.context.functions().ibv_destroy_comp_channel else { return };
+        // SAFETY: the last owner goes; completion queues owned one.
+        let _ = check(unsafe { destroy(self.raw.as_ptr()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_sent_along_come_in_our_byte_order() {
+        let mut wc = Wc::zeroed();
+        wc.imm_data = 0x0102_0304_u32.to_be();
+        assert_eq!(Completion::from(&wc).imm, None);
+        wc.wc_flags = WcFlags::WITH_IMM.0;
+        assert_eq!(Completion::from(&wc).imm, Some(0x0102_0304));
+        wc.status = WcStatus::WR_FLUSH_ERR;
+        assert_eq!(Completion::from(&wc).imm, None);
+    }
+}

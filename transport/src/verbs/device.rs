@@ -1,0 +1,46 @@
+//! What the list of devices says about one of them.
+//!
+//! # Safety
+//! Devices are read while the list that has them lives; names end with zero.
+
+use super::Library;
+use std::{ffi::CStr, ptr::NonNull};
+use verbs_sys::{Device, NodeType, TransportType};
+
+/// A device, before it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its name, as `mlx5_0` or `rdma_en2`.
+    pub name: String,
+    /// Its number in the world; 0 when the library does not tell.
+    pub guid: u64,
+    /// What kind of device it is.
+    pub node_type: NodeType,
+    /// What runs on its wire.
+    pub transport_type: TransportType,
+}
+
+/// Its name.
+pub(super) fn name_of(library: &Library, device: NonNull<Device>) -> String {
+    // SAFETY: a device of a living list.
+    let name = unsafe { (library.functions().ibv_get_device_name)(device.as_ptr()) };
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, and it ends with zero.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+/// All that is known.
+pub(super) fn describe(library: &Library, device: NonNull<Device>) -> DeviceInfo {
+    // SAFETY: a device of a living list; libraries put their own data behind these two members.
+    let (node_type, transport_type) = unsafe {
+        let device = device.as_ptr();
+        ((&raw const (*device).node_type).read(), (&raw const (*device).transport_type).read())
+    };
+    let guid = library.functions().ibv_get_device_guid.map_or(0, |ask| {
+        // SAFETY: a device of a living list.
+        u64::from_be(unsafe { ask(device.as_ptr()) })
+    });
+    DeviceInfo { name: name_of(library, device), guid, node_type, transport_type }
+}

@@ -1,0 +1,196 @@
+//! Protection domains and registered memory.
+//!
+//! # Safety
+//! A domain lives until its last owner is dropped; regions and queue pairs own one. Domains and regions may be used by
+//! several threads, as verbs promise. Registering touches no memory; that what is registered stays mapped is the
+//! promise of whoever registers.
+
+use super::{
+    Action, CompletionQueue, Context, QueuePair, QueuePairSpec, VerbsError,
+    errno::{Errno, check},
+};
+use std::{
+    ffi::c_int,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+use verbs_sys::{AccessFlags, Mr, Pd};
+
+/// A protection domain: queue pairs use the regions of their own only. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Domain(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    raw: NonNull<Pd>,
+    /// Has the device refused to register with all rights, and taken the least?
+    least_rights: AtomicBool,
+    context: Context,
+}
+
+// SAFETY: verbs promise that domains may be used by any thread, several at a time.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// Who may write to registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The device, for receives.
+    Local,
+    /// The device, and the connected peer.
+    Remote,
+}
+
+impl Access {
+    /// As queue pairs take it: what peers may do.
+    pub(super) const fn of_queue_pair(self) -> AccessFlags {
+        match self {
+            Access::Local => AccessFlags::NONE,
+            Access::Remote => AccessFlags::REMOTE_WRITE,
+        }
+    }
+
+    const fn of_region(self) -> AccessFlags {
+        AccessFlags::LOCAL_WRITE.with(self.of_queue_pair())
+    }
+}
+
+/// What JACCL, llama.cpp and ds4 register with on Apple's device, where other programs get along with `LOCAL_WRITE`
+/// and one is told that it does not suffice. It has no remote access, so more rights grant nothing.
+const ALL_THREE: AccessFlags =
+    AccessFlags::LOCAL_WRITE.with(AccessFlags::REMOTE_READ).with(AccessFlags::REMOTE_WRITE);
+
+impl Domain {
+    pub(super) fn of(context: &Context) -> Result<Domain, VerbsError> {
+        Errno::clear();
+        // SAFETY: the device is open.
+        let raw = unsafe { (context.functions().ibv_alloc_pd)(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| context.refused(Action::Domain, Errno::last()))?;
+        Ok(Domain(Arc::new(Inner { raw, least_rights: AtomicBool::new(false), context: context.clone() })))
+    }
+
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Registers memory, so that the device can reach it.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    ///
+    /// # Safety
+    /// The memory must stay mapped as long as the region lives. What peers or the device write there appears behind
+    /// the compiler's back, so it must be memory that is only looked at through pointers or when nothing is under
+    /// way.
+    pub unsafe fn register(&self, start: *mut u8, len: usize, access: Access) -> Result<Region, VerbsError> {
+        let refused = |errno| self.context().refused(Action::Register { bytes: len as u64 }, errno);
+        if self.context().is_thunderbolt() && !self.0.least_rights.load(Relaxed) {
+            match self.try_register(start, len, ALL_THREE) {
+                Ok(region) => return Ok(region),
+                // These are not about rights.
+                Err(errno @ (Errno::ENOMEM | Errno::EFAULT | Errno::EBUSY | Errno::EAGAIN)) => {
+                    return Err(refused(errno));
+                }
+                Err(_) => {}
+            }
+            let region = self.try_register(start, len, AccessFlags::LOCAL_WRITE).map_err(refused)?;
+            self.0.least_rights.store(true, Relaxed);
+            return Ok(region);
+        }
+        let flags =
+            if self.0.least_rights.load(Relaxed) { AccessFlags::LOCAL_WRITE } else { access.of_region() };
+        self.try_register(start, len, flags).map_err(refused)
+    }
+
+    fn try_register(&self, start: *mut u8, len: usize, flags: AccessFlags) -> Result<Region, Errno> {
+        let register = self.context().functions().ibv_reg_mr;
+        Errno::clear();
+        // SAFETY: the domain lives; the device touches the memory only on work that is posted, which is unsafe.
+        let raw = unsafe { register(self.raw(), start.cast(), len, flags.0 as c_int) };
+        let raw = NonNull::new(raw).ok_or_else(Errno::last)?;
+        // SAFETY: just made.
+        let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
+        Ok(Region { raw, lkey, rkey, start, len, domain: self.clone() })
+    }
+
+    /// Makes a queue pair whose completions all go to one queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn queue_pair(&self, spec: &QueuePairSpec, cq: &CompletionQueue) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, cq)
+    }
+
+    pub(super) fn raw(&self) -> *mut Pd {
+        self.0.raw.as_ptr()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the last owner goes; regions and queue pairs owned one.
+        let _ = check(unsafe { (self.context.functions().ibv_dealloc_pd)(self.raw.as_ptr()) });
+    }
+}
+
+/// Registered memory. It is deregistered when this is dropped, which must be after the queue pairs with work on it
+/// were reset, failed or dropped: see [`QueuePair::post_send`].
+#[derive(Debug)]
+pub struct Region {
+    raw: NonNull<Mr>,
+    lkey: u32,
+    rkey: u32,
+    start: *mut u8,
+    len: usize,
+    domain: Domain,
+}
+
+// SAFETY: the keys don't change, and verbs promise that any thread may deregister.
+unsafe impl Send for Region {}
+// SAFETY: as above; `start` is handed out, not looked through.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// What work of our own names it by.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// What a peer's work names it by; 0 where devices have no remote access.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has it no bytes? Devices don't register such memory.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: registered once, deregistered once. Work that is under way is excluded by the promise of who posted.
+        let _ = check(unsafe { (self.domain.context().functions().ibv_dereg_mr)(self.raw.as_ptr()) });
+    }
+}

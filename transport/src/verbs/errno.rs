@@ -1,0 +1,120 @@
+//! Numbers of errors, as verbs libraries give them.
+//!
+//! Functions that make an object return null and set `errno`; others return the number, its negative, or -1 with
+//! `errno` set, and no two libraries agree. All of it becomes an [`Errno`] here.
+//!
+//! # Safety
+//! The one unsafe thing is to write this thread's `errno`, whose address the C library gives.
+
+use std::{ffi::c_int, fmt, io};
+
+/// The number of an error; 0 when the library did not give one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Errno(pub i32);
+
+macro_rules! names {
+    ($($name:ident)*) => {
+        impl Errno {
+            $(
+                #[doc = concat!("`", stringify!($name), "` of this system.")]
+                pub const $name: Errno = Errno(libc::$name);
+            )*
+
+            /// The name, for numbers that verbs libraries give.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $(libc::$name => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+names! {
+    EPERM ENOENT EINTR EIO ENXIO EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENFILE EMFILE ENOTTY ENOSPC
+    EPIPE ERANGE ENOSYS EOPNOTSUPP EPROTONOSUPPORT EADDRNOTAVAIL ENETDOWN ENETUNREACH ECONNRESET ENOBUFS ETIMEDOUT
+    ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENODATA EOVERFLOW ESTALE
+}
+
+impl Errno {
+    /// Forgets what an earlier call of somebody else left, so that a library that sets nothing is found out.
+    pub(super) fn clear() {
+        #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]
+        // SAFETY: the address of this thread's errno.
+        unsafe {
+            *libc::__error() = 0;
+        }
+        #[cfg(not(any(target_os = "macos", target_os = "ios", target_os = "freebsd")))]
+        // SAFETY: the address of this thread's errno.
+        unsafe {
+            *libc::__errno_location() = 0;
+        }
+    }
+
+    /// What this thread's last call left.
+    pub(super) fn last() -> Errno {
+        Errno(io::Error::last_os_error().raw_os_error().unwrap_or_default())
+    }
+
+    /// What the result of a function means that is not zero.
+    #[cold]
+    pub(super) fn of_result(result: c_int) -> Errno {
+        match result {
+            -1 => Errno::last(),
+            number => Errno(number.saturating_abs()),
+        }
+    }
+}
+
+/// Zero, or an error.
+pub(super) fn check(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno::of_result(result)) }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("no error number");
+        }
+        let text = io::Error::from_raw_os_error(self.0).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        match self.name() {
+            Some(name) => write!(f, "{name} ({text})"),
+            None => write!(f, "error {} ({text})", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "Errno({})", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_say_it_means_the_same() {
+        assert_eq!(check(0), Ok(()));
+        assert_eq!(check(libc::ENOMEM), Err(Errno::ENOMEM));
+        assert_eq!(check(-libc::ENOMEM), Err(Errno::ENOMEM));
+        Errno::clear();
+        assert_eq!(check(-1), Err(Errno(0)));
+        assert!(std::fs::metadata("/there/is/no/such/file").is_err());
+        assert_eq!(check(-1), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn numbers_have_names() {
+        assert!(Errno::EBUSY.to_string().starts_with("EBUSY ("));
+        assert_eq!(Errno(0).to_string(), "no error number");
+        assert!(Errno(9999).to_string().starts_with("error 9999 ("));
+    }
+}

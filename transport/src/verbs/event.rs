@@ -1,0 +1,74 @@
+//! What devices tell without having been asked: ports that go up and down, queue pairs that fail.
+
+use super::QueuePair;
+use verbs_sys::EventType;
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: EventType,
+    /// To whom.
+    pub subject: Subject,
+}
+
+/// What an event is about. Objects are compared, never looked into: they may have ended since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Subject {
+    /// The device as a whole, or something that we have none of.
+    Device,
+    /// A port.
+    Port(u8),
+    /// The queue pair at this address; see [`AsyncEvent::is_about`].
+    QueuePair(usize),
+    /// A completion queue, which has overflowed.
+    CompletionQueue(usize),
+}
+
+impl AsyncEvent {
+    /// Did it happen to this queue pair?
+    #[must_use]
+    pub fn is_about(&self, queue_pair: &QueuePair) -> bool {
+        self.subject == Subject::QueuePair(queue_pair.address())
+    }
+
+    /// Which member of the C structure says what it is about.
+    pub(super) fn of(kind: EventType, port: i32, object: usize) -> AsyncEvent {
+        let subject = match kind {
+            EventType::CQ_ERR => Subject::CompletionQueue(object),
+            EventType::QP_FATAL
+            | EventType::QP_REQ_ERR
+            | EventType::QP_ACCESS_ERR
+            | EventType::COMM_EST
+            | EventType::SQ_DRAINED
+            | EventType::PATH_MIG
+            | EventType::PATH_MIG_ERR
+            | EventType::QP_LAST_WQE_REACHED => Subject::QueuePair(object),
+            EventType::PORT_ACTIVE
+            | EventType::PORT_ERR
+            | EventType::LID_CHANGE
+            | EventType::PKEY_CHANGE
+            | EventType::SM_CHANGE
+            | EventType::CLIENT_REREGISTER
+            | EventType::GID_CHANGE => Subject::Port(port as u8),
+            _ => Subject::Device,
+        };
+        AsyncEvent { kind, subject }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_say_what_they_are_about() {
+        let subject = |kind| AsyncEvent::of(kind, 1, 4096).subject;
+        assert_eq!(subject(EventType::PORT_ERR), Subject::Port(1));
+        assert_eq!(subject(EventType::QP_FATAL), Subject::QueuePair(4096));
+        assert_eq!(subject(EventType::CQ_ERR), Subject::CompletionQueue(4096));
+        assert_eq!(subject(EventType::DEVICE_FATAL), Subject::Device);
+        assert_eq!(subject(EventType(77)), Subject::Device);
+    }
+}

@@ -1,0 +1,120 @@
+//! A verbs library, loaded at run time.
+//!
+//! It is looked for where its users expect it, or at a path that the caller was given. Nothing is linked, so a
+//! program starts on machines without it. A library that was loaded stays loaded: its providers have threads and
+//! handlers of their own.
+//!
+//! # Safety
+//! Loading runs the initialisers of a library that the user or the system has put there, which is as safe as starting
+//! the program. Lists of devices are freed once, and what is read from them is copied before.
+
+use super::{
+    Action, Context, DeviceInfo, VerbsError,
+    device::{describe, name_of},
+    errno::Errno,
+    error::{Refusal, advice},
+    functions::Functions,
+};
+use std::{
+    path::{Path, PathBuf},
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+use verbs_sys::Device;
+
+/// Where the library is when nobody says otherwise.
+const DEFAULT: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
+
+/// A verbs library. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Library(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    functions: Functions,
+}
+
+impl Library {
+    /// Loads the one at a path, or the system's.
+    ///
+    /// # Errors
+    /// [`VerbsError::Library`] when it can't be loaded, [`VerbsError::Symbol`] when it lacks a function.
+    pub fn load(path: Option<&Path>) -> Result<Library, VerbsError> {
+        let path = path.map_or_else(|| PathBuf::from(DEFAULT), Path::to_owned);
+        let name = path.display().to_string();
+        // SAFETY: see the module.
+        let library = unsafe { libloading::Library::new(&path) };
+        let library = library
+            .map_err(|error| VerbsError::Library { library: name.clone(), reason: error.to_string() })?;
+        let functions = Functions::find(&library, &name)?;
+        // It stays.
+        std::mem::forget(library);
+        Ok(Library(Arc::new(Inner { name, functions })))
+    }
+
+    /// What it was loaded as.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The devices that it knows, in its order.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when it can't list them.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
+        let list = DeviceList::of(self)?;
+        Ok(list.iter().map(|device| describe(self, device)).collect())
+    }
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownDevice`] with the nearest name and all of them; [`VerbsError::Refused`].
+    pub fn open(&self, name: &str) -> Result<Context, VerbsError> {
+        let list = DeviceList::of(self)?;
+        let Some(device) = list.iter().find(|device| name_of(self, *device) == name) else {
+            let known: Vec<String> = list.iter().map(|device| name_of(self, device)).collect();
+            let advice = advice(name, &known);
+            return Err(VerbsError::UnknownDevice { name: name.to_owned(), advice });
+        };
+        Context::open(self, describe(self, device), device)
+    }
+
+    pub(super) fn functions(&self) -> &Functions {
+        &self.0.functions
+    }
+}
+
+/// A list of devices, freed at the end. An opened device does not need it any more.
+struct DeviceList<'a> {
+    library: &'a Library,
+    list: NonNull<*mut Device>,
+}
+
+impl DeviceList<'_> {
+    fn of(library: &Library) -> Result<DeviceList<'_>, VerbsError> {
+        Errno::clear();
+        // SAFETY: the count may be left out.
+        let list = unsafe { (library.functions().ibv_get_device_list)(ptr::null_mut()) };
+        match NonNull::new(list) {
+            Some(list) => Ok(DeviceList { library, list }),
+            None => Err(Refusal::of_library(library.name(), Action::ListDevices, Errno::last())),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = NonNull<Device>> {
+        (0..).map_while(|index| {
+            // SAFETY: the list ends with null, where this iteration ends.
+            NonNull::new(unsafe { *self.list.as_ptr().add(index) })
+        })
+    }
+}
+
+impl Drop for DeviceList<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a list that the library made, freed once.
+        unsafe { (self.library.functions().ibv_free_device_list)(self.list.as_ptr()) };
+    }
+}

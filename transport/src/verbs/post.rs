@@ -1,0 +1,166 @@
+//! What is posted to queue pairs, as plain values.
+//!
+//! # Safety
+//! Addresses are handed to the device and not looked through here.
+
+use super::errno::Errno;
+use std::ptr;
+use verbs_sys::{RdmaTarget, RecvWr, SendFlags, SendTarget, SendWr, Sge, WrOpcode};
+
+/// A run of our memory, in one registered region.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalRun {
+    /// Where it begins.
+    pub start: *mut u8,
+    /// Its bytes.
+    pub len: u32,
+    /// The region's key; not looked at for work that is inline.
+    pub lkey: u32,
+}
+
+// SAFETY: an address and numbers; whoever posts it promises that it is valid then.
+unsafe impl Send for LocalRun {}
+// SAFETY: as above.
+unsafe impl Sync for LocalRun {}
+
+impl LocalRun {
+    /// No bytes at all: for notifications that carry a number only, and the receives that meet them.
+    pub const EMPTY: LocalRun = LocalRun { start: ptr::null_mut(), len: 0, lkey: 0 };
+
+    #[inline]
+    fn piece(self) -> Sge {
+        // The device turns it back into a pointer: its provenance is given away.
+        Sge { addr: self.start.expose_provenance() as u64, length: self.len, lkey: self.lkey }
+    }
+}
+
+/// A place in the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRun {
+    /// Its address over there.
+    pub address: u64,
+    /// The key of the peer's region.
+    pub rkey: u32,
+}
+
+/// What is done with a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is sent into the peer's next receive.
+    Send,
+    /// It is written into the peer's memory, who does not learn of it.
+    Write(RemoteRun),
+    /// It is written into the peer's memory, and its next receive completes with this number.
+    WriteImm(RemoteRun, u32),
+}
+
+/// Work for a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What is sent or written.
+    pub run: LocalRun,
+    /// How.
+    pub operation: Operation,
+    /// Is there a completion when it goes well? If not, its place in the queue is free when a later one has completed.
+    pub signaled: bool,
+    /// Are the bytes taken when it is posted, so that the memory may be used again at once and need not be registered?
+    pub inline: bool,
+}
+
+impl SendRequest {
+    /// Calls `post` with the request as C has it, which lives as long as the call.
+    #[inline]
+    pub(super) fn with_c<T>(&self, post: impl FnOnce(*mut SendWr) -> T) -> T {
+        let mut piece = self.run.piece();
+        let mut wr = SendWr::zeroed();
+        wr.wr_id = self.id;
+        if self.run.len > 0 {
+            wr.sg_list = &raw mut piece;
+            wr.num_sge = 1;
+        }
+        let to =
+            |run: RemoteRun| SendTarget { rdma: RdmaTarget { remote_addr: run.address, rkey: run.rkey } };
+        match self.operation {
+            Operation::Send => wr.opcode = WrOpcode::SEND,
+            Operation::Write(run) => (wr.opcode, wr.wr) = (WrOpcode::RDMA_WRITE, to(run)),
+            Operation::WriteImm(run, imm) => {
+                (wr.opcode, wr.wr) = (WrOpcode::RDMA_WRITE_WITH_IMM, to(run));
+                wr.imm_data = imm.to_be();
+            }
+        }
+        let signaled = if self.signaled { SendFlags::SIGNALED } else { SendFlags::NONE };
+        let inline = if self.inline { SendFlags::INLINE } else { SendFlags::NONE };
+        wr.send_flags = (signaled | inline).0;
+        post(&raw mut wr)
+    }
+}
+
+/// Calls `post` with a receive as C has it, which lives as long as the call.
+#[inline]
+pub(super) fn with_receive<T>(id: u64, run: LocalRun, post: impl FnOnce(*mut RecvWr) -> T) -> T {
+    let mut piece = run.piece();
+    let (sg_list, num_sge) = if run.len > 0 { (&raw mut piece, 1) } else { (ptr::null_mut(), 0) };
+    let mut wr = RecvWr { wr_id: id, next: ptr::null_mut(), sg_list, num_sge };
+    post(&raw mut wr)
+}
+
+/// Why work was not taken. Nothing of it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The queue has no room: take completions and try again.
+    #[error("the queue is full")]
+    Full,
+    /// The library does not take it, now or ever.
+    #[error("posting failed: {0}")]
+    Failed(Errno),
+}
+
+impl PostError {
+    #[cold]
+    pub(super) fn of_result(result: i32) -> PostError {
+        match Errno::of_result(result) {
+            Errno::ENOMEM => PostError::Full,
+            errno => PostError::Failed(errno),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(operation: Operation, len: u32) -> SendRequest {
+        let run = LocalRun { start: ptr::without_provenance_mut(4096), len, lkey: 7 };
+        SendRequest { id: 9, run, operation, signaled: true, inline: false }
+    }
+
+    #[test]
+    fn requests_become_those_of_c() {
+        let remote = RemoteRun { address: 0x1000, rkey: 5 };
+        request(Operation::WriteImm(remote, 0x0102_0304), 3).with_c(|wr| {
+            // SAFETY: lives during this call; its piece too.
+            let (wr, piece, target) = unsafe { (*wr, *(*wr).sg_list, (*wr).wr.rdma) };
+            assert_eq!((wr.wr_id, wr.opcode, wr.num_sge), (9, WrOpcode::RDMA_WRITE_WITH_IMM, 1));
+            assert_eq!(wr.imm_data, 0x0102_0304_u32.to_be());
+            assert_eq!((piece.addr, piece.length, piece.lkey), (4096, 3, 7));
+            assert_eq!((target.remote_addr, target.rkey), (0x1000, 5));
+            assert_eq!(wr.send_flags, SendFlags::SIGNALED.0);
+        });
+        let inline = SendRequest { inline: true, signaled: false, ..request(Operation::Send, 0) };
+        inline.with_c(|wr| {
+            // SAFETY: lives during this call.
+            let wr = unsafe { *wr };
+            assert_eq!((wr.opcode, wr.num_sge, wr.sg_list.is_null()), (WrOpcode::SEND, 0, true));
+            assert_eq!(wr.send_flags, SendFlags::INLINE.0);
+        });
+    }
+
+    #[test]
+    fn a_full_queue_is_not_a_failure() {
+        assert_eq!(PostError::of_result(libc::ENOMEM), PostError::Full);
+        assert_eq!(PostError::of_result(-libc::ENOMEM), PostError::Full);
+        assert_eq!(PostError::of_result(libc::EINVAL), PostError::Failed(Errno::EINVAL));
+    }
+}

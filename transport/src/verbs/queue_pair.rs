@@ -1,0 +1,312 @@
+//! Queue pairs: their states, and posting to them.
+//!
+//! ```text
+//! RESET -> INIT (receives may be posted) -> RTR -> RTS (sends may be posted)      any -> ERR, any -> RESET
+//! ```
+//!
+//! # Safety
+//! A queue pair lives until it is dropped, and owns the completion queue and the domain that it was made from. Verbs
+//! promise that several threads may post to it at a time. Requests live until the call that posts them returns; the
+//! memory they name is the poster's promise.
+
+use super::{
+    Access, Action, CompletionQueue, Context, Domain, Gid, LocalRun, PostError, SendRequest, VerbsError,
+    context::PORT,
+    errno::{Errno, check},
+    post::with_receive,
+};
+use std::{
+    ffi::c_int,
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+use verbs_sys::{AhAttr, Mtu, Qp, QpAttr, QpAttrMask as Mask, QpCap, QpInitAttr, QpState, QpType};
+
+/// Of what kind a queue pair is, and how deep. Work has one run of memory each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairSpec {
+    /// `RC` or `UC`.
+    pub service: QpType,
+    /// Room for sends and writes.
+    pub send_depth: u32,
+    /// Room for receives.
+    pub recv_depth: u32,
+    /// Bytes that can be taken when work is posted.
+    pub inline_bytes: u32,
+}
+
+/// Our end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// Where our address stands in the port's table.
+    pub gid_index: u8,
+    /// The packets of the connection; equal at both ends.
+    pub mtu: Mtu,
+    /// The number of our first packet, 24 bits.
+    pub psn: u32,
+}
+
+/// The peer's end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// Its queue pair.
+    pub qp: u32,
+    /// The address of its port.
+    pub gid: Gid,
+    /// The local address of its port; 0 on all but InfiniBand.
+    pub lid: u16,
+    /// The number of its first packet, 24 bits.
+    pub psn: u32,
+}
+
+/// How reliable connections deal with a peer that does not answer or has no receive: 4.096 us << 14 is 67 ms for each
+/// of 7 attempts, so a lost peer is noticed within a second; receives are waited for without end, 10 us at a time,
+/// since deadlines are the business of whoever waits.
+mod patience {
+    pub(super) const TIMEOUT: u8 = 14;
+    pub(super) const RETRIES: u8 = 7;
+    pub(super) const RETRIES_WITHOUT_RECEIVE: u8 = 7;
+    pub(super) const RNR_TIMER: u8 = 1;
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct QueuePair {
+    raw: NonNull<Qp>,
+    number: u32,
+    service: QpType,
+    granted: QpCap,
+    /// Is it known to be in RESET? Then it needs not be taken there, which not every device has to like.
+    is_reset: AtomicBool,
+    _completions: CompletionQueue,
+    domain: Domain,
+}
+
+// SAFETY: verbs promise that queue pairs may be used by any thread, several at a time; the rest does not change.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+impl QueuePair {
+    pub(super) fn of(
+        domain: &Domain,
+        spec: &QueuePairSpec,
+        cq: &CompletionQueue,
+    ) -> Result<QueuePair, VerbsError> {
+        let context = domain.context();
+        let mut init = QpInitAttr::zeroed();
+        (init.send_cq, init.recv_cq, init.qp_type) = (cq.raw(), cq.raw(), spec.service);
+        init.cap = QpCap {
+            max_send_wr: spec.send_depth,
+            max_recv_wr: spec.recv_depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: spec.inline_bytes,
+        };
+        Errno::clear();
+        // SAFETY: domain and completion queue live.
+        let raw = unsafe { (context.functions().ibv_create_qp)(domain.raw(), &raw mut init) };
+        let action = Action::QueuePair { service: spec.service };
+        let raw = NonNull::new(raw).ok_or_else(|| context.refused(action, Errno::last()))?;
+        // SAFETY: just made.
+        let number = unsafe { (&raw const (*raw.as_ptr()).qp_num).read() };
+        let mut made = QueuePair {
+            raw,
+            number,
+            service: spec.service,
+            granted: init.cap,
+            is_reset: AtomicBool::new(true),
+            _completions: cq.clone(),
+            domain: domain.clone(),
+        };
+        made.granted = made.asked_cap().unwrap_or(init.cap);
+        Ok(made)
+    }
+
+    /// What the device says when it is asked again: TN3205 tells to, since depths may have been changed.
+    fn asked_cap(&self) -> Option<QpCap> {
+        let (mut attr, mut init) = (QpAttr::zeroed(), QpInitAttr::zeroed());
+        let ask = self.context().functions().ibv_query_qp?;
+        // SAFETY: the queue pair lives, and there is room for the answers.
+        check(unsafe { ask(self.raw.as_ptr(), &raw mut attr, Mask::CAP.0 as c_int, &raw mut init) }).ok()?;
+        (init.cap.max_send_wr > 0 && init.cap.max_recv_wr > 0).then_some(init.cap)
+    }
+
+    /// Its number, by which the peer knows it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its service.
+    #[must_use]
+    pub fn service(&self) -> QpType {
+        self.service
+    }
+
+    /// The depths that it has, which may be more than was asked for.
+    #[must_use]
+    pub fn granted(&self) -> QpCap {
+        self.granted
+    }
+
+    /// Takes it from any state to INIT. What was posted is gone; receives may be posted from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn initialise(&self, access: Access) -> Result<(), VerbsError> {
+        if !self.is_reset.load(Relaxed) {
+            self.reset()?;
+        }
+        let mut attr = QpAttr::zeroed();
+        attr.qp_state = QpState::INIT;
+        attr.port_num = PORT;
+        attr.qp_access_flags = access.of_queue_pair().0;
+        self.is_reset.store(false, Relaxed);
+        self.modify(&attr, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, Action::Initialise)
+    }
+
+    /// Connects it to its peer: from INIT to RTR and RTS. On devices that know no later registrations, those of now
+    /// are the ones it can use.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn connect(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> Result<(), VerbsError> {
+        let is_reliable = self.service == QpType::RC;
+        let mut attr = QpAttr::zeroed();
+        attr.qp_state = QpState::RTR;
+        attr.path_mtu = ours.mtu;
+        attr.dest_qp_num = theirs.qp;
+        attr.rq_psn = theirs.psn & 0xff_ffff;
+        attr.ah_attr = self.path(ours, theirs);
+        let mut mask = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
+        if is_reliable {
+            attr.max_dest_rd_atomic = self.reads();
+            attr.min_rnr_timer = patience::RNR_TIMER;
+            mask |= Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
+        }
+        self.modify(&attr, mask, Action::Connect { peer: theirs.gid, gid_index: ours.gid_index })?;
+        let mut attr = QpAttr::zeroed();
+        attr.qp_state = QpState::RTS;
+        attr.sq_psn = ours.psn & 0xff_ffff;
+        let mut mask = Mask::SQ_PSN;
+        if is_reliable {
+            attr.timeout = patience::TIMEOUT;
+            attr.retry_cnt = patience::RETRIES;
+            attr.rnr_retry = patience::RETRIES_WITHOUT_RECEIVE;
+            attr.max_rd_atomic = self.reads();
+            mask |= Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
+        }
+        self.modify(&attr, mask, Action::Send)
+    }
+
+    /// Takes it to RESET: what was posted is gone without completions.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn reset(&self) -> Result<(), VerbsError> {
+        let mut attr = QpAttr::zeroed();
+        attr.qp_state = QpState::RESET;
+        self.modify(&attr, Mask::NONE, Action::Reset)?;
+        self.is_reset.store(true, Relaxed);
+        Ok(())
+    }
+
+    /// Takes it to ERR: what was posted completes with `WR_FLUSH_ERR`.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn fail(&self) -> Result<(), VerbsError> {
+        let mut attr = QpAttr::zeroed();
+        attr.qp_state = QpState::ERR;
+        self.is_reset.store(false, Relaxed);
+        self.modify(&attr, Mask::NONE, Action::Fail)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    ///
+    /// # Safety
+    /// The memory of `run` must stay mapped and registered, and nobody may rely on what it holds, until the receive
+    /// has completed or this queue pair was reset, failed or dropped.
+    #[inline]
+    pub unsafe fn post_receive(&self, id: u64, run: LocalRun) -> Result<(), PostError> {
+        // SAFETY: the queue pair lives, and with it its device, whose table has the slot: `Context::open` has looked.
+        let post = unsafe { (*(*self.raw.as_ptr()).context).ops.post_recv };
+        let Some(post) = post else { return Err(PostError::Failed(Errno::ENOSYS)) };
+        let result = with_receive(id, run, |wr| {
+            let mut bad = ptr::null_mut();
+            // SAFETY: the queue pair and the request live; the memory by the caller's promise.
+            unsafe { post(self.raw.as_ptr(), wr, &raw mut bad) }
+        });
+        if result == 0 { Ok(()) } else { Err(PostError::of_result(result)) }
+    }
+
+    /// Posts a send or a write.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted then.
+    ///
+    /// # Safety
+    /// The memory of the request's run must stay mapped, registered (unless it is inline) and unchanged until the
+    /// work, or some later signaled work, has completed, or this queue pair was reset, failed or dropped. Of inline
+    /// work it must be readable during the call.
+    #[inline]
+    pub unsafe fn post_send(&self, request: &SendRequest) -> Result<(), PostError> {
+        // SAFETY: as in `post_receive`.
+        let post = unsafe { (*(*self.raw.as_ptr()).context).ops.post_send };
+        let Some(post) = post else { return Err(PostError::Failed(Errno::ENOSYS)) };
+        let result = request.with_c(|wr| {
+            let mut bad = ptr::null_mut();
+            // SAFETY: the queue pair and the request live; the memory by the caller's promise.
+            unsafe { post(self.raw.as_ptr(), wr, &raw mut bad) }
+        });
+        if result == 0 { Ok(()) } else { Err(PostError::of_result(result)) }
+    }
+
+    /// What events name it by.
+    pub(super) fn address(&self) -> usize {
+        self.raw.as_ptr().addr()
+    }
+
+    fn context(&self) -> &Context {
+        self.domain.context()
+    }
+
+    /// Reads under way. We post none, but devices may want a number.
+    fn reads(&self) -> u8 {
+        let most = self.context().attributes().map_or(1, |attr| attr.max_qp_rd_atom);
+        u8::from(most > 0)
+    }
+
+    /// The way to the peer. Link-local addresses and Thunderbolt cables lead nowhere else, so one hop suffices.
+    fn path(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> AhAttr {
+        let is_near = theirs.gid.is_link_local() || self.context().is_thunderbolt();
+        let mut path = AhAttr::zeroed();
+        path.is_global = 1;
+        path.port_num = PORT;
+        path.dlid = theirs.lid;
+        path.grh.dgid = theirs.gid.into();
+        path.grh.sgid_index = ours.gid_index;
+        path.grh.hop_limit = if is_near { 1 } else { 64 };
+        path
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: Mask, action: Action) -> Result<(), VerbsError> {
+        let mut attr = *attr;
+        let modify = self.context().functions().ibv_modify_qp;
+        Errno::clear();
+        // SAFETY: the queue pair lives.
+        let result = unsafe { modify(self.raw.as_ptr(), &raw mut attr, (mask | Mask::STATE).0 as c_int) };
+        check(result).map_err(|errno| self.context().refused(action, errno))
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made once, ended once.
+        let _ = check(unsafe { (self.context().functions().ibv_destroy_qp)(self.raw.as_ptr()) });
+    }
+}

@@ -1,0 +1,12 @@
+//! The device layer on software devices of every kind: what real libraries and adapters are asked for, answered by
+//! one that is loaded at run time like any other.
+//!
+//! # Safety
+//! See `rig`.
+
+#![cfg(target_os = "linux")]
+
+mod exchange;
+mod fabric;
+mod lifetimes;
+mod rig;
