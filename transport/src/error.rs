@@ -57,4 +57,39 @@ pub enum TransportError {
         /// Bytes of the whole slab.
         total: u64,
     },
+    /// A verbs library or a device refused something.
+    #[error(transparent)]
+    Verbs(#[from] crate::verbs::VerbsError),
+    /// No cable to a peer works any more.
+    #[error("no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl devices`")]
+    Unplugged {
+        /// The peer.
+        peer: u32,
+        /// Each cable, and why it is down.
+        causes: String,
+    },
+    /// A peer sent what no peer of this version sends.
+    #[error("rank {peer} sent {what}; do all ranks run the same version of tbccl?")]
+    Protocol {
+        /// The peer.
+        peer: u32,
+        /// What it was.
+        what: &'static str,
+    },
+    /// What a rank says of its devices can't be used.
+    #[error("what rank {peer} says of its devices can't be used: {what}; do all ranks run the same version of tbccl?")]
+    Introduction {
+        /// The rank.
+        peer: u32,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The devices of a rank don't reach those of its peers.
+    #[error("rank {rank}: {what}")]
+    Wiring {
+        /// The rank.
+        rank: u32,
+        /// What is wrong, and the remedy.
+        what: String,
+    },
 }

@@ -4,3 +4,4 @@ pub mod local;
 mod pull;
 mod ring_link;
 pub mod shm;
+pub mod verbs;

@@ -32,6 +32,10 @@ pub(crate) struct Side {
     pub(crate) slab: Slab,
     /// The rank's shared object, to be written to behind its back.
     pub(crate) object: Option<OwnedFd>,
+    /// What the links stand on, where that must outlive them.
+    #[cfg(target_os = "linux")]
+    #[allow(dead_code, reason = "kept alive")]
+    pub(crate) endpoint: Option<transport::driver::verbs::Endpoint>,
 }
 
 /// Two ranks with a link on each lane.
@@ -44,6 +48,8 @@ impl Pair {
             links: (0..LAYOUT.lanes).map(|lane| local::link(&arenas, rank, 1 - rank, lane)).collect(),
             slab: Slab::new(&arenas[rank as usize], None),
             object: None,
+            #[cfg(target_os = "linux")]
+            endpoint: None,
         }))
     }
 
@@ -62,6 +68,8 @@ impl Pair {
                 links: (0..LAYOUT.lanes).map(|lane| shm::link(ends.0, ends.1, lane, pull)).collect(),
                 slab: Slab::new(&ours[rank].0, Some(object())),
                 object: Some(object()),
+                #[cfg(target_os = "linux")]
+                endpoint: None,
             }
         }))
     }

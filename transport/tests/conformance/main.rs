@@ -6,6 +6,13 @@ mod fixture;
 mod flow;
 mod processes;
 mod traffic;
+#[cfg(target_os = "linux")]
+mod verbs;
+
+/// The software device, for tests that need devices.
+#[cfg(target_os = "linux")]
+#[path = "../verbs/fabric.rs"]
+mod fabric;
 
 macro_rules! on_every_driver {
     ($($topic:ident::$case:ident),* $(,)?) => {
@@ -35,4 +42,35 @@ on_every_driver! {
     flow::posted_messages_do_not_hold_up_later_ones,
     flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
     flow::many_messages_between_two_threads_keep_their_order,
+}
+
+/// The cases of every driver that can do without rings, and those of the verbs driver alone, on devices of every kind.
+#[cfg(target_os = "linux")]
+macro_rules! on_every_device {
+    ($($topic:ident::$case:ident),* $(,)?) => {
+        on_every_device! { @ over_ib "lo_ib" $($topic::$case),* }
+        on_every_device! { @ over_usb4 "lo_usb4" $($topic::$case),* }
+        on_every_device! { @ over_apple "lo_apple" $($topic::$case),* }
+        on_every_device! { @ over_uc "lo_ib uc" $($topic::$case),* }
+    };
+    (@ $module:ident $device:literal $($topic:ident::$case:ident),*) => {
+        mod $module {
+            $(#[test]
+            fn $case() {
+                let name = concat!(stringify!($module), "::", stringify!($case));
+                crate::fabric::on(name, crate::verbs::FABRIC, |_| {
+                    crate::$topic::$case(crate::fixture::Pair::verbs($device));
+                });
+            })*
+        }
+    };
+}
+
+#[cfg(target_os = "linux")]
+on_every_device! {
+    delivery::every_size_arrives_whole_by_every_protocol,
+    traffic::messages_arrive_in_order_however_the_ends_are_polled,
+    flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
+    flow::many_messages_between_two_threads_keep_their_order,
+    verbs::registered_memory_is_never_copied,
 }

@@ -1,0 +1,445 @@
+//! From a library's name to connected queue pairs.
+//!
+//! ```text
+//! open        devices, memory        ->  "devices"  ->  everyone's
+//! converse    who reaches whom       ->  "reach"    ->  everyone's     (left out where a matrix says it)
+//! converse    queue pairs            ->  "rails"    ->  everyone's
+//! converse    connects them, posts receives  ->  "ready"  ->  everyone's: from now on anyone may send
+//! ```
+//!
+//! The words travel over the job's rendezvous; how is the runtime's business. Every failure names the rank, the device
+//! and the remedy.
+
+use super::{
+    VerbsConfig,
+    engine::Engine,
+    incoming::Incoming,
+    introduction::{Device, Devices, End, Rails, Reach, gid_of, gid_text, pack, unpack},
+    link::VerbsLink,
+    memory::{Keys, LINE, Memory},
+    outgoing::Outgoing,
+    peer::{EAGER_CREDITS, Peer, RX_SLOTS, Rules, TX_SLOTS},
+    port::Port,
+    queue::{Id, Queue, What},
+    rails::{Far, Places, Rail},
+    wire::{LANES, SLOT_BYTES},
+    wiring::{Cable, found, given},
+};
+use crate::{
+    Link, TransportError,
+    memory::{Mapping, Registered, Slab},
+    verbs::{
+        Abilities, Access, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu, PortState, QpType,
+        QueuePairSpec, RemoteAddress, find_gid,
+    },
+};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Room for sends in a control queue.
+const CONTROL_DEPTH: u32 = 256;
+/// Completions that one rail may have waiting.
+const COMPLETIONS_PER_RAIL: u32 = RX_SLOTS + CONTROL_DEPTH + 128;
+/// Staging places of a lane, in each direction.
+const STAGING: u32 = 8;
+/// Bytes that are taken when work is posted, where the device can.
+const INLINE_BYTES: u32 = 220;
+
+/// A device before memory is registered with it.
+#[derive(Debug)]
+struct Opened {
+    context: Context,
+    domain: Domain,
+    abilities: Abilities,
+    card: Device,
+    gid_index: u8,
+}
+
+/// What has been said so far.
+#[derive(Debug)]
+enum Stage {
+    Opened(Vec<Opened>),
+    Introduced(Vec<Devices>),
+    Probed(Vec<Devices>),
+    Connecting(Vec<Devices>),
+    Waiting,
+    Ready,
+}
+
+/// One rank's end of the verbs transport.
+#[derive(Debug)]
+pub struct Endpoint {
+    rank: u32,
+    size: u32,
+    config: VerbsConfig,
+    stage: Stage,
+    engine: Arc<Mutex<Engine>>,
+    slab: Slab,
+    /// Slots and staging places, which live as long as the endpoint.
+    _places: Vec<Registered>,
+}
+
+pub(super) fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
+    engine.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Endpoint {
+    /// Opens the devices and gets the memory. `say` is told what is being waited for.
+    ///
+    /// # Errors
+    /// No library, no device that can be used, or no memory; with the remedy.
+    pub fn open(
+        config: &VerbsConfig,
+        rank: u32,
+        size: u32,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Endpoint, TransportError> {
+        let library = Library::load(config.library.as_deref())?;
+        let opened = open_devices(&library, config, rank, say)?;
+        let mapping = Arc::new(Mapping::between_lines(config.slab_bytes as usize, LINE as u64)?);
+        let slab = Slab::over(Arc::clone(&mapping), 0..mapping.len(), Some(LINE as u64));
+        let memory = Memory::new(mapping, config.segment_bytes as usize, config.piece_bytes as usize);
+        let rules = Rules {
+            piece_bytes: config.piece_bytes as usize,
+            window: config.window as usize,
+            checksum: false,
+            reliable: false,
+            one_sided: false,
+        };
+        let engine = Engine::new((0..size).map(|_| None).collect(), Vec::new(), memory, rules);
+        let endpoint = Endpoint {
+            rank,
+            size,
+            config: config.clone(),
+            stage: Stage::Opened(opened),
+            engine: Arc::new(Mutex::new(engine)),
+            slab,
+            _places: Vec::new(),
+        };
+        Ok(endpoint)
+    }
+
+    /// Takes everyone's latest words, by rank, and says the next one; `None` when all is said. Begins with no words.
+    ///
+    /// # Errors
+    /// A word that can't be understood, devices that don't reach a peer, or a device that refuses; with the remedy.
+    pub fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+        match std::mem::replace(&mut self.stage, Stage::Ready) {
+            Stage::Opened(opened) => self.introduce(opened).map(Some),
+            Stage::Introduced(_) => {
+                let devices: Vec<Devices> = unpack("devices", heard)?;
+                self.agree(&devices);
+                let word = self.probe(&devices)?;
+                self.stage = Stage::Probed(devices);
+                Ok(Some(pack("reach", word)))
+            }
+            Stage::Probed(devices) => {
+                let reach = unpack("reach", heard)?;
+                let word = self.make_rails(&devices, &reach)?;
+                self.stage = Stage::Connecting(devices);
+                Ok(Some(pack("rails", word)))
+            }
+            Stage::Connecting(devices) => {
+                let rails = unpack("rails", heard)?;
+                self.connect(&devices, &rails)?;
+                self.stage = Stage::Waiting;
+                Ok(Some(pack("ready", ())))
+            }
+            Stage::Waiting => unpack::<()>("ready", heard).map(|_| None),
+            Stage::Ready => Ok(None),
+        }
+    }
+
+    /// The link to a peer on a lane. To be made once each, after [`Endpoint::converse`] has come to its end.
+    #[must_use]
+    pub fn link(&self, peer: u32, lane: u8) -> Box<dyn Link> {
+        assert!(peer != self.rank && peer < self.size && usize::from(lane) < LANES, "a link to a peer on a lane");
+        Box::new(VerbsLink::new(Arc::clone(&self.engine), peer, lane))
+    }
+
+    /// Whose endpoint it is.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// The allocator of memory that goes to peers without being copied.
+    #[must_use]
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    /// Waits, for a while, until all that was sent has arrived, and says goodbye.
+    pub fn close(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            let mut engine = lock(&self.engine);
+            let failed = engine.progress().is_err() || engine.tick().is_err();
+            if failed || engine.is_drained() {
+                break;
+            }
+            drop(engine);
+            std::thread::yield_now();
+        }
+        lock(&self.engine).say_goodbye();
+    }
+
+    fn introduce(&mut self, opened: Vec<Opened>) -> Result<Vec<u8>, TransportError> {
+        let mut engine = lock(&self.engine);
+        let memory = engine.memory.clone();
+        let mut cards = Vec::new();
+        for device in opened {
+            let Opened { context, domain, abilities, card, gid_index } = device;
+            let access = if abilities.one_sided { Access::Remote } else { Access::Local };
+            let mut keys = Keys::new(domain.clone(), access, memory.clone());
+            if !abilities.late_registration {
+                keys.register_all()?;
+            }
+            let queue = self.completion_queue(&context)?;
+            let gid = gid_of(&card.gid).expect("we wrote it");
+            engine.ports.push(Port::new((context, domain, keys), (queue, None), (gid_index, gid)));
+            cards.push(card);
+        }
+        drop(engine);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let word = Devices { host, devices: cards };
+        self.stage = Stage::Introduced(Vec::new());
+        Ok(pack("devices", word))
+    }
+
+    fn completion_queue(&self, context: &Context) -> Result<CompletionQueue, TransportError> {
+        let most = context.attributes().map_or(4096, |attributes| attributes.max_cqe.max(1) as u32);
+        let wanted = COMPLETIONS_PER_RAIL.saturating_mul(self.size.max(2) - 1);
+        Ok(context.completion_queue(wanted.min(most), None)?)
+    }
+
+    /// The rules for all: what the least able device can do.
+    fn agree(&self, devices: &[Devices]) {
+        let all = || devices.iter().flat_map(|devices| &devices.devices);
+        let rules = &mut lock(&self.engine).rules;
+        rules.reliable = all().all(|device| device.reliable) && self.config.reliable != Some(false);
+        rules.one_sided = all().all(|device| device.one_sided);
+        rules.checksum = self.config.checksum.unwrap_or(!rules.reliable);
+        let most = all().map(|device| device.max_message_bytes).min().unwrap_or(u64::MAX);
+        rules.piece_bytes = rules.piece_bytes.min(usize::try_from(most).unwrap_or(usize::MAX));
+    }
+
+    fn service(&self) -> QpType {
+        if lock(&self.engine).rules.reliable { QpType::RC } else { QpType::UC }
+    }
+
+    /// Tries which of our devices reach which of the others'. With a matrix there is nothing to try.
+    fn probe(&self, devices: &[Devices]) -> Result<Reach, TransportError> {
+        let mut reach = Reach::default();
+        if self.config.matrix.is_some() {
+            return Ok(reach);
+        }
+        let service = self.service();
+        let engine = lock(&self.engine);
+        for (ours, port) in engine.ports.iter().enumerate() {
+            let spec = QueuePairSpec { service, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
+            let pair = port.domain.queue_pair(&spec, &port.cq)?;
+            for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| *peer != self.rank as usize) {
+                for (theirs, device) in devices.devices.iter().enumerate() {
+                    let far = remote(device, pair.number(), 0, peer as u32)?;
+                    pair.initialise(Access::Local)?;
+                    if pair.connect(&near(port, device, 0), &far).is_ok() {
+                        reach.pairs.push((peer as u32, ours, theirs));
+                    }
+                }
+            }
+        }
+        Ok(reach)
+    }
+
+    fn cables(&self, peer: u32, devices: &[Devices], reach: &[Reach]) -> Result<Vec<Cable>, TransportError> {
+        let cables = match &self.config.matrix {
+            Some(matrix) => given(self.rank, peer, matrix, devices)?,
+            None => found(self.rank, peer, reach),
+        };
+        if !cables.is_empty() {
+            return Ok(cables);
+        }
+        let names = |rank: u32| {
+            let names: Vec<&str> = devices[rank as usize].devices.iter().map(|d| d.name.as_str()).collect();
+            names.join(", ")
+        };
+        Err(TransportError::Wiring {
+            rank: self.rank,
+            what: format!(
+                "none of its devices ({}) reaches one of rank {peer} ({}); check that there is a cable between {} and \
+                 {}, that both ports are up, and that the Thunderbolt bridge is off",
+                names(self.rank),
+                names(peer),
+                devices[self.rank as usize].host,
+                devices[peer as usize].host,
+            ),
+        })
+    }
+
+    /// Makes the queue pairs of all rails, and the places for their messages.
+    fn make_rails(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<Rails, TransportError> {
+        let mut word = Rails::default();
+        let rank = self.rank;
+        for peer in (0..self.size).filter(|peer| *peer != rank) {
+            let cables = self.cables(peer, devices, reach)?;
+            let mut rails = Vec::new();
+            for (index, cable) in cables.iter().enumerate() {
+                let (rail, end) = self.make_rail(peer, index, *cable, devices)?;
+                rails.push(rail);
+                word.rails.push(end);
+            }
+            let piece_bytes = lock(&self.engine).rules.piece_bytes;
+            let staging = STAGING as usize * piece_bytes;
+            let slots = self.place(TX_SLOTS as usize * SLOT_BYTES + 2 * LANES * staging)?;
+            let base = slots + TX_SLOTS as usize * SLOT_BYTES;
+            let out = std::array::from_fn(|lane| Outgoing::new(EAGER_CREDITS, base + lane * staging, STAGING));
+            let incoming = std::array::from_fn(|lane| Incoming::new(base + (LANES + lane) * staging, STAGING));
+            lock(&self.engine).peers[peer as usize] = Some(Peer::new(peer, rails, slots, out, incoming));
+        }
+        Ok(word)
+    }
+
+    fn make_rail(
+        &mut self,
+        peer: u32,
+        index: usize,
+        cable: Cable,
+        devices: &[Devices],
+    ) -> Result<(Rail, End), TransportError> {
+        let places = Places::new(self.place(Places::BYTES)?);
+        let service = self.service();
+        let engine = lock(&self.engine);
+        let (rules, port) = (engine.rules, &engine.ports[cable.ours]);
+        let card = &devices[peer as usize].devices[cable.theirs];
+        let psn = 0x00b1_0000 | (self.rank & 0xff) << 8 | index as u32;
+        let queue = |wire: u8, send_depth: u32, recv_depth: u32| {
+            let spec = QueuePairSpec { service, send_depth, recv_depth, inline_bytes: INLINE_BYTES };
+            let pair = port.domain.queue_pair(&spec, &port.cq)?;
+            let id = Id { what: What::Sent, peer: peer as u16, rail: index as u8, life: 0, wire, value: 0 };
+            Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth))
+        };
+        let control = queue(0, CONTROL_DEPTH, RX_SLOTS)?;
+        let frames = rules.piece_bytes.div_ceil(SLOT_BYTES) as u32 + 1;
+        let data_depth = rules.window as u32 * frames;
+        let data = match rules.one_sided {
+            true => None,
+            false => Some([queue(1, data_depth, data_depth)?, queue(2, data_depth, data_depth)?]),
+        };
+        let numbers = data.iter().flatten().map(Queue::number).collect();
+        let end = End { peer, rail: index, psn, control: control.number(), data: numbers };
+        let name = format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name);
+        // Filled in when the peer has said its numbers.
+        let far = Far { control: remote(card, 0, 0, peer)?, data: Vec::new() };
+        let rail = Rail::new((cable.ours, name), control, data, (near(port, card, psn), far), places);
+        Ok((rail, end))
+    }
+
+    /// Bytes of the slab that stay ours; returns their offset.
+    fn place(&mut self, bytes: usize) -> Result<usize, TransportError> {
+        let place = self.slab.allocate(bytes)?;
+        let offset = lock(&self.engine).memory.locate(place.as_ptr(), bytes).expect("a part of the slab");
+        self._places.push(place);
+        Ok(offset)
+    }
+
+    /// Connects all queue pairs and posts their receives.
+    fn connect(&self, devices: &[Devices], words: &[Rails]) -> Result<(), TransportError> {
+        let _ = devices;
+        let mut engine = lock(&self.engine);
+        for peer in (0..self.size).filter(|peer| *peer != self.rank) {
+            let ends: Vec<&End> = words[peer as usize].rails.iter().filter(|end| end.peer == self.rank).collect();
+            let (them, mut env) = engine.peer(peer as usize);
+            let lanes = if env.rules.one_sided { 0 } else { LANES };
+            let fits = |(index, end): (usize, &&End)| end.rail == index && end.data.len() == lanes;
+            if ends.len() != them.rails.len() || !ends.iter().enumerate().all(fits) {
+                let what = format!("it has {} rails to rank {}, which has {}", ends.len(), self.rank, them.rails.len());
+                return Err(TransportError::Introduction { peer, what });
+            }
+            for (rail, end) in them.rails.iter_mut().zip(&ends) {
+                let there = |qp: u32| RemoteAddress { qp, psn: end.psn, ..rail.far.control };
+                rail.far = Far { control: there(end.control), data: end.data.iter().map(|qp| there(*qp)).collect() };
+            }
+            for rail in 0..them.rails.len() {
+                them.start_rail(&mut env, rail)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // Links hold the engine too: what they could still do must not reach memory that is going.
+        let mut engine = lock(&self.engine);
+        for rank in 0..engine.peers.len() {
+            engine.abort(rank);
+        }
+    }
+}
+
+/// Opens the devices that are to be used: those that the matrix names for us, or all whose port is up.
+fn open_devices(
+    library: &Library,
+    config: &VerbsConfig,
+    rank: u32,
+    say: &mut dyn FnMut(&str),
+) -> Result<Vec<Opened>, TransportError> {
+    let named: Option<Vec<String>> = config.matrix.as_ref().map(|matrix| {
+        let mut names: Vec<String> = matrix[rank as usize].iter().flatten().cloned().collect();
+        names.sort();
+        names.dedup();
+        names
+    });
+    let wanted = match &named {
+        Some(names) => names.clone(),
+        None => library.devices()?.into_iter().map(|device| device.name).collect(),
+    };
+    let mut opened = Vec::new();
+    let mut obstacles = Vec::new();
+    for name in wanted {
+        let context = library.open(&name)?;
+        if context.port()?.state != PortState::ACTIVE {
+            obstacles.push(format!("the port of {name} is down"));
+            continue;
+        }
+        opened.push(open_device(context, config, say)?);
+    }
+    if opened.is_empty() {
+        let what = if obstacles.is_empty() { "there are no RDMA devices".to_owned() } else { obstacles.join(", ") };
+        return Err(TransportError::Wiring { rank, what: format!("no device of it can be used: {what}; see `tbccl devices`") });
+    }
+    Ok(opened)
+}
+
+fn open_device(context: Context, config: &VerbsConfig, say: &mut dyn FnMut(&str)) -> Result<Opened, TransportError> {
+    let (gid_index, gid) = find_gid(&context, config.patience, say)?;
+    let domain = context.domain()?;
+    let abilities = Abilities::probe(&context, &domain)?;
+    let port = context.port()?;
+    let card = Device {
+        name: context.name().to_owned(),
+        gid: gid_text(gid),
+        lid: port.lid,
+        mtu: port.active_mtu.0,
+        reliable: abilities.service == QpType::RC,
+        one_sided: abilities.one_sided && abilities.write_imm,
+        max_message_bytes: abilities.max_message_bytes,
+    };
+    Ok(Opened { context, domain, abilities, card, gid_index })
+}
+
+fn near(port: &Port, card: &Device, psn: u32) -> LocalAddress {
+    let mtu = port.context.port().map_or(Mtu::B1024, |attributes| attributes.active_mtu);
+    LocalAddress { gid_index: port.gid_index, mtu: Mtu(mtu.0.min(card.mtu)), psn }
+}
+
+fn remote(card: &Device, qp: u32, psn: u32, peer: u32) -> Result<RemoteAddress, TransportError> {
+    let gid = gid_of(&card.gid).ok_or_else(|| TransportError::Introduction {
+        peer,
+        what: format!("its device {} has the address `{}`", card.name, card.gid),
+    })?;
+    Ok(RemoteAddress { qp, gid, lid: card.lid, psn })
+}

@@ -1,0 +1,217 @@
+//! All peers of a rank, and the completions that drive them.
+//!
+//! Whoever polls a link takes the completions of all devices and hands each to the peer it belongs to. Now and then it
+//! also looks at the clock, at ports, and at what is overdue. There is no thread of its own on the way of a message.
+//!
+//! Invariant: completions of an earlier life of a rail are thrown away, whatever they say.
+
+use super::{
+    memory::Memory,
+    peer::{Env, Peer, Rules},
+    port::Port,
+    queue::{Id, What},
+    rails::State,
+    wire::piece_of,
+};
+use crate::{
+    TransportError,
+    verbs::{Completion, POLL_BATCH, WcOpcode, WcStatus},
+};
+use std::time::{Duration, Instant};
+
+/// Polls between looks at the clock.
+const CLOCK_EVERY: u32 = 8;
+/// The least time between looks at what is overdue.
+const TICK: Duration = Duration::from_micros(200);
+
+/// What one rank has.
+#[derive(Debug)]
+pub(super) struct Engine {
+    /// By rank; none for ourselves. Before the ports, since queue pairs end before what they were made from.
+    pub(super) peers: Vec<Option<Peer>>,
+    pub(super) ports: Vec<Port>,
+    pub(super) memory: Memory,
+    pub(super) rules: Rules,
+    pub(super) polls: Polls,
+    idle_polls: u32,
+    last_tick: Instant,
+}
+
+/// What polling has come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Polls {
+    pub(super) polls: u64,
+    pub(super) empty: u64,
+    /// By completions at once, less one.
+    pub(super) batches: [u64; POLL_BATCH],
+}
+
+impl Engine {
+    pub(super) fn new(peers: Vec<Option<Peer>>, ports: Vec<Port>, memory: Memory, rules: Rules) -> Engine {
+        Engine { peers, ports, memory, rules, polls: Polls::default(), idle_polls: 0, last_tick: Instant::now() }
+    }
+
+    /// A peer, and what its methods work with.
+    #[inline]
+    pub(super) fn peer(&mut self, rank: usize) -> (&mut Peer, Env<'_>) {
+        let peer = self.peers[rank].as_mut().expect("links are made to peers only");
+        (peer, Env { rules: self.rules, memory: &self.memory, ports: &mut self.ports })
+    }
+
+    /// Takes the completions that have come. True when there were any.
+    #[inline]
+    pub(super) fn progress(&mut self) -> Result<bool, TransportError> {
+        let mut any = false;
+        for port in 0..self.ports.len() {
+            let mut batch = [Completion::default(); POLL_BATCH];
+            let came = self.ports[port].cq.poll(&mut batch)?;
+            self.polls.polls += 1;
+            if came.is_empty() {
+                self.polls.empty += 1;
+                continue;
+            }
+            self.polls.batches[came.len() - 1] += 1;
+            any = true;
+            let mut peers = [false; 64];
+            for completion in came {
+                let rank = usize::from(Id::unpack(completion.id).peer);
+                if rank < self.peers.len() && self.peers[rank].is_some() {
+                    self.take(rank, completion)?;
+                    peers[rank % 64] = true;
+                }
+            }
+            for rank in (0..self.peers.len()).filter(|rank| peers[rank % 64]) {
+                if self.peers[rank].is_some() {
+                    let (peer, mut env) = self.peer(rank);
+                    peer.flush(&mut env)?;
+                }
+            }
+        }
+        if any {
+            self.idle_polls = 0;
+        } else {
+            self.idle_polls += 1;
+            if self.idle_polls.is_multiple_of(CLOCK_EVERY) {
+                self.tick()?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Does what time asks for.
+    #[cold]
+    pub(super) fn tick(&mut self) -> Result<(), TransportError> {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.last_tick) < TICK {
+            return Ok(());
+        }
+        self.last_tick = now;
+        for port in &mut self.ports {
+            port.look(now)?;
+        }
+        for rank in 0..self.peers.len() {
+            if self.peers[rank].is_none() {
+                continue;
+            }
+            let (peer, mut env) = self.peer(rank);
+            peer.look_at_ports(&mut env)?;
+            if !env.rules.reliable {
+                peer.tick(&mut env, now)?;
+                peer.ask_after_pieces(&mut env, now)?;
+            }
+            peer.flush(&mut env)?;
+        }
+        Ok(())
+    }
+
+    /// Hands a completion to its peer.
+    fn take(&mut self, rank: usize, completion: &Completion) -> Result<(), TransportError> {
+        let id = Id::unpack(completion.id);
+        let (peer, mut env) = self.peer(rank);
+        let (env, index) = (&mut env, usize::from(id.rail));
+        let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.life == id.life) else { return Ok(()) };
+        let is_data = id.wire > 0;
+        let state = if is_data { rail.data_state } else { rail.control_state };
+        if completion.status != WcStatus::SUCCESS {
+            if state != State::Up {
+                return Ok(());
+            }
+            let cause = format!("{} ({})", describe(completion.status), rail.name);
+            return peer.take_down(env, index, is_data, &cause);
+        }
+        match id.what {
+            What::Sent => {
+                let out = &mut peer.out;
+                let queue = match (id.wire, &mut rail.data) {
+                    (0, _) => &mut rail.control,
+                    (wire, Some(data)) => &mut data[usize::from(wire) - 1],
+                    (_, None) => return Ok(()),
+                };
+                queue.complete(id.value, |lane, piece| out[lane].arrived(piece));
+                Ok(())
+            }
+            What::Slot => {
+                let kept = if completion.opcode == WcOpcode::RECV_RDMA_WITH_IMM {
+                    let near = |lane: usize| peer.incoming[lane].done;
+                    let piece = piece_of(completion.imm.unwrap_or_default(), near);
+                    let piece = piece.ok_or_else(|| peer.protocol("a number of no piece"))?;
+                    peer.piece_came(env, index, piece)?;
+                    false
+                } else {
+                    peer.receive(env, index, id.value, completion.bytes as usize)?
+                };
+                if kept { Ok(()) } else { peer.release_slot(env, index, id.value) }
+            }
+            What::Piece | What::Trailer if state != State::Up => Ok(()),
+            What::Piece => peer.data_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes)),
+            What::Trailer => peer.trailer_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes)),
+        }
+    }
+
+    /// Makes all queue pairs of a peer dead: the device does nothing with memory on their behalf from now on.
+    pub(super) fn abort(&mut self, rank: usize) {
+        if let Some(peer) = self.peers.get_mut(rank).and_then(Option::as_mut) {
+            peer.broken.get_or_insert_with(|| "this communicator has failed".to_owned());
+            for queue in peer.queues() {
+                // A queue pair that can't be made dead belongs to a device that is gone.
+                let _ = queue.fail();
+            }
+        }
+    }
+
+    /// Tells all peers that we are closing, as far as they can be reached.
+    pub(super) fn say_goodbye(&mut self) {
+        for rank in 0..self.peers.len() {
+            if self.peers[rank].is_none() {
+                continue;
+            }
+            let (peer, mut env) = self.peer(rank);
+            if let Some(active) = peer.active() {
+                // Whoever misses it finds out by itself.
+                let _ = peer.say(&mut env, active, super::wire::Kind::Goodbye, None);
+            }
+        }
+    }
+
+    /// Is all that was sent known to have arrived, or will nobody ever say so?
+    pub(super) fn is_drained(&self) -> bool {
+        let reliable = self.rules.reliable;
+        self.peers.iter().flatten().all(|peer| {
+            let idle = peer.out.iter().all(super::outgoing::Outgoing::is_idle);
+            peer.gone || peer.broken.is_some() || idle && (reliable || peer.unacknowledged() == 0)
+        })
+    }
+}
+
+/// A status, for people.
+fn describe(status: WcStatus) -> String {
+    match status {
+        WcStatus::RETRY_EXC_ERR => "the peer does not answer".to_owned(),
+        WcStatus::RNR_RETRY_EXC_ERR => "the peer takes no messages".to_owned(),
+        WcStatus::WR_FLUSH_ERR => "the queue pair has failed".to_owned(),
+        status => match status.name() {
+            Some(name) => format!("work failed with {name}"),
+            None => format!("work failed with status {}", status.0),
+        },
+    }
+}

@@ -1,0 +1,517 @@
+//! Messages on their way from a peer, on one lane.
+//!
+//! A small message waits in its slot until the runtime asks for it. For a larger one the runtime says ahead of time
+//! where it is to go: into registered memory, or, where there is none or the bytes are to be combined with others,
+//! into staging places from which they are handed over in place. Either is cut into pieces, granted to the peer in
+//! order, each on the rail that has the least under way, so that faster rails get more.
+//!
+//! Invariants: pieces are handed over in order and once. A place is granted anew only when nothing can write to it any
+//! more on account of the earlier grant: its message is known to be lost, or its queue pair is dead.
+
+use super::{
+    outgoing::goes_in_pieces,
+    peer::{Env, Peer},
+    wire::{CONFIRM, Grant, Kind, LANES, Mark, is_before},
+};
+use crate::{
+    RecvProgress, RecvState, Sink, TransportError,
+    memory::SpanMut,
+};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+/// Messages that can be announced ahead.
+const ANNOUNCED: usize = 64;
+/// Pieces that are granted and not yet handed over.
+const GRANTED: usize = 128;
+/// How long an unreliable rail may keep us waiting for a piece before we ask.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// A piece that its sender has called sent so often, and that has not come through a queue of its own, is lost.
+const SAID_OFTEN: u8 = 10;
+
+/// A small message in a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RxMessage {
+    pub(super) rail: u8,
+    pub(super) slot: u32,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) digest: u64,
+    /// Its number among all messages of the lane.
+    pub(super) message: u32,
+    pub(super) flags: u8,
+}
+
+/// A larger message that is expected.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    digest: u64,
+    total: usize,
+    /// Bytes granted so far.
+    granted: usize,
+    /// Where it goes, by offset in the slab; staging places when there is none.
+    landing: Option<usize>,
+}
+
+/// A piece that is granted.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Its message, by its number.
+    message: u64,
+    /// Where it begins in its message.
+    offset: usize,
+    len: usize,
+    /// Where it goes.
+    at: usize,
+    staging: Option<u32>,
+    rail: u8,
+    /// Its bytes are here, as its queue pair says.
+    is_here: bool,
+    /// What its checksum is to be, where that counts.
+    crc: Option<u32>,
+    arrived: bool,
+    /// Since when we wait for it, once that is noted.
+    since: Option<Instant>,
+    /// How often the peer has said that it was sent.
+    said: u8,
+}
+
+/// One lane's incoming side.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    /// The number of the message that is next to be received.
+    message: u32,
+    /// Small messages, in order.
+    pub(super) eager: VecDeque<RxMessage>,
+    /// Small messages matched so far.
+    pub(super) matched: u32,
+    /// Larger messages that are expected, in order, and the number of the first.
+    messages: VecDeque<Message>,
+    first_message: u64,
+    /// Pieces not yet handed over, in order, and the number of the first.
+    pieces: VecDeque<Piece>,
+    first_piece: u32,
+    /// All pieces before this one have arrived.
+    pub(super) done: u32,
+    /// Granted pieces that have not arrived.
+    pub(super) outstanding: usize,
+    staging: Vec<u32>,
+    staging_base: usize,
+}
+
+impl Incoming {
+    /// `staging` places of a piece each begin at `staging_base`.
+    pub(super) fn new(staging_base: usize, staging: u32) -> Incoming {
+        Incoming {
+            message: 0,
+            eager: VecDeque::with_capacity(super::peer::EAGER_CREDITS as usize),
+            matched: 0,
+            messages: VecDeque::with_capacity(ANNOUNCED),
+            first_message: 0,
+            pieces: VecDeque::with_capacity(GRANTED),
+            first_piece: 0,
+            done: 0,
+            outstanding: 0,
+            staging: (0..staging).collect(),
+            staging_base,
+        }
+    }
+
+    /// The number of the next piece to be granted.
+    pub(super) fn next_piece(&self) -> u32 {
+        self.first_piece.wrapping_add(self.pieces.len() as u32)
+    }
+
+    fn piece_mut(&mut self, number: u32) -> Option<&mut Piece> {
+        self.pieces.get_mut(number.wrapping_sub(self.first_piece) as usize)
+    }
+
+    /// The length of a piece that is granted.
+    pub(super) fn len_of(&mut self, number: u32) -> Option<usize> {
+        self.piece_mut(number).map(|piece| piece.len)
+    }
+
+    /// Takes note that a piece is complete; moves the counter of what has arrived.
+    fn complete(&mut self, number: u32) {
+        if let Some(piece) = self.piece_mut(number)
+            && !piece.arrived
+        {
+            piece.arrived = true;
+            self.outstanding -= 1;
+        }
+        while self.piece_mut(self.done).is_some_and(|piece| piece.arrived) {
+            self.done = self.done.wrapping_add(1);
+        }
+    }
+}
+
+impl Peer {
+    /// The digest of the next message of a lane, if one has begun to arrive.
+    pub(super) fn peek_digest(&self, lane: usize) -> Option<u64> {
+        let incoming = &self.incoming[lane];
+        incoming.eager.front().filter(|first| first.message == incoming.message).map(|first| first.digest)
+    }
+
+    /// Takes note of a message to come; false when there is no room for the note.
+    pub(super) fn announce(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        state: &mut RecvState,
+        landing: Option<SpanMut<'_>>,
+    ) -> Result<bool, TransportError> {
+        if !goes_in_pieces(state.size, state.len) {
+            return Ok(true);
+        }
+        if state.announced.is_some() {
+            return Ok(true);
+        }
+        let incoming = &mut self.incoming[lane];
+        if incoming.messages.len() == ANNOUNCED {
+            return Ok(false);
+        }
+        state.announced = Some(incoming.first_message + incoming.messages.len() as u64);
+        let landing = landing.and_then(|span| env.memory.locate(span.as_mut_ptr(), span.len()));
+        incoming.messages.push_back(Message { digest: state.digest, total: state.len, granted: 0, landing });
+        self.grant_more(env, lane)?;
+        self.flush(env)?;
+        Ok(true)
+    }
+
+    /// Grants pieces of expected messages, as many as may be under way.
+    fn grant_more(&mut self, env: &mut Env<'_>, lane: usize) -> Result<(), TransportError> {
+        let mut index = 0;
+        while let Some(message) = self.incoming[lane].messages.get(index).copied() {
+            if message.granted == message.total {
+                index += 1;
+                continue;
+            }
+            let incoming = &self.incoming[lane];
+            let full = incoming.outstanding >= env.rules.window || incoming.pieces.len() == GRANTED;
+            if full || !self.grant(env, lane, index, &message)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Grants the next piece of a message; false when that is not possible now.
+    fn grant(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        index: usize,
+        message: &Message,
+    ) -> Result<bool, TransportError> {
+        let Some(rail) = self.idlest_rail(lane) else { return Ok(false) };
+        let incoming = &mut self.incoming[lane];
+        let len = (message.total - message.granted).min(env.rules.piece_bytes);
+        let (at, staging) = match message.landing {
+            Some(at) => (at + message.granted, None),
+            None => {
+                let Some(place) = incoming.staging.pop() else { return Ok(false) };
+                (incoming.staging_base + place as usize * env.rules.piece_bytes, Some(place))
+            }
+        };
+        let number = incoming.next_piece();
+        incoming.pieces.push_back(Piece {
+            message: incoming.first_message + index as u64,
+            offset: message.granted,
+            len,
+            at,
+            staging,
+            rail: rail as u8,
+            is_here: false,
+            crc: None,
+            arrived: false,
+            since: None,
+            said: 0,
+        });
+        incoming.messages[index].granted += len;
+        incoming.outstanding += 1;
+        self.send_grant(env, lane, number, rail)?;
+        Ok(true)
+    }
+
+    /// The rail with the least under way to us, of those that take pieces of this lane.
+    fn idlest_rail(&self, lane: usize) -> Option<usize> {
+        let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.takes_pieces(lane));
+        up.min_by_key(|(_, rail)| rail.incoming_bytes).map(|(index, _)| index)
+    }
+
+    /// Makes ready for a piece on a rail, and tells the peer.
+    fn send_grant(&mut self, env: &mut Env<'_>, lane: usize, number: u32, rail: usize) -> Result<(), TransportError> {
+        let incoming = &mut self.incoming[lane];
+        let Some(piece) = incoming.piece_mut(number) else { return Ok(()) };
+        piece.rail = rail as u8;
+        piece.is_here = false;
+        piece.crc = None;
+        piece.since = None;
+        piece.said = 0;
+        let piece = *piece;
+        let message = incoming.messages[(piece.message - incoming.first_message) as usize];
+        self.rails[rail].incoming_bytes += piece.len as u64;
+        let mut grant = Grant {
+            address: 0,
+            digest: message.digest,
+            offset: piece.offset as u64,
+            total: message.total as u64,
+            piece: number,
+            len: piece.len as u32,
+            rkey: 0,
+            lane: lane as u8,
+            rail: rail as u8,
+            zero: 0,
+        };
+        if env.rules.one_sided {
+            let place = env.keys(&self.rails[rail]).remote(piece.at)?;
+            (grant.address, grant.rkey) = (place.address, place.rkey);
+        } else if let Err(error) = self.rails[rail].expect_piece(env, lane, number, (piece.at, piece.len))? {
+            return self.take_down(env, rail, true, &error.to_string());
+        }
+        self.grants.push(grant);
+        Ok(())
+    }
+
+    /// A piece's bytes are here. On an unreliable rail, pieces of the same rail that were granted before it and are not
+    /// here are lost: queue pairs keep the order.
+    pub(super) fn piece_came(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        (lane, number): (usize, u32),
+    ) -> Result<(), TransportError> {
+        let Some(piece) = self.incoming[lane].piece_mut(number) else {
+            return Err(self.protocol("a piece that was not granted"));
+        };
+        if piece.is_here || usize::from(piece.rail) != rail {
+            return Ok(());
+        }
+        piece.is_here = true;
+        let len = piece.len as u64;
+        self.rails[rail].incoming_bytes = self.rails[rail].incoming_bytes.saturating_sub(len);
+        self.settle(env, lane, number)?;
+        if !env.rules.reliable && env.rules.one_sided {
+            let incoming = &self.incoming[lane];
+            let mut earlier = incoming.done;
+            while is_before(earlier, number) {
+                if self.incoming[lane].piece_mut(earlier).is_some_and(|p| !p.is_here && usize::from(p.rail) == rail) {
+                    self.grant_again(env, lane, earlier)?;
+                }
+                earlier = earlier.wrapping_add(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer says which checksum a piece has.
+    pub(super) fn checksum_of(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
+        let lane = mark.lane as usize;
+        if lane >= LANES {
+            return Err(self.protocol("a checksum for a lane that is not there"));
+        }
+        if let Some(piece) = self.incoming[lane].piece_mut(mark.piece) {
+            piece.crc = Some(mark.crc);
+        }
+        self.settle(env, lane, mark.piece)
+    }
+
+    /// A piece has arrived once its bytes are here and, where that counts, have the right checksum.
+    pub(super) fn settle(&mut self, env: &mut Env<'_>, lane: usize, number: u32) -> Result<(), TransportError> {
+        let incoming = &mut self.incoming[lane];
+        let Some(piece) = incoming.piece_mut(number).copied() else { return Ok(()) };
+        if !piece.is_here || piece.arrived {
+            return Ok(());
+        }
+        if env.rules.checksum || !env.rules.one_sided {
+            let Some(crc) = piece.crc else { return Ok(()) };
+            if env.rules.checksum && crc != crc32c::crc32c(env.memory.bytes(piece.at, piece.len)) {
+                // Where sends meet receives in order, one more in between would upset the order.
+                return if env.rules.one_sided {
+                    self.grant_again(env, lane, number)
+                } else {
+                    self.take_down(env, usize::from(piece.rail), true, "a message was damaged")
+                };
+            }
+        }
+        incoming.complete(number);
+        self.grant_more(env, lane)
+    }
+
+    /// Grants a piece that is lost, or was on a rail that is dead, once more.
+    pub(super) fn grant_again(&mut self, env: &mut Env<'_>, lane: usize, number: u32) -> Result<(), TransportError> {
+        let Some(piece) = self.incoming[lane].piece_mut(number).copied() else { return Ok(()) };
+        if !piece.is_here {
+            let bytes = &mut self.rails[usize::from(piece.rail)].incoming_bytes;
+            *bytes = bytes.saturating_sub(piece.len as u64);
+        }
+        match self.idlest_rail(lane) {
+            Some(rail) => self.send_grant(env, lane, number, rail),
+            // It is granted again when a rail comes back.
+            None => Ok(()),
+        }
+    }
+
+    /// Grants again all pieces that were expected on a rail.
+    pub(super) fn regrant_rail(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
+        for lane in 0..LANES {
+            let mut number = self.incoming[lane].done;
+            while is_before(number, self.incoming[lane].next_piece()) {
+                if self.incoming[lane].piece_mut(number).is_some_and(|p| !p.arrived && usize::from(p.rail) == rail) {
+                    self.grant_again(env, lane, number)?;
+                }
+                number = number.wrapping_add(1);
+            }
+            self.grant_more(env, lane)?;
+        }
+        Ok(())
+    }
+
+    /// The peer has sent a piece on this rail, before it said so on the same rail.
+    pub(super) fn was_sent(&mut self, env: &mut Env<'_>, rail: usize, mark: Mark) -> Result<(), TransportError> {
+        let lane = mark.lane as usize;
+        if lane >= LANES {
+            return Err(self.protocol("a reply for a lane that is not there"));
+        }
+        let Some(piece) = self.incoming[lane].piece_mut(mark.piece) else { return Ok(()) };
+        if piece.is_here || usize::from(piece.rail) != rail {
+            return Ok(());
+        }
+        if env.rules.one_sided {
+            return self.grant_again(env, lane, mark.piece);
+        }
+        // It went through another queue than the word of it: it may still come, for a while.
+        piece.said += 1;
+        if piece.said < SAID_OFTEN {
+            return Ok(());
+        }
+        self.take_down(env, rail, true, "a message was lost")
+    }
+
+    /// Asks after pieces that unreliable rails have kept us waiting for.
+    pub(super) fn ask_after_pieces(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+        for lane in 0..LANES {
+            let number = self.incoming[lane].done;
+            let Some(piece) = self.incoming[lane].piece_mut(number) else { continue };
+            let since = *piece.since.get_or_insert(now);
+            if piece.is_here || piece.arrived || now.saturating_duration_since(since) < PATIENCE {
+                continue;
+            }
+            piece.since = Some(now);
+            let rail = usize::from(piece.rail);
+            if self.rails[rail].is_up() {
+                let mark = Mark { piece: number, crc: 0, lane: lane as u32, zero: 0 };
+                self.say(env, rail, Kind::Probe, Some(mark))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts or continues receiving the next message of a lane.
+    pub(super) fn poll_recv(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        // A small message may have overtaken larger ones.
+        let next = self.incoming[lane].message;
+        if let Some(message) = self.incoming[lane].eager.front().copied()
+            && message.message == next
+        {
+            if message.digest != state.digest {
+                return Err(TransportError::Mismatch { expected: state.digest, found: message.digest });
+            }
+            if goes_in_pieces(state.size, state.len) || message.len != state.len {
+                return Err(TransportError::Length { expected: state.len as u64, found: message.len as u64 });
+            }
+            return self.match_eager(env, lane, message, state, sink);
+        }
+        if goes_in_pieces(state.size, state.len) {
+            if state.announced.is_none() {
+                let landing = sink.landing();
+                self.announce(env, lane, state, landing)?;
+            }
+            return self.hand_over(env, lane, state, sink);
+        }
+        self.check()?;
+        Ok(RecvProgress::Idle)
+    }
+
+    #[inline]
+    fn match_eager(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        message: RxMessage,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        if message.len > 0 || sink.landing().is_some() {
+            if sink.landing().is_some() {
+                self.counters[lane].copied_bytes += message.len as u64;
+            }
+            sink.take(0, env.memory.span(message.at, message.len));
+        }
+        state.taken = message.len;
+        self.counters[lane].moved_bytes += message.len as u64;
+        self.counters[lane].received_messages += 1;
+        let incoming = &mut self.incoming[lane];
+        incoming.eager.pop_front();
+        incoming.matched = incoming.matched.wrapping_add(1);
+        incoming.message = incoming.message.wrapping_add(1);
+        self.ack_now |= message.flags & CONFIRM != 0;
+        self.release_slot(env, usize::from(message.rail), message.slot)?;
+        self.flush(env)?;
+        Ok(RecvProgress::Complete)
+    }
+
+    /// Hands over the pieces that have arrived of the message that is first in line.
+    fn hand_over(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        let incoming = &mut self.incoming[lane];
+        if state.announced != Some(incoming.first_message) {
+            self.check()?;
+            return Ok(RecvProgress::Idle);
+        }
+        let before = state.taken;
+        while let Some(piece) = incoming.pieces.front().copied()
+            && piece.arrived
+            && piece.message == incoming.first_message
+        {
+            if let Some(place) = piece.staging {
+                if sink.landing().is_some() {
+                    self.counters[lane].copied_bytes += piece.len as u64;
+                }
+                sink.take(piece.offset, env.memory.span(piece.at, piece.len));
+                incoming.staging.push(place);
+            }
+            state.taken += piece.len;
+            incoming.pieces.pop_front();
+            incoming.first_piece = incoming.first_piece.wrapping_add(1);
+        }
+        if state.taken == before {
+            self.check()?;
+            return Ok(RecvProgress::Idle);
+        }
+        self.counters[lane].moved_bytes += (state.taken - before) as u64;
+        let complete = state.taken == state.len;
+        if complete {
+            incoming.messages.pop_front();
+            incoming.first_message += 1;
+            incoming.message = incoming.message.wrapping_add(1);
+            self.counters[lane].received_messages += 1;
+        }
+        self.grant_more(env, lane)?;
+        self.flush(env)?;
+        Ok(if complete { RecvProgress::Complete } else { RecvProgress::Advanced })
+    }
+}

@@ -1,0 +1,329 @@
+//! Messages on their way to a peer, on one lane.
+//!
+//! A small message is copied into a slot and is then on its way. A larger one is cut into pieces by the *receiver*: it
+//! grants places for them, in order, and each piece goes from the sender's registered memory, or from a staging place
+//! that it was copied to, right there. The sender's memory is free again once its last piece is known to have arrived:
+//! by the completion of a reliable queue pair, or by the peer's counter.
+//!
+//! Invariants: pieces are numbered per lane without gaps; a piece is kept until it has arrived, so that it can be sent
+//! again when the peer grants it again.
+
+use super::{
+    peer::{Env, Notice, Peer},
+    wire::{CONFIRM, Grant, Kind, Mark, PAYLOAD_BYTES, immediate, is_before},
+};
+use crate::{
+    SendProgress, SendState, Size, TransportError,
+    memory::Span,
+    verbs::{Operation, RemoteRun},
+};
+use std::collections::VecDeque;
+
+/// Pieces of a lane that are granted and not known to have arrived: more than any peer grants.
+pub(super) const PIECES: usize = 256;
+
+/// Does a message of this length go in pieces? Both ends ask the same.
+#[inline]
+pub(super) fn goes_in_pieces(size: Size, len: usize) -> bool {
+    len > PAYLOAD_BYTES || size == Size::Bulk && len > 0
+}
+
+/// In a grant whose rail has gone down: the peer will grant the piece again.
+const FORGOTTEN: u8 = u8::MAX;
+
+/// Marks a wait for an eager message to be matched, in [`SendState`].
+const MATCH: u64 = 1 << 32;
+
+/// A piece that has been sent.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Where its bytes are.
+    at: usize,
+    len: usize,
+    /// The staging place that they lie in, to be given back.
+    staging: Option<u32>,
+    arrived: bool,
+    crc: u32,
+}
+
+/// One lane's outgoing side.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    /// The number of the message that is next to be sent.
+    pub(super) message: u32,
+    /// Eager messages sent, and how many may be.
+    sent: u32,
+    limit: u32,
+    /// Grants that are not used yet, the next piece first.
+    grants: VecDeque<Grant>,
+    /// The number of the piece that the next new grant is for.
+    expected: u32,
+    /// Pieces sent that are not known to have arrived, the oldest first.
+    pieces: VecDeque<Piece>,
+    /// The number of the first of these.
+    arrived: u32,
+    /// Free staging places, by offset.
+    staging: Vec<u32>,
+    staging_base: usize,
+}
+
+impl Outgoing {
+    /// `staging` places of a piece each begin at `staging_base`.
+    pub(super) fn new(limit: u32, staging_base: usize, staging: u32) -> Outgoing {
+        Outgoing {
+            message: 0,
+            sent: 0,
+            limit,
+            grants: VecDeque::with_capacity(PIECES),
+            expected: 0,
+            pieces: VecDeque::with_capacity(PIECES),
+            arrived: 0,
+            staging: (0..staging).collect(),
+            staging_base,
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_credit(&self) -> bool {
+        is_before(self.sent, self.limit)
+    }
+
+    pub(super) fn use_credit(&mut self) {
+        self.sent = self.sent.wrapping_add(1);
+        self.message = self.message.wrapping_add(1);
+    }
+
+    #[inline]
+    pub(super) fn raise_limit(&mut self, limit: u32) {
+        if is_before(self.limit, limit) {
+            self.limit = limit;
+        }
+    }
+
+    /// The peer has received all pieces before this one.
+    #[inline]
+    pub(super) fn arrived_before(&mut self, done: u32) {
+        while is_before(self.arrived, done) && !self.pieces.is_empty() {
+            self.pop();
+        }
+    }
+
+    /// A piece has arrived, as its queue pair says.
+    pub(super) fn arrived(&mut self, number: u32) {
+        let index = number.wrapping_sub(self.arrived) as usize;
+        if let Some(piece) = self.pieces.get_mut(index) {
+            piece.arrived = true;
+        }
+        while self.pieces.front().is_some_and(|piece| piece.arrived) {
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) {
+        if let Some(piece) = self.pieces.pop_front() {
+            self.staging.extend(piece.staging);
+            self.arrived = self.arrived.wrapping_add(1);
+        }
+    }
+
+    /// Grants of a rail that has gone down are void.
+    pub(super) fn forget_rail(&mut self, rail: usize) {
+        for grant in self.grants.iter_mut().filter(|grant| usize::from(grant.rail) == rail) {
+            grant.rail = FORGOTTEN;
+        }
+    }
+
+    /// Nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Is what a send waits for over?
+    #[inline]
+    fn is_over(&self, awaits: u64, credits: u32) -> bool {
+        let number = awaits as u32;
+        if awaits & MATCH != 0 {
+            is_before(number, self.limit.wrapping_sub(credits))
+        } else {
+            !is_before(self.arrived, number)
+        }
+    }
+}
+
+impl Peer {
+    /// Starts or continues sending a message.
+    pub(super) fn poll_send(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        state: &mut SendState,
+        src: Span<'_>,
+    ) -> Result<SendProgress, TransportError> {
+        self.check()?;
+        if let Some(awaits) = state.awaits {
+            let over = self.out[lane].is_over(awaits, super::peer::EAGER_CREDITS);
+            return Ok(if over { SendProgress::Complete } else { SendProgress::Posted });
+        }
+        if goes_in_pieces(state.size, src.len()) {
+            return self.send_pieces(env, lane, state, src);
+        }
+        let flags = if state.confirmed { CONFIRM } else { 0 };
+        let number = self.out[lane].sent;
+        if !self.send_eager(env, lane, (state.digest, flags), src)? {
+            return Ok(SendProgress::Idle);
+        }
+        self.counters[lane].sent_messages += 1;
+        self.counters[lane].copied_bytes += src.len() as u64;
+        if state.confirmed {
+            state.awaits = Some(MATCH | u64::from(number));
+            return Ok(SendProgress::Posted);
+        }
+        Ok(SendProgress::Complete)
+    }
+
+    fn send_pieces(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        state: &mut SendState,
+        src: Span<'_>,
+    ) -> Result<SendProgress, TransportError> {
+        let before = state.staged;
+        while state.staged < src.len() {
+            let Some(grant) = self.out[lane].grants.front().copied() else { break };
+            self.check_grant(&grant, state, src.len())?;
+            if !self.send_piece(env, lane, &grant, src.sub(state.staged, grant.len as usize))? {
+                break;
+            }
+            self.out[lane].grants.pop_front();
+            state.staged += grant.len as usize;
+        }
+        if state.staged == src.len() {
+            let out = &self.out[lane];
+            state.awaits = Some(u64::from(out.arrived.wrapping_add(out.pieces.len() as u32)));
+            self.out[lane].message = self.out[lane].message.wrapping_add(1);
+            self.counters[lane].sent_messages += 1;
+            return Ok(SendProgress::Posted);
+        }
+        Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
+    }
+
+    /// Is the grant for where we are in this very message?
+    fn check_grant(&self, grant: &Grant, state: &SendState, total: usize) -> Result<(), TransportError> {
+        if grant.digest != state.digest {
+            return Err(TransportError::Mismatch { expected: state.digest, found: grant.digest });
+        }
+        if grant.total != total as u64 {
+            return Err(TransportError::Length { expected: grant.total, found: total as u64 });
+        }
+        let left = total - state.staged;
+        if grant.offset != state.staged as u64 || grant.len == 0 || grant.len as usize > left {
+            return Err(self.protocol("a grant for another part of the message"));
+        }
+        Ok(())
+    }
+
+    /// Sends a new piece; false when there is no room for it.
+    fn send_piece(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        grant: &Grant,
+        src: Span<'_>,
+    ) -> Result<bool, TransportError> {
+        let rail = usize::from(grant.rail);
+        if grant.rail == FORGOTTEN || !self.rails[rail].has_room(lane) {
+            return Ok(false);
+        }
+        let out = &mut self.out[lane];
+        let (at, staging) = match env.memory.locate(src.as_ptr(), src.len()) {
+            Some(at) => (at, None),
+            None => {
+                let Some(place) = out.staging.pop() else { return Ok(false) };
+                let at = out.staging_base + place as usize * env.rules.piece_bytes;
+                env.memory.put(at, src);
+                self.counters[lane].copied_bytes += src.len() as u64;
+                (at, Some(place))
+            }
+        };
+        let crc = if env.rules.checksum { crc32c::crc32c(env.memory.bytes(at, src.len())) } else { 0 };
+        let piece = Piece { at, len: src.len(), staging, arrived: false, crc };
+        self.out[lane].pieces.push_back(piece);
+        self.post_piece(env, lane, grant, &piece)?;
+        Ok(true)
+    }
+
+    /// Puts a piece on its way.
+    fn post_piece(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        grant: &Grant,
+        piece: &Piece,
+    ) -> Result<(), TransportError> {
+        let index = usize::from(grant.rail);
+        let run = env.keys(&self.rails[index]).run(piece.at, piece.len)?;
+        let mark = Mark { piece: grant.piece, crc: piece.crc, lane: lane as u32, zero: 0 };
+        let rail = &mut self.rails[index];
+        let posted = if env.rules.one_sided {
+            let place = RemoteRun { address: grant.address, rkey: grant.rkey };
+            let operation = Operation::WriteImm(place, immediate(lane, grant.piece));
+            rail.control.send_piece(run, operation, (lane, grant.piece), env.rules.reliable)
+        } else {
+            let data = rail.data.as_mut().expect("queues for lanes where pieces are not written");
+            data[lane].send_piece(run, Operation::Send, (lane, grant.piece), env.rules.reliable)
+        };
+        let cause: Option<String> = match posted {
+            Ok(true) => None,
+            Ok(false) => Some("the send queue is full".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(cause) = cause {
+            return self.take_down(env, index, !env.rules.one_sided, &cause);
+        }
+        if !env.rules.one_sided {
+            self.send_trailer(env, index, lane, mark)?;
+        } else if env.rules.checksum {
+            self.notices.push_back(Notice::Sent(mark));
+        }
+        Ok(())
+    }
+
+    /// Takes in a grant: of a new piece, or of one that was sent and has been lost.
+    pub(super) fn granted(&mut self, env: &mut Env<'_>, grant: Grant) -> Result<(), TransportError> {
+        let lane = usize::from(grant.lane);
+        if lane >= self.out.len() || usize::from(grant.rail) >= self.rails.len() {
+            return Err(self.protocol("a grant for a lane or a rail that is not there"));
+        }
+        let out = &mut self.out[lane];
+        if grant.piece == out.expected && out.grants.len() < PIECES {
+            out.expected = out.expected.wrapping_add(1);
+            out.grants.push_back(grant);
+            return Ok(());
+        }
+        if let Some(unused) = out.grants.iter_mut().find(|unused| unused.piece == grant.piece) {
+            *unused = grant;
+            return Ok(());
+        }
+        let index = grant.piece.wrapping_sub(out.arrived) as usize;
+        match out.pieces.get(index).copied() {
+            Some(piece) if piece.len == grant.len as usize && !piece.arrived => {
+                self.post_piece(env, lane, &grant, &piece)
+            }
+            _ => Err(self.protocol("a grant for a piece that has arrived or was never announced")),
+        }
+    }
+
+    /// Answers whether a piece has been sent. Silence means that it has not.
+    pub(super) fn answer(&mut self, env: &mut Env<'_>, rail: usize, mark: Mark) -> Result<(), TransportError> {
+        let lane = mark.lane as usize;
+        if lane >= self.out.len() {
+            return Err(self.protocol("a probe for a lane that is not there"));
+        }
+        let out = &self.out[lane];
+        if is_before(mark.piece, out.arrived.wrapping_add(out.pieces.len() as u32)) {
+            self.say(env, rail, Kind::Reply, Some(mark))?;
+        }
+        Ok(())
+    }
+}

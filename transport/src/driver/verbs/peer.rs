@@ -1,0 +1,496 @@
+//! One peer: the numbered messages between us, over whichever rails are up.
+//!
+//! Control messages and small messages of the runtime travel in *slots*: fixed places of a frame each, for which the
+//! receiver always has receives posted. Sequenced ones are kept until the peer has acknowledged them and repeated when
+//! they are missing, so they arrive in order and once, on unreliable queue pairs and over a change of rails too. Every
+//! message carries all counters ([`Tally`]), so nothing needs to be said twice.
+//!
+//! Invariants: at most [`TX_SLOTS`] sequenced messages are unacknowledged, and at most [`EAGER_CREDITS`] eager ones of a
+//! lane are unmatched, so that lanes cannot starve each other; control messages are consumed as they come, so there is
+//! always room for them again.
+//!
+//! How pieces of larger messages travel is in `incoming` and `outgoing`, what happens when a rail goes down in `rails`.
+
+use super::{
+    incoming::{Incoming, RxMessage},
+    memory::{Keys, Memory},
+    outgoing::Outgoing,
+    port::Port,
+    queue::{Queue, What},
+    rails::{Rail, State},
+    wire::{
+        GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally, is_before,
+    },
+};
+use crate::{Counters, TransportError, memory::Span};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+/// Sequenced messages under way; a power of two.
+pub(super) const TX_SLOTS: u32 = 64;
+/// Of these, so many are for control messages.
+const CONTROL_RESERVE: u32 = 16;
+/// Eager messages of a lane that the peer need not have matched yet.
+pub(super) const EAGER_CREDITS: u32 = 16;
+/// Receives posted on each rail: all sequenced messages, all pieces, and as many again for what is repeated.
+pub(super) const RX_SLOTS: u32 = 128;
+/// Unsequenced messages under way on each rail.
+pub(super) const AUX_SLOTS: u32 = 16;
+/// The first wait for an acknowledgement, and the longest.
+const FIRST_PATIENCE: Duration = Duration::from_millis(2);
+const LAST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What is the same for all peers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Bytes of a piece, at most.
+    pub(super) piece_bytes: usize,
+    /// Pieces of a lane that may be under way.
+    pub(super) window: usize,
+    /// Messages and pieces carry checksums.
+    pub(super) checksum: bool,
+    /// What is sent arrives, or the queue pair fails.
+    pub(super) reliable: bool,
+    /// Pieces are written into the peer's memory; otherwise they are sent into receives.
+    pub(super) one_sided: bool,
+}
+
+/// What a peer's methods work with.
+#[derive(Debug)]
+pub(super) struct Env<'a> {
+    pub(super) rules: Rules,
+    pub(super) memory: &'a Memory,
+    pub(super) ports: &'a mut [Port],
+}
+
+impl Env<'_> {
+    pub(super) fn keys(&mut self, rail: &Rail) -> &mut Keys {
+        &mut self.ports[rail.port].keys
+    }
+}
+
+/// A control message that waits for room.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Notice {
+    Sent(Mark),
+    RailDown { rail: u8, data_only: bool },
+    RailReady { rail: u8, data_only: bool },
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) rank: u32,
+    pub(super) rails: Vec<Rail>,
+    pub(super) out: [Outgoing; LANES],
+    pub(super) incoming: [Incoming; LANES],
+    pub(super) counters: [Counters; LANES],
+    /// The slots of sequenced messages, by offset in the slab.
+    pub(super) tx_base: usize,
+    /// The number of the next sequenced message, and of the first one that is not acknowledged.
+    pub(super) next: u32,
+    pub(super) acked: u32,
+    /// Bytes of each sequenced message that is kept.
+    lengths: [u32; TX_SLOTS as usize],
+    /// Since when the first unacknowledged message has been waiting, and how long it may.
+    waiting_since: Option<Instant>,
+    patience: Duration,
+    /// The first unacknowledged message when the peer last asked for it to be repeated.
+    repeated: Option<u32>,
+    /// The number of the next sequenced message expected.
+    expected: u32,
+    /// Something must be said to the peer soon.
+    pub(super) ack_now: bool,
+    /// The missing message that was asked for.
+    asked_for: Option<u32>,
+    /// What the peer has been told.
+    told: Tally,
+    pub(super) notices: VecDeque<Notice>,
+    pub(super) grants: Vec<Grant>,
+    /// Why nothing works any more.
+    pub(super) broken: Option<String>,
+    /// The peer has said goodbye.
+    pub(super) gone: bool,
+}
+
+impl Peer {
+    pub(super) fn new(rank: u32, rails: Vec<Rail>, tx_base: usize, out: [Outgoing; LANES], incoming: [Incoming; LANES]) -> Peer {
+        Peer {
+            rank,
+            rails,
+            out,
+            incoming,
+            counters: Default::default(),
+            tx_base,
+            next: 0,
+            acked: 0,
+            lengths: [0; TX_SLOTS as usize],
+            waiting_since: None,
+            patience: FIRST_PATIENCE,
+            repeated: None,
+            expected: 0,
+            ack_now: false,
+            asked_for: None,
+            told: Tally { eager_limits: [EAGER_CREDITS; LANES], ..Tally::default() },
+            notices: VecDeque::with_capacity(64),
+            grants: Vec::with_capacity(256),
+            broken: None,
+            gone: false,
+        }
+    }
+
+    /// The first rail that is up.
+    #[inline]
+    pub(super) fn active(&self) -> Option<usize> {
+        self.rails.iter().position(|rail| rail.control_state == State::Up)
+    }
+
+    /// Fails when no rail is left.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), TransportError> {
+        match &self.broken {
+            None => Ok(()),
+            Some(causes) => Err(TransportError::Unplugged { peer: self.rank, causes: causes.clone() }),
+        }
+    }
+
+    pub(super) fn protocol(&self, what: &'static str) -> TransportError {
+        TransportError::Protocol { peer: self.rank, what }
+    }
+
+    fn tally(&self) -> Tally {
+        Tally {
+            ack: self.expected,
+            eager_limits: std::array::from_fn(|l| self.incoming[l].matched.wrapping_add(EAGER_CREDITS)),
+            pieces_done: std::array::from_fn(|l| self.incoming[l].done),
+        }
+    }
+
+    /// Sequenced messages that are not acknowledged.
+    #[inline]
+    pub(super) fn unacknowledged(&self) -> u32 {
+        self.next.wrapping_sub(self.acked)
+    }
+
+    /// Sends a sequenced message; false when there is no room for it.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        env: &mut Env<'_>,
+        header: Header,
+        kind: Kind,
+        payload: Span<'_>,
+    ) -> Result<bool, TransportError> {
+        let reserve = if kind == Kind::Eager { CONTROL_RESERVE } else { 0 };
+        if self.unacknowledged() >= TX_SLOTS - reserve {
+            return Ok(false);
+        }
+        let Some(active) = self.active() else { return Ok(false) };
+        if !self.rails[active].control.has_room(1) {
+            return Ok(false);
+        }
+        let len = payload.len();
+        debug_assert!(len <= PAYLOAD_BYTES);
+        let tally = self.tally();
+        let mut header = Header { seq: self.next, len: len as u32, tally, ..header };
+        let slot = self.next % TX_SLOTS;
+        let at = self.tx_base + slot as usize * SLOT_BYTES;
+        env.memory.put(at + size_of::<Header>(), payload);
+        if env.rules.checksum {
+            header.crc = header.checksum(env.memory.bytes(at + size_of::<Header>(), len));
+        }
+        env.memory.put(at, Span::from(bytemuck::bytes_of(&header)));
+        let bytes = size_of::<Header>() + len;
+        self.lengths[slot as usize] = bytes as u32;
+        self.next = self.next.wrapping_add(1);
+        self.told = tally;
+        self.ack_now = false;
+        if !env.rules.reliable && self.waiting_since.is_none() {
+            self.waiting_since = Some(Instant::now());
+        }
+        self.post_slot(env, active, at, bytes)?;
+        Ok(true)
+    }
+
+    /// Posts what lies in a slot; a queue that fails takes its rail down, and the message is repeated on another one.
+    fn post_slot(&mut self, env: &mut Env<'_>, rail: usize, at: usize, bytes: usize) -> Result<(), TransportError> {
+        let run = env.keys(&self.rails[rail]).run(at, bytes)?;
+        match self.rails[rail].control.send(run) {
+            Ok(_) => Ok(()),
+            Err(error) => self.take_down(env, rail, false, &error.to_string()),
+        }
+    }
+
+    /// Repeats all that is not acknowledged.
+    pub(super) fn repeat(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        let Some(active) = self.active() else { return Ok(()) };
+        self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
+        let mut seq = self.acked;
+        while seq != self.next && self.rails[active].control.has_room(1) && self.rails[active].control_state == State::Up {
+            let slot = (seq % TX_SLOTS) as usize;
+            self.post_slot(env, active, self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize)?;
+            seq = seq.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Sends an unsequenced message on a rail, if it can be done at once.
+    pub(super) fn say(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        kind: Kind,
+        mark: Option<Mark>,
+    ) -> Result<bool, TransportError> {
+        let tally = self.tally();
+        let missing = self.asked_for == Some(self.expected);
+        let flags = if missing && kind == Kind::Ack { MISSING } else { 0 };
+        let said = self.rails[rail].say(env, (kind, tally, flags), mark)?;
+        if said {
+            self.told = tally;
+            self.ack_now = false;
+        }
+        Ok(said)
+    }
+
+    /// Must the peer be told what we have received?
+    #[inline]
+    fn owes_word(&self, reliable: bool) -> bool {
+        if self.ack_now || self.expected.wrapping_sub(self.told.ack) >= TX_SLOTS / 4 {
+            return true;
+        }
+        self.incoming.iter().enumerate().any(|(lane, incoming)| {
+            let limit = incoming.matched.wrapping_add(EAGER_CREDITS);
+            limit.wrapping_sub(self.told.eager_limits[lane]) >= EAGER_CREDITS / 2
+                || !reliable
+                    && incoming.done != self.told.pieces_done[lane]
+                    && (incoming.outstanding == 0 || incoming.done.wrapping_sub(self.told.pieces_done[lane]) >= 4)
+        })
+    }
+
+    /// Sends what waits to be sent: notices, grants, and a word of what was received.
+    #[inline]
+    pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if !self.notices.is_empty() {
+            self.flush_notices(env)?;
+        }
+        if !self.grants.is_empty() && self.notices.is_empty() {
+            self.flush_grants(env)?;
+        }
+        if self.owes_word(env.rules.reliable)
+            && let Some(active) = self.active()
+        {
+            self.say(env, active, Kind::Ack, None)?;
+        }
+        Ok(())
+    }
+
+    fn flush_notices(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        while let Some(notice) = self.notices.front() {
+            let (kind, rail, mark) = match *notice {
+                Notice::Sent(mark) => (Kind::Sent, 0, mark),
+                Notice::RailDown { rail, data_only } => (Kind::RailDown, rail, rail_mark(data_only)),
+                Notice::RailReady { rail, data_only } => (Kind::RailReady, rail, rail_mark(data_only)),
+            };
+            let header = Header { rail, ..Header::new(kind, Tally::default()) };
+            if !self.send(env, header, kind, Span::from(bytemuck::bytes_of(&mark)))? {
+                break;
+            }
+            self.notices.pop_front();
+        }
+        Ok(())
+    }
+
+    fn flush_grants(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        while !self.grants.is_empty() {
+            let mut batch = [bytemuck::Zeroable::zeroed(); GRANTS_PER_MESSAGE];
+            let count = self.grants.len().min(GRANTS_PER_MESSAGE);
+            batch[..count].copy_from_slice(&self.grants[..count]);
+            let header = Header::new(Kind::Grants, Tally::default());
+            if !self.send(env, header, Kind::Grants, Span::from(bytemuck::cast_slice(&batch[..count])))? {
+                break;
+            }
+            self.grants.drain(..count);
+        }
+        Ok(())
+    }
+
+    /// Takes in a message that has arrived in a slot of a rail. True when the slot stays in use.
+    pub(super) fn receive(&mut self, env: &mut Env<'_>, rail: usize, slot: u32, bytes: usize) -> Result<bool, TransportError> {
+        let at = self.rails[rail].slot(slot);
+        let Some((header, kind)) = self.parse(env, at, bytes)? else { return Ok(false) };
+        self.learn(env, &header);
+        let payload = at + size_of::<Header>();
+        let mark = || (header.len as usize == size_of::<Mark>()).then(|| read::<Mark>(env.memory, payload));
+        match kind {
+            Kind::Ack => {
+                if header.flags & MISSING != 0 && self.repeated != Some(self.acked) && self.acked != self.next {
+                    self.repeated = Some(self.acked);
+                    self.repeat(env)?;
+                }
+                Ok(false)
+            }
+            Kind::Goodbye => {
+                self.gone = true;
+                Ok(false)
+            }
+            Kind::Probe => {
+                let mark = mark().ok_or_else(|| self.protocol("a broken probe"))?;
+                self.answer(env, rail, mark)?;
+                Ok(false)
+            }
+            Kind::Reply => {
+                let mark = mark().ok_or_else(|| self.protocol("a broken reply"))?;
+                self.was_sent(env, rail, mark)?;
+                Ok(false)
+            }
+            Kind::Trailer => Err(self.protocol("a trailer outside of its queue")),
+            _ => self.receive_sequenced(env, rail, slot, (header, kind, payload)),
+        }
+    }
+
+    /// The header of a message, unless it is broken and will be repeated.
+    fn parse(&mut self, env: &Env<'_>, at: usize, bytes: usize) -> Result<Option<(Header, Kind)>, TransportError> {
+        if bytes < size_of::<Header>() {
+            return Err(self.protocol("a message that is too short"));
+        }
+        let header = read::<Header>(env.memory, at);
+        let checked = header.checked(bytes);
+        if env.rules.checksum {
+            let payload = env.memory.bytes(at + size_of::<Header>(), bytes - size_of::<Header>());
+            if checked.is_err() || header.crc != header.checksum(payload) {
+                self.asked_for = Some(self.expected);
+                self.ack_now = true;
+                return Ok(None);
+            }
+        }
+        checked.map(Some).map_err(|what| self.protocol(what))
+    }
+
+    /// Takes in the counters of a message. They only grow; an older message says nothing new.
+    #[inline]
+    fn learn(&mut self, env: &Env<'_>, header: &Header) {
+        let tally = header.tally;
+        if is_before(self.acked, tally.ack) && !is_before(self.next, tally.ack) {
+            self.acked = tally.ack;
+            self.repeated = None;
+            self.patience = FIRST_PATIENCE;
+            self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
+        }
+        for lane in 0..LANES {
+            self.out[lane].raise_limit(tally.eager_limits[lane]);
+            self.out[lane].arrived_before(tally.pieces_done[lane]);
+        }
+    }
+
+    fn receive_sequenced(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        slot: u32,
+        (header, kind, payload): (Header, Kind, usize),
+    ) -> Result<bool, TransportError> {
+        if header.seq != self.expected {
+            // One we have had is acknowledged again; of one that is too early, the missing one is asked for.
+            if is_before(self.expected, header.seq) {
+                self.ack_now |= self.asked_for != Some(self.expected);
+                self.asked_for = Some(self.expected);
+            } else {
+                self.ack_now = true;
+            }
+            return Ok(false);
+        }
+        self.expected = self.expected.wrapping_add(1);
+        self.asked_for = None;
+        let len = header.len as usize;
+        match kind {
+            Kind::Eager => {
+                let message = RxMessage { rail: rail as u8, slot, at: payload, len, digest: header.digest, message: header.message, flags: header.flags };
+                self.incoming[usize::from(header.lane)].eager.push_back(message);
+                return Ok(true);
+            }
+            Kind::Grants => {
+                for i in 0..len / size_of::<Grant>() {
+                    let grant = read::<Grant>(env.memory, payload + i * size_of::<Grant>());
+                    self.granted(env, grant)?;
+                }
+            }
+            Kind::Sent => {
+                let mark = read::<Mark>(env.memory, payload);
+                self.checksum_of(env, mark)?;
+            }
+            Kind::RailDown => {
+                let data_only = read::<Mark>(env.memory, payload).piece != 0;
+                self.peer_took_down(env, usize::from(header.rail), data_only)?;
+            }
+            Kind::RailReady => {
+                let data_only = read::<Mark>(env.memory, payload).piece != 0;
+                self.peer_is_ready(env, usize::from(header.rail), data_only)?;
+            }
+            _ => return Err(self.protocol("a sequenced message of no known kind")),
+        }
+        Ok(false)
+    }
+
+    /// Sends an eager message of a lane; false when there is no room for it.
+    #[inline]
+    pub(super) fn send_eager(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        (digest, flags): (u64, u8),
+        payload: Span<'_>,
+    ) -> Result<bool, TransportError> {
+        if !self.out[lane].has_credit() {
+            return Ok(false);
+        }
+        let message = self.out[lane].message;
+        let header =
+            Header { lane: lane as u8, flags, digest, message, ..Header::new(Kind::Eager, Tally::default()) };
+        let sent = self.send(env, header, Kind::Eager, payload)?;
+        if sent {
+            self.out[lane].use_credit();
+        }
+        Ok(sent)
+    }
+
+    /// What is to be done as time passes: repeats what was not acknowledged in time.
+    pub(super) fn tick(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+        if let Some(since) = self.waiting_since
+            && now.saturating_duration_since(since) >= self.patience
+            && !self.gone
+        {
+            self.patience = (self.patience * 2).min(LAST_PATIENCE);
+            self.repeat(env)?;
+        }
+        Ok(())
+    }
+
+    /// Posts a control receive anew.
+    #[inline]
+    pub(super) fn repost(&mut self, env: &mut Env<'_>, rail: usize, slot: u32) -> Result<(), TransportError> {
+        let at = self.rails[rail].slot(slot);
+        let run = env.keys(&self.rails[rail]).run(at, SLOT_BYTES)?;
+        match self.rails[rail].control.receive(What::Slot, slot, run) {
+            Ok(()) => Ok(()),
+            Err(error) => self.take_down(env, rail, false, &error.to_string()),
+        }
+    }
+
+    /// The queue pairs of all rails, for those who end them.
+    pub(super) fn queues(&self) -> impl Iterator<Item = &Queue> {
+        self.rails.iter().flat_map(|rail| std::iter::once(&rail.control).chain(rail.data.iter().flatten()))
+    }
+}
+
+fn rail_mark(data_only: bool) -> Mark {
+    Mark { piece: data_only.into(), crc: 0, lane: 0, zero: 0 }
+}
+
+/// Reads a value from the slab; the place need not be aligned.
+#[inline]
+pub(super) fn read<T: bytemuck::Pod>(memory: &Memory, at: usize) -> T {
+    bytemuck::pod_read_unaligned(memory.bytes(at, size_of::<T>()))
+}

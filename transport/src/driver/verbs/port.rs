@@ -1,0 +1,58 @@
+//! One of our devices: its queue of completions, its keys to the slab, and whether its port is up.
+
+use super::memory::Keys;
+use crate::{
+    TransportError,
+    verbs::{Channel, CompletionQueue, Context, Domain, Gid, PortState},
+};
+use std::time::{Duration, Instant};
+
+/// How often a port is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A device that is in use, and its port.
+#[derive(Debug)]
+pub(super) struct Port {
+    /// Before the queue's, since it is dropped first.
+    pub(super) keys: Keys,
+    pub(super) cq: CompletionQueue,
+    pub(super) channel: Option<Channel>,
+    pub(super) domain: Domain,
+    pub(super) context: Context,
+    pub(super) gid_index: u8,
+    pub(super) gid: Gid,
+    pub(super) is_active: bool,
+    /// When it is looked at next.
+    next_look: Instant,
+    /// Asynchronous events so far.
+    pub(super) events: u64,
+}
+
+impl Port {
+    pub(super) fn new(
+        (context, domain, keys): (Context, Domain, Keys),
+        (cq, channel): (CompletionQueue, Option<Channel>),
+        (gid_index, gid): (u8, Gid),
+    ) -> Port {
+        Port { keys, cq, channel, domain, context, gid_index, gid, is_active: true, next_look: Instant::now(), events: 0 }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.context.name()
+    }
+
+    /// Looks at the port if it is time to; true when something has changed. A device without events is asked, too.
+    pub(super) fn look(&mut self, now: Instant) -> Result<bool, TransportError> {
+        if now < self.next_look {
+            return Ok(false);
+        }
+        self.next_look = now + LOOK_EVERY;
+        while self.context.next_event().is_some() {
+            self.events += 1;
+        }
+        let active = self.context.port()?.state == PortState::ACTIVE;
+        let changed = active != self.is_active;
+        self.is_active = active;
+        Ok(changed)
+    }
+}

@@ -1,0 +1,217 @@
+//! One queue pair, and how full its send queue is.
+//!
+//! Requests are posted with numbers that grow; completions come in that order, so the latest one says how many there
+//! is room for again. Only some requests ask for a completion.
+//!
+//! # Safety
+//! The device reads and writes memory by address after a post has returned. All of it lies in the slab of
+//! [`Memory`](super::memory::Memory), which is mapped as long as the endpoint exists, and queue pairs are dropped
+//! before it. That two parties do not use the same bytes at the same time is the protocol's business; they are bytes,
+//! of which any value is valid.
+
+use super::memory::Run;
+use crate::verbs::{
+    Access, LocalAddress, Operation, PostError, QueuePair, RemoteAddress, SendRequest, VerbsError,
+};
+use std::collections::VecDeque;
+
+/// What a completion is of: packed into the 64 bits that a request carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Id {
+    pub(super) what: What,
+    pub(super) peer: u16,
+    /// Less than 16.
+    pub(super) rail: u8,
+    /// How often the rail has been made new, modulo 16.
+    pub(super) life: u8,
+    /// 0 for the control queue, 1 + lane for the queue of a lane.
+    pub(super) wire: u8,
+    /// A slot, a piece, or the number of a request.
+    pub(super) value: u32,
+}
+
+/// Kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum What {
+    /// Something sent.
+    Sent = 0,
+    /// A receive of a message with a header; the value is its slot.
+    Slot = 1,
+    /// A receive of a piece; the value is its number.
+    Piece = 2,
+    /// A receive of the trailer of a piece; the value is the piece's number.
+    Trailer = 3,
+}
+
+impl Id {
+    pub(super) fn pack(self) -> u64 {
+        (self.what as u64) << 60
+            | u64::from(self.wire) << 56
+            | u64::from(self.life) << 52
+            | u64::from(self.rail) << 48
+            | u64::from(self.peer) << 32
+            | u64::from(self.value)
+    }
+
+    pub(super) fn unpack(id: u64) -> Id {
+        let what = [What::Sent, What::Slot, What::Piece, What::Trailer][(id >> 60) as usize & 3];
+        Id {
+            what,
+            wire: (id >> 56) as u8 & 15,
+            life: (id >> 52) as u8 & 15,
+            rail: (id >> 48) as u8 & 15,
+            peer: (id >> 32) as u16,
+            value: id as u32,
+        }
+    }
+}
+
+/// A queue pair with its accounts.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pair: QueuePair,
+    /// Of its completions, but for `what` and `value`.
+    id: Id,
+    /// Requests posted to the send queue, and known to have left it.
+    posted: u32,
+    completed: u32,
+    depth: u32,
+    inline_bytes: usize,
+    /// Pieces whose completion says that they have arrived, with the numbers of their requests.
+    pieces: VecDeque<(u32, u8, u32)>,
+}
+
+/// Every so many requests one asks for a completion.
+const SIGNAL_EVERY: u32 = 8;
+
+impl Queue {
+    /// `id` is that of its completions, but for `what` and `value`; `depth` is that of its send queue.
+    pub(super) fn new(pair: QueuePair, id: Id, depth: u32) -> Queue {
+        let inline_bytes = pair.granted().max_inline_data as usize;
+        Queue { pair, id, posted: 0, completed: 0, depth, inline_bytes, pieces: VecDeque::with_capacity(256) }
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.pair.number()
+    }
+
+    /// Makes it new: receives can be posted again.
+    pub(super) fn initialise(&mut self, access: Access) -> Result<(), VerbsError> {
+        self.pair.initialise(access)?;
+        self.posted = 0;
+        self.completed = 0;
+        self.pieces.clear();
+        Ok(())
+    }
+
+    /// Tells its completions from those of earlier lives.
+    pub(super) fn set_life(&mut self, life: u8) {
+        self.id.life = life;
+    }
+
+    pub(super) fn connect(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> Result<(), VerbsError> {
+        self.pair.connect(ours, theirs)
+    }
+
+    /// From now on the device does nothing with memory on its behalf.
+    pub(super) fn fail(&self) -> Result<(), VerbsError> {
+        self.pair.fail()
+    }
+
+    /// Is there room for so many requests?
+    #[inline]
+    pub(super) fn has_room(&self, requests: u32) -> bool {
+        self.posted.wrapping_sub(self.completed) + requests <= self.depth
+    }
+
+    /// The number that the next request will have.
+    pub(super) fn next(&self) -> u32 {
+        self.posted
+    }
+
+    /// Has the request of that number left the queue?
+    pub(super) fn has_left(&self, request: u32) -> bool {
+        super::wire::is_before(request, self.completed)
+    }
+
+    /// Posts a message.
+    #[inline]
+    pub(super) fn send(&mut self, run: Run) -> Result<bool, PostError> {
+        let signaled = self.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
+        self.post(run, Operation::Send, signaled)
+    }
+
+    /// Posts a piece. `confirms`: its completion says that it has arrived.
+    pub(super) fn send_piece(
+        &mut self,
+        run: Run,
+        operation: Operation,
+        (lane, piece): (usize, u32),
+        confirms: bool,
+    ) -> Result<bool, PostError> {
+        let number = self.posted;
+        let signaled = confirms || number % SIGNAL_EVERY == SIGNAL_EVERY - 1;
+        let posted = self.post(run, operation, signaled)?;
+        if posted && confirms {
+            self.pieces.push_back((number, lane as u8, piece));
+        }
+        Ok(posted)
+    }
+
+    #[inline]
+    fn post(&mut self, run: Run, operation: Operation, signaled: bool) -> Result<bool, PostError> {
+        if !self.has_room(1) {
+            return Ok(false);
+        }
+        let request = SendRequest {
+            id: Id { what: What::Sent, value: self.posted, ..self.id }.pack(),
+            run: run.local(),
+            operation,
+            signaled,
+            inline: matches!(operation, Operation::Send) && run.len() <= self.inline_bytes,
+        };
+        // SAFETY: a `Run` lies in the slab, which outlives the queue pair; see the module.
+        match unsafe { self.pair.post_send(&request) } {
+            Ok(()) => {
+                self.posted = self.posted.wrapping_add(1);
+                Ok(true)
+            }
+            Err(PostError::Full) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(super) fn receive(&self, what: What, value: u32, run: Run) -> Result<(), PostError> {
+        let id = Id { what, value, ..self.id }.pack();
+        // SAFETY: as for `post`.
+        unsafe { self.pair.post_receive(id, run.local()) }
+    }
+
+    /// Takes note that the request of that number, and all before it, have left the queue; calls `arrived` for every
+    /// piece that is known to have arrived by that.
+    pub(super) fn complete(&mut self, request: u32, mut arrived: impl FnMut(usize, u32)) {
+        self.completed = request.wrapping_add(1);
+        while let Some(&(number, lane, piece)) = self.pieces.front()
+            && !super::wire::is_before(request, number)
+        {
+            self.pieces.pop_front();
+            arrived(usize::from(lane), piece);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_survive_packing() {
+        for what in [What::Sent, What::Slot, What::Piece, What::Trailer] {
+            let id = Id { what, peer: 1023, rail: 7, life: 15, wire: 2, value: u32::MAX };
+            assert_eq!(Id::unpack(id.pack()), id);
+        }
+    }
+}

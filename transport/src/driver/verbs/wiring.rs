@@ -1,0 +1,117 @@
+//! Which devices make the rails between each pair of ranks.
+//!
+//! Either the user says so, by a matrix of devices, or it is found out: every rank tries which of its devices reach
+//! which of its peers', and both ends choose the same pairs from what both have found.
+//!
+//! Pure: the same at both ends, from the same words.
+
+use super::introduction::{Devices, Reach};
+use crate::TransportError;
+
+/// Rails between two ranks, at most.
+pub(super) const MOST_RAILS: usize = 8;
+
+/// A rail between us and a peer: our device and theirs, by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cable {
+    pub(super) ours: usize,
+    pub(super) theirs: usize,
+}
+
+/// The names of devices that a user has given: by rank, by peer, in the order of the rails.
+pub type Matrix = Vec<Vec<Vec<String>>>;
+
+/// The cables to a peer by what both ends have found, in an order that both ends agree on: a device is used once.
+pub(super) fn found(us: u32, peer: u32, reach: &[Reach]) -> Vec<Cable> {
+    let (low, high) = (us.min(peer), us.max(peer));
+    let sees = |from: u32, to: u32, ours: usize, theirs: usize| {
+        reach[from as usize].pairs.contains(&(to, ours, theirs))
+    };
+    let mut candidates: Vec<(usize, usize)> = reach[low as usize]
+        .pairs
+        .iter()
+        .filter(|(to, a, b)| *to == high && sees(high, low, *b, *a))
+        .map(|(_, a, b)| (*a, *b))
+        .collect();
+    candidates.sort_unstable();
+    let mut chosen: Vec<(usize, usize)> = Vec::new();
+    for (a, b) in candidates {
+        if chosen.len() < MOST_RAILS && chosen.iter().all(|(x, y)| *x != a && *y != b) {
+            chosen.push((a, b));
+        }
+    }
+    let cable = |(a, b)| if us == low { Cable { ours: a, theirs: b } } else { Cable { ours: b, theirs: a } };
+    chosen.into_iter().map(cable).collect()
+}
+
+/// The cables to a peer as the matrix says.
+pub(super) fn given(us: u32, peer: u32, matrix: &Matrix, devices: &[Devices]) -> Result<Vec<Cable>, TransportError> {
+    let index = |rank: u32, name: &str| {
+        devices[rank as usize].devices.iter().position(|device| device.name == name).ok_or_else(|| {
+            let names: Vec<&str> = devices[rank as usize].devices.iter().map(|d| d.name.as_str()).collect();
+            TransportError::Wiring {
+                rank,
+                what: format!(
+                    "the device matrix names `{name}`, which it does not have or whose port is down; it has: {}",
+                    names.join(", ")
+                ),
+            }
+        })
+    };
+    let cell = |from: u32, to: u32| &matrix[from as usize][to as usize];
+    let rails = cell(us, peer).iter().zip(cell(peer, us)).take(MOST_RAILS);
+    rails.map(|(ours, theirs)| Ok(Cable { ours: index(us, ours)?, theirs: index(peer, theirs)? })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reach(pairs: &[(u32, usize, usize)]) -> Reach {
+        Reach { pairs: pairs.to_vec() }
+    }
+
+    #[test]
+    fn both_ends_choose_the_same_cables() {
+        // Rank 0 has devices 0 and 1, rank 1 has 0, 1 and 2; 0-2 and 1-0 are cabled.
+        let words = [reach(&[(1, 1, 0), (1, 0, 2)]), reach(&[(0, 2, 0), (0, 0, 1), (0, 1, 1)])];
+        let ours = found(0, 1, &words);
+        let theirs = found(1, 0, &words);
+        assert_eq!(ours, [Cable { ours: 0, theirs: 2 }, Cable { ours: 1, theirs: 0 }]);
+        assert_eq!(theirs, [Cable { ours: 2, theirs: 0 }, Cable { ours: 0, theirs: 1 }]);
+    }
+
+    #[test]
+    fn on_a_switch_every_device_is_used_once() {
+        let all = |to| reach(&[(to, 0, 0), (to, 0, 1), (to, 1, 0), (to, 1, 1)]);
+        let cables = found(0, 1, &[all(1), all(0)]);
+        assert_eq!(cables, [Cable { ours: 0, theirs: 0 }, Cable { ours: 1, theirs: 1 }]);
+        assert!(found(0, 1, &[reach(&[]), all(0)]).is_empty());
+    }
+
+    #[test]
+    fn a_matrix_names_devices_and_a_wrong_name_is_an_error_with_the_right_ones() {
+        let names = |list: &[&str]| Devices {
+            host: "h".into(),
+            devices: list
+                .iter()
+                .map(|name| super::super::introduction::Device {
+                    name: (*name).into(),
+                    gid: String::new(),
+                    lid: 0,
+                    mtu: 3,
+                    reliable: false,
+                    one_sided: false,
+                    max_message_bytes: 0,
+                })
+                .collect(),
+        };
+        let devices = [names(&["en2", "en3"]), names(&["en4"])];
+        let cell = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let matrix = vec![vec![cell(&[]), cell(&["en3"])], vec![cell(&["en4"]), cell(&[])]];
+        assert_eq!(given(0, 1, &matrix, &devices).expect("there"), [Cable { ours: 1, theirs: 0 }]);
+        let wrong = vec![vec![cell(&[]), cell(&["en9"])], vec![cell(&["en4"]), cell(&[])]];
+        let error = given(0, 1, &wrong, &devices).expect_err("no such device").to_string();
+        assert!(error.contains("rank 0") && error.contains("en9") && error.contains("en2, en3"), "{error}");
+    }
+}

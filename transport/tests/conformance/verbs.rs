@@ -1,0 +1,102 @@
+//! Pairs of ranks over devices, and what is asked of them alone.
+
+use crate::fixture::*;
+use std::{path::PathBuf, time::Instant};
+use transport::{
+    Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
+    driver::verbs::{Endpoint, VerbsConfig},
+    memory::{Span, SpanMut},
+};
+
+/// A device of every kind, each connected to itself.
+pub(crate) const FABRIC: &str = "
+    [[node]]
+    name = 'a'
+    device = [
+        { name = 'lo_ib', profile = 'ib' },
+        { name = 'lo_usb4', profile = 'usb4' },
+        { name = 'lo_apple', profile = 'apple-tb5' },
+    ]
+    [[cable]]
+    ends = ['a/lo_ib', 'a/lo_ib']
+    [[cable]]
+    ends = ['a/lo_usb4', 'a/lo_usb4']
+    [[cable]]
+    ends = ['a/lo_apple', 'a/lo_apple']
+";
+
+/// Two endpoints on a device, brought together. `uc` behind its name asks for unreliable connections.
+pub(crate) fn endpoints(device: &str, config: VerbsConfig) -> [Endpoint; 2] {
+    let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
+    let cell = || vec![device.to_owned()];
+    let config = VerbsConfig {
+        library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
+        matrix: Some(vec![vec![vec![], cell()], vec![cell(), vec![]]]),
+        reliable: unreliable.then_some(false),
+        ..config
+    };
+    let open = |rank| Endpoint::open(&config, rank, 2, &mut |_| ()).expect("an endpoint");
+    let mut ends = [open(0), open(1)];
+    let mut words = Vec::new();
+    loop {
+        let said: Vec<Option<Vec<u8>>> = ends.iter_mut().map(|end| end.converse(&words).expect("a word")).collect();
+        match said.into_iter().collect::<Option<Vec<_>>>() {
+            Some(said) => words = said,
+            None => return ends,
+        }
+    }
+}
+
+impl Pair {
+    pub(crate) fn verbs(device: &str) -> Pair {
+        let config = VerbsConfig { slab_bytes: 64 << 20, piece_bytes: 16 << 10, ..VerbsConfig::default() };
+        Pair(endpoints(device, config).map(|end| {
+            let peer = 1 - end.rank();
+            Side {
+                links: (0..2).map(|lane| end.link(peer, lane)).collect(),
+                slab: end.slab().clone(),
+                object: None,
+                endpoint: Some(end),
+            }
+        }))
+    }
+}
+
+/// Where a message is put by the device itself.
+struct Placed<'a>(SpanMut<'a>);
+
+impl Sink for Placed<'_> {
+    fn take(&mut self, offset: usize, data: Span<'_>) {
+        panic!("{} bytes at {offset} were not put where they belong", data.len());
+    }
+
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        Some(self.0)
+    }
+}
+
+pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
+    for len in [1, 100, 4096, 16 << 10, (16 << 10) + 1, (3 << 20) + 5] {
+        let bytes = noise(len, 3);
+        let src = registered(&pair.0[0].slab, &bytes);
+        let mut dst = pair.0[1].slab.allocate(len).expect("room");
+        let (a, b) = pair.ends(1);
+        let mut send = SendState::new(9, Protocol::Copy).sized(Size::Bulk);
+        let mut recv = RecvState::new(9, len).sized(Size::Bulk);
+        let before = (a.counters(), b.counters());
+        assert!(b.announce(&mut recv, Some(dst.span_mut())).expect("announced"));
+        let (mut sent, mut received) = (false, false);
+        let until = Instant::now() + PATIENCE;
+        while !(sent && received) {
+            assert!(Instant::now() < until, "stuck");
+            sent = sent || a.poll_send(&mut send, src.span()).expect("send") == SendProgress::Complete;
+            let mut sink = Placed(dst.span_mut());
+            received = received || b.poll_recv(&mut recv, &mut sink).expect("recv") == RecvProgress::Complete;
+        }
+        assert!(dst.as_slice() == bytes, "{len} bytes");
+        let (sent, received) = (a.counters() - before.0, b.counters() - before.1);
+        assert_eq!((sent.copied_bytes, received.copied_bytes), (0, 0), "{len} bytes");
+        assert_eq!((sent.sent_messages, received.received_messages), (1, 1));
+        assert_eq!(received.moved_bytes, len as u64);
+    }
+}
