@@ -1,16 +1,18 @@
 //! What is wired to what.
 //!
-//! This crate names the participants of a job: [`Rank`]s, the hosts they run on, and which of them share a
-//! host. Planners take a [`Placement`] and nothing else from the outside world, so that a plan is a pure
-//! function of values that every rank agrees on.
+//! This crate names the participants of a job: [`Rank`]s, the hosts they run on, which of them share a
+//! host, and which RDMA devices lead from one to another ([`DeviceMatrix`]). Planners take a [`Placement`] and
+//! nothing else from the outside world, so that a plan is a pure function of values that every rank agrees on.
 //!
 //! Invariants: ranks are dense, `0..size`; a placement covers every rank exactly once.
 //!
 //! This crate does not open files, read the environment, or look at the machine it runs on.
 #![forbid(unsafe_code)]
 
+mod device_matrix;
 mod placement;
 mod rank;
 
+pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
 pub use placement::{HostIndex, Placement, PlacementError};
 pub use rank::Rank;

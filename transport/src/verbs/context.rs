@@ -166,9 +166,15 @@ impl Context {
     /// The error for a refused call, with what can be known now.
     #[cold]
     pub(super) fn refused(&self, action: Action, errno: Errno) -> VerbsError {
-        let state = self.0.port().ok().map(|port| port.state);
-        let device = self.name().to_owned();
-        VerbsError::Refused(Box::new(Refusal { action, device, errno, state, gids: self.gids() }))
+        VerbsError::Refused(Box::new(Refusal {
+            action,
+            device: self.name().to_owned(),
+            port: PORT,
+            errno,
+            state: self.0.port().ok().map(|port| port.state),
+            gids: self.gids(),
+            is_thunderbolt: self.is_thunderbolt(),
+        }))
     }
 }
 

@@ -127,6 +127,11 @@ impl Domain {
         QueuePair::of(self, spec, cq)
     }
 
+    /// The error for memory that the system did not even map.
+    pub(super) fn no_memory(&self, bytes: usize) -> VerbsError {
+        self.context().refused(Action::Register { bytes: bytes as u64 }, Errno::ENOMEM)
+    }
+
     pub(super) fn raw(&self) -> *mut Pd {
         self.0.raw.as_ptr()
     }

@@ -39,6 +39,15 @@ names! {
 }
 
 impl Errno {
+    /// Does the device not have what was asked for?
+    #[must_use]
+    pub const fn is_unsupported(self) -> bool {
+        // What Linux calls ENOTSUPP inside the kernel gets out of some drivers.
+        const KERNEL_ENOTSUPP: i32 = 524;
+        matches!(self, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::ENOSYS)
+            || matches!(self.0, libc::ENOTSUP | KERNEL_ENOTSUPP)
+    }
+
     /// Forgets what an earlier call of somebody else left, so that a library that sets nothing is found out.
     pub(super) fn clear() {
         #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]

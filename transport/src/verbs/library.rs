@@ -9,7 +9,7 @@
 //! the program. Lists of devices are freed once, and what is read from them is copied before.
 
 use super::{
-    Action, Context, DeviceInfo, VerbsError,
+    Action, Cause, Context, DeviceInfo, VerbsError,
     device::{describe, name_of},
     errno::Errno,
     error::{Refusal, advice},
@@ -66,6 +66,13 @@ impl Library {
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
         let list = DeviceList::of(self)?;
         Ok(list.iter().map(|device| describe(self, device)).collect())
+    }
+
+    /// The error for a list of devices that is empty. `is_enabled` is what `rdma_ctl status` says, where there is
+    /// such a program.
+    #[must_use]
+    pub fn no_devices(&self, is_enabled: Option<bool>) -> VerbsError {
+        VerbsError::NoDevices { library: self.name().to_owned(), cause: Cause::of_no_devices(is_enabled) }
     }
 
     /// Opens a device.

@@ -6,7 +6,10 @@
 
 #![cfg(target_os = "linux")]
 
+mod abilities;
+mod addresses;
 mod exchange;
 mod fabric;
 mod lifetimes;
+mod refusals;
 mod rig;

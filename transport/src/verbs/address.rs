@@ -1,0 +1,94 @@
+//! Which of a port's addresses to connect from.
+//!
+//! Tables of addresses have holes, and entries move when a link goes down and up, so all of the table is looked at and
+//! the place that was found is used. On Thunderbolt the IPv4-mapped address is missing for up to minutes after a
+//! restart, until the system has given up on DHCP and assigned one itself, while a link-local IPv6 address is there
+//! from the beginning; connections from that one work with some systems only, so IPv4 is waited for.
+
+use super::{Cause, Context, Gid, VerbsError};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+use verbs_sys::PortState;
+
+/// Between two looks at the table.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Between two messages.
+const REMINDER: Duration = Duration::from_secs(5);
+
+/// The address to connect from, and its place in the port's table: an IPv4-mapped one, else a link-local one, else any.
+///
+/// Returns at once when there is an IPv4-mapped address, or the device is none of Thunderbolt and has another one.
+/// Otherwise it waits for so long, and tells `on_wait` what for, at the beginning and every few seconds; then it takes
+/// what there is.
+///
+/// # Errors
+/// [`VerbsError::NoAddress`] when there is no address in the end, or the port is still down.
+pub fn find_gid(
+    context: &Context,
+    patience: Duration,
+    on_wait: &mut dyn FnMut(&str),
+) -> Result<(u8, Gid), VerbsError> {
+    let began = Instant::now();
+    let mut told: Option<Instant> = None;
+    loop {
+        let best = best_of(&context.gids());
+        let is_down = context.port().is_ok_and(|port| port.state == PortState::DOWN);
+        let (waited, may_wait) = (began.elapsed(), began.elapsed() < patience);
+        match best {
+            Some(found) if found.1.is_ipv4_mapped() || !context.is_thunderbolt() => return Ok(found),
+            Some(found) if !may_wait && !is_down => return Ok(found),
+            _ if !may_wait => {
+                let cause = if is_down { Cause::PortDown } else { Cause::NoAddress };
+                return Err(VerbsError::NoAddress { device: context.name().to_owned(), waited, cause });
+            }
+            _ => {}
+        }
+        if told.is_none_or(|told| told.elapsed() >= REMINDER) {
+            told = Some(Instant::now());
+            on_wait(&waiting_for(context.name(), is_down, patience.saturating_sub(waited)));
+        }
+        thread::sleep(INTERVAL.min(patience.saturating_sub(waited)));
+    }
+}
+
+fn waiting_for(device: &str, is_down: bool, left: Duration) -> String {
+    let what = if is_down { "its port to come up" } else { "an IPv4 address to be assigned to its port" };
+    format!("{device}: waiting for {what}, for {:.0} s at most", left.as_secs_f64().ceil())
+}
+
+fn best_of(gids: &[(u8, Gid)]) -> Option<(u8, Gid)> {
+    let first = |is_right: fn(&Gid) -> bool| gids.iter().find(|(_, gid)| is_right(gid));
+    first(|gid| gid.is_ipv4_mapped())
+        .or_else(|| first(|gid| gid.is_link_local()))
+        .or_else(|| gids.first())
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv6Addr;
+
+    #[test]
+    fn ipv4_comes_before_link_local_before_others_wherever_they_stand() {
+        let gid = |text: &str| Gid(text.parse::<Ipv6Addr>().expect("an address").octets());
+        let table = [(0, gid("fd00::1")), (1, gid("fe80::1")), (4, gid("::ffff:10.0.0.1"))];
+        assert_eq!(best_of(&table), Some(table[2]));
+        assert_eq!(best_of(&table[..2]), Some(table[1]));
+        assert_eq!(best_of(&table[..1]), Some(table[0]));
+        assert_eq!(best_of(&[]), None);
+    }
+
+    #[test]
+    fn messages_say_what_is_waited_for() {
+        let left = Duration::from_millis(1500);
+        assert_eq!(
+            waiting_for("rdma_en2", false, left),
+            "rdma_en2: waiting for an IPv4 address to be assigned to its port, for 2 s at most"
+        );
+        assert!(waiting_for("rdma_en2", true, left).contains("its port to come up"));
+    }
+}

@@ -1,0 +1,342 @@
+//! What a refusal means, and what to do about it.
+//!
+//! Verbs libraries answer with a number, and the same number means different things: `EINVAL` of a connection attempt
+//! may be a bridge, a missing address, or one that has moved. The table here goes by what was being done, the number,
+//! the kind of wire, and the state and the addresses of the port at that moment. What numbers mean on Apple's device is
+//! taken from public runbooks and issues (mlx 3162, 3467, 3755, 3777, 4191, 4209, omlx 3037); elsewhere from the
+//! verbs manual.
+//!
+//! The name of the system chooses words of advice here, and nothing else anywhere.
+
+use super::{Action, Errno, Gid, Refusal};
+use std::fmt;
+use verbs_sys::{PortState, QpType};
+
+/// Why something was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// There is no cable, or nobody at its other end.
+    PortDown,
+    /// The port is part of a network bridge, which has its addresses.
+    Bridge,
+    /// The port has no IPv4 address.
+    NoIpv4,
+    /// The port has no address at all.
+    NoAddress,
+    /// Our address is no longer where it was in the port's table.
+    AddressMoved,
+    /// The cable leads to another machine or port than the one that was named.
+    WrongCable,
+    /// All queue pairs of the device are taken.
+    QueuePairs,
+    /// All regions of the device are taken.
+    Regions,
+    /// The system lets this process lock no more memory, or the device has no more regions.
+    LockedMemory,
+    /// Domains that nobody uses any more were never given back.
+    Stale,
+    /// The device has no queue pairs of this kind.
+    Service(QpType),
+    /// The device has no completion events.
+    Events,
+    /// More is wanted of a queue or a region than the device has.
+    TooMuch,
+    /// The memory is not mapped.
+    Unmapped,
+    /// The process may not use the device.
+    Permission,
+    /// The device or its driver is gone.
+    Gone,
+    /// There is no driver for any device.
+    NoDriver,
+    /// A queue has lost completions: it was too small.
+    Overrun,
+    /// RDMA has not been enabled on this Mac.
+    NotEnabled,
+    /// RDMA is enabled, but this Mac's ports can't do it.
+    Thunderbolt4,
+    /// None of these.
+    Unknown,
+}
+
+impl Cause {
+    /// What is the matter, in a few words.
+    #[must_use]
+    pub const fn what(self) -> &'static str {
+        match self {
+            Cause::PortDown => "the port is down",
+            Cause::Bridge => {
+                "the port seems to belong to a network bridge: it has a single link-local address"
+            }
+            Cause::NoIpv4 => "the port has no IPv4 address",
+            Cause::NoAddress => "the port has no address",
+            Cause::AddressMoved => "the port's address has moved in its table",
+            Cause::WrongCable => "the peer can't be reached through this port: its cable leads elsewhere",
+            Cause::QueuePairs => "all queue pairs of the device are taken",
+            Cause::Regions => "all memory regions of the device are taken",
+            Cause::LockedMemory => "no more memory can be locked for the device",
+            Cause::Stale => "the device has no protection domain left",
+            Cause::Service(QpType::RC) => "the device has no reliable connections",
+            Cause::Service(QpType::UC) => "the device has no unreliable connections",
+            Cause::Service(_) => "the device has no queue pairs of this kind",
+            Cause::Events => "the device has no completion events",
+            Cause::TooMuch => "the device does not grant what was asked for",
+            Cause::Unmapped => "the memory is not mapped",
+            Cause::Permission => "this user may not use the device",
+            Cause::Gone => "the device or its driver is gone",
+            Cause::NoDriver => "no driver for RDMA devices is loaded",
+            Cause::Overrun => "the completion queue has overflowed",
+            Cause::NotEnabled => "RDMA is not enabled on this Mac",
+            Cause::Thunderbolt4 => "this Mac has no Thunderbolt 5",
+            Cause::Unknown => "the reason is not known",
+        }
+    }
+
+    /// What can be done about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Cause::PortDown => {
+                "plug in the cable, and see that the other machine is awake and has RDMA enabled"
+            }
+            Cause::Bridge => {
+                "take the port out of the bridge: on macOS delete `Thunderbolt Bridge` in the network settings, or run \
+                 `sudo ifconfig bridge0 down`"
+            }
+            Cause::NoIpv4 => {
+                "wait until one is assigned, which can take minutes after a restart, or assign one: on macOS \
+                 `sudo ifconfig enN inet 169.254.0.1 netmask 255.255.0.0 alias`, on Linux \
+                 `sudo ip addr add 169.254.0.1/16 dev NAME`"
+            }
+            Cause::NoAddress => "see that the port's network interface is up",
+            Cause::AddressMoved => "connect again: addresses are looked up anew",
+            Cause::WrongCable => {
+                "compare the cables with the device matrix (`tbccl devices` on both machines): names of devices can \
+                 change with a restart"
+            }
+            Cause::QueuePairs => {
+                "end other programs that use it; programs that were killed may hold theirs until the machine restarts"
+            }
+            Cause::Regions => {
+                "use fewer and larger buffers, and end other programs that use it; programs that were killed may hold \
+                 theirs until the machine restarts"
+            }
+            Cause::LockedMemory => {
+                "raise the limit on locked memory (`ulimit -l unlimited`), or register less"
+            }
+            Cause::Stale => {
+                "end other programs that use it; if there are none, programs that were killed have left theirs behind: \
+                 restart the machine"
+            }
+            Cause::Service(_) => "use another service; `tbccl devices` says which there are",
+            Cause::Events => "poll instead",
+            Cause::TooMuch => "ask for less; `tbccl devices` shows the limits",
+            Cause::Unmapped => "register memory of this process only",
+            Cause::Permission => "see who may use the files in /dev/infiniband, or run as a user who may",
+            Cause::Gone => {
+                "see the system's log; if the device is listed and can't be opened, restart the machine"
+            }
+            Cause::NoDriver => {
+                "load the driver of your adapter (`modprobe`), or set TBCCL_VERBS_LIB to a library that needs none"
+            }
+            Cause::Overrun => "this is a fault of tbccl; please report it",
+            Cause::NotEnabled => {
+                "start the Mac in Recovery, choose Terminal from the menu Utilities, run `rdma_ctl enable`, and restart; \
+                 that can't be done from afar"
+            }
+            Cause::Thunderbolt4 => {
+                "RDMA needs Thunderbolt 5 and macOS 26.2; use another transport on this machine"
+            }
+            Cause::Unknown => "`tbccl devices` shows the state of the port; the system's log may tell more",
+        }
+    }
+
+    /// Why a library that works knows no device. `is_enabled` is what `rdma_ctl status` says, where there is such a
+    /// program: it says "enabled" on Macs that will never have a device, too.
+    #[must_use]
+    pub const fn of_no_devices(is_enabled: Option<bool>) -> Cause {
+        match is_enabled {
+            Some(true) => Cause::Thunderbolt4,
+            Some(false) => Cause::NotEnabled,
+            None if cfg!(target_os = "macos") => Cause::NotEnabled,
+            None => Cause::NoDriver,
+        }
+    }
+
+    /// Why a call was refused.
+    #[must_use]
+    pub fn of(refusal: &Refusal) -> Cause {
+        let is_down = matches!(refusal.state, Some(PortState::DOWN | PortState::NOP | PortState::INIT));
+        match (&refusal.action, refusal.errno) {
+            (_, Errno::EACCES | Errno::EPERM) if !matches!(refusal.action, Action::Register { .. }) => {
+                Cause::Permission
+            }
+            (_, Errno::ENODEV | Errno::ENXIO | Errno::EIO) => Cause::Gone,
+            (Action::ListDevices, _) => Cause::NoDriver,
+            (Action::Domain | Action::Connect { .. } | Action::Send | Action::QueuePair { .. }, _)
+                if is_down =>
+            {
+                Cause::PortDown
+            }
+            (Action::Domain, _) => Cause::Stale,
+            (Action::QueuePair { service }, errno) => of_queue_pair(*service, errno),
+            (Action::Register { .. }, errno) => of_registration(refusal.is_thunderbolt, errno),
+            (Action::Connect { gid_index, .. }, errno) => of_connection(refusal, *gid_index, errno),
+            (Action::Channel | Action::Arm, _) => Cause::Events,
+            (Action::CompletionQueue { .. }, Errno::EINVAL | Errno::ENOMEM) => Cause::TooMuch,
+            (Action::Poll, _) => Cause::Overrun,
+            _ => Cause::Unknown,
+        }
+    }
+}
+
+fn of_queue_pair(service: QpType, errno: Errno) -> Cause {
+    match errno {
+        // Apple's device says EBUSY, others ENOMEM.
+        Errno::EBUSY | Errno::ENOMEM | Errno::ENOSPC | Errno::EAGAIN => Cause::QueuePairs,
+        Errno::EINVAL => Cause::TooMuch,
+        errno if errno.is_unsupported() => Cause::Service(service),
+        _ => Cause::Unknown,
+    }
+}
+
+fn of_registration(is_thunderbolt: bool, errno: Errno) -> Cause {
+    match errno {
+        Errno::ENOMEM | Errno::ENOSPC if is_thunderbolt => Cause::Regions,
+        Errno::ENOMEM | Errno::ENOSPC | Errno::EAGAIN | Errno::EPERM => Cause::LockedMemory,
+        Errno::EFAULT => Cause::Unmapped,
+        Errno::EINVAL => Cause::TooMuch,
+        _ => Cause::Unknown,
+    }
+}
+
+fn of_connection(refusal: &Refusal, gid_index: u8, errno: Errno) -> Cause {
+    match errno {
+        Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EHOSTDOWN => Cause::WrongCable,
+        Errno::EINVAL | Errno::EADDRNOTAVAIL => of_addresses(refusal, gid_index),
+        _ => Cause::Unknown,
+    }
+}
+
+/// A port between two networks shows only the address that it makes of its hardware address.
+fn of_addresses(refusal: &Refusal, gid_index: u8) -> Cause {
+    let gids: &[(u8, Gid)] = &refusal.gids;
+    let has_ipv4 = gids.iter().any(|(_, gid)| gid.is_ipv4_mapped());
+    match gids {
+        [] => Cause::NoAddress,
+        [(0, only)] if refusal.is_thunderbolt && !has_ipv4 && only.is_link_local() => Cause::Bridge,
+        _ if !has_ipv4 => Cause::NoIpv4,
+        gids if !gids.iter().any(|(index, _)| *index == gid_index) => Cause::AddressMoved,
+        _ => Cause::Unknown,
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what(), self.remedy())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv6Addr;
+
+    fn gid(text: &str) -> Gid {
+        Gid(text.parse::<Ipv6Addr>().expect("an address").octets())
+    }
+
+    /// On an active port of Apple's device with all its addresses.
+    fn refusal(action: Action, errno: Errno) -> Refusal {
+        let gids = vec![(0, gid("fe80::1")), (1, gid("::ffff:169.254.1.1")), (2, gid("fe80::2"))];
+        let device = "rdma_en2".to_owned();
+        Refusal { action, device, port: 1, errno, state: Some(PortState::ACTIVE), gids, is_thunderbolt: true }
+    }
+
+    fn connect() -> Action {
+        Action::Connect { peer: gid("::ffff:169.254.2.1"), gid_index: 1 }
+    }
+
+    #[test]
+    fn limits_of_the_device() {
+        let pair = |service| Action::QueuePair { service };
+        for (action, errno, cause) in [
+            (pair(QpType::UC), Errno::EBUSY, Cause::QueuePairs),
+            (pair(QpType::UC), Errno::ENOMEM, Cause::QueuePairs),
+            (pair(QpType::RC), Errno::EOPNOTSUPP, Cause::Service(QpType::RC)),
+            (pair(QpType::UC), Errno::EINVAL, Cause::TooMuch),
+            (Action::Register { bytes: 1 }, Errno::ENOMEM, Cause::Regions),
+            (Action::Register { bytes: 1 }, Errno::EFAULT, Cause::Unmapped),
+            (Action::Register { bytes: 1 }, Errno::EINVAL, Cause::TooMuch),
+            (Action::Domain, Errno::ENODATA, Cause::Stale),
+            (Action::Domain, Errno(0), Cause::Stale),
+            (Action::Channel, Errno::EOPNOTSUPP, Cause::Events),
+            (Action::Arm, Errno::EINVAL, Cause::Events),
+            (Action::CompletionQueue { depth: 9 }, Errno::EINVAL, Cause::TooMuch),
+            (Action::Poll, Errno::EINVAL, Cause::Overrun),
+        ] {
+            assert_eq!(Cause::of(&refusal(action.clone(), errno)), cause, "{action:?} {errno}");
+        }
+    }
+
+    #[test]
+    fn memory_is_limited_by_the_system_elsewhere() {
+        for errno in [Errno::ENOMEM, Errno::EAGAIN, Errno::EPERM] {
+            let linux = Refusal { is_thunderbolt: false, ..refusal(Action::Register { bytes: 1 }, errno) };
+            assert_eq!(Cause::of(&linux), Cause::LockedMemory, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_down_explains_everything() {
+        let pair = Action::QueuePair { service: QpType::UC };
+        for (action, errno) in [
+            (Action::Domain, Errno::ENODATA),
+            (connect(), Errno::ETIMEDOUT),
+            (connect(), Errno::EINVAL),
+            (pair, Errno::EBUSY),
+        ] {
+            let down = Refusal { state: Some(PortState::DOWN), ..refusal(action, errno) };
+            assert_eq!(Cause::of(&down), Cause::PortDown, "{down}");
+        }
+    }
+
+    #[test]
+    fn cables_that_lead_elsewhere() {
+        for errno in [Errno::ETIMEDOUT, Errno::EHOSTUNREACH] {
+            assert_eq!(Cause::of(&refusal(connect(), errno)), Cause::WrongCable);
+        }
+    }
+
+    #[test]
+    fn addresses_tell_what_an_invalid_argument_is() {
+        let with = |gids: &[(u8, &str)], is_thunderbolt| {
+            let gids = gids.iter().map(|(index, text)| (*index, gid(text))).collect();
+            Cause::of(&Refusal { gids, is_thunderbolt, ..refusal(connect(), Errno::EINVAL) })
+        };
+        assert_eq!(with(&[], true), Cause::NoAddress);
+        assert_eq!(with(&[(0, "fe80::1")], true), Cause::Bridge);
+        assert_eq!(with(&[(0, "fe80::1")], false), Cause::NoIpv4);
+        assert_eq!(with(&[(0, "fe80::1"), (2, "fe80::2")], true), Cause::NoIpv4);
+        assert_eq!(with(&[(0, "fe80::1"), (2, "::ffff:10.0.0.1")], true), Cause::AddressMoved);
+        assert_eq!(with(&[(0, "fe80::1"), (1, "::ffff:10.0.0.1")], true), Cause::Unknown);
+    }
+
+    #[test]
+    fn devices_that_can_not_be_used_at_all() {
+        assert_eq!(Cause::of(&refusal(Action::Open, Errno::EACCES)), Cause::Permission);
+        assert_eq!(Cause::of(&refusal(Action::Open, Errno::ENODEV)), Cause::Gone);
+        assert_eq!(Cause::of(&refusal(Action::ListDevices, Errno::ENOSYS)), Cause::NoDriver);
+        assert_eq!(Cause::of(&refusal(Action::Initialise, Errno::EINVAL)), Cause::Unknown);
+    }
+
+    #[test]
+    fn macs_without_devices() {
+        assert_eq!(Cause::of_no_devices(Some(false)), Cause::NotEnabled);
+        assert!(Cause::NotEnabled.remedy().contains("Recovery"));
+        assert_eq!(Cause::of_no_devices(Some(true)), Cause::Thunderbolt4);
+        let unknown = if cfg!(target_os = "macos") { Cause::NotEnabled } else { Cause::NoDriver };
+        assert_eq!(Cause::of_no_devices(None), unknown);
+    }
+}

@@ -1,0 +1,86 @@
+//! Addresses that are elsewhere, late, or not there.
+
+use crate::fabric::on;
+use std::time::{Duration, Instant};
+use transport::verbs::{Cause, Gid, Library, VerbsError, find_gid};
+
+/// A device of a kind, whose port has more settings, connected to itself.
+fn fabric(profile: &str, settings: &str) -> String {
+    format!(
+        "
+        [[node]]
+        name = 'a'
+        device = [{{ name = 'x0', profile = '{profile}'{settings} }}]
+        [[cable]]
+        ends = ['a/x0', 'a/x0']
+        "
+    )
+}
+
+/// What was found within so long, and what was said meanwhile.
+fn find(library: &Library, patience: Duration) -> (Result<(u8, Gid), VerbsError>, Vec<String>) {
+    let context = library.open("x0").expect("a device");
+    let mut said = Vec::new();
+    let found = find_gid(&context, patience, &mut |message| said.push(message.to_owned()));
+    (found, said)
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn ipv4_is_found_where_it_is() {
+    let fabric = fabric("apple-tb5", ", gid_index = 3, ipv4 = '169.254.7.8'");
+    on("addresses::ipv4_is_found_where_it_is", &fabric, |library| {
+        let (found, said) = find(library, LONG);
+        let (index, gid) = found.expect("an address");
+        assert_eq!((index, gid.to_string().as_str()), (3, "::ffff:169.254.7.8"));
+        assert!(said.is_empty(), "{said:?}");
+    });
+}
+
+#[test]
+fn ipv4_is_waited_for_on_thunderbolt() {
+    let fabric = fabric("apple-tb5", ", gid = 'late', gid_after_ms = 400");
+    on("addresses::ipv4_is_waited_for_on_thunderbolt", &fabric, |library| {
+        let began = Instant::now();
+        let (found, said) = find(library, LONG);
+        let (index, gid) = found.expect("an address");
+        assert!(index == 1 && gid.is_ipv4_mapped(), "{index} {gid}");
+        assert!(began.elapsed() < LONG / 2, "waited on after it was there");
+        assert_eq!(said, ["x0: waiting for an IPv4 address to be assigned to its port, for 30 s at most"]);
+    });
+}
+
+#[test]
+fn in_the_end_a_link_local_address_is_taken() {
+    let fabric = fabric("apple-tb5", ", gid = 'missing'");
+    on("addresses::in_the_end_a_link_local_address_is_taken", &fabric, |library| {
+        let patience = Duration::from_millis(200);
+        let began = Instant::now();
+        let (found, said) = find(library, patience);
+        let (index, gid) = found.expect("an address");
+        assert!(index == 0 && gid.is_link_local() && !gid.is_ipv4_mapped(), "{index} {gid}");
+        assert!(began.elapsed() >= patience && said.len() == 1, "{said:?}");
+    });
+}
+
+#[test]
+fn others_take_what_there_is_at_once() {
+    let fabric = fabric("ib", ", gid = 'missing'");
+    on("addresses::others_take_what_there_is_at_once", &fabric, |library| {
+        let (found, said) = find(library, LONG);
+        let (index, gid) = found.expect("an address");
+        assert!(index == 0 && gid.is_link_local() && said.is_empty(), "{index} {gid} {said:?}");
+    });
+}
+
+#[test]
+fn a_port_that_stays_down_is_waited_for_by_name() {
+    let fabric = fabric("apple-tb5", ", port = 'down', gid = 'missing'");
+    on("addresses::a_port_that_stays_down_is_waited_for_by_name", &fabric, |library| {
+        let (found, said) = find(library, Duration::from_millis(100));
+        assert!(said.len() == 1 && said[0].contains("its port to come up"), "{said:?}");
+        let error = found.expect_err("no cable");
+        assert_eq!(error.cause(), Some(Cause::PortDown), "{error}");
+    });
+}
