@@ -1,6 +1,10 @@
 //! The drivers: ways to get links between ranks.
 
+mod endpoint;
 pub mod local;
 mod pull;
+pub mod rehearsal;
 mod ring_link;
 pub mod shm;
+
+pub use endpoint::Endpoint;
