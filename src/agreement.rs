@@ -61,6 +61,12 @@ impl Agreement {
         Agreement { rank, boards }
     }
 
+    /// Do we see the others' boards themselves?
+    #[inline]
+    pub(crate) fn is_mapped(&self) -> bool {
+        true
+    }
+
     fn own(&self) -> &[AtomicU64] {
         self.boards[self.rank.index()].words()
     }

@@ -41,7 +41,8 @@ impl CallRecord {
     /// Words that a record takes up on a board.
     pub(crate) const WORDS: usize = 5;
 
-    /// A number that differs when any part that must be equal differs. A message's two ends have the same digest.
+    /// A number that differs when any part that must be equal differs. A message's two ends have the same digest. It is
+    /// even, so that a link can put one bit of its own to it.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut words = self.encode();
@@ -52,7 +53,7 @@ impl CallRecord {
         // Multiply-rotate over the words: quick, and any single difference changes the result.
         words.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, word| {
             (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
-        })
+        }) & !1
     }
 
     pub(crate) fn encode(&self) -> [u64; Self::WORDS] {

@@ -28,7 +28,7 @@ pub struct Config {
     /// Messages of at least this many bytes from foreign memory are pulled, where that is possible. By default none
     /// are: between two cores that share a cache, staging took from 0.4 (1 MiB) to 0.6 (64 MiB) of the time of pulling.
     pub pull_min_bytes: usize,
-    /// Operations of at least this many bytes read registered memory in place.
+    /// Operations of at least this many bytes move registered memory without copying it.
     pub direct_min_bytes: u64,
     /// Fruitless polls before yielding; `None` lets the number of ranks and cores decide.
     pub spin_polls: Option<u32>,
@@ -142,8 +142,8 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
     ConfigOption {
         env: "TBCCL_DIRECT_MIN_BYTES",
-        doc: "smallest operation whose registered memory is read in place (4096)",
-        shared: false,
+        doc: "smallest operation whose registered memory is moved without copying it (4096)",
+        shared: true,
         set: |c, v| put(&mut c.direct_min_bytes, parse_bytes(v)),
         get: |c| c.direct_min_bytes.to_string(),
     },

@@ -32,6 +32,15 @@ pub(crate) struct Call {
     pub(crate) in_place: InPlace,
 }
 
+impl Call {
+    /// The bytes of the larger side. The same on all ranks: local buffers are not asked, since only a root may have
+    /// one.
+    fn bytes(&self, ranks: u32) -> u64 {
+        let blocks = self.collective.input_blocks(ranks).max(self.collective.output_blocks(ranks));
+        self.count.saturating_mul(self.dtype.size() as u64).saturating_mul(blocks.into())
+    }
+}
+
 impl Communicator {
     /// Carries out a collective. `input` and `output` hold the blocks of the collective; in place, they overlap as
     /// [`InPlace`] says.
@@ -76,7 +85,8 @@ impl Communicator {
             reducer,
             ranks: self.size(),
             threads: self.threads,
-            operation_bytes: input.len().max(output.len()) as u64,
+            size: self.executor.protocols().size(call.bytes(self.size())),
+            confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
         };
         self.carry_out(&program, binding, record)?;
         self.peers.agreement.finish(record.seq);
@@ -120,7 +130,8 @@ impl Communicator {
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
-            operation_bytes: bytes as u64,
+            size: self.executor.protocols().size(bytes as u64),
+            confirmed: false,
         };
         self.carry_out(&program, binding, record)?;
         self.peers.agreement.finish_message();
@@ -197,7 +208,7 @@ impl Communicator {
             waited: Duration::ZERO,
         };
         let mut ran = self.executor.run(program, &binding, digest, &mut watch);
-        if ran.is_ok() && !program.unheard.is_empty() {
+        if ran.is_ok() && !program.unheard.is_empty() && !binding.confirmed {
             ran = confirm(&self.executor, program, &record, &mut watch);
         }
         let error = match ran {

@@ -29,7 +29,7 @@ use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank};
 use transport::{
-    Counters, Link, WaitPolicy,
+    Counters, Link, PollCounters, WaitPolicy,
     memory::{Arena, Registered, Slab},
 };
 use watch::Peers;
@@ -85,11 +85,10 @@ impl Communicator {
         let protocols =
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
         let agreement = Agreement::new(rank, arenas.iter().map(Arena::board).collect());
-        let arena = arenas[rank.index()].clone();
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, config),
-            executor: Executor::new(links, arena, wait, protocols),
+            executor: Executor::new(links, slab.clone(), wait, protocols),
             peers: Peers {
                 rank,
                 died: vec![None; names.len()],
@@ -138,6 +137,12 @@ impl Communicator {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.executor.counters()
+    }
+
+    /// How this rank's links have looked for completions. All zero where they look at memory and at no queue.
+    #[must_use]
+    pub fn poll_counters(&self) -> PollCounters {
+        self.executor.poll_counters()
     }
 
     /// The algorithm that a call of these arguments takes, and the segments it cuts each chunk into. `count` is the

@@ -4,7 +4,7 @@ use super::program::Run;
 use crate::kernels::{Reducer, Threads};
 use collectives::{BlockLayout, schedule::Buffer};
 use transport::{
-    Capabilities, Protocol,
+    Capabilities, Protocol, Size,
     memory::{Span, SpanMut},
 };
 
@@ -13,21 +13,27 @@ use transport::{
 pub(crate) struct Protocols {
     /// Messages of at least this many bytes from foreign memory are pulled where possible.
     pub(crate) pull_min_bytes: usize,
-    /// Operations of at least this many bytes read registered memory in place.
+    /// Operations of at least this many bytes move registered memory without copying it.
     pub(crate) direct_min_bytes: u64,
 }
 
 impl Protocols {
+    /// Whether an operation of so many bytes is worth setting up transfers without copies for.
+    #[inline]
+    pub(crate) fn size(&self, operation_bytes: u64) -> Size {
+        if operation_bytes >= self.direct_min_bytes { Size::Bulk } else { Size::Small }
+    }
+
     /// How a message travels: by the link's capabilities, the operation's size, and the message's memory.
     #[inline]
     pub(super) fn choose(
         &self,
         capabilities: &Capabilities,
-        operation_bytes: u64,
+        size: Size,
         message_bytes: usize,
         registered: impl FnOnce() -> bool,
     ) -> Protocol {
-        if capabilities.direct && operation_bytes >= self.direct_min_bytes && registered() {
+        if capabilities.direct && size == Size::Bulk && registered() {
             Protocol::Direct
         } else if capabilities.pull && message_bytes >= self.pull_min_bytes {
             Protocol::Pull
@@ -50,8 +56,10 @@ pub(crate) struct Binding<'a> {
     /// What an average divides by.
     pub(crate) ranks: u32,
     pub(crate) threads: Threads,
-    /// Bytes of the larger side of the call.
-    pub(crate) operation_bytes: u64,
+    /// Follows from the bytes of the call, which are the same on all ranks, and not from buffers, which are not.
+    pub(crate) size: Size,
+    /// Sends are complete only when they are matched: this rank hears of its peers by nothing else.
+    pub(crate) confirmed: bool,
 }
 
 impl<'a> Binding<'a> {

@@ -5,6 +5,8 @@
 //! complete; local steps run when they become ready. After the first call of a program there is no allocation and
 //! no system call on the way, except where a transfer needs one or a wait gets long.
 //!
+//! Links that can use it are told of receives ahead of time, as soon as their memory may be written.
+//!
 //! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`] when
 //! a wait gets long.
 
@@ -12,6 +14,9 @@ mod binding;
 mod program;
 mod run;
 mod sink;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
+mod workspace;
 
 pub(crate) use binding::{Binding, Protocols};
 pub(crate) use program::Program;

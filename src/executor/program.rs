@@ -36,9 +36,15 @@ pub(super) struct Op {
     pub(super) dst: Run,
     /// The result is complete: an average divides.
     pub(super) last: bool,
+    /// Receives: told to a link when fewer than so many messages of its stream come before it. Those that use the same
+    /// memory are not among them: the schedule relies on the stream's order, and takes them one by one.
+    pub(super) ahead: u8,
     /// Where its dependents are in [`Program::dependents`].
     pub(super) dependents: (u32, u32),
 }
+
+/// How many messages of a stream are announced at a time.
+const WINDOW: u8 = 16;
 
 /// The messages of one direction with one peer on one lane, in order.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +101,13 @@ impl Program {
             ops.push(op(step.action, chunks, (first, flat.len() as u32)));
         }
         let (streams, order) = streams(steps.iter().map(|s| (s.action, s.lane)), lanes);
+        for stream in streams.iter().filter(|s| !s.sends) {
+            let messages = &order[stream.first as usize..stream.end as usize];
+            for (at, step) in messages.iter().enumerate() {
+                let before = messages[..at].iter().rev().map(|step| &steps[*step as usize].action);
+                ops[*step as usize].ahead = ahead(schedule, rank, &steps[*step as usize].action, before);
+            }
+        }
         let waits_for: Box<[u32]> = steps.iter().map(|s| s.after.len() as u32).collect();
         let local = |k: OpKind| matches!(k, OpKind::Copy | OpKind::Reduce);
         let first_local =
@@ -173,7 +186,27 @@ fn op(action: Action, chunks: u32, dependents: (u32, u32)) -> Op {
         Action::Copy { src, dst } => (OpKind::Copy, run(src), none, run(dst), false),
         Action::Reduce { a, b, dst, last } => (OpKind::Reduce, run(a), run(b), run(dst), last),
     };
-    Op { kind, a, b, dst, last, dependents }
+    Op { kind, a, b, dst, last, ahead: WINDOW, dependents }
+}
+
+/// How early a receive may be announced, given those before it in its stream, the latest first.
+fn ahead<'a>(
+    schedule: &Schedule,
+    rank: Rank,
+    action: &Action,
+    before: impl Iterator<Item = &'a Action>,
+) -> u8 {
+    let Action::Recv { dst, .. } = *action else { return WINDOW };
+    let uses = |other: &Action| match *other {
+        Action::Recv { dst: theirs, .. } => schedule.overlap(rank, dst, theirs),
+        Action::RecvReduce { local, dst: theirs, .. } => {
+            schedule.overlap(rank, dst, theirs) || schedule.overlap(rank, dst, local)
+        }
+        _ => false,
+    };
+    let between = before.take(WINDOW.into()).take_while(|other| !uses(other)).count();
+    // One further on is the one that uses it; it must be complete.
+    (between as u8 + 1).min(WINDOW)
 }
 
 /// Sorts messages into streams, sends first so that peers can start.

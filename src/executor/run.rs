@@ -2,15 +2,16 @@
 
 use super::{
     binding::{Binding, Protocols},
-    program::{Op, OpKind, Program},
+    program::{Op, OpKind, Program, Stream},
     sink::{Combine, CopySink, EmptySink, ReduceSink},
+    workspace::Workspace,
 };
 use crate::error::Error;
 use std::time::Duration;
 use topology::Rank;
 use transport::{
-    Counters, Link, RecvProgress, RecvState, SendProgress, SendState, TransportError, WaitPolicy, Waiter,
-    memory::Arena,
+    Counters, Link, PollCounters, RecvProgress, RecvState, SendProgress, SendState, TransportError,
+    WaitPolicy, Waiter, memory::Slab,
 };
 
 /// Why a run ended early.
@@ -43,68 +44,20 @@ pub(crate) trait Watch {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error>;
 }
 
-/// The progress of one stream.
-#[derive(Clone, Copy, Debug)]
-struct Cursor {
-    /// The first message that is not complete, as an index into the program's order.
-    done: u32,
-    /// The first message that is not begun and posted.
-    next: u32,
-    /// The message being received.
-    recv: Option<RecvState>,
-}
-
-/// What a run keeps track of; reused, so that running allocates nothing.
-#[derive(Debug, Default)]
-struct Workspace {
-    /// Per step: how many steps it still waits for.
-    waits_for: Vec<u32>,
-    /// Per step: the message being sent; `None` before it is begun and after it is complete.
-    sends: Vec<Option<SendState>>,
-    cursors: Vec<Cursor>,
-    /// Local steps that may run.
-    ready: Vec<u32>,
-    remaining: usize,
-}
-
-impl Workspace {
-    fn begin(&mut self, program: &Program) {
-        self.waits_for.clear();
-        self.waits_for.extend_from_slice(&program.waits_for);
-        self.sends.clear();
-        self.sends.resize(program.ops.len(), None);
-        self.cursors.clear();
-        self.cursors.extend(program.streams.iter().map(|s| Cursor {
-            done: s.first,
-            next: s.first,
-            recv: None,
-        }));
-        self.ready.clear();
-        self.ready.extend_from_slice(&program.first_local);
-        self.remaining = program.ops.len();
-    }
-
-    /// Ticks a step off, and makes ready what waited for it alone.
-    #[inline]
-    fn complete(&mut self, program: &Program, step: u32) {
-        self.remaining -= 1;
-        let (first, end) = program.ops[step as usize].dependents;
-        for &dependent in &program.dependents[first as usize..end as usize] {
-            let waits = &mut self.waits_for[dependent as usize];
-            *waits -= 1;
-            if *waits == 0 && matches!(program.ops[dependent as usize].kind, OpKind::Copy | OpKind::Reduce) {
-                self.ready.push(dependent);
-            }
-        }
-    }
+/// A link, and what of its capabilities each poll needs.
+#[derive(Debug)]
+struct End {
+    link: Box<dyn Link>,
+    announced: bool,
 }
 
 /// Runs programs over the links of one rank.
 #[derive(Debug)]
 pub(crate) struct Executor {
     /// By peer and lane; `None` for this rank itself.
-    links: Vec<Option<Box<dyn Link>>>,
-    arena: Arena,
+    ends: Vec<Option<End>>,
+    /// Where registered memory is.
+    slab: Slab,
     wait: WaitPolicy,
     protocols: Protocols,
     workspace: Workspace,
@@ -113,22 +66,51 @@ pub(crate) struct Executor {
 impl Executor {
     pub(crate) fn new(
         links: Vec<Option<Box<dyn Link>>>,
-        arena: Arena,
+        slab: Slab,
         wait: WaitPolicy,
         protocols: Protocols,
     ) -> Executor {
-        Executor { links, arena, wait, protocols, workspace: Workspace::default() }
+        let end = |link: Box<dyn Link>| End { announced: link.capabilities().announced, link };
+        let ends = links.into_iter().map(|link| link.map(end)).collect();
+        Executor { ends, slab, wait, protocols, workspace: Workspace::default() }
+    }
+
+    /// What the executor picks protocols by.
+    pub(crate) fn protocols(&self) -> &Protocols {
+        &self.protocols
     }
 
     /// The sum of what all links have done.
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
-        self.links.iter().flatten().for_each(|link| sum += link.counters());
+        self.ends.iter().flatten().for_each(|end| sum += end.link.counters());
         sum
     }
 
-    /// Carries out `program` on the memory of `binding`.
+    /// The sum of how all links have found their completions.
+    pub(crate) fn poll_counters(&self) -> PollCounters {
+        let mut sum = PollCounters::default();
+        self.ends.iter().flatten().for_each(|end| sum += end.link.poll_counters());
+        sum
+    }
+
+    /// Carries out `program` on the memory of `binding`. When it fails, no link uses that memory any more, and none
+    /// may be used.
     pub(crate) fn run(
+        &mut self,
+        program: &Program,
+        binding: &Binding<'_>,
+        digest: u64,
+        watch: &mut dyn Watch,
+    ) -> Result<(), Stop> {
+        let ran = self.run_to_the_end(program, binding, digest, watch);
+        if ran.is_err() {
+            self.ends.iter_mut().flatten().for_each(|end| end.link.abort());
+        }
+        ran
+    }
+
+    fn run_to_the_end(
         &mut self,
         program: &Program,
         binding: &Binding<'_>,
@@ -140,8 +122,8 @@ impl Executor {
             program,
             binding,
             digest,
-            links: &mut self.links,
-            arena: &self.arena,
+            ends: &mut self.ends,
+            slab: &self.slab,
             protocols: self.protocols,
             workspace: &mut self.workspace,
         };
@@ -190,8 +172,8 @@ struct Run<'r, 'm> {
     program: &'r Program,
     binding: &'r Binding<'m>,
     digest: u64,
-    links: &'r mut [Option<Box<dyn Link>>],
-    arena: &'r Arena,
+    ends: &'r mut [Option<End>],
+    slab: &'r Slab,
     protocols: Protocols,
     workspace: &'r mut Workspace,
 }
@@ -237,7 +219,7 @@ impl Run<'_, '_> {
     fn poll_sends(&mut self, at: usize) -> Result<bool, TransportError> {
         let stream = &self.program.streams[at];
         let mut cursor = self.workspace.cursors[at];
-        let link = self.links[stream.link as usize].as_mut().expect("a link to every peer");
+        let link = &mut end(self.ends, stream).link;
         let mut advanced = false;
         while cursor.next < stream.end {
             let step = self.program.order[cursor.next as usize];
@@ -246,12 +228,11 @@ impl Run<'_, '_> {
             }
             let src = self.binding.source(&self.program.ops[step as usize].a);
             let state = self.workspace.sends[step as usize].get_or_insert_with(|| {
-                let registered = || self.arena.locate(src.as_ptr(), src.len()).is_some();
-                let bytes = self.binding.operation_bytes;
-                SendState::new(
-                    self.digest,
-                    self.protocols.choose(link.capabilities(), bytes, src.len(), registered),
-                )
+                let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
+                let size = self.binding.size;
+                let protocol = self.protocols.choose(link.capabilities(), size, src.len(), registered);
+                let state = SendState::new(self.digest, protocol).sized(size);
+                if self.binding.confirmed { state.confirmed() } else { state }
             });
             match link.poll_send(state, src)? {
                 SendProgress::Idle => break,
@@ -290,21 +271,25 @@ impl Run<'_, '_> {
 
     fn poll_recvs(&mut self, at: usize) -> Result<bool, TransportError> {
         let stream = &self.program.streams[at];
+        let announces = end(self.ends, stream).announced;
         let mut advanced = false;
         loop {
-            let cursor = &mut self.workspace.cursors[at];
-            if cursor.next == stream.end {
+            let next = self.workspace.cursors[at].next;
+            if next == stream.end {
                 break;
             }
-            let step = self.program.order[cursor.next as usize];
+            let step = self.program.order[next as usize];
             if self.workspace.waits_for[step as usize] != 0 {
                 break;
             }
+            if announces && self.workspace.cursors[at].announced == next {
+                self.announce(at, 1)?;
+            }
             let op = &self.program.ops[step as usize];
             let dst = self.binding.target(&op.dst);
-            let mut state = cursor.recv.unwrap_or_else(|| RecvState::new(self.digest, dst.len()));
+            let mut state = self.workspace.recv_state(at).unwrap_or_else(|| self.fresh(dst.len()));
             let combine = if op.kind == OpKind::RecvReduce { combine(self.binding, op) } else { None };
-            let link = self.links[stream.link as usize].as_mut().expect("a link to every peer");
+            let link = &mut end(self.ends, stream).link;
             let progress = match (op.kind, combine) {
                 (OpKind::Recv, _) => link.poll_recv(&mut state, &mut CopySink(dst))?,
                 (_, Some(combine)) => {
@@ -313,24 +298,59 @@ impl Run<'_, '_> {
                 }
                 (_, None) => link.poll_recv(&mut state, &mut EmptySink)?,
             };
-            let cursor = &mut self.workspace.cursors[at];
             match progress {
-                RecvProgress::Idle => break,
-                RecvProgress::Advanced => {
-                    cursor.recv = Some(state);
-                    advanced = true;
+                RecvProgress::Idle if !announces => break,
+                RecvProgress::Idle | RecvProgress::Advanced => {
+                    self.workspace.keep_recv_state(at, state);
+                    advanced |= progress == RecvProgress::Advanced;
                     break;
                 }
                 RecvProgress::Complete => {
-                    cursor.recv = None;
-                    cursor.next += 1;
-                    cursor.done = cursor.next;
+                    self.workspace.received(at);
                     self.workspace.complete(self.program, step);
                     advanced = true;
                 }
             }
         }
+        let cursor = &self.workspace.cursors[at];
+        if announces && cursor.announced > cursor.next {
+            self.announce(at, u32::MAX)?;
+        }
         Ok(advanced)
+    }
+
+    #[inline]
+    fn fresh(&self, len: usize) -> RecvState {
+        RecvState::new(self.digest, len).sized(self.binding.size)
+    }
+
+    /// Tells a link of at most so many messages that follow those it knows of, as far as their memory may be written.
+    fn announce(&mut self, at: usize, most: u32) -> Result<(), TransportError> {
+        let stream = &self.program.streams[at];
+        for _ in 0..most {
+            let cursor = &self.workspace.cursors[at];
+            // None is told of behind one that was begun untold.
+            let begun = cursor.announced == cursor.next && cursor.recv.is_some_and(|recv| recv.taken() > 0);
+            if cursor.announced == stream.end || begun {
+                break;
+            }
+            let step = self.program.order[cursor.announced as usize];
+            let op = &self.program.ops[step as usize];
+            if self.workspace.waits_for[step as usize] != 0
+                || cursor.announced - cursor.next >= u32::from(op.ahead)
+            {
+                break;
+            }
+            let dst = self.binding.target(&op.dst);
+            let is_registered = || self.slab.locate(dst.as_span().as_ptr(), dst.len()).is_some();
+            let landing = (op.kind == OpKind::Recv && !dst.is_empty() && is_registered()).then_some(dst);
+            let mut state = self.fresh(dst.len());
+            if !end(self.ends, stream).link.announce(&mut state, landing)? {
+                break;
+            }
+            self.workspace.announced(at, state);
+        }
+        Ok(())
     }
 
     fn failed(&self, at: usize, error: TransportError) -> Stop {
@@ -351,6 +371,11 @@ impl Run<'_, '_> {
         };
         Waiting { program: self.program, at: pending(false).or_else(|| pending(true)), waited }
     }
+}
+
+#[inline]
+fn end<'e>(ends: &'e mut [Option<End>], stream: &Stream) -> &'e mut End {
+    ends[stream.link as usize].as_mut().expect("a link to every peer")
 }
 
 /// How a step combines, if there is anything to combine.

@@ -13,4 +13,6 @@ pub struct Capabilities {
     pub direct: bool,
     /// Any memory of the peer can be read by a system call of the receiver.
     pub pull: bool,
+    /// The link has a use for announcements, see [`crate::Link::announce`].
+    pub announced: bool,
 }

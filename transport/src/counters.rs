@@ -1,4 +1,4 @@
-//! What a link has done.
+//! What a link has done, and how its completions were found.
 
 use std::ops::{AddAssign, Sub};
 
@@ -35,5 +35,66 @@ impl Sub for Counters {
             moved_bytes: self.moved_bytes - earlier.moved_bytes,
             copied_bytes: self.copied_bytes - earlier.copied_bytes,
         }
+    }
+}
+
+/// How often completions were looked for, and what was found. Zero for drivers that look at memory and at no queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollCounters {
+    /// Polls of completion queues.
+    pub polls: u64,
+    /// Those that found nothing.
+    pub empty_polls: u64,
+    /// Those that found something, by how much: the first are those that found one completion, the last those that
+    /// found so many or more.
+    pub batches: [u64; PollCounters::BATCHES],
+    /// The most completions that were seen to be due at a time.
+    pub depth_high_water: u64,
+    /// Asynchronous events of the device: ports, queues, cables.
+    pub async_events: u64,
+    /// How often a sleeping rank was woken by its device.
+    pub wake_ups: u64,
+}
+
+impl PollCounters {
+    /// Places of the histogram of batches.
+    pub const BATCHES: usize = 16;
+
+    /// Counts a poll that found so many completions.
+    #[inline]
+    pub fn polled(&mut self, found: usize) {
+        self.polls += 1;
+        match found {
+            0 => self.empty_polls += 1,
+            _ => self.batches[found.min(Self::BATCHES) - 1] += 1,
+        }
+    }
+}
+
+impl AddAssign for PollCounters {
+    /// The sum, but for the high-water mark, which is that of the fuller queue.
+    fn add_assign(&mut self, other: PollCounters) {
+        self.polls += other.polls;
+        self.empty_polls += other.empty_polls;
+        self.batches.iter_mut().zip(other.batches).for_each(|(sum, more)| *sum += more);
+        self.depth_high_water = self.depth_high_water.max(other.depth_high_water);
+        self.async_events += other.async_events;
+        self.wake_ups += other.wake_ups;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polls_are_counted_by_what_they_found() {
+        let mut counters = PollCounters { depth_high_water: 7, ..PollCounters::default() };
+        [0, 1, 0, 16, 40, 2].into_iter().for_each(|found| counters.polled(found));
+        assert_eq!((counters.polls, counters.empty_polls), (6, 2));
+        assert_eq!((counters.batches[0], counters.batches[1], counters.batches[15]), (1, 1, 2));
+        counters += PollCounters { depth_high_water: 3, wake_ups: 2, ..counters };
+        assert_eq!((counters.polls, counters.batches[15], counters.wake_ups), (12, 4, 2));
+        assert_eq!(counters.depth_high_water, 7);
     }
 }

@@ -1,9 +1,10 @@
 //! Links that move bytes between ranks.
 //!
 //! A [`Link`] is one end of a FIFO between two ranks on one lane. What a link can do is said by its
-//! [`Capabilities`]; the runtime picks a [`Protocol`] from them and the message's size and memory. Two drivers
-//! exist, [`driver::local`] (ranks are threads of one process) and [`driver::shm`] (ranks are processes of one
-//! host); both stand on the rings of [`ring`] in an [`memory::Arena`] that its peers have mapped.
+//! [`Capabilities`]; the runtime picks a [`Protocol`] from them and the message's size and memory. [`driver::local`]
+//! is for ranks that are threads of one process and [`driver::shm`] for those that are processes of one host; both
+//! stand on the rings of [`ring`] in an [`memory::Arena`] that its peers have mapped. [`driver::rehearsal`] is for
+//! tests.
 //!
 //! Invariants: a link never blocks and never sleeps; it delivers messages in order, each exactly once, with the
 //! length and the digest it was sent with, or returns an error. Every link counts the bytes it moved and the
@@ -25,7 +26,7 @@ mod wait;
 
 pub use board::Board;
 pub use capabilities::Capabilities;
-pub use counters::Counters;
+pub use counters::{Counters, PollCounters};
 pub use error::TransportError;
 pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size};
 pub use wait::{WaitPolicy, Waiter};

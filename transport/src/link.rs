@@ -5,7 +5,7 @@
 //! memory anew with each poll, so that a link holds no borrow and allocates nothing.
 
 use crate::{
-    Capabilities, Counters, TransportError,
+    Capabilities, Counters, PollCounters, TransportError,
     memory::{Span, SpanMut},
 };
 
@@ -148,6 +148,11 @@ pub trait Link: Send + std::fmt::Debug {
 
     /// What the link has done.
     fn counters(&self) -> Counters;
+
+    /// How the link's completions were found. Links that share a queue report it once.
+    fn poll_counters(&self) -> PollCounters {
+        PollCounters::default()
+    }
 
     /// Starts or continues sending `src`. Messages are started in the order they are to arrive in, and none
     /// before the one ahead of it is posted or complete.

@@ -26,7 +26,7 @@ pub use builder::Builder;
 pub use text::ParseError;
 pub use toml_form::TomlError;
 
-use crate::Collective;
+use crate::{Collective, analysis::Memory};
 use serde::{Deserialize, Serialize};
 use topology::Rank;
 
@@ -162,5 +162,11 @@ impl Schedule {
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.programs.len() as u32
+    }
+
+    /// Have two ranges of a rank's buffers memory in common? In place, input and output may.
+    #[must_use]
+    pub fn overlap(&self, rank: Rank, a: ChunkRange, b: ChunkRange) -> bool {
+        Memory::new(self, self.ranks(), rank).overlap(a, b)
     }
 }

@@ -1,7 +1,11 @@
 //! The drivers: ways to get links between ranks.
 
+mod endpoint;
 pub mod local;
 mod pull;
+pub mod rehearsal;
 mod ring_link;
 pub mod shm;
 pub mod verbs;
+
+pub use endpoint::Endpoint;

@@ -57,6 +57,7 @@ impl RingLink {
                 piece_bytes: layout.piece_bytes,
                 direct: true,
                 pull: puller.is_some(),
+                announced: false,
             },
             counters: Counters::default(),
             sender,

@@ -40,6 +40,36 @@ impl Mapping {
         Mapping::mapped(start, len)
     }
 
+    /// New pages that only this process sees, placed so that they cross an address that is a multiple of `line` only
+    /// if they are more than a line's worth, in which case they begin at one. `line` is a multiple of a page.
+    ///
+    /// # Errors
+    /// [`TransportError::Memory`] when the system refuses the address range, which is `line` bytes longer for a moment.
+    pub fn between_lines(len: usize, line: u64) -> Result<Mapping, TransportError> {
+        let page = rustix::param::page_size();
+        let (len, line) = (len.next_multiple_of(page), line as usize);
+        assert!(len > 0 && line.is_multiple_of(page), "whole pages");
+        let reserved = Mapping::private(len.saturating_add(line))?;
+        let first = reserved.as_ptr() as usize;
+        let to_line = first.next_multiple_of(line) - first;
+        let skipped = if len <= to_line { 0 } else { to_line };
+        Ok(reserved.trimmed(skipped, len))
+    }
+
+    /// The `len` bytes from `skipped` on; the others go back to the system. All are whole pages.
+    fn trimmed(self, skipped: usize, len: usize) -> Mapping {
+        let whole = std::mem::ManuallyDrop::new(self);
+        let kept = whole.as_ptr().wrapping_add(skipped);
+        let parts = [(whole.as_ptr(), skipped), (kept.wrapping_add(len), whole.len - skipped - len)];
+        for (start, unwanted) in parts.into_iter().filter(|(_, unwanted)| *unwanted > 0) {
+            // SAFETY: the range is part of the mapping that this function has taken over, and of which nobody has
+            // derived an address yet; what is kept lies outside of it.
+            let unmapped = unsafe { mm::munmap(start.cast(), unwanted) };
+            debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+        }
+        Mapping { start: NonNull::new(kept).expect("within a mapping"), len }
+    }
+
     /// New pages that processes that are handed the descriptor see too.
     ///
     /// # Errors
@@ -175,6 +205,29 @@ fn anonymous_shared_object() -> io::Result<OwnedFd> {
                 shm::unlink(&*name)?;
                 return Ok(fd);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod line_tests {
+    use super::*;
+
+    #[test]
+    fn mappings_lie_between_lines_or_begin_at_one() {
+        let line = 1 << 20;
+        let mut held = Vec::new();
+        for len in [4096, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20].into_iter().cycle().take(100) {
+            let mapping = Mapping::between_lines(len, line).expect("addresses");
+            let (first, last) = (mapping.as_ptr() as u64, mapping.as_ptr() as u64 + len as u64 - 1);
+            assert!(first / line == last / line || (len as u64 > line && first.is_multiple_of(line)));
+            assert!(mapping.len() >= len);
+            // SAFETY: the mapping is `len` bytes long at least, and nobody else has it.
+            unsafe {
+                mapping.as_ptr().write(1);
+                mapping.as_ptr().add(len - 1).write(1);
+            }
+            held.push(mapping);
         }
     }
 }

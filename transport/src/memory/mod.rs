@@ -1,11 +1,12 @@
 //! Memory that links work on.
 //!
 //! [`Mapping`] is a range of pages. An [`Arena`] is one rank's mapping, divided into a board of words, rings and
-//! a slab; the rank's peers have it mapped too. [`Slab`] hands out ranges of the arena's last part as
-//! [`Registered`] memory, which peers can read in place. [`Span`] and [`SpanMut`] name bytes of any memory.
+//! a slab; the rank's peers have it mapped too. [`Slab`] hands out ranges of the arena's last part, or of any
+//! mapping that a driver has made known to its device, as [`Registered`] memory: links move it without copying. [`Span`] and [`SpanMut`] name bytes of any memory.
 
 mod arena;
 mod mapping;
+mod ranges;
 mod slab;
 mod span;
 

@@ -1,27 +1,30 @@
 //! The library's allocator: registered memory, which peers read in place.
 //!
 //! Free ranges are kept by address and joined with their neighbours; the first one that fits is taken. Ranges are
-//! whole blocks of 64 KiB, so that no two buffers share a page on any platform. The pages of a freed
-//! buffer go back to the system.
+//! whole blocks of 64 KiB, so that no two buffers share a page on any platform.
+//!
+//! The slab of an arena gives the pages of a freed buffer back to the system. A slab over memory that a device knows
+//! ([`Slab::over`]) keeps them, since the device would go on using the old ones; they are zeroed when they are handed
+//! out again.
 //!
 //! # Safety
-//! A [`Registered`] owns its range of the arena's mapping: the allocator hands out disjoint ranges, and the range
+//! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and the range
 //! returns only when the buffer is dropped. The mapping lives as long as any buffer of it.
 
 use crate::{
     TransportError,
-    memory::{Arena, Mapping, Span, SpanMut},
+    memory::{Arena, Mapping, Span, SpanMut, ranges::Ranges},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
     io,
 };
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The allocator of one arena's slab.
+/// The allocator of a range of a mapping.
 #[derive(Clone, Debug)]
 pub struct Slab(Arc<Shared>);
 
@@ -35,8 +38,17 @@ struct Shared {
     /// The shared object, where there is one.
     object: Option<OwnedFd>,
     total: u64,
-    /// Free ranges: offset -> length. Disjoint, not adjacent, whole blocks.
-    free: Mutex<BTreeMap<u64, u64>>,
+    /// Addresses that are multiples of this lie within no buffer that can do without.
+    line: Option<u64>,
+    blocks: Mutex<Blocks>,
+}
+
+/// Offsets in the slab, in whole blocks.
+#[derive(Debug)]
+struct Blocks {
+    free: Ranges,
+    /// Where pages are kept: those that have been handed out, ever.
+    used: Option<Ranges>,
 }
 
 // SAFETY: `start` is an address within `mapping`, which is `Send + Sync`; the free list is behind a mutex.
@@ -67,8 +79,41 @@ impl Slab {
             object_start: arena.slab_start() as u64,
             object,
             total,
-            free: Mutex::new(BTreeMap::from([(0, total)])),
+            line: None,
+            blocks: Mutex::new(Blocks { free: Ranges::up_to(total), used: None }),
         }))
+    }
+
+    /// The allocator of a part of a mapping, in bytes from its start, for memory that a device knows. No buffer
+    /// crosses an address that is a multiple of `line`, but one that is longer than a line begins at such an address.
+    ///
+    /// Pages that no buffer has lain on are left alone.
+    #[must_use]
+    pub fn over(mapping: Arc<Mapping>, range: Range<usize>, line: Option<u64>) -> Slab {
+        assert!(range.start <= range.end && range.end <= mapping.len(), "a slab within its mapping");
+        let start = mapping.as_ptr().wrapping_add(range.start);
+        assert!((start as u64).is_multiple_of(4096), "a slab of whole pages");
+        let total = range.len() as u64 / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
+        let blocks = Blocks { free: Ranges::up_to(total), used: Some(Ranges::default()) };
+        Slab(Arc::new(Shared {
+            mapping,
+            start,
+            object_start: 0,
+            object: None,
+            total,
+            line,
+            blocks: Mutex::new(blocks),
+        }))
+    }
+
+    /// The offset in the slab of memory that lies in it completely: registered memory.
+    #[must_use]
+    #[inline]
+    pub fn locate(&self, start: *const u8, len: usize) -> Option<u64> {
+        let from = self.0.start as usize;
+        let to = from + self.0.total as usize;
+        let at = start as usize;
+        (at >= from && at <= to && len <= to - at).then(|| (at - from) as u64)
     }
 
     /// A buffer of `len` bytes, aligned to [`Slab::BLOCK_BYTES`], zeroed.
@@ -95,37 +140,44 @@ impl Slab {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Blocks> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn free_bytes(&self) -> u64 {
-        self.lock().values().sum()
+        self.lock().free.total()
     }
 
-    /// Takes `wanted` bytes from the first free range that has them.
+    /// Takes `wanted` bytes from the first free range that has them, and makes them zero.
     fn take(&self, wanted: u64) -> Option<u64> {
-        let mut free = self.lock();
-        let (offset, len) = free.iter().find(|(_, len)| **len >= wanted).map(|(o, l)| (*o, *l))?;
-        free.remove(&offset);
-        if len > wanted {
-            free.insert(offset + wanted, len - wanted);
+        let mut blocks = self.lock();
+        let offset = blocks.free.take(wanted, |at| self.fit(at, wanted))?;
+        let stale = blocks.used.as_mut().map(|used| used.cover(&(offset..offset + wanted)));
+        drop(blocks);
+        for range in stale.into_iter().flatten() {
+            // SAFETY: the range is part of what was just taken from the free list; nobody else has it.
+            unsafe {
+                self.start.add(range.start as usize).write_bytes(0, (range.end - range.start) as usize);
+            }
         }
         Some(offset)
     }
 
-    fn give_back(&self, mut offset: u64, mut len: u64) {
-        let mut free = self.lock();
-        if let Some((&before, &before_len)) = free.range(..offset).next_back()
-            && before + before_len == offset
-        {
-            free.remove(&before);
-            (offset, len) = (before, before_len + len);
-        }
-        if let Some(after_len) = free.remove(&(offset + len)) {
-            len += after_len;
-        }
-        free.insert(offset, len);
+    /// Where a buffer of so many bytes can begin, at or after an offset.
+    fn fit(&self, at: u64, wanted: u64) -> u64 {
+        let Some(line) = self.line else { return at };
+        let base = self.start as u64;
+        let to_line = (base + at).next_multiple_of(line) - (base + at);
+        if to_line == 0 || wanted <= to_line { at } else { at + to_line }
+    }
+
+    fn give_back(&self, offset: u64, len: u64) {
+        self.lock().free.insert(offset, len);
+    }
+
+    /// Are freed pages left as they are?
+    fn keeps_pages(&self) -> bool {
+        self.lock().used.is_some()
     }
 
     #[cfg(target_os = "linux")]
@@ -154,6 +206,9 @@ impl Shared {
 
     /// Gives the pages back to the system; they read as zero afterwards.
     fn release(&self, offset: u64, len: u64) {
+        if self.keeps_pages() {
+            return;
+        }
         #[cfg(target_os = "linux")]
         if let Some(object) = &self.object {
             let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -287,5 +342,65 @@ mod tests {
         assert_eq!(arena.locate(buffer.as_ptr(), 1 << 20), None);
         let foreign = [0u8; 4];
         assert_eq!(arena.locate(foreign.as_ptr(), 4), None);
+        assert_eq!(slab.locate(buffer.as_ptr(), 10), Some(Slab::BLOCK_BYTES));
+        assert_eq!(slab.locate(buffer.as_ptr(), 1 << 20), None);
+        assert_eq!(slab.locate(foreign.as_ptr(), 4), None);
+    }
+
+    const LINE: u64 = 4 << 30;
+    const GIB: usize = 1 << 30;
+
+    /// Pages of the process that take up memory.
+    fn resident_bytes() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+    }
+
+    #[test]
+    fn no_buffer_crosses_a_line_and_untouched_pages_take_up_nothing() {
+        let before = resident_bytes();
+        let mapping = Arc::new(Mapping::between_lines(6 * GIB, LINE).expect("addresses"));
+        let slab = || Slab::over(Arc::clone(&mapping), 0..mapping.len(), Some(LINE));
+        let crosses = |buffer: &Registered| {
+            let first = buffer.as_ptr() as u64;
+            first / LINE != (first + buffer.len() as u64 - 1) / LINE
+        };
+        let filled = slab();
+        let rest = GIB - Slab::BLOCK_BYTES as usize;
+        let mut held = [1, 3 * GIB, 2 * GIB - 1, rest].map(|len| filled.allocate(len).expect("room"));
+        assert_eq!(filled.free_bytes(), 0);
+        assert!(held.iter().all(|buffer| !crosses(buffer)));
+        for buffer in &mut held {
+            let last = buffer.len() - 1;
+            assert_eq!(buffer.as_slice()[last], 0);
+            buffer.as_mut_slice()[last] = 1;
+        }
+        drop(held);
+        assert_eq!(filled.free_bytes(), 6 * GIB as u64);
+        let half = slab();
+        let _first = half.allocate(3 * GIB).expect("room");
+        let second = half.allocate(2 * GIB).expect("on the other side of the line");
+        assert!(!crosses(&second));
+        let whole = slab().allocate(6 * GIB).expect("longer than a line, it begins at one");
+        assert_eq!(whole.as_ptr() as u64 % LINE, 0);
+        drop(whole);
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < GIB as u64 / 2, "{grown} bytes were touched");
+    }
+
+    #[test]
+    fn pages_that_a_device_knows_are_kept_and_zeroed_before_they_are_handed_out_again() {
+        let mapping = Arc::new(Mapping::private(1 << 20).expect("memory for a test"));
+        let slab = Slab::over(Arc::clone(&mapping), 1 << 16..1 << 20, None);
+        let mut first = slab.allocate(100_000).expect("room");
+        assert_eq!(first.as_ptr(), mapping.as_ptr().wrapping_add(1 << 16));
+        first.as_mut_slice().fill(7);
+        let (place, kept) = (first.as_ptr(), first.as_ptr() as usize);
+        drop(first);
+        // SAFETY: the mapping is alive, and nobody has the range now.
+        assert_eq!(unsafe { place.read() }, 7, "the page is the one that was written");
+        let again = slab.allocate(400_000).expect("room");
+        assert_eq!(again.as_ptr() as usize, kept);
+        assert!(again.as_slice().iter().all(|byte| *byte == 0));
     }
 }

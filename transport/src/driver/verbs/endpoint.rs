@@ -44,8 +44,8 @@ const CONTROL_DEPTH: u32 = 256;
 const COMPLETIONS_PER_RAIL: u32 = RX_SLOTS + CONTROL_DEPTH + 128;
 /// Staging places of a lane, in each direction.
 const STAGING: u32 = 8;
-/// Bytes that are taken when work is posted, where the device can.
-const INLINE_BYTES: u32 = 220;
+/// Bytes that are taken when work is posted, where the device can; more is slower than reading them.
+const INLINE_BYTES: u32 = 256;
 
 /// A device before memory is registered with it.
 #[derive(Debug)]
@@ -199,7 +199,7 @@ impl Endpoint {
             }
             let queue = self.completion_queue(&context)?;
             let gid = gid_of(&card.gid).expect("we wrote it");
-            engine.ports.push(Port::new((context, domain, keys), (queue, None), (gid_index, gid)));
+            engine.ports.push(Port::new((context, domain, keys, abilities), queue, (gid_index, gid)));
             cards.push(card);
         }
         drop(engine);
@@ -224,6 +224,11 @@ impl Endpoint {
         rules.checksum = self.config.checksum.unwrap_or(!rules.reliable);
         let most = all().map(|device| device.max_message_bytes).min().unwrap_or(u64::MAX);
         rules.piece_bytes = rules.piece_bytes.min(usize::try_from(most).unwrap_or(usize::MAX));
+        // A piece takes its frames, and its trailer one.
+        let frames = rules.piece_bytes.div_ceil(SLOT_BYTES) as u64 + 1;
+        let depth = all().filter_map(|device| device.frame_depth).min();
+        let fitting = depth.map_or(usize::MAX, |depth| (u64::from(depth) / frames) as usize);
+        rules.window = rules.window.min(fitting).max(1);
     }
 
     fn service(&self) -> QpType {
@@ -316,14 +321,14 @@ impl Endpoint {
         let card = &devices[peer as usize].devices[cable.theirs];
         let psn = 0x00b1_0000 | (self.rank & 0xff) << 8 | index as u32;
         let queue = |wire: u8, send_depth: u32, recv_depth: u32| {
-            let spec = QueuePairSpec { service, send_depth, recv_depth, inline_bytes: INLINE_BYTES };
+            let inline_bytes = INLINE_BYTES.min(port.abilities.max_inline);
+            let spec = QueuePairSpec { service, send_depth, recv_depth, inline_bytes };
             let pair = port.domain.queue_pair(&spec, &port.cq)?;
             let id = Id { what: What::Sent, peer: peer as u16, rail: index as u8, life: 0, wire, value: 0 };
             Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth))
         };
         let control = queue(0, CONTROL_DEPTH, RX_SLOTS)?;
-        let frames = rules.piece_bytes.div_ceil(SLOT_BYTES) as u32 + 1;
-        let data_depth = rules.window as u32 * frames;
+        let data_depth = rules.window as u32 * (rules.piece_bytes.div_ceil(SLOT_BYTES) as u32 + 1);
         let data = match rules.one_sided {
             true => None,
             false => Some([queue(1, data_depth, data_depth)?, queue(2, data_depth, data_depth)?]),
@@ -426,7 +431,8 @@ fn open_device(context: Context, config: &VerbsConfig, say: &mut dyn FnMut(&str)
         mtu: port.active_mtu.0,
         reliable: abilities.service == QpType::RC,
         one_sided: abilities.one_sided && abilities.write_imm,
-        max_message_bytes: abilities.max_message_bytes,
+        max_message_bytes: abilities.max_message_bytes.into(),
+        frame_depth: abilities.frame_bytes.map(|_| abilities.depth),
     };
     Ok(Opened { context, domain, abilities, card, gid_index })
 }

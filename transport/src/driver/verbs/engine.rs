@@ -14,8 +14,8 @@ use super::{
     wire::piece_of,
 };
 use crate::{
-    TransportError,
-    verbs::{Completion, POLL_BATCH, WcOpcode, WcStatus},
+    PollCounters, TransportError,
+    verbs::{Completion, POLL_BATCH, WcOpcode, WcStatus, explain},
 };
 use std::time::{Duration, Instant};
 
@@ -32,23 +32,14 @@ pub(super) struct Engine {
     pub(super) ports: Vec<Port>,
     pub(super) memory: Memory,
     pub(super) rules: Rules,
-    pub(super) polls: Polls,
+    pub(super) polls: PollCounters,
     idle_polls: u32,
     last_tick: Instant,
 }
 
-/// What polling has come to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Polls {
-    pub(super) polls: u64,
-    pub(super) empty: u64,
-    /// By completions at once, less one.
-    pub(super) batches: [u64; POLL_BATCH],
-}
-
 impl Engine {
     pub(super) fn new(peers: Vec<Option<Peer>>, ports: Vec<Port>, memory: Memory, rules: Rules) -> Engine {
-        Engine { peers, ports, memory, rules, polls: Polls::default(), idle_polls: 0, last_tick: Instant::now() }
+        Engine { peers, ports, memory, rules, polls: PollCounters::default(), idle_polls: 0, last_tick: Instant::now() }
     }
 
     /// A peer, and what its methods work with.
@@ -65,12 +56,10 @@ impl Engine {
         for port in 0..self.ports.len() {
             let mut batch = [Completion::default(); POLL_BATCH];
             let came = self.ports[port].cq.poll(&mut batch)?;
-            self.polls.polls += 1;
+            self.polls.polled(came.len());
             if came.is_empty() {
-                self.polls.empty += 1;
                 continue;
             }
-            self.polls.batches[came.len() - 1] += 1;
             any = true;
             let mut peers = [false; 64];
             for completion in came {
@@ -136,7 +125,7 @@ impl Engine {
             if state != State::Up {
                 return Ok(());
             }
-            let cause = format!("{} ({})", describe(completion.status), rail.name);
+            let cause = explain(completion.status).0.to_owned();
             return peer.take_down(env, index, is_data, &cause);
         }
         match id.what {
@@ -200,18 +189,5 @@ impl Engine {
             let idle = peer.out.iter().all(super::outgoing::Outgoing::is_idle);
             peer.gone || peer.broken.is_some() || idle && (reliable || peer.unacknowledged() == 0)
         })
-    }
-}
-
-/// A status, for people.
-fn describe(status: WcStatus) -> String {
-    match status {
-        WcStatus::RETRY_EXC_ERR => "the peer does not answer".to_owned(),
-        WcStatus::RNR_RETRY_EXC_ERR => "the peer takes no messages".to_owned(),
-        WcStatus::WR_FLUSH_ERR => "the queue pair has failed".to_owned(),
-        status => match status.name() {
-            Some(name) => format!("work failed with {name}"),
-            None => format!("work failed with status {}", status.0),
-        },
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Device {
     /// Its memory can be written to from afar.
     pub(super) one_sided: bool,
     pub(super) max_message_bytes: u64,
+    /// Where depths are counted in frames: how many to have in a queue.
+    pub(super) frame_depth: Option<u32>,
 }
 
 /// The first word.

@@ -3,7 +3,7 @@
 use super::memory::Keys;
 use crate::{
     TransportError,
-    verbs::{Channel, CompletionQueue, Context, Domain, Gid, PortState},
+    verbs::{Abilities, CompletionQueue, Context, Domain, Gid, PortState},
 };
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ pub(super) struct Port {
     /// Before the queue's, since it is dropped first.
     pub(super) keys: Keys,
     pub(super) cq: CompletionQueue,
-    pub(super) channel: Option<Channel>,
     pub(super) domain: Domain,
     pub(super) context: Context,
+    pub(super) abilities: Abilities,
     pub(super) gid_index: u8,
     pub(super) gid: Gid,
     pub(super) is_active: bool,
@@ -30,11 +30,11 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn new(
-        (context, domain, keys): (Context, Domain, Keys),
-        (cq, channel): (CompletionQueue, Option<Channel>),
+        (context, domain, keys, abilities): (Context, Domain, Keys, Abilities),
+        cq: CompletionQueue,
         (gid_index, gid): (u8, Gid),
     ) -> Port {
-        Port { keys, cq, channel, domain, context, gid_index, gid, is_active: true, next_look: Instant::now(), events: 0 }
+        Port { keys, cq, domain, context, abilities, gid_index, gid, is_active: true, next_look: Instant::now(), events: 0 }
     }
 
     pub(super) fn name(&self) -> &str {

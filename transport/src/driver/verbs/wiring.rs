@@ -103,6 +103,7 @@ mod tests {
                     reliable: false,
                     one_sided: false,
                     max_message_bytes: 0,
+                    frame_depth: None,
                 })
                 .collect(),
         };

@@ -1,0 +1,276 @@
+//! Every plan over links that take announcements and spoil memory as soon as they may write it, against links that do
+//! not; and what links are told of sizes, confirmations and ends.
+
+use super::{Binding, Executor, Program, Protocols, Stop, Waiting, Watch};
+use crate::{Error, kernels::Reducer, kernels::Threads};
+use collectives::{
+    BlockLayout, Collective, DType, ReduceOp, Schedule, Spec, plan,
+    schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step},
+};
+use std::{thread, time::Duration};
+use topology::Rank;
+use transport::{
+    Link, Size, WaitPolicy,
+    driver::{Endpoint, local, rehearsal::Rehearsal},
+    memory::{ArenaLayout, Registered, Slab, Span, SpanMut},
+    ring::RingLayout,
+};
+
+const LANES: u8 = 2;
+const ELEM_BYTES: usize = 4;
+
+/// Gives a run two seconds without progress.
+struct Patience;
+
+impl Watch for Patience {
+    fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error> {
+        if waiting.waited < Duration::from_secs(2) { Ok(()) } else { Err(Error::LauncherGone) }
+    }
+}
+
+fn layout(ranks: u32) -> ArenaLayout {
+    ArenaLayout { ranks, lanes: LANES, ring: RingLayout::default(), slab_bytes: 64 << 20 }
+}
+
+type Links = Vec<Option<Box<dyn Link>>>;
+
+fn links(rank: u32, ranks: u32, mut make: impl FnMut(u32, u8) -> Box<dyn Link>) -> Links {
+    let ends = (0..ranks).flat_map(|peer| (0..LANES).map(move |lane| (peer, lane)));
+    ends.map(|(peer, lane)| (peer != rank).then(|| make(peer, lane))).collect()
+}
+
+fn executor(links: Links, slab: &Slab, ranks: u32) -> Executor {
+    let wait = WaitPolicy::for_host(ranks, 1);
+    Executor::new(links, slab.clone(), wait, Protocols { pull_min_bytes: usize::MAX, direct_min_bytes: 64 })
+}
+
+fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
+    let arenas = local::arenas(layout(ranks)).expect("memory for a test");
+    let one = |rank: u32| {
+        let slab = Slab::new(&arenas[rank as usize], None);
+        (executor(links(rank, ranks, |p, lane| local::link(&arenas, rank, p, lane)), &slab, ranks), slab)
+    };
+    (0..ranks).map(one).collect()
+}
+
+fn over_rehearsal(ranks: u32) -> Vec<(Executor, Slab)> {
+    let open = |rank| Rehearsal::open(layout(ranks), rank).expect("memory for a test");
+    let mut endpoints: Vec<Rehearsal> = (0..ranks).map(open).collect();
+    let introductions: Vec<Vec<u8>> = endpoints.iter().map(Endpoint::introduction).collect();
+    endpoints.iter_mut().for_each(|e| e.connect(&introductions).expect("the others are here"));
+    let one = |(rank, endpoint): (u32, &mut Rehearsal)| {
+        let slab = endpoint.slab().clone();
+        (executor(links(rank, ranks, |p, lane| endpoint.link(p, lane)), &slab, ranks), slab)
+    };
+    (0..ranks).zip(&mut endpoints).map(one).collect()
+}
+
+/// One collective call, the same on all ranks.
+struct Job {
+    schedule: Schedule,
+    count: u64,
+    /// How long rank 0 comes after the others.
+    late: Duration,
+}
+
+impl Job {
+    fn bytes(&self, blocks: u32) -> usize {
+        blocks as usize * self.count as usize * ELEM_BYTES
+    }
+
+    /// As one rank; what is in its output afterwards.
+    fn run(&self, executor: &mut Executor, slab: &Slab, rank: u32) -> Vec<u8> {
+        let (collective, ranks) = (self.schedule.collective, self.schedule.ranks());
+        let program = Program::compile(&self.schedule, Rank(rank), LANES);
+        let (inputs, outputs) = (collective.input_blocks(ranks), collective.output_blocks(ranks));
+        let mut input = slab.allocate(self.bytes(inputs.max(outputs))).expect("room");
+        let mut output = slab.allocate(self.bytes(outputs)).expect("room");
+        let mut scratch = slab.allocate(self.bytes(program.scratch_blocks)).expect("room");
+        for (i, byte) in input.as_mut_slice().iter_mut().enumerate() {
+            *byte = (i * 31 + rank as usize * 17 + i / 251) as u8;
+        }
+        let (given, got) = self.ends(&mut input, &mut output, rank);
+        let blocks = inputs.max(outputs).max(program.scratch_blocks);
+        let binding = Binding {
+            input: given,
+            output: got,
+            scratch: scratch.span_mut(),
+            layout: BlockLayout::new(self.count, ELEM_BYTES, program.chunks, blocks).expect("small"),
+            elem_bytes: ELEM_BYTES,
+            reducer: Some(Reducer::new(DType::U32, ReduceOp::Sum).expect("legal")),
+            ranks,
+            threads: Threads::ONE,
+            size: executor.protocols().size(self.count * 4),
+            confirmed: !program.unheard.is_empty(),
+        };
+        if rank == 0 {
+            thread::sleep(self.late);
+        }
+        let ran = executor.run(&program, &binding, self.count * 2 + 2, &mut Patience);
+        ran.unwrap_or_else(|stop| panic!("rank {rank} of {}: {stop:?}", self.schedule));
+        let mut result = vec![0; got.len()];
+        SpanMut::from(result.as_mut_slice()).copy_from(got.as_span());
+        result
+    }
+
+    /// Where the input and the output of a call are; in place they overlap.
+    fn ends<'b>(
+        &self,
+        input: &'b mut Registered,
+        output: &'b mut Registered,
+        rank: u32,
+    ) -> (Span<'b>, SpanMut<'b>) {
+        let (collective, ranks) = (self.schedule.collective, self.schedule.ranks());
+        let block = self.bytes(1);
+        let all = input.span_mut();
+        let given = all.as_span().sub(0, self.bytes(collective.input_blocks(ranks)));
+        let own = rank as usize * block;
+        match (self.schedule.in_place, collective) {
+            (InPlace::No, _) => (given, output.span_mut()),
+            (InPlace::Yes, Collective::AllGather) => (all.as_span().sub(own, block), all),
+            (InPlace::Yes, Collective::ReduceScatter) => (given, all.sub(own, block)),
+            (InPlace::Yes, _) => (given, all.sub(0, self.bytes(collective.output_blocks(ranks)))),
+        }
+    }
+}
+
+/// The outputs of all ranks, one call after the other over the same links.
+fn outputs(ranks: Vec<(Executor, Slab)>, jobs: &[Job]) -> Vec<Vec<Vec<u8>>> {
+    thread::scope(|scope| {
+        let one = |((mut executor, slab), rank): ((Executor, Slab), u32)| {
+            scope
+                .spawn(move || jobs.iter().map(|job| job.run(&mut executor, &slab, rank)).collect::<Vec<_>>())
+        };
+        let threads: Vec<_> = ranks.into_iter().zip(0..).map(one).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+fn jobs(ranks: u32) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for algorithm in plan::ALGORITHMS.iter().filter(|a| a.check_ranks(ranks).is_ok()) {
+        for in_place in [InPlace::No, InPlace::Yes] {
+            for (segments, count) in [(1, 1), (1, 331), (24, 5000)] {
+                let spec = Spec::new(algorithm.collective, ranks)
+                    .map(|spec| spec.with_in_place(in_place))
+                    .and_then(|spec| spec.with_segments(segments));
+                let schedule = spec.and_then(|spec| plan::plan(&spec, algorithm.name));
+                jobs.extend(schedule.map(|schedule| Job { schedule, count, late: Duration::ZERO }));
+            }
+        }
+    }
+    jobs
+}
+
+/// Both kinds of links give the same.
+fn compare(ranks: u32, jobs: &[Job]) {
+    let (expected, got) = (outputs(over_local(ranks), jobs), outputs(over_rehearsal(ranks), jobs));
+    for (at, job) in jobs.iter().enumerate() {
+        for rank in 0..ranks as usize {
+            let Job { schedule, count, .. } = job;
+            assert!(got[rank][at] == expected[rank][at], "rank {rank}, {count} elements: {schedule}");
+        }
+    }
+}
+
+#[test]
+fn every_plan_leaves_memory_to_links_only_when_nobody_needs_it() {
+    for ranks in 2..=5 {
+        let jobs = jobs(ranks);
+        assert!(jobs.len() > 40, "only {}", jobs.len());
+        compare(ranks, &jobs);
+    }
+}
+
+/// What orders the two receives of rank 1 is their FIFO alone: the second one's destination is read by the first.
+#[test]
+fn a_landing_waits_for_an_earlier_receive_that_uses_its_memory() {
+    let chunk = |buffer| ChunkRange { buffer, first: 0, len: 1 };
+    let (input, output, scratch) = (chunk(Buffer::Input), chunk(Buffer::Output), chunk(Buffer::Scratch));
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
+    let send = |peer, src| Action::Send { peer: Rank(peer), src };
+    let recv = |dst| Action::Recv { peer: Rank(1), dst };
+    let (local, last) = (input, true);
+    let first = RankProgram {
+        steps: vec![step(send(1, input), &[]), step(send(1, input), &[]), step(recv(output), &[1])],
+    };
+    let second = RankProgram {
+        steps: vec![
+            step(Action::RecvReduce { peer: Rank(0), local, dst: scratch, last }, &[]),
+            step(Action::Recv { peer: Rank(0), dst: output }, &[]),
+            step(send(0, scratch), &[0]),
+        ],
+    };
+    let schedule = Schedule {
+        collective: Collective::AllReduce,
+        algorithm: "by_hand".into(),
+        root: Rank(0),
+        in_place: InPlace::Yes,
+        chunks: 1,
+        scratch_blocks: 1,
+        lanes: 1,
+        programs: vec![first, second],
+    };
+    compare(2, &[Job { schedule, count: 5000, late: Duration::from_millis(100) }]);
+}
+
+/// Runs a message's program; `confirmed` is for sends.
+fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) -> Result<(), Stop> {
+    let sends = way != Way::Recv;
+    let program = Program::message(Rank(peer), sends, LANES);
+    let count = data.len() as u64;
+    let memory = data.span_mut();
+    let binding = Binding {
+        input: if sends { memory.as_span() } else { Span::empty() },
+        output: if sends { SpanMut::empty() } else { memory },
+        scratch: SpanMut::empty(),
+        layout: BlockLayout::new(count, 1, 1, 1).expect("small"),
+        elem_bytes: 1,
+        reducer: None,
+        ranks: 2,
+        threads: Threads::ONE,
+        size: Size::Bulk,
+        confirmed: way == Way::ConfirmedSend,
+    };
+    executor.run(&program, &binding, 8, &mut Patience)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Send,
+    ConfirmedSend,
+    Recv,
+}
+
+#[test]
+fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
+    let mut ranks = over_rehearsal(2);
+    let (mut receiver, theirs) = ranks.pop().expect("two");
+    let (mut sender, ours) = ranks.pop().expect("two");
+    let mut data = ours.allocate(100).expect("room");
+    message(&mut sender, 1, &mut data, Way::Send).expect("complete once it is staged");
+    thread::scope(|scope| {
+        let late = Duration::from_millis(200);
+        scope.spawn(move || {
+            let mut data = theirs.allocate(100).expect("room");
+            thread::sleep(late);
+            for _ in 0..2 {
+                message(&mut receiver, 0, &mut data, Way::Recv).expect("both come");
+            }
+        });
+        let started = std::time::Instant::now();
+        message(&mut sender, 1, &mut data, Way::ConfirmedSend).expect("received");
+        assert!(started.elapsed() >= late, "after {:?}", started.elapsed());
+    });
+}
+
+#[test]
+fn a_run_that_fails_ends_the_use_of_its_memory() {
+    let (mut executor, slab) = over_rehearsal(2).remove(0);
+    let mut data = slab.allocate(100).expect("room");
+    let stop = message(&mut executor, 1, &mut data, Way::Recv).expect_err("nobody sends");
+    assert!(matches!(stop, Stop::Watch(Error::LauncherGone)), "{stop:?}");
+    // The link says so by a panic.
+    let again = std::panic::AssertUnwindSafe(|| message(&mut executor, 1, &mut data, Way::Recv).is_ok());
+    assert!(std::panic::catch_unwind(again).is_err(), "the link was not ended");
+}

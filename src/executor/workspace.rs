@@ -1,0 +1,104 @@
+//! What a run keeps track of; reused, so that running allocates nothing.
+
+use super::program::{OpKind, Program};
+use transport::{RecvState, SendState};
+
+/// The progress of one stream. Positions are in the program's order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cursor {
+    /// The first message that is not complete.
+    pub(super) done: u32,
+    /// The first message that is not begun and posted.
+    pub(super) next: u32,
+    /// The first message that the link has not been told of; never before `next`.
+    pub(super) announced: u32,
+    /// The message being received, once it has been polled.
+    pub(super) recv: Option<RecvState>,
+}
+
+/// The state of a run.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    /// Per step: how many steps it still waits for.
+    pub(super) waits_for: Vec<u32>,
+    /// Per step: the message being sent; `None` before it is begun and after it is complete.
+    pub(super) sends: Vec<Option<SendState>>,
+    pub(super) cursors: Vec<Cursor>,
+    /// Per position: the message that has been announced there. Those of a stream are valid from its `next` to its
+    /// `announced`; the others are leftovers, so that a run need not clear them.
+    announcements: Vec<RecvState>,
+    /// Local steps that may run.
+    pub(super) ready: Vec<u32>,
+    pub(super) remaining: usize,
+}
+
+impl Workspace {
+    pub(super) fn begin(&mut self, program: &Program) {
+        self.waits_for.clear();
+        self.waits_for.extend_from_slice(&program.waits_for);
+        self.sends.clear();
+        self.sends.resize(program.ops.len(), None);
+        self.cursors.clear();
+        self.cursors.extend(program.streams.iter().map(|s| Cursor {
+            done: s.first,
+            next: s.first,
+            announced: s.first,
+            recv: None,
+        }));
+        if self.announcements.len() < program.order.len() {
+            self.announcements.resize(program.order.len(), RecvState::new(0, 0));
+        }
+        self.ready.clear();
+        self.ready.extend_from_slice(&program.first_local);
+        self.remaining = program.ops.len();
+    }
+
+    /// Ticks a step off, and makes ready what waited for it alone.
+    #[inline]
+    pub(super) fn complete(&mut self, program: &Program, step: u32) {
+        self.remaining -= 1;
+        let (first, end) = program.ops[step as usize].dependents;
+        for &dependent in &program.dependents[first as usize..end as usize] {
+            let waits = &mut self.waits_for[dependent as usize];
+            *waits -= 1;
+            if *waits == 0 && matches!(program.ops[dependent as usize].kind, OpKind::Copy | OpKind::Reduce) {
+                self.ready.push(dependent);
+            }
+        }
+    }
+
+    /// The state of the message that a stream receives next, if it was announced or begun.
+    #[inline]
+    pub(super) fn recv_state(&self, stream: usize) -> Option<RecvState> {
+        let cursor = &self.cursors[stream];
+        match cursor.recv {
+            None if cursor.announced > cursor.next => Some(self.announcements[cursor.next as usize]),
+            begun => begun,
+        }
+    }
+
+    #[inline]
+    pub(super) fn keep_recv_state(&mut self, stream: usize, state: RecvState) {
+        self.cursors[stream].recv = Some(state);
+    }
+
+    /// A link has been told of the first message of the stream that it had not been told of.
+    pub(super) fn announced(&mut self, stream: usize, state: RecvState) {
+        let cursor = &mut self.cursors[stream];
+        self.announcements[cursor.announced as usize] = state;
+        if cursor.announced == cursor.next {
+            cursor.recv = None;
+        }
+        cursor.announced += 1;
+    }
+
+    /// The message that a stream receives next is there.
+    #[inline]
+    pub(super) fn received(&mut self, stream: usize) {
+        let cursor = &mut self.cursors[stream];
+        cursor.recv = None;
+        cursor.next += 1;
+        cursor.done = cursor.next;
+        cursor.announced = cursor.announced.max(cursor.next);
+    }
+}

@@ -1,0 +1,263 @@
+//! A driver for tests: ranks of one host as if they had no memory in common.
+//!
+//! Messages travel through rings that lie in arenas, but the arenas are found by introductions, registered memory is a
+//! slab of its own that no peer has mapped, sends can be confirmed, and announcements are taken, as with a driver that
+//! lets a device put messages where they belong. It panics where the runtime breaks a rule of [`Link`], and spoils
+//! memory as soon as it may be written, so that who still needs it computes wrong results.
+//!
+//! # Safety
+//! Memory is spoiled that has been announced as a landing: the caller has it, and leaves it to the link.
+
+use super::{endpoint::Endpoint, ring_link::RingLink};
+use crate::{
+    Board, Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
+    Size, TransportError,
+    memory::{Arena, ArenaLayout, Mapping, Slab, Span, SpanMut},
+};
+use rustix::{
+    fd::{AsRawFd, OwnedFd},
+    fs::{Mode, OFlags, open},
+};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::Ordering::{Acquire, Release},
+    },
+};
+
+/// Announcements taken at a time; odd, and less than are offered.
+const MOST_ANNOUNCED: usize = 5;
+
+/// Where no buffer crosses: as for devices that can't map across 4 GiB.
+const LINE: u64 = 4 << 30;
+
+/// Bytes spoiled at each end of a landing.
+const SPOILED_BYTES: usize = 4096;
+
+/// One rank.
+#[derive(Debug)]
+pub struct Rehearsal {
+    rank: u32,
+    ours: Arena,
+    /// Our arena's descriptor, which peers open while they connect.
+    object: OwnedFd,
+    /// By rank, once connected.
+    arenas: Vec<Arena>,
+    slab: Slab,
+}
+
+impl Rehearsal {
+    /// The endpoint of a rank. The slab of `layout` is not part of the arena.
+    ///
+    /// # Errors
+    /// When the memory is not to be had.
+    pub fn open(layout: ArenaLayout, rank: u32) -> Result<Rehearsal, TransportError> {
+        assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
+        let (ours, object) = Arena::shared(ArenaLayout { slab_bytes: 0, ..layout })?;
+        let memory = Mapping::between_lines(layout.slab_bytes, LINE)?;
+        let slab = Slab::over(Arc::new(memory), 0..layout.slab_bytes, Some(LINE));
+        Ok(Rehearsal { rank, ours, object, arenas: Vec::new(), slab })
+    }
+
+    fn arena_of(&self, peer: usize, introduction: &[u8]) -> Result<Arena, TransportError> {
+        if peer as u32 == self.rank {
+            return Ok(self.ours.clone());
+        }
+        let place = std::str::from_utf8(introduction).map_err(|_| TransportError::Corrupt("introduction"))?;
+        let object = open(place, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
+            TransportError::Memory {
+                what: format!("opening {place}"),
+                source: errno.into(),
+                remedy: "the processes of a rehearsal must be of one user on one Linux host".into(),
+            }
+        })?;
+        Arena::of_peer(*self.ours.layout(), object)
+    }
+}
+
+impl Endpoint for Rehearsal {
+    fn introduction(&self) -> Vec<u8> {
+        format!("/proc/{}/fd/{}", std::process::id(), self.object.as_raw_fd()).into_bytes()
+    }
+
+    fn connect(&mut self, introductions: &[Vec<u8>]) -> Result<(), TransportError> {
+        let arenas = introductions.iter().enumerate().map(|(peer, text)| self.arena_of(peer, text));
+        self.arenas = arenas.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
+        let theirs = &self.arenas[peer as usize];
+        let word = |sender: u32| sender as usize * usize::from(self.ours.layout().lanes) + usize::from(lane);
+        let inner = RingLink::new("rehearsal", (self.rank, &self.ours), (peer, theirs), lane, None);
+        Box::new(RehearsalLink {
+            capabilities: Capabilities { direct: false, announced: true, ..inner.capabilities().clone() },
+            inner,
+            slab: self.slab.clone(),
+            announced: VecDeque::with_capacity(MOST_ANNOUNCED),
+            sent: 0,
+            received: 0,
+            confirmations: (self.ours.board(), word(peer)),
+            confirmed: (theirs.board(), word(self.rank)),
+            aborted: false,
+        })
+    }
+
+    fn slab(&self) -> &Slab {
+        &self.slab
+    }
+}
+
+/// A message that was announced.
+#[derive(Debug, PartialEq, Eq)]
+struct Announced {
+    number: u64,
+    digest: u64,
+    len: usize,
+    size: Size,
+    /// The address of its landing.
+    landing: Option<usize>,
+}
+
+#[derive(Debug)]
+struct RehearsalLink {
+    capabilities: Capabilities,
+    inner: RingLink,
+    slab: Slab,
+    /// In order; the first is the message that is received next.
+    announced: VecDeque<Announced>,
+    sent: u64,
+    received: u64,
+    /// The word of ours in which the peer reads how many messages we have received.
+    confirmations: (Board, usize),
+    /// The word of the peer in which we read how many of ours it has received.
+    confirmed: (Board, usize),
+    aborted: bool,
+}
+
+/// Lets a message carry its operation's size: both ends must say the same. Digests of operations are even.
+fn digest_of(digest: u64, size: Size) -> u64 {
+    assert!(digest.is_multiple_of(2), "digests of operations are even");
+    digest | u64::from(size == Size::Bulk)
+}
+
+impl RehearsalLink {
+    fn check_announced(&self, state: &RecvState, landing: Option<SpanMut<'_>>) {
+        let Some(first) = self.announced.front() else {
+            assert_eq!(state.announced, None, "the link knows of no such announcement");
+            return;
+        };
+        let polled = Announced {
+            number: state.announced.expect("the announced state is the one that is polled"),
+            digest: state.digest,
+            len: state.len,
+            size: state.size,
+            landing: first.landing.and(landing.map(|landing| landing.as_mut_ptr() as usize)),
+        };
+        assert_eq!(&polled, first, "another message was announced");
+    }
+
+    fn spoil(landing: SpanMut<'_>) {
+        let len = landing.len().min(SPOILED_BYTES);
+        for part in [landing.sub(0, len), landing.sub(landing.len() - len, len)] {
+            // SAFETY: the span's bytes are writable, and the caller has left them to the link.
+            unsafe { part.as_mut_ptr().write_bytes(0x5a, part.len()) };
+        }
+    }
+}
+
+impl Link for RehearsalLink {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+
+    fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+        assert!(!self.aborted, "a link was used after its end");
+        assert_eq!(state.protocol, Protocol::Copy, "the link can't do other");
+        if let Some(number) = state.awaits {
+            let received = self.confirmed.0.words()[self.confirmed.1].load(Acquire);
+            return Ok(if received > number { SendProgress::Complete } else { SendProgress::Posted });
+        }
+        let mut sending = SendState { digest: digest_of(state.digest, state.size), ..*state };
+        let progress = self.inner.poll_send(&mut sending, src)?;
+        state.staged = sending.staged;
+        if progress != SendProgress::Complete {
+            return Ok(progress);
+        }
+        self.sent += 1;
+        if !state.confirmed {
+            return Ok(SendProgress::Complete);
+        }
+        state.awaits = Some(self.sent - 1);
+        Ok(SendProgress::Posted)
+    }
+
+    fn poll_recv(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        assert!(!self.aborted, "a link was used after its end");
+        self.check_announced(state, sink.landing());
+        let mut receiving = RecvState { digest: digest_of(state.digest, state.size), ..*state };
+        let progress = self.inner.poll_recv(&mut receiving, sink).map_err(|error| match error {
+            TransportError::Mismatch { found, .. } => {
+                assert_ne!(found & !1, state.digest, "the ends take an operation for small and for large");
+                TransportError::Mismatch { expected: state.digest, found: found & !1 }
+            }
+            other => other,
+        })?;
+        state.taken = receiving.taken;
+        if progress == RecvProgress::Complete {
+            self.announced.pop_front();
+            self.received += 1;
+            self.confirmations.0.words()[self.confirmations.1].store(self.received, Release);
+        }
+        Ok(progress)
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        self.inner.peek_digest().map(|digest| digest & !1)
+    }
+
+    fn announce(
+        &mut self,
+        state: &mut RecvState,
+        landing: Option<SpanMut<'_>>,
+    ) -> Result<bool, TransportError> {
+        assert!(!self.aborted, "a link was used after its end");
+        assert_eq!(
+            (state.announced, state.taken),
+            (None, 0),
+            "a message is announced once, before it is begun"
+        );
+        if self.announced.len() == MOST_ANNOUNCED {
+            return Ok(false);
+        }
+        if let Some(landing) = landing {
+            assert_eq!(landing.len(), state.len);
+            let place = self.slab.locate(landing.as_mut_ptr(), landing.len());
+            assert!(place.is_some() && !landing.is_empty(), "landings are registered");
+            RehearsalLink::spoil(landing);
+        }
+        let number = self.received + self.announced.len() as u64;
+        state.announced = Some(number);
+        self.announced.push_back(Announced {
+            number,
+            digest: state.digest,
+            len: state.len,
+            size: state.size,
+            landing: landing.map(|landing| landing.as_mut_ptr() as usize),
+        });
+        Ok(true)
+    }
+
+    fn abort(&mut self) {
+        self.aborted = true;
+    }
+}
