@@ -52,6 +52,9 @@ macro_rules! on_every_device {
         on_every_device! { @ over_usb4 "lo_usb4" $($topic::$case),* }
         on_every_device! { @ over_apple "lo_apple" $($topic::$case),* }
         on_every_device! { @ over_uc "lo_ib uc" $($topic::$case),* }
+        on_every_device! { @ over_bad_uc "bad_ib uc" $($topic::$case),* }
+        on_every_device! { @ over_bad_usb4 "bad_usb4 uc" $($topic::$case),* }
+        on_every_device! { @ over_bad_apple "bad_apple" $($topic::$case),* }
     };
     (@ $module:ident $device:literal $($topic:ident::$case:ident),*) => {
         mod $module {

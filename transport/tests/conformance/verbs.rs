@@ -16,6 +16,9 @@ pub(crate) const FABRIC: &str = "
         { name = 'lo_ib', profile = 'ib' },
         { name = 'lo_usb4', profile = 'usb4' },
         { name = 'lo_apple', profile = 'apple-tb5' },
+        { name = 'bad_ib', profile = 'ib' },
+        { name = 'bad_usb4', profile = 'usb4' },
+        { name = 'bad_apple', profile = 'apple-tb5' },
     ]
     [[cable]]
     ends = ['a/lo_ib', 'a/lo_ib']
@@ -23,6 +26,23 @@ pub(crate) const FABRIC: &str = "
     ends = ['a/lo_usb4', 'a/lo_usb4']
     [[cable]]
     ends = ['a/lo_apple', 'a/lo_apple']
+    [[cable]]
+    ends = ['a/bad_ib', 'a/bad_ib']
+    loss = 0.01
+    corruption = 0.01
+    seed = 1
+    [[cable]]
+    ends = ['a/bad_usb4', 'a/bad_usb4']
+    loss = 0.01
+    corruption = 0.01
+    latency_us = 20.0
+    jitter_us = 20.0
+    seed = 2
+    [[cable]]
+    ends = ['a/bad_apple', 'a/bad_apple']
+    loss = 0.01
+    corruption = 0.01
+    seed = 3
 ";
 
 /// Two endpoints on a device, brought together. `uc` behind its name asks for unreliable connections.
