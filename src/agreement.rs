@@ -3,6 +3,10 @@
 //! Every rank writes its own board and reads the others'. The failure is the exception: it is on rank 0's board,
 //! and the first rank to claim it writes it, so that all ranks report the same cause however many follow from it.
 //!
+//! Where boards are not shared memory, a rank has mirrors of the others'. What is new on its own ([`Agreement::news`])
+//! travels to those by other means, and so does the failure: whoever decides which one was first, it is the one that
+//! is entered ([`Agreement::enter_failure`]).
+//!
 //! | words | what |
 //! |---|---|
 //! | 0 | number of the latest collective entered |
@@ -18,14 +22,14 @@
 //!
 //! This module does not wait; who looks at boards, and when, is the watch's business.
 
-use crate::call::CallRecord;
+use crate::{bootstrap::Word, call::CallRecord};
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
     fence,
 };
 use topology::Rank;
-use transport::Board;
+use transport::{Board, TransportError};
 
 const ENTERED: usize = 0;
 const FINISHED: usize = 1;
@@ -54,17 +58,77 @@ pub(crate) enum Failure {
 pub(crate) struct Agreement {
     rank: Rank,
     boards: Vec<Board>,
+    /// Are the others' boards those that they write, and not mirrors?
+    mapped: bool,
+}
+
+/// What others know of our board.
+#[derive(Debug)]
+pub(crate) struct Published(Box<[u64; Board::WORDS]>);
+
+impl Default for Published {
+    fn default() -> Published {
+        Published(Box::new([0; Board::WORDS]))
+    }
 }
 
 impl Agreement {
     pub(crate) fn new(rank: Rank, boards: Vec<Board>) -> Agreement {
-        Agreement { rank, boards }
+        Agreement { rank, boards, mapped: true }
+    }
+
+    /// A board of our own, and mirrors of the others'.
+    pub(crate) fn mirrored(rank: Rank, ranks: u32) -> Result<Agreement, TransportError> {
+        let boards = (0..ranks).map(|_| Board::private()).collect::<Result<_, _>>()?;
+        Ok(Agreement { rank, boards, mapped: false })
     }
 
     /// Do we see the others' boards themselves?
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
-        true
+        self.mapped
+    }
+
+    /// What is new on our board since it was last asked for.
+    pub(crate) fn news(&self, published: &mut Published) -> Vec<Word> {
+        let own = self.own().iter().zip(published.0.iter_mut()).enumerate();
+        own.filter(|(index, _)| !(FAILURE..MESSAGE).contains(index))
+            .filter_map(|(index, (word, known))| {
+                let value = word.load(Relaxed);
+                (std::mem::replace(known, value) != value).then_some((index as u16, value))
+            })
+            .collect()
+    }
+
+    /// Enters what is new on a peer's board into our mirror of it. What makes no sense is left out.
+    pub(crate) fn mirror(&self, peer: u32, words: &[Word]) {
+        let Some(board) = self.boards.get(peer as usize).filter(|_| Rank(peer) != self.rank) else { return };
+        for (index, value) in words.iter().filter(|(index, _)| !(FAILURE..MESSAGE).contains(&(*index).into()))
+        {
+            if let Some(word) = board.words().get(usize::from(*index)) {
+                word.store(*value, Relaxed);
+            }
+        }
+    }
+
+    /// The words of a failure.
+    pub(crate) fn failure_words(&self, failure: &Failure) -> Vec<Word> {
+        let words: Vec<AtomicU64> = (0..MESSAGE).map(|_| AtomicU64::new(0)).collect();
+        words[FAILURE].store(u64::from(self.rank.0) + 1, Relaxed);
+        words[FAILURE + 1].store(1, Relaxed);
+        write_failure(&words, failure);
+        let set = words.iter().enumerate().map(|(index, word)| (index as u16, word.load(Relaxed)));
+        set.filter(|(_, value)| *value != 0).collect()
+    }
+
+    /// Makes this the failure of the job, as it was decided elsewhere.
+    pub(crate) fn enter_failure(&self, words: &[Word]) {
+        let area = &self.boards[0].words()[..MESSAGE];
+        for (index, value) in words.iter().filter(|(index, _)| usize::from(*index) >= FAILURE) {
+            if let Some(word) = area.get(usize::from(*index)) {
+                word.store(*value, Relaxed);
+            }
+        }
     }
 
     fn own(&self) -> &[AtomicU64] {
@@ -134,6 +198,11 @@ impl Agreement {
 
     /// What a rank was last seen to do, for people.
     pub(crate) fn activity(&self, peer: Rank) -> String {
+        let seen = self.activity_seen(peer);
+        if self.mapped { seen } else { format!("{seen}, as far as it has told") }
+    }
+
+    fn activity_seen(&self, peer: Rank) -> String {
         let words = self.boards[peer.index()].words();
         let (entered, finished) = (words[ENTERED].load(Acquire), words[FINISHED].load(Acquire));
         if self.has_left(peer) {

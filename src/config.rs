@@ -4,13 +4,57 @@ use crate::{Error, error::Result};
 use collectives::{UnknownName, plan::ALGORITHMS};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    str::FromStr,
     time::Duration,
 };
 use transport::ring::RingLayout;
 
+/// What moves the bytes between processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// The library chooses: shared memory.
+    #[default]
+    Auto,
+    /// Shared memory, for processes of one host.
+    Shm,
+    /// RDMA devices.
+    Verbs,
+    /// For tests: shared memory, used as if there were none ([`transport::driver::rehearsal`]).
+    Rehearsal,
+}
+
+impl Transport {
+    /// What it is called; of [`Transport::Auto`], what it stands for.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto | Transport::Shm => "shm",
+            Transport::Verbs => "verbs",
+            Transport::Rehearsal => "rehearsal",
+        }
+    }
+}
+
+impl FromStr for Transport {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> std::result::Result<Transport, UnknownName> {
+        match text {
+            "" | "auto" => Ok(Transport::Auto),
+            "shm" => Ok(Transport::Shm),
+            "verbs" => Ok(Transport::Verbs),
+            "rehearsal" => Ok(Transport::Rehearsal),
+            _ => Err(UnknownName::new("transport", text, ["auto", "shm", "verbs"])),
+        }
+    }
+}
+
 /// Options of the runtime.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What moves the bytes between processes.
+    pub transport: Transport,
     /// How long an operation may wait without progress, and how long ranks wait for each other at the start.
     pub timeout: Duration,
     /// Bytes of address space for registered memory, per rank. Memory is taken up only as buffers are made.
@@ -40,6 +84,7 @@ impl Default for Config {
     fn default() -> Config {
         let ring = RingLayout::default();
         Config {
+            transport: Transport::Auto,
             timeout: Duration::from_secs(30),
             slab_bytes: 16 << 30,
             algorithm: None,
@@ -70,6 +115,13 @@ pub struct ConfigOption {
 
 /// All options.
 pub const OPTIONS: &[ConfigOption] = &[
+    ConfigOption {
+        env: "TBCCL_TRANSPORT",
+        doc: "what moves the bytes between processes: auto, shm or verbs (auto, which is shm)",
+        shared: true,
+        set: |c, v| put(&mut c.transport, parse(v)),
+        get: |c| c.transport.name().to_owned(),
+    },
     ConfigOption {
         env: "TBCCL_TIMEOUT",
         doc: "seconds an operation may wait without progress, and ranks for each other at the start (30)",
@@ -246,7 +298,7 @@ fn put<T>(slot: &mut T, value: std::result::Result<T, String>) -> std::result::R
     Ok(())
 }
 
-fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> std::result::Result<T, String> {
+fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str) -> std::result::Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
 }
 
@@ -306,6 +358,7 @@ mod tests {
             ("TBCCL_PIECE_BYTES", "100"),
             ("TBCCL_STAGING_BYTES", "32K"),
             ("TBCCL_PULL", "yes"),
+            ("TBCCL_TRANSPORT", "verb"),
             ("TBCCL_SLAB_BYTES", "1"),
         ] {
             let error = with(name, value).expect_err(value).to_string();

@@ -5,9 +5,11 @@ use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
     process::ExitCode,
+    str::FromStr,
     time::Duration,
 };
 use tbccl::{
+    Transport,
     bootstrap::Server,
     launch::{LaunchSpec, Output, launch},
 };
@@ -47,6 +49,10 @@ pub(crate) struct Job {
     #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
 
+    /// What moves the bytes between ranks: auto, shm or verbs; short for -x TBCCL_TRANSPORT=NAME
+    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    transport: Option<Transport>,
+
     /// Begin each line of output with its rank: `[2] ` for stdout, `[2:err] ` for stderr
     #[arg(long)]
     tag_output: bool,
@@ -77,9 +83,11 @@ impl Job {
     pub(crate) fn spec(self, ranks: u32) -> Result<LaunchSpec, Failed> {
         let mut command = self.command.into_iter();
         let program = command.next().ok_or_else(|| Failed::new("no program was given"))?;
+        let mut env = variables(self.env)?;
+        env.extend(self.transport.map(|transport| ("TBCCL_TRANSPORT".into(), transport.name().into())));
         Ok(LaunchSpec {
             args: command.collect(),
-            env: variables(self.env)?,
+            env,
             output: if self.tag_output { Output::Tagged } else { Output::Direct },
             timeout: self.timeout,
             grace: self.grace,

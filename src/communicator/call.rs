@@ -32,15 +32,6 @@ pub(crate) struct Call {
     pub(crate) in_place: InPlace,
 }
 
-impl Call {
-    /// The bytes of the larger side. The same on all ranks: local buffers are not asked, since only a root may have
-    /// one.
-    fn bytes(&self, ranks: u32) -> u64 {
-        let blocks = self.collective.input_blocks(ranks).max(self.collective.output_blocks(ranks));
-        self.count.saturating_mul(self.dtype.size() as u64).saturating_mul(blocks.into())
-    }
-}
-
 impl Communicator {
     /// Carries out a collective. `input` and `output` hold the blocks of the collective; in place, they overlap as
     /// [`InPlace`] says.
@@ -62,6 +53,8 @@ impl Communicator {
         }
         let blocks =
             call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));
+        // The same on all ranks: local buffers are not asked, since only a root may have one.
+        let bytes = call.count.saturating_mul(elem_bytes as u64).saturating_mul(blocks.into());
         let layout =
             BlockLayout::new(call.count, elem_bytes, program.chunks, blocks.max(program.scratch_blocks))
                 .map_err(|e| Error::InvalidArgument(e.to_string()))?;
@@ -85,7 +78,7 @@ impl Communicator {
             reducer,
             ranks: self.size(),
             threads: self.threads,
-            size: self.executor.protocols().size(call.bytes(self.size())),
+            size: self.executor.protocols().size(bytes),
             confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
         };
         self.carry_out(&program, binding, record)?;
@@ -225,7 +218,7 @@ impl Communicator {
     fn fail(&mut self, error: Error) -> Result<()> {
         if !matches!(error, Error::Remote { .. } | Error::Mismatch { .. } | Error::PeerDied { .. }) {
             let message = error.to_string();
-            self.peers.agreement.raise(Failure::Failed { rank: self.rank(), message });
+            self.peers.raise(Failure::Failed { rank: self.rank(), message });
         }
         self.failed = Some(error.clone());
         Err(error)
@@ -262,9 +255,10 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         Stop::Link { step, peer, error } => (step, peer, error),
     };
     let cause = match error {
-        TransportError::Mismatch { found, .. } => {
-            watch.peers.agreement.find(peer, found).map(|theirs| watch.mismatch(peer, theirs))
-        }
+        TransportError::Mismatch { found, .. } => match watch.find(peer, found) {
+            Some(theirs) => Some(watch.mismatch(peer, theirs)),
+            None => watch.failure_meanwhile(|| step.clone()),
+        },
         // A process that cannot be read has most likely just ended; the launcher will say so in a moment.
         TransportError::Unreadable { .. } => failure_soon(watch, peer, &step),
         _ => None,
@@ -287,7 +281,7 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Err
             return Some(error);
         }
         if let Some(how) = watch.peers.death_of(peer) {
-            let failure = watch.peers.agreement.raise(Failure::Died { rank: peer, how });
+            let failure = watch.peers.raise(Failure::Died { rank: peer, how });
             return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -2,14 +2,15 @@
 
 use super::{Communicator, Parts};
 use crate::{
-    Config,
+    Config, Transport,
+    agreement::Agreement,
     bootstrap::{self, Connection, Hello, Joined, Member},
     error::{Error, PeerName, Result},
 };
 use topology::Rank;
 use transport::{
     Link,
-    driver::{local, shm},
+    driver::{Endpoint, local, rehearsal::Rehearsal, shm},
     memory::{Arena, ArenaLayout, Slab},
 };
 
@@ -107,10 +108,11 @@ impl Communicator {
             let parts = Parts {
                 rank: Rank(rank),
                 names: names.clone(),
-                arenas: arenas.clone(),
+                agreement: Agreement::new(Rank(rank), arenas.iter().map(Arena::board).collect()),
                 slab: Slab::new(&arenas[rank as usize], None),
                 links,
                 connection: None,
+                endpoint: None,
                 transport: "local",
             };
             Communicator::assemble(parts, config)
@@ -120,7 +122,11 @@ impl Communicator {
 }
 
 /// Links to every peer on every lane, by peer and lane.
-fn links(rank: u32, ranks: u32, make: impl Fn(u32, u8) -> Box<dyn Link>) -> Vec<Option<Box<dyn Link>>> {
+fn links(
+    rank: u32,
+    ranks: u32,
+    mut make: impl FnMut(u32, u8) -> Box<dyn Link>,
+) -> Vec<Option<Box<dyn Link>>> {
     (0..ranks)
         .flat_map(|peer| (0..Communicator::LANES).map(move |lane| (peer, lane)))
         .map(|(peer, lane)| (peer != rank).then(|| make(peer, lane)))
@@ -128,26 +134,55 @@ fn links(rank: u32, ranks: u32, make: impl Fn(u32, u8) -> Box<dyn Link>) -> Vec<
 }
 
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+    match config.transport {
+        Transport::Auto | Transport::Shm => join_over_shm(identity, config),
+        Transport::Verbs => join_over(open_verbs(identity, config)?, identity, config),
+        Transport::Rehearsal => {
+            let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
+            join_over(Box::new(endpoint), identity, config)
+        }
+    }
+}
+
+/// The place where the verbs driver's endpoint is opened.
+fn open_verbs(_identity: &Identity, _config: &Config) -> Result<Box<dyn Endpoint>> {
+    Err(Error::Bootstrap(
+        "the transport verbs is not part of this version; set TBCCL_TRANSPORT to shm, or leave it out".into(),
+    ))
+}
+
+/// How a rank greets the others; `probe` is a word that they may try to read.
+fn greeting(identity: &Identity, config: &Config, arena: bool, probe: &u64) -> Hello {
+    Hello {
+        magic: bootstrap::MAGIC.into(),
+        protocol: bootstrap::PROTOCOL,
+        size: identity.size,
+        member: Member {
+            rank: identity.rank,
+            pid: std::process::id(),
+            host: host_name(),
+            probe_address: std::ptr::from_ref::<u64>(probe) as u64,
+            probe_value: *probe,
+        },
+        options: config.shared(),
+        arena,
+        patience_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+    }
+}
+
+fn names(members: &[Member]) -> Vec<PeerName> {
+    members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect()
+}
+
+/// Joins over shared memory: everyone maps everyone's arena.
+fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
     let Identity { rank, size, bootstrap } = identity;
     let layout = layout(*size, config);
     let (ours, object) = Arena::shared(layout)?;
     // The word that others try to read; it must stay where it is until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
-    let hello = Hello {
-        magic: bootstrap::MAGIC.into(),
-        protocol: bootstrap::PROTOCOL,
-        size: *size,
-        member: Member {
-            rank: *rank,
-            pid: std::process::id(),
-            host: host_name(),
-            probe_address: std::ptr::from_ref::<u64>(&probe) as u64,
-            probe_value: *probe,
-        },
-        options: config.shared(),
-        patience_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
-    };
-    let Joined { mut connection, members, arenas } = Connection::join(bootstrap, &hello, &object)?;
+    let hello = greeting(identity, config, true, &probe);
+    let Joined { mut connection, members, arenas } = Connection::join(bootstrap, &hello, Some(&object))?;
     let arenas = arenas
         .iter()
         .enumerate()
@@ -158,18 +193,43 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
         let pull = pull.then(|| members[peer as usize].pid);
         shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
     });
-    let names =
-        members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect();
     let parts = Parts {
         rank: Rank(*rank),
-        names,
+        names: names(&members),
+        agreement: Agreement::new(Rank(*rank), arenas.iter().map(Arena::board).collect()),
         slab: Slab::new(&ours, Some(object)),
-        arenas,
         links,
         connection: Some(connection),
+        endpoint: None,
         transport: "shm",
     };
     drop(probe);
+    Ok(Communicator::assemble(parts, config))
+}
+
+/// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
+fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Config) -> Result<Communicator> {
+    let Identity { rank, size, bootstrap } = identity;
+    let hello = greeting(identity, config, false, &0);
+    let Joined { mut connection, members, .. } = Connection::join(bootstrap, &hello, None)?;
+    connection.agree_on_pulling(Some("there is no memory in common".into()))?;
+    let introductions = connection.exchange(&endpoint.introduction())?;
+    if let Err(error) = endpoint.connect(&introductions) {
+        connection.give_up(&error.to_string());
+        return Err(error.into());
+    }
+    // Nobody sends before all are connected.
+    connection.exchange(&[])?;
+    let parts = Parts {
+        rank: Rank(*rank),
+        names: names(&members),
+        agreement: Agreement::mirrored(Rank(*rank), *size)?,
+        slab: endpoint.slab().clone(),
+        links: links(*rank, *size, |peer, lane| endpoint.link(peer, lane)),
+        connection: Some(connection),
+        endpoint: Some(endpoint),
+        transport: config.transport.name(),
+    };
     Ok(Communicator::assemble(parts, config))
 }
 

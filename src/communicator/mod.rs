@@ -18,7 +18,7 @@ pub use buffer::Buffer;
 
 use crate::{
     Config,
-    agreement::Agreement,
+    agreement::{Agreement, Published},
     bootstrap::Connection,
     error::{Error, PeerName},
     executor::{Executor, Program, Protocols},
@@ -30,7 +30,8 @@ use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank};
 use transport::{
     Counters, Link, PollCounters, WaitPolicy,
-    memory::{Arena, Registered, Slab},
+    driver::Endpoint,
+    memory::{Registered, Slab},
 };
 use watch::Peers;
 
@@ -44,6 +45,8 @@ pub struct Communicator {
     plans: Plans,
     slab: Slab,
     scratch: Option<Registered>,
+    /// What the links stand on, where that is more than memory. After them, so that they end first.
+    _endpoint: Option<Box<dyn Endpoint>>,
     threads: Threads,
     timeout: Duration,
     transport: &'static str,
@@ -61,11 +64,11 @@ pub struct Communicator {
 struct Parts {
     rank: Rank,
     names: Vec<PeerName>,
-    /// By rank.
-    arenas: Vec<Arena>,
+    agreement: Agreement,
     slab: Slab,
     links: Vec<Option<Box<dyn Link>>>,
     connection: Option<Connection>,
+    endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
 }
 
@@ -74,7 +77,7 @@ impl Communicator {
     pub(crate) const LANES: u8 = 2;
 
     fn assemble(parts: Parts, config: &Config) -> Communicator {
-        let Parts { rank, names, arenas, slab, links, connection, transport } = parts;
+        let Parts { rank, names, agreement, slab, links, connection, endpoint, transport } = parts;
         let size = names.len() as u32;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
         let on_this_host = ranks_on_host_of(rank, &names);
@@ -84,7 +87,6 @@ impl Communicator {
         }
         let protocols =
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
-        let agreement = Agreement::new(rank, arenas.iter().map(Arena::board).collect());
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, config),
@@ -94,11 +96,13 @@ impl Communicator {
                 died: vec![None; names.len()],
                 names,
                 agreement,
+                published: Published::default(),
                 connection,
                 launcher_gone: false,
             },
             slab,
             scratch: None,
+            _endpoint: endpoint,
             threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
             transport,
@@ -121,7 +125,7 @@ impl Communicator {
         self.peers.names.len() as u32
     }
 
-    /// The driver that moves the bytes: `local` or `shm`.
+    /// The driver that moves the bytes: `local`, `shm`, or what [`crate::Transport`] names.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.transport
@@ -173,9 +177,6 @@ fn ranks_on_host_of(rank: Rank, names: &[PeerName]) -> u32 {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.peers.agreement.leave();
-        if let Some(connection) = &mut self.peers.connection {
-            connection.goodbye();
-        }
+        self.peers.leave();
     }
 }

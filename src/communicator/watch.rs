@@ -1,7 +1,7 @@
 //! What a rank looks at when a wait gets long: has anyone failed, died, left, or called something else?
 
 use crate::{
-    agreement::{Agreement, Failure},
+    agreement::{Agreement, Failure, Published},
     bootstrap::{Connection, Notice},
     call::{CallKind, CallRecord},
     error::{Error, PeerName, Place, Result},
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{
     sync::atomic::{Ordering::Acquire, fence},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use topology::Rank;
 
@@ -19,6 +19,8 @@ pub(super) struct Peers {
     pub(super) rank: Rank,
     pub(super) names: Vec<PeerName>,
     pub(super) agreement: Agreement,
+    /// What others know of our board, where they do not see it.
+    pub(super) published: Published,
     /// The way to the launcher; none where ranks are threads.
     pub(super) connection: Option<Connection>,
     /// How each rank died, as far as told.
@@ -31,14 +33,24 @@ impl Peers {
         self.names.iter().map(|name| name.rank).filter(|rank| *rank != self.rank)
     }
 
-    fn read_notices(&mut self) {
-        while let Some(notice) = self.connection.as_mut().and_then(Connection::notice) {
+    /// How long the rank that raises a failure waits to hear which one holds.
+    const VERDICT: Duration = Duration::from_millis(500);
+
+    /// Reads what has come over the connection, after waiting for it for a time at most.
+    fn read_notices(&mut self, within: Duration) {
+        let mut within = within;
+        while let Some(notice) = self.connection.as_mut().and_then(|c| c.notice(within)) {
+            within = Duration::ZERO;
             match notice {
                 Notice::Died { rank, how } => {
                     if let Some(slot) = self.died.get_mut(rank as usize) {
                         slot.get_or_insert(how);
                     }
                 }
+                Notice::News(boards) => {
+                    boards.iter().for_each(|(rank, words)| self.agreement.mirror(*rank, words));
+                }
+                Notice::Failed(words) => self.agreement.enter_failure(&words),
                 Notice::ServerGone => {
                     self.launcher_gone = true;
                     self.connection = None;
@@ -47,9 +59,49 @@ impl Peers {
         }
     }
 
+    /// Where boards are not shared memory: tells what is new on ours, and hears what is new on others'.
+    pub(super) fn keep_in_touch(&mut self) {
+        if !self.agreement.is_mapped() {
+            let words = self.agreement.news(&mut self.published);
+            if let Some(connection) = &mut self.connection {
+                connection.look(words);
+            }
+        }
+        self.read_notices(Duration::ZERO);
+    }
+
+    /// Makes this the failure of the job, unless there is one already; returns the one that holds.
+    pub(super) fn raise(&mut self, failure: Failure) -> Failure {
+        self.read_notices(Duration::ZERO);
+        if !self.agreement.is_mapped()
+            && !self.agreement.has_failure()
+            && let Some(connection) = &mut self.connection
+        {
+            connection.raise(self.agreement.failure_words(&failure));
+            let asked = Instant::now();
+            while !self.agreement.has_failure()
+                && self.connection.is_some()
+                && asked.elapsed() < Peers::VERDICT
+            {
+                self.read_notices(Duration::from_millis(20));
+            }
+        }
+        // Ours, if boards are shared or nobody has told us of another one.
+        self.agreement.raise(failure)
+    }
+
+    /// Closes this rank's part of the communicator.
+    pub(super) fn leave(&mut self) {
+        self.agreement.leave();
+        if let Some(connection) = &mut self.connection {
+            let mapped = self.agreement.is_mapped();
+            connection.goodbye(if mapped { Vec::new() } else { self.agreement.news(&mut self.published) });
+        }
+    }
+
     /// How a rank died, if it is known to have.
     pub(super) fn death_of(&mut self, rank: Rank) -> Option<String> {
-        self.read_notices();
+        self.read_notices(Duration::ZERO);
         self.died[rank.index()].clone()
     }
 
@@ -109,11 +161,10 @@ impl CallWatch<'_> {
     }
 
     fn look_for_deaths(&mut self, waiting: &Waiting<'_>) -> Result<()> {
-        self.peers.read_notices();
         let dead = self.peers.others().find(|r| self.peers.died[r.index()].is_some() && self.is_needed(*r));
         if let Some(rank) = dead {
             let how = self.peers.died[rank.index()].clone().unwrap_or_default();
-            let failure = self.peers.agreement.raise(Failure::Died { rank, how });
+            let failure = self.peers.raise(Failure::Died { rank, how });
             return Err(self.peers.error_of(failure, self.place(waiting)));
         }
         if self.peers.launcher_gone { Err(Error::LauncherGone) } else { Ok(()) }
@@ -145,11 +196,28 @@ impl CallWatch<'_> {
         }
     }
 
+    /// The call of a peer with this digest. Where boards are not shared memory the peer, if it waits, is about to tell.
+    pub(super) fn find(&mut self, peer: Rank, digest: u64) -> Option<CallRecord> {
+        const TELLING: Duration = Duration::from_millis(500);
+        let asked = Instant::now();
+        loop {
+            let found = self.peers.agreement.find(peer, digest);
+            let is_over = self.peers.agreement.is_mapped()
+                || self.peers.agreement.has_failure()
+                || asked.elapsed() > TELLING;
+            if found.is_some() || is_over {
+                return found;
+            }
+            self.peers.keep_in_touch();
+            self.peers.read_notices(Duration::from_millis(5));
+        }
+    }
+
     /// The error for a peer that is in another call.
     pub(super) fn mismatch(&mut self, peer: Rank, theirs: CallRecord) -> Error {
         let (ours, theirs) = self.first_difference(peer, theirs);
         let calls = [(self.peers.rank, ours), (peer, theirs)];
-        let failure = self.peers.agreement.raise(Failure::Mismatch { calls });
+        let failure = self.peers.raise(Failure::Mismatch { calls });
         let place = Place { rank: self.peers.rank, call: self.call, step: None, waited: Duration::ZERO };
         self.peers.error_of(failure, place)
     }
@@ -182,6 +250,7 @@ impl CallWatch<'_> {
 impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         self.waited = waiting.waited;
+        self.peers.keep_in_touch();
         if let Some(failure) = self.peers.agreement.failure() {
             return Err(self.peers.error_of(failure, self.place(waiting)));
         }

@@ -4,10 +4,10 @@
 //! defined whatever the others do.
 //!
 //! # Safety
-//! The board is the first [`Board::BYTES`] of an arena's mapping, which it keeps alive; the mapping is aligned to
+//! The board is the first [`Board::BYTES`] of a mapping, an arena's or its own, which it keeps alive; the mapping is aligned to
 //! a page and at least that long, and every access goes through atomics.
 
-use crate::memory::Mapping;
+use crate::{TransportError, memory::Mapping};
 use std::sync::{Arc, atomic::AtomicU64};
 
 /// The words at the start of one rank's arena.
@@ -21,6 +21,14 @@ impl Board {
     pub const WORDS: usize = 2048;
     /// Bytes they take up.
     pub const BYTES: usize = Board::WORDS * 8;
+
+    /// A board that only this process sees.
+    ///
+    /// # Errors
+    /// When the memory is not to be had.
+    pub fn private() -> Result<Board, TransportError> {
+        Ok(Board::new(Arc::new(Mapping::private(Board::BYTES)?)))
+    }
 
     pub(crate) fn new(mapping: Arc<Mapping>) -> Board {
         assert!(mapping.len() >= Board::BYTES, "an arena has room for its board");

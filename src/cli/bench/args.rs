@@ -15,6 +15,7 @@ Examples:
   tbccl bench all_gather --ranks 2 --registered        from memory that peers read in place
   tbccl bench all_reduce --ranks 3 -d all -o all       every type with every operation it has
   tbccl bench pingpong --ranks 2 --json - | jq .us_median
+  tbccl run -n 4 -- tbccl bench all_reduce             as ranks of a job that is there already
 
 The sizes are those of the larger side, input or output, per rank. Times are the largest over the
 ranks, medians over samples; busbw is the bandwidth that the wires see, as in nccl-tests. Inputs are
@@ -31,13 +32,14 @@ pub(crate) struct Args {
     #[arg(value_name = "OP", value_parser = Named::from_str)]
     pub(super) op: Named,
 
-    /// How many ranks; may exceed the number of cores
+    /// How many ranks, which may exceed the number of cores; in a job, those of the job
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
-    pub(super) ranks: u32,
+    pub(super) ranks: Option<u32>,
 
-    /// What moves the bytes: shm, between processes; local, between threads; auto is shm
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = Transport::from_str)]
-    pub(super) transport: Transport,
+    /// What moves the bytes: shm or verbs, between processes; local, between threads; auto is shm
+    /// [default: what TBCCL_TRANSPORT says, or auto]
+    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    pub(super) transport: Option<Transport>,
 
     /// The smallest size in bytes; K, M, G and T are understood
     #[arg(short = 'b', long = "min", value_name = "SIZE", default_value = "4", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
@@ -111,7 +113,9 @@ pub(crate) struct Args {
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
-    Shm,
+    /// Ranks are processes.
+    Between(tbccl::Transport),
+    /// Ranks are threads.
     Local,
 }
 
@@ -120,9 +124,10 @@ impl FromStr for Transport {
 
     fn from_str(text: &str) -> Result<Transport, UnknownName> {
         match text {
-            "auto" | "shm" => Ok(Transport::Shm),
             "local" => Ok(Transport::Local),
-            _ => Err(UnknownName::new("transport", text, ["auto", "local", "shm"])),
+            _ => text.parse().map(Transport::Between).map_err(|_: UnknownName| {
+                UnknownName::new("transport", text, ["auto", "local", "shm", "verbs"])
+            }),
         }
     }
 }

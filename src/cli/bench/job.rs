@@ -16,6 +16,7 @@ pub(super) struct Job {
     pub(super) op: Named,
     pub(super) ranks: u32,
     pub(super) transport: Transport,
+    pub(super) place: Place,
     pub(super) sizes: Sizes,
     pub(super) types: Vec<Elements>,
     /// All ranks in turn, if none.
@@ -31,6 +32,18 @@ pub(super) struct Job {
     pub(super) output: Output,
     /// For the communicator.
     pub(super) config: Config,
+}
+
+/// Where the ranks come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// We start them.
+    Launcher,
+    /// Somebody has started them, and this process is one.
+    Rank {
+        /// How many there are.
+        ranks: u32,
+    },
 }
 
 /// An element type, and what is done to elements of it.
@@ -84,25 +97,30 @@ impl Job {
     /// Checks the arguments.
     pub(super) fn new(args: Args) -> Result<Job, Failed> {
         let operation = args.op.operation;
+        let config = config(&args)?;
+        let transport = args.transport.unwrap_or(Transport::Between(config.transport));
+        let place = place(&args, transport)?;
+        let ranks = ranks(&args, place)?;
         let job = Job {
             sizes: Sizes { min: args.min_bytes, max: args.max_bytes, factor: args.factor },
             types: types(operation, args.dtype, args.redop)?,
-            root: root(operation, args.root, args.ranks)?,
+            root: root(operation, args.root, ranks)?,
             forms: forms(&args)?,
             in_place: args.in_place,
             effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
             registered: args.registered,
             pin: !args.no_pin,
             stats: args.stats,
-            config: config(&args)?,
+            config,
+            place,
             output: match args.json {
                 None => Output::Table,
                 Some(path) if path.as_os_str() == "-" => Output::Json,
                 Some(path) => Output::TableAndJson(path),
             },
             op: args.op,
-            ranks: args.ranks,
-            transport: args.transport,
+            ranks,
+            transport,
         };
         job.check_ranks()?;
         job.check_sizes()?;
@@ -162,6 +180,33 @@ impl Job {
     }
 }
 
+/// Where this process stands. Threads are always ours, also in a job.
+fn place(args: &Args, transport: Transport) -> Result<Place, Failed> {
+    let Some(size) = std::env::var_os("TBCCL_SIZE") else { return Ok(Place::Launcher) };
+    if transport == Transport::Local {
+        return Ok(Place::Launcher);
+    }
+    let ranks = size
+        .to_str()
+        .and_then(|size| size.parse().ok())
+        .ok_or_else(|| Failed::new(format_args!("TBCCL_SIZE={} is not a number of ranks", size.display())))?;
+    match args.ranks {
+        Some(wanted) if wanted != ranks => Err(Failed::new(format_args!(
+            "--ranks {wanted}: this is a rank of a job of {ranks} ranks; leave --ranks out"
+        ))),
+        _ => Ok(Place::Rank { ranks }),
+    }
+}
+
+fn ranks(args: &Args, place: Place) -> Result<u32, Failed> {
+    match (place, args.ranks) {
+        (Place::Rank { ranks }, _) | (Place::Launcher, Some(ranks)) => Ok(ranks),
+        (Place::Launcher, None) => Err(Failed::new(
+            "how many ranks? say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl bench ...",
+        )),
+    }
+}
+
 fn types(
     operation: Operation,
     dtype: Choice<DType>,
@@ -217,6 +262,9 @@ fn forms(args: &Args) -> Result<Vec<Form>, Failed> {
 /// The options of the environment, and those of the arguments over them.
 fn config(args: &Args) -> Result<Config, Failed> {
     let mut config = Config::from_env().map_err(Failed::new)?;
+    if let Some(Transport::Between(transport)) = args.transport {
+        config.transport = transport;
+    }
     if let Some(name) = &args.algo {
         let Some(collective) = args.op.operation.collective() else {
             return Err(Failed::new("--algo: pingpong sends messages, it has no algorithms to choose from"));

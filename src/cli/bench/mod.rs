@@ -1,7 +1,8 @@
 //! `tbccl bench`: measures an operation between ranks on this machine, and checks every element.
 //!
 //! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank reads
-//! the same arguments. With `--transport local` the ranks are threads instead. Rank 0 reports.
+//! the same arguments. In a job that somebody else has started it is one of the ranks. With `--transport local` the
+//! ranks are threads instead. Rank 0 reports.
 //!
 //! What can be wrong with the arguments is found before anything is started.
 
@@ -22,10 +23,10 @@ pub(crate) use args::Args;
 
 use super::{Failed, WRONG};
 use args::Transport;
-use job::{Job, Output};
+use job::{Job, Output, Place};
 use std::{ffi::OsString, process::ExitCode, thread};
 use tbccl::{
-    Communicator,
+    Communicator, Rank,
     bootstrap::Server,
     launch::{LaunchSpec, launch},
 };
@@ -38,12 +39,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     if is_worker {
         return as_process(&job);
     }
-    if let Output::TableAndJson(path) = &job.output {
-        report::create(path)?;
+    match (job.place, job.transport) {
+        (Place::Rank { .. }, _) => as_rank_of_a_job(&job),
+        (Place::Launcher, Transport::Local) => create_json(&job).and_then(|()| run_threads(&job)),
+        (Place::Launcher, Transport::Between(_)) => create_json(&job).and_then(|()| launch_processes(&job)),
     }
-    match job.transport {
-        Transport::Shm => launch_processes(&job),
-        Transport::Local => run_threads(&job),
+}
+
+/// Makes the file for results, so that it need not be found out later that it can't be.
+fn create_json(job: &Job) -> Result<(), Failed> {
+    match &job.output {
+        Output::TableAndJson(path) => report::create(path),
+        _ => Ok(()),
     }
 }
 
@@ -59,10 +66,21 @@ fn launch_processes(job: &Job) -> Result<ExitCode, Failed> {
         explained: &[WRONG, Failed::STATUS],
         ..LaunchSpec::new(job.ranks, program)
     };
-    Communicator::preflight(job.ranks, &job.config).map_err(Failed::new)?;
+    if job.config.transport.name() == "shm" {
+        Communicator::preflight(job.ranks, &job.config).map_err(Failed::new)?;
+    }
     let server = Server::start(job.ranks).map_err(Failed::new)?;
     let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
+}
+
+/// One rank of a job that somebody else has started.
+fn as_rank_of_a_job(job: &Job) -> Result<ExitCode, Failed> {
+    let mut comm = Communicator::from_env_with(&job.config).map_err(Failed::new)?;
+    if comm.rank() == Rank(0) {
+        create_json(job)?;
+    }
+    as_rank(&mut comm, job).map(exit_code)
 }
 
 /// One rank, as a process that the launcher has started.

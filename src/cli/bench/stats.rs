@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
-use tbccl::{Communicator, Rank, Result, kernels};
+use tbccl::{Communicator, PollCounters, Rank, Result, kernels};
 
 /// One rank's totals.
 #[derive(Clone, Copy, Debug)]
@@ -14,20 +14,27 @@ pub(super) struct RankStats {
     copied_bytes: u64,
     /// Microseconds of processor time.
     busy: u64,
+    polls: PollCounters,
 }
 
-const NUMBERS: usize = 5;
+const NUMBERS: usize = 10 + PollCounters::BATCHES;
 
 /// Everyone's totals, in rank order.
 pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
-    let counters = comm.counters();
-    let own = [
+    let (counters, polls) = (comm.counters(), comm.poll_counters());
+    let mut own = vec![
         counters.sent_messages,
         counters.received_messages,
         counters.moved_bytes,
         counters.copied_bytes,
         processor_time(comm.transport()),
+        polls.polls,
+        polls.empty_polls,
+        polls.depth_high_water,
+        polls.async_events,
+        polls.wake_ups,
     ];
+    own.extend(polls.batches);
     let mut all = vec![0; NUMBERS * comm.size() as usize];
     comm.all_gather(&own, &mut all)?;
     let rows = (0..comm.size()).map(|r| &all[Rank(r).index() * NUMBERS..][..NUMBERS]);
@@ -40,6 +47,14 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
             moved_bytes: row[2],
             copied_bytes: row[3],
             busy: row[4],
+            polls: PollCounters {
+                polls: row[5],
+                empty_polls: row[6],
+                depth_high_water: row[7],
+                async_events: row[8],
+                wake_ups: row[9],
+                batches: std::array::from_fn(|i| row[10 + i]),
+            },
         })
         .collect())
 }
@@ -69,6 +84,32 @@ pub(super) fn table(rows: &[RankStats]) -> String {
             text,
             "# {:>5} {:>12} {:>12} {:>16} {:>16} {seconds:>10.3}",
             row.rank, row.sent_messages, row.received_messages, row.moved_bytes, row.copied_bytes
+        );
+    }
+    if rows.iter().any(|row| row.polls.polls > 0) {
+        text += &polls_table(rows);
+    }
+    text
+}
+
+/// How each rank looked for completions, where links have queues of them.
+fn polls_table(rows: &[RankStats]) -> String {
+    let mut text = format!(
+        "#\n# Completion queues\n# {:>5} {:>14} {:>14} {:>8} {:>8} {:>8}  batches of 1, 2, ... {} or more\n",
+        "rank",
+        "polls",
+        "empty",
+        "depth",
+        "events",
+        "wakes",
+        PollCounters::BATCHES
+    );
+    for RankStats { rank, polls, .. } in rows {
+        let PollCounters { polls, empty_polls, batches, depth_high_water, async_events, wake_ups } = polls;
+        let batches = batches.map(|count| count.to_string()).join(" ");
+        let _ = writeln!(
+            text,
+            "# {rank:>5} {polls:>14} {empty_polls:>14} {depth_high_water:>8} {async_events:>8} {wake_ups:>8}  {batches}"
         );
     }
     text
