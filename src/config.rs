@@ -4,6 +4,7 @@ use crate::{Error, error::Result};
 use collectives::{UnknownName, plan::ALGORITHMS};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     str::FromStr,
     time::Duration,
 };
@@ -57,8 +58,9 @@ pub struct Config {
     pub transport: Transport,
     /// How long an operation may wait without progress, and how long ranks wait for each other at the start.
     pub timeout: Duration,
-    /// Bytes of address space for registered memory, per rank. Memory is taken up only as buffers are made.
-    pub slab_bytes: u64,
+    /// Bytes of address space for registered memory, per rank; `None` for [`Config::SLAB_BYTES`], or less where a
+    /// device must know all of it beforehand. Memory is taken up only as buffers are made.
+    pub slab_bytes: Option<u64>,
     /// The algorithm to use for collectives that have it, instead of the selection's choice.
     pub algorithm: Option<String>,
     /// The number of segments to use with it; 0 for the selection's choice.
@@ -78,6 +80,20 @@ pub struct Config {
     pub spin_polls: Option<u32>,
     /// Threads that one rank may use to reduce; `None` for cores / ranks of this host.
     pub reduce_threads: Option<u32>,
+    /// The verbs library to load, instead of the system's.
+    pub verbs_lib: Option<PathBuf>,
+    /// The file with the matrix of RDMA devices between ranks; `None` to find them out.
+    pub ibv_devices: Option<PathBuf>,
+    /// Reliable RDMA connections, or unreliable ones; `None` for reliable ones where all devices have them.
+    pub reliable: Option<bool>,
+    /// Checksums over all that travels by RDMA; `None` for checksums on unreliable connections.
+    pub checksum: Option<bool>,
+    /// Bytes of a piece of a message by RDMA.
+    pub rdma_piece_bytes: u64,
+    /// Pieces that may be under way between two ranks on a lane.
+    pub rdma_window: u32,
+    /// Bytes that are registered with a device at a time.
+    pub segment_bytes: u64,
 }
 
 impl Default for Config {
@@ -86,7 +102,7 @@ impl Default for Config {
         Config {
             transport: Transport::Auto,
             timeout: Duration::from_secs(30),
-            slab_bytes: 16 << 30,
+            slab_bytes: None,
             algorithm: None,
             segments: 0,
             staging_bytes: ring.staging_bytes,
@@ -96,6 +112,13 @@ impl Default for Config {
             direct_min_bytes: 4096,
             spin_polls: None,
             reduce_threads: None,
+            verbs_lib: None,
+            ibv_devices: None,
+            reliable: None,
+            checksum: None,
+            rdma_piece_bytes: 128 << 10,
+            rdma_window: 8,
+            segment_bytes: 256 << 20,
         }
     }
 }
@@ -138,10 +161,11 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
     ConfigOption {
         env: "TBCCL_SLAB_BYTES",
-        doc: "address space for registered memory per rank (16G); memory is taken up only as it is used",
+        doc: "address space for registered memory per rank (16G; 1G where a device must know it beforehand); memory is \
+              taken up only as it is used",
         shared: true,
-        set: |c, v| put(&mut c.slab_bytes, parse_bytes(v)),
-        get: |c| c.slab_bytes.to_string(),
+        set: |c, v| put(&mut c.slab_bytes, parse_bytes(v).map(Some)),
+        get: |c| c.slab_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
     },
     ConfigOption {
         env: "TBCCL_ALGO",
@@ -213,6 +237,71 @@ pub const OPTIONS: &[ConfigOption] = &[
         set: |c, v| put(&mut c.reduce_threads, parse(v).map(Some)),
         get: |c| c.reduce_threads.map(|t| t.to_string()).unwrap_or_default(),
     },
+    ConfigOption {
+        env: "TBCCL_VERBS_LIB",
+        doc: "verbs library to load, by path (librdma.dylib on macOS, libibverbs.so.1 elsewhere)",
+        shared: false,
+        set: |c, v| put(&mut c.verbs_lib, Ok((!v.is_empty()).then(|| v.into()))),
+        get: |c| c.verbs_lib.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_IBV_DEVICES",
+        doc: "JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES, which is read too (found out)",
+        shared: false,
+        set: |c, v| put(&mut c.ibv_devices, Ok((!v.is_empty()).then(|| v.into()))),
+        get: |c| c.ibv_devices.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_RDMA_SERVICE",
+        doc: "rc for reliable RDMA connections, uc for unreliable ones (rc where all devices have it)",
+        shared: true,
+        set: |c, v| {
+            c.reliable = match v {
+                "" | "auto" => None,
+                "rc" => Some(true),
+                "uc" => Some(false),
+                _ => return Err("must be auto, rc or uc".into()),
+            };
+            Ok(())
+        },
+        get: |c| c.reliable.map_or("", |reliable| if reliable { "rc" } else { "uc" }).to_owned(),
+    },
+    ConfigOption {
+        env: "TBCCL_CHECKSUM",
+        doc: "1 to check everything that travels by RDMA, 0 not to (1 on unreliable connections)",
+        shared: true,
+        set: |c, v| {
+            c.checksum = match v {
+                "" | "auto" => None,
+                "0" => Some(false),
+                "1" => Some(true),
+                _ => return Err("must be auto, 0 or 1".into()),
+            };
+            Ok(())
+        },
+        get: |c| c.checksum.map(|on| u8::from(on).to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_RDMA_PIECE_BYTES",
+        doc: "largest piece of a message to send by RDMA at a time; a multiple of 4096 (128K)",
+        shared: true,
+        set: |c, v| put(&mut c.rdma_piece_bytes, parse_bytes(v)),
+        get: |c| c.rdma_piece_bytes.to_string(),
+    },
+    ConfigOption {
+        env: "TBCCL_RDMA_WINDOW",
+        doc: "pieces under way from one rank to another on a lane, 1 to 16 (8)",
+        shared: true,
+        set: |c, v| put(&mut c.rdma_window, parse(v)),
+        get: |c| c.rdma_window.to_string(),
+    },
+    ConfigOption {
+        env: "TBCCL_SEGMENT_BYTES",
+        doc: "bytes of registered memory that a device is told of at a time; a power of two up to 1G (256M)",
+        shared: true,
+        set: |c, v| put(&mut c.segment_bytes, parse_bytes(v)),
+        get: |c| c.segment_bytes.to_string(),
+    },
 ];
 
 /// Variables that tell a rank who it is; set by the launcher, not options.
@@ -226,6 +315,9 @@ pub(crate) const IDENTITY: &[&str] = &[
 ];
 
 impl Config {
+    /// Bytes of address space for registered memory, per rank, when nothing else is said.
+    pub const SLAB_BYTES: u64 = 16 << 30;
+
     /// The options that these variables set; others keep their defaults.
     ///
     /// # Errors
@@ -286,8 +378,21 @@ impl Config {
                 self.staging_bytes, self.piece_bytes
             ));
         }
-        if self.slab_bytes < 1 << 20 || self.slab_bytes > 1 << 40 {
-            return bad(format!("TBCCL_SLAB_BYTES={}: must be from 1M to 1T", self.slab_bytes));
+        let piece = self.rdma_piece_bytes;
+        if piece == 0 || !piece.is_multiple_of(4096) || piece > 16 << 20 {
+            return bad(format!("TBCCL_RDMA_PIECE_BYTES={piece}: must be a multiple of 4096, 16M at most"));
+        }
+        if !(1..=16).contains(&self.rdma_window) {
+            return bad(format!("TBCCL_RDMA_WINDOW={}: must be from 1 to 16", self.rdma_window));
+        }
+        let segment = self.segment_bytes;
+        if !segment.is_power_of_two() || !(1 << 20..=1 << 30).contains(&segment) {
+            return bad(format!("TBCCL_SEGMENT_BYTES={segment}: must be a power of two from 1M to 1G"));
+        }
+        if let Some(bytes) = self.slab_bytes
+            && !(1 << 20..=1 << 40).contains(&bytes)
+        {
+            return bad(format!("TBCCL_SLAB_BYTES={bytes}: must be from 1M to 1T"));
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ fn every_call(comm: &mut Communicator, data: &mut [Vec<f32>; 3], registered: &mu
 #[test]
 fn calls_of_a_known_kind_do_not_allocate() {
     const COUNT: usize = 70_000;
-    let config = Config { slab_bytes: 64 << 20, ..Config::default() };
+    let config = Config { slab_bytes: Some(64 << 20), ..Config::default() };
     let communicators = Communicator::local(3, &config).expect("memory for a test");
     thread::scope(|scope| {
         for mut comm in communicators {

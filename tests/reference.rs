@@ -274,7 +274,7 @@ fn job(algorithm: &Algorithm, ranks: u32, segments: u32) {
     let config = Config {
         algorithm: Some(algorithm.name.into()),
         segments,
-        slab_bytes: 64 << 20,
+        slab_bytes: Some(64 << 20),
         // Small enough that messages are in pieces, and lap the rings.
         piece_bytes: 512,
         staging_bytes: 2048,
@@ -338,7 +338,7 @@ fn send_recv_is_what_it_is_by_definition() {
 fn nobody_leaves_a_barrier_before_all_have_come() {
     for ranks in 1..=8 {
         let come = AtomicU32::new(0);
-        let config = Config { slab_bytes: 64 << 20, ..Config::default() };
+        let config = Config { slab_bytes: Some(64 << 20), ..Config::default() };
         thread::scope(|scope| {
             for mut comm in Communicator::local(ranks, &config).expect("memory for a test") {
                 let come = &come;

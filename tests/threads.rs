@@ -15,7 +15,7 @@ fn job(ranks: u32, config: &Config, body: impl Fn(&mut Communicator) + Sync) {
 }
 
 fn small() -> Config {
-    Config { slab_bytes: 64 << 20, ..Config::default() }
+    Config { slab_bytes: Some(64 << 20), ..Config::default() }
 }
 
 fn value(rank: u32, index: usize) -> f32 {

@@ -1,6 +1,6 @@
 //! How a communicator comes to be: from the launcher's environment, or among threads.
 
-use super::{Communicator, Parts};
+use super::{Communicator, Parts, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
@@ -53,7 +53,7 @@ fn layout(ranks: u32, config: &Config) -> ArenaLayout {
         ranks,
         lanes: Communicator::LANES,
         ring: config.ring(),
-        slab_bytes: config.slab_bytes.next_multiple_of(Slab::BLOCK_BYTES) as usize,
+        slab_bytes: config.slab_bytes.unwrap_or(Config::SLAB_BYTES).next_multiple_of(Slab::BLOCK_BYTES) as usize,
     }
 }
 
@@ -136,19 +136,12 @@ fn links(
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config),
-        Transport::Verbs => join_over(open_verbs(identity, config)?, identity, config),
+        Transport::Verbs => join_over(verbs::open(identity.rank, identity.size, config)?, identity, config),
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
             join_over(Box::new(endpoint), identity, config)
         }
     }
-}
-
-/// The place where the verbs driver's endpoint is opened.
-fn open_verbs(_identity: &Identity, _config: &Config) -> Result<Box<dyn Endpoint>> {
-    Err(Error::Bootstrap(
-        "the transport verbs is not part of this version; set TBCCL_TRANSPORT to shm, or leave it out".into(),
-    ))
 }
 
 /// How a rank greets the others; `probe` is a word that they may try to read.
@@ -213,13 +206,17 @@ fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Conf
     let hello = greeting(identity, config, false, &0);
     let Joined { mut connection, members, .. } = Connection::join(bootstrap, &hello, None)?;
     connection.agree_on_pulling(Some("there is no memory in common".into()))?;
-    let introductions = connection.exchange(&endpoint.introduction())?;
-    if let Err(error) = endpoint.connect(&introductions) {
-        connection.give_up(&error.to_string());
-        return Err(error.into());
+    let mut heard = Vec::new();
+    loop {
+        match endpoint.converse(&heard) {
+            Ok(Some(word)) => heard = connection.exchange(&word)?,
+            Ok(None) => break,
+            Err(error) => {
+                connection.give_up(&error.to_string());
+                return Err(error.into());
+            }
+        }
     }
-    // Nobody sends before all are connected.
-    connection.exchange(&[])?;
     let parts = Parts {
         rank: Rank(*rank),
         names: names(&members),

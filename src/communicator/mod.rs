@@ -12,6 +12,7 @@ mod call;
 mod connect;
 mod plans;
 mod typed;
+mod verbs;
 mod watch;
 
 pub use buffer::Buffer;

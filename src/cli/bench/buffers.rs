@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn buffers_begin_on_a_page() {
-        let config = Config { slab_bytes: 1 << 20, ..Config::default() };
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
         let comm = Communicator::local(1, &config).expect("memory for a test").remove(0);
         for registered in [false, true] {
             let buffers = Buffers::<u16>::new(&comm, 10, 5000, registered).expect("memory");

@@ -188,7 +188,7 @@ mod tests {
 
     /// Rank 1 of 3.
     fn communicator() -> Communicator {
-        let config = Config { slab_bytes: 1 << 20, ..Config::default() };
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
         Communicator::local(3, &config).expect("memory for a test").swap_remove(1)
     }
 

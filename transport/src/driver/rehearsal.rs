@@ -24,6 +24,7 @@ use std::{
         Arc,
         atomic::Ordering::{Acquire, Release},
     },
+    time::Duration,
 };
 
 /// Announcements taken at a time; odd, and less than are offered.
@@ -77,14 +78,17 @@ impl Rehearsal {
 }
 
 impl Endpoint for Rehearsal {
-    fn introduction(&self) -> Vec<u8> {
-        format!("/proc/{}/fd/{}", std::process::id(), self.object.as_raw_fd()).into_bytes()
-    }
-
-    fn connect(&mut self, introductions: &[Vec<u8>]) -> Result<(), TransportError> {
-        let arenas = introductions.iter().enumerate().map(|(peer, text)| self.arena_of(peer, text));
+    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+        if heard.is_empty() {
+            let place = format!("/proc/{}/fd/{}", std::process::id(), self.object.as_raw_fd());
+            return Ok(Some(place.into_bytes()));
+        }
+        if !self.arenas.is_empty() {
+            return Ok(None);
+        }
+        let arenas = heard.iter().enumerate().map(|(peer, text)| self.arena_of(peer, text));
         self.arenas = arenas.collect::<Result<_, _>>()?;
-        Ok(())
+        Ok(Some(Vec::new()))
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
@@ -107,6 +111,8 @@ impl Endpoint for Rehearsal {
     fn slab(&self) -> &Slab {
         &self.slab
     }
+
+    fn close(&mut self, _patience: Duration) {}
 }
 
 /// A message that was announced.

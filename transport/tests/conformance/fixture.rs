@@ -35,7 +35,7 @@ pub(crate) struct Side {
     /// What the links stand on, where that must outlive them.
     #[cfg(target_os = "linux")]
     #[allow(dead_code, reason = "kept alive")]
-    pub(crate) endpoint: Option<transport::driver::verbs::Endpoint>,
+    pub(crate) endpoint: Option<transport::driver::verbs::VerbsEndpoint>,
 }
 
 /// Two ranks with a link on each lane.

@@ -4,7 +4,7 @@ use crate::fixture::*;
 use std::{path::PathBuf, time::Instant};
 use transport::{
     Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
-    driver::verbs::{Endpoint, VerbsConfig},
+    driver::{Endpoint, verbs::{VerbsConfig, VerbsEndpoint}},
     memory::{Span, SpanMut},
 };
 
@@ -46,7 +46,7 @@ pub(crate) const FABRIC: &str = "
 ";
 
 /// Two endpoints on a device, brought together. `uc` behind its name asks for unreliable connections.
-pub(crate) fn endpoints(device: &str, config: VerbsConfig) -> [Endpoint; 2] {
+pub(crate) fn endpoints(device: &str, config: VerbsConfig) -> [VerbsEndpoint; 2] {
     let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
     let cell = || vec![device.to_owned()];
     let config = VerbsConfig {
@@ -55,7 +55,7 @@ pub(crate) fn endpoints(device: &str, config: VerbsConfig) -> [Endpoint; 2] {
         reliable: unreliable.then_some(false),
         ..config
     };
-    let open = |rank| Endpoint::open(&config, rank, 2, &mut |_| ()).expect("an endpoint");
+    let open = |rank| VerbsEndpoint::open(&config, rank, 2, &mut |_| ()).expect("an endpoint");
     let mut ends = [open(0), open(1)];
     let mut words = Vec::new();
     loop {
@@ -69,8 +69,8 @@ pub(crate) fn endpoints(device: &str, config: VerbsConfig) -> [Endpoint; 2] {
 
 impl Pair {
     pub(crate) fn verbs(device: &str) -> Pair {
-        let config = VerbsConfig { slab_bytes: 64 << 20, piece_bytes: 16 << 10, ..VerbsConfig::default() };
-        Pair(endpoints(device, config).map(|end| {
+        let config = VerbsConfig { slab_bytes: Some(64 << 20), piece_bytes: 16 << 10, ..VerbsConfig::default() };
+        Pair(endpoints(device, config).map(|mut end| {
             let peer = 1 - end.rank();
             Side {
                 links: (0..2).map(|lane| end.link(peer, lane)).collect(),

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     Link, TransportError,
+    driver::Endpoint,
     memory::{Mapping, Registered, Slab},
     verbs::{
         Abilities, Access, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu, PortState, QpType,
@@ -70,7 +71,7 @@ enum Stage {
 
 /// One rank's end of the verbs transport.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct VerbsEndpoint {
     rank: u32,
     size: u32,
     config: VerbsConfig,
@@ -85,7 +86,7 @@ pub(super) fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
     engine.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Endpoint {
+impl VerbsEndpoint {
     /// Opens the devices and gets the memory. `say` is told what is being waited for.
     ///
     /// # Errors
@@ -95,10 +96,12 @@ impl Endpoint {
         rank: u32,
         size: u32,
         say: &mut dyn FnMut(&str),
-    ) -> Result<Endpoint, TransportError> {
+    ) -> Result<VerbsEndpoint, TransportError> {
         let library = Library::load(config.library.as_deref())?;
         let opened = open_devices(&library, config, rank, say)?;
-        let mapping = Arc::new(Mapping::between_lines(config.slab_bytes as usize, LINE as u64)?);
+        let late = opened.iter().all(|device| device.abilities.late_registration);
+        let slab_bytes = config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
+        let mapping = Arc::new(Mapping::between_lines(slab_bytes as usize, LINE as u64)?);
         let slab = Slab::over(Arc::clone(&mapping), 0..mapping.len(), Some(LINE as u64));
         let memory = Memory::new(mapping, config.segment_bytes as usize, config.piece_bytes as usize);
         let rules = Rules {
@@ -109,7 +112,7 @@ impl Endpoint {
             one_sided: false,
         };
         let engine = Engine::new((0..size).map(|_| None).collect(), Vec::new(), memory, rules);
-        let endpoint = Endpoint {
+        let endpoint = VerbsEndpoint {
             rank,
             size,
             config: config.clone(),
@@ -121,69 +124,10 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Takes everyone's latest words, by rank, and says the next one; `None` when all is said. Begins with no words.
-    ///
-    /// # Errors
-    /// A word that can't be understood, devices that don't reach a peer, or a device that refuses; with the remedy.
-    pub fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
-        match std::mem::replace(&mut self.stage, Stage::Ready) {
-            Stage::Opened(opened) => self.introduce(opened).map(Some),
-            Stage::Introduced(_) => {
-                let devices: Vec<Devices> = unpack("devices", heard)?;
-                self.agree(&devices);
-                let word = self.probe(&devices)?;
-                self.stage = Stage::Probed(devices);
-                Ok(Some(pack("reach", word)))
-            }
-            Stage::Probed(devices) => {
-                let reach = unpack("reach", heard)?;
-                let word = self.make_rails(&devices, &reach)?;
-                self.stage = Stage::Connecting(devices);
-                Ok(Some(pack("rails", word)))
-            }
-            Stage::Connecting(devices) => {
-                let rails = unpack("rails", heard)?;
-                self.connect(&devices, &rails)?;
-                self.stage = Stage::Waiting;
-                Ok(Some(pack("ready", ())))
-            }
-            Stage::Waiting => unpack::<()>("ready", heard).map(|_| None),
-            Stage::Ready => Ok(None),
-        }
-    }
-
-    /// The link to a peer on a lane. To be made once each, after [`Endpoint::converse`] has come to its end.
-    #[must_use]
-    pub fn link(&self, peer: u32, lane: u8) -> Box<dyn Link> {
-        assert!(peer != self.rank && peer < self.size && usize::from(lane) < LANES, "a link to a peer on a lane");
-        Box::new(VerbsLink::new(Arc::clone(&self.engine), peer, lane))
-    }
-
     /// Whose endpoint it is.
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.rank
-    }
-
-    /// The allocator of memory that goes to peers without being copied.
-    #[must_use]
-    pub fn slab(&self) -> &Slab {
-        &self.slab
-    }
-
-    /// Waits, for a while, until all that was sent has arrived, and says goodbye.
-    pub fn close(&self, patience: Duration) {
-        let until = Instant::now() + patience;
-        while Instant::now() < until {
-            let mut engine = lock(&self.engine);
-            let failed = engine.progress().is_err() || engine.tick().is_err();
-            if failed || engine.is_drained() {
-                break;
-            }
-            drop(engine);
-            std::thread::yield_now();
-        }
-        lock(&self.engine).say_goodbye();
     }
 
     fn introduce(&mut self, opened: Vec<Opened>) -> Result<Vec<u8>, TransportError> {
@@ -375,7 +319,59 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Endpoint for VerbsEndpoint {
+    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+        match std::mem::replace(&mut self.stage, Stage::Ready) {
+            Stage::Opened(opened) => self.introduce(opened).map(Some),
+            Stage::Introduced(_) => {
+                let devices: Vec<Devices> = unpack("devices", heard)?;
+                self.agree(&devices);
+                let word = self.probe(&devices)?;
+                self.stage = Stage::Probed(devices);
+                Ok(Some(pack("reach", word)))
+            }
+            Stage::Probed(devices) => {
+                let reach = unpack("reach", heard)?;
+                let word = self.make_rails(&devices, &reach)?;
+                self.stage = Stage::Connecting(devices);
+                Ok(Some(pack("rails", word)))
+            }
+            Stage::Connecting(devices) => {
+                let rails = unpack("rails", heard)?;
+                self.connect(&devices, &rails)?;
+                self.stage = Stage::Waiting;
+                Ok(Some(pack("ready", ())))
+            }
+            Stage::Waiting => unpack::<()>("ready", heard).map(|_| None),
+            Stage::Ready => Ok(None),
+        }
+    }
+
+    fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
+        assert!(peer != self.rank && peer < self.size && usize::from(lane) < LANES, "a link to a peer on a lane");
+        Box::new(VerbsLink::new(Arc::clone(&self.engine), peer, lane))
+    }
+
+    fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    fn close(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            let mut engine = lock(&self.engine);
+            let failed = engine.progress().is_err() || engine.tick().is_err();
+            if failed || engine.is_drained() {
+                break;
+            }
+            drop(engine);
+            std::thread::yield_now();
+        }
+        lock(&self.engine).say_goodbye();
+    }
+}
+
+impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
         // Links hold the engine too: what they could still do must not reach memory that is going.
         let mut engine = lock(&self.engine);

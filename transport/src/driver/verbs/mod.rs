@@ -1,6 +1,6 @@
 //! Ranks that reach each other by RDMA: the main transport.
 //!
-//! [`Endpoint`] opens the devices of a rank, introduces it to the others and gives out links. Below it:
+//! [`VerbsEndpoint`] opens the devices of a rank, introduces it to the others and gives out links. Below it:
 //!
 //! | module | idea |
 //! |---|---|
@@ -39,7 +39,7 @@ mod rails;
 mod wire;
 mod wiring;
 
-pub use endpoint::Endpoint;
+pub use endpoint::VerbsEndpoint;
 pub use wiring::Matrix;
 
 use std::{path::PathBuf, time::Duration};
@@ -51,8 +51,8 @@ pub struct VerbsConfig {
     pub library: Option<PathBuf>,
     /// The devices between each two ranks; found out when not given.
     pub matrix: Option<Matrix>,
-    /// Bytes of registered memory.
-    pub slab_bytes: u64,
+    /// Bytes of registered memory; when not given, [`VerbsConfig::SLAB_LATE`] or [`VerbsConfig::SLAB_EARLY`].
+    pub slab_bytes: Option<u64>,
     /// Bytes that are registered at a time; a multiple of a page that divides 4 GiB.
     pub segment_bytes: u64,
     /// Bytes of a piece; a multiple of 4096. Equal on all ranks.
@@ -67,12 +67,19 @@ pub struct VerbsConfig {
     pub patience: Duration,
 }
 
+impl VerbsConfig {
+    /// Bytes of address space where segments are registered as they are used.
+    pub const SLAB_LATE: u64 = 16 << 30;
+    /// Bytes where all of them are registered, and pinned, beforehand.
+    pub const SLAB_EARLY: u64 = 1 << 30;
+}
+
 impl Default for VerbsConfig {
     fn default() -> VerbsConfig {
         VerbsConfig {
             library: None,
             matrix: None,
-            slab_bytes: 1 << 30,
+            slab_bytes: None,
             segment_bytes: 256 << 20,
             piece_bytes: 128 << 10,
             window: 8,

@@ -1,0 +1,41 @@
+//! The verbs transport as a rank of a job opens it: from options to an endpoint.
+
+use crate::{
+    Config, Transport,
+    error::{Error, Result},
+};
+use topology::{DeviceMatrix, Rank};
+use transport::driver::{
+    Endpoint,
+    verbs::{VerbsConfig, VerbsEndpoint},
+};
+
+/// Opens the devices of a rank.
+pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endpoint>> {
+    debug_assert!(config.transport == Transport::Verbs);
+    let matrix = config.ibv_devices.as_ref().map(|path| {
+        let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| broken(error.to_string()))?;
+        let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
+        matrix.check_size(size).map_err(|error| broken(error.to_string()))?;
+        let row = |from: u32| (0..size).map(move |to| (Rank(from), Rank(to)));
+        Ok::<_, Error>(
+            (0..size)
+                .map(|from| row(from).map(|(from, to)| matrix.rails(from, to).to_vec()).collect())
+                .collect(),
+        )
+    });
+    let options = VerbsConfig {
+        library: config.verbs_lib.clone(),
+        matrix: matrix.transpose()?,
+        slab_bytes: config.slab_bytes,
+        segment_bytes: config.segment_bytes,
+        piece_bytes: config.rdma_piece_bytes,
+        window: config.rdma_window,
+        checksum: config.checksum,
+        reliable: config.reliable,
+        patience: config.timeout,
+    };
+    let mut say = |what: &str| eprintln!("tbccl: rank {rank}: {what}");
+    Ok(Box::new(VerbsEndpoint::open(&options, rank, size, &mut say)?))
+}
