@@ -19,11 +19,28 @@ pub(crate) fn library() -> PathBuf {
     found.unwrap_or_else(|| panic!("no libsoftrdma.so beside {}: build the package first", test.display()))
 }
 
+/// A folder for `LD_LIBRARY_PATH`, gone afterwards.
+pub(crate) fn installed() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut softrdma = Command::new(env!("CARGO_BIN_EXE_softrdma"));
+    let made = softrdma.arg("lib").arg(folder.path()).arg("--lib").arg(library()).output();
+    let made = made.expect("softrdma starts");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    folder
+}
+
+/// How a program comes by the library.
+pub(crate) enum Route {
+    Preload,
+    LibraryPath(tempfile::TempDir),
+}
+
 /// A fabric of its own for one test, gone afterwards.
 pub(crate) struct Fabric {
     folder: tempfile::TempDir,
     file: Option<PathBuf>,
     remap: bool,
+    route: Route,
 }
 
 impl Fabric {
@@ -32,7 +49,17 @@ impl Fabric {
         let base = Path::new("/dev/shm");
         let folder = if base.is_dir() { tempfile::tempdir_in(base) } else { tempfile::tempdir() };
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics");
-        Fabric { folder: folder.expect("a folder"), file: file.map(|name| configs.join(name)), remap: false }
+        Fabric {
+            folder: folder.expect("a folder"),
+            file: file.map(|name| configs.join(name)),
+            remap: false,
+            route: Route::Preload,
+        }
+    }
+
+    /// With programs that find the library by `LD_LIBRARY_PATH`.
+    pub(crate) fn by_library_path(self) -> Fabric {
+        Fabric { route: Route::LibraryPath(installed()), ..self }
     }
 
     /// With registered pages shared between processes.
@@ -43,8 +70,14 @@ impl Fabric {
     /// A program on a node of the fabric.
     pub(crate) fn command(&self, node: usize, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command.args(arguments).env("LD_PRELOAD", library()).env("SOFTRDMA_DIR", self.folder.path());
-        command.env_remove("SOFTRDMA_FABRIC").env_remove("SOFTRDMA_NODE");
+        command.args(arguments).env("SOFTRDMA_DIR", self.folder.path());
+        for name in ["SOFTRDMA_FABRIC", "SOFTRDMA_NODE", "LD_PRELOAD", "LD_LIBRARY_PATH"] {
+            command.env_remove(name);
+        }
+        match &self.route {
+            Route::Preload => command.env("LD_PRELOAD", library()),
+            Route::LibraryPath(folder) => command.env("LD_LIBRARY_PATH", folder.path()),
+        };
         if let Some(file) = &self.file {
             command.env("SOFTRDMA_FABRIC", file).env("SOFTRDMA_NODE", node.to_string());
         }
@@ -84,6 +117,8 @@ impl Fabric {
         let ends = self.pair(program, arguments);
         for (end, role) in ends.iter().zip(["server", "client"]) {
             assert!(end.is_well, "{program} {arguments:?}: the {role} failed\n{}", end.text);
+            // The loader's words about a library that lacks the versions a program was linked with.
+            assert!(!end.text.contains("no version information"), "{program}: {}", end.text);
         }
         ends
     }

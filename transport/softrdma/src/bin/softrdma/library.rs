@@ -17,7 +17,7 @@ Examples:
 
 The folder holds libibverbs.so.1, libsoftrdma.so, and librdma.dylib for programs that ask for that name.
 It can be copied to other machines. Programs that are linked with the drivers of real adapters, as
-perftest is, need those of rdma-core 39 to 59; LD_PRELOAD of libsoftrdma.so works with any.";
+perftest is, need those of rdma-core 39 to 56; LD_PRELOAD of libsoftrdma.so works with any.";
 
 /// Make a folder for LD_LIBRARY_PATH, with a libibverbs.so.1 in it
 #[derive(Debug, clap::Args)]
