@@ -69,12 +69,15 @@ fn translate(symbols: &str) -> (String, String) {
 
 /// Makes a shared library in a folder.
 fn link(folder: &Path, name: &str, arguments: &[&std::ffi::OsStr]) {
-    let compiler = env::var_os("CC").or_else(|| env::var_os("RUSTC_LINKER")).unwrap_or_else(|| "cc".into());
-    let mut command = Command::new(&compiler);
-    command.current_dir(folder).args(["-shared", "-fPIC", "-O2", "-Wall", "-I.", "-o", name]);
+    let named = |variable| env::var(variable).ok().filter(|value: &String| !value.trim().is_empty());
+    let compiler = named("CC").or_else(|| named("RUSTC_LINKER")).unwrap_or_else(|| "cc".to_owned());
+    // People also put arguments into CC.
+    let mut words = compiler.split_whitespace();
+    let mut command = Command::new(words.next().expect("it is not empty"));
+    command.current_dir(folder).args(words);
+    command.args(["-shared", "-fPIC", "-O2", "-Wall", "-I.", "-o", name]);
     command.arg(format!("-Wl,-soname,{name}")).args(arguments);
     let status = command.status();
-    let status =
-        status.unwrap_or_else(|error| panic!("a C compiler is needed: {}: {error}", compiler.display()));
+    let status = status.unwrap_or_else(|error| panic!("a C compiler is needed: {compiler}: {error}"));
     assert!(status.success(), "{command:?} has failed; CC names another C compiler");
 }
