@@ -93,7 +93,17 @@ impl Fabric {
 
     /// Runs a program as server on node 0 and as client on node 1, or both on the only node.
     pub(crate) fn pair(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
-        let [server, client] = self.start(program, arguments);
+        self.pair_placed(program, arguments, |_| ())
+    }
+
+    /// The same, with something to be done before each end is started.
+    pub(crate) fn pair_placed(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        before: impl Fn(usize),
+    ) -> [Finished; 2] {
+        let [server, client] = self.start_placed(program, arguments, before);
         let deadline = Instant::now() + PATIENCE;
         let client = finish(client, deadline);
         [finish(server, deadline), client]
@@ -101,14 +111,20 @@ impl Fabric {
 
     /// Starts a pair as [`Fabric::pair`] does, and leaves it running.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> [Child; 2] {
+        self.start_placed(program, arguments, |_| ())
+    }
+
+    fn start_placed(&self, program: &str, arguments: &[&str], before: impl Fn(usize)) -> [Child; 2] {
         let deadline = Instant::now() + PATIENCE;
         let port = free_port();
         let port_text = port.to_string();
         let mut arguments = arguments.to_vec();
         arguments.extend(["-p", &port_text]);
+        before(0);
         let server = spawn(self.command(0, program, &arguments), program);
         wait_for_listener(port, deadline);
         arguments.push("localhost");
+        before(1);
         [server, spawn(self.command(1, program, &arguments), program)]
     }
 
