@@ -164,11 +164,11 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_libibverbs() {
-        assert_eq!([2, 7, 11, 21, 0].map(ibv_rate_to_mult), [1, 16, -1, 160, -1]);
-        assert_eq!([2, 16, 24, 25].map(ibv_rate_to_mbps), [2500, 103_125, 1_275_000, -1]);
+        assert_eq!([2, 7, 11, 21, 0].map(|rate| ibv_rate_to_mult(rate)), [1, 16, -1, 160, -1]);
+        assert_eq!([2, 16, 24, 25].map(|rate| ibv_rate_to_mbps(rate)), [2500, 103_125, 1_275_000, -1]);
         for rate in 2..=24 {
             assert_eq!(mbps_to_ibv_rate(ibv_rate_to_mbps(rate)), rate);
         }
-        assert_eq!([1, 480, 7].map(mult_to_ibv_rate), [2, 24, 0]);
+        assert_eq!([1, 480, 7].map(|mult| mult_to_ibv_rate(mult)), [2, 24, 0]);
     }
 }
