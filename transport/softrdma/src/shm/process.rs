@@ -102,7 +102,11 @@ impl View {
     /// As [`View::is_dead`], but asks only now and then, because asking costs as much as a message.
     #[inline]
     pub(crate) fn seems_dead(&self) -> bool {
-        if self.unchecked.fetch_add(1, Relaxed) & 0xff == 0xff {
+        // Not counted in one step, which would cost more than all else here. Threads may lose counts to each other, but
+        // none passes a multiple of 256 without one of them seeing it.
+        let unchecked = self.unchecked.load(Relaxed);
+        self.unchecked.store(unchecked.wrapping_add(1), Relaxed);
+        if unchecked & 0xff == 0xff {
             return self.is_dead();
         }
         self.was_found_dead.load(Relaxed)
