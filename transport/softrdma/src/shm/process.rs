@@ -159,6 +159,7 @@ impl Process {
         header.incarnation.store(me.incarnation, Relaxed);
         header.pid.store(pid, Relaxed);
         header.node.store(node, Relaxed);
+        header.agenda.due.store(u64::MAX, Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(Process {
             me,
