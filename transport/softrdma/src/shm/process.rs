@@ -28,7 +28,7 @@ use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
     atomic::{
         AtomicBool, AtomicU32,
-        Ordering::{Acquire, Relaxed, Release},
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
     },
 };
 
@@ -125,6 +125,7 @@ pub(crate) struct Process {
     channels: AtomicU32,
     /// The epoch of the process that joined; a forked child is none of its business.
     epoch: u32,
+    has_left: AtomicBool,
     life: Life,
 }
 
@@ -173,8 +174,16 @@ impl Process {
             past: Mutex::new(Vec::new()),
             channels: AtomicU32::new(0),
             epoch: life::epoch(),
+            has_left: AtomicBool::new(false),
             life,
         })
+    }
+
+    /// Gives our place back, for whoever does not leave otherwise: at the end of the process.
+    pub(crate) fn leave(&self) {
+        if !self.is_inherited() && !self.has_left.swap(true, AcqRel) {
+            self.directory.leave(self.me.slot);
+        }
     }
 
     /// Was it the parent of this process that joined, before a fork?
@@ -328,9 +337,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.is_inherited() {
-            self.directory.remove(self.me.slot);
-        }
+        self.leave();
     }
 }
 
