@@ -38,8 +38,8 @@ pub(crate) struct View {
     pub(crate) owner: Owner,
     pub(crate) pid: u32,
     file: Mapping,
-    /// For asking whether it lives; its own process needs not ask.
-    life: Option<OwnedFd>,
+    /// For asking whether it lives; none for our own, and once it is dead.
+    life: Mutex<Option<OwnedFd>>,
     was_found_dead: AtomicBool,
     /// Requests since it was last asked whether it lives.
     unchecked: AtomicU32,
@@ -92,11 +92,16 @@ impl View {
         if self.was_found_dead.load(Relaxed) {
             return true;
         }
-        let is_dead = self.life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
+        let mut life = lock(&self.life);
+        let is_dead = life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
         if is_dead {
             self.was_found_dead.store(true, Relaxed);
+            *life = None;
+            // Our mappings stay, as others of our threads may be reading; they should not hold its memory.
+            self.file.discard();
+            self.pages.get().into_iter().flatten().for_each(Mapping::discard);
         }
-        is_dead
+        is_dead || self.was_found_dead.load(Relaxed)
     }
 
     /// As [`View::is_dead`], but asks only now and then, because asking costs as much as a message.
@@ -150,7 +155,7 @@ impl Process {
             owner: me,
             pid,
             file,
-            life: None,
+            life: Mutex::new(None),
             was_found_dead: AtomicBool::new(false),
             unchecked: AtomicU32::new(0),
             pages: OnceLock::new(),
@@ -242,6 +247,7 @@ impl Process {
             peer.fast.store(Arc::as_ptr(&new).cast_mut(), Release);
             peer.incarnation.store(new.owner.incarnation, Release);
             if let Some(old) = view.replace(new) {
+                old.is_dead();
                 self.past.lock().unwrap_or_else(PoisonError::into_inner).push(old);
             }
         }
@@ -265,7 +271,7 @@ impl Process {
             owner,
             pid,
             file: mapping,
-            life: Some(file),
+            life: Mutex::new(Some(file)),
             was_found_dead: AtomicBool::new(false),
             unchecked: AtomicU32::new(0),
             pages: OnceLock::new(),
