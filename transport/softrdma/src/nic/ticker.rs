@@ -214,7 +214,11 @@ impl Nic {
     pub(crate) fn expect_sleep(&self) {
         self.ticker.begin(self);
         self.ticker.acted_at.store(now(), Relaxed);
-        self.own_agenda().grace.store(0, Relaxed);
         self.ticker.next_trial.store(u64::MAX, Relaxed);
+        let agenda = self.own_agenda();
+        let had_grace = agenda.grace.swap(0, SeqCst) != 0;
+        if had_grace && agenda.sleeps_until.load(SeqCst) > agenda.due.load(SeqCst) {
+            ring(&agenda.bell);
+        }
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::{
     children::Child,
-    rig::{End, Options, Rig, init_attr},
-    verbs::{Channel, PATIENCE, Parts, Queue, Work, is_readable, until},
+    rig::{End, Options, Rig},
+    verbs::{Channel, PATIENCE, Queue, Work, is_readable, until},
 };
 use std::{
     sync::Arc,
@@ -20,20 +20,10 @@ fn slow(rig: &Rig) -> Rig {
     rig.beside("", "latency_us = 20000.0")
 }
 
-/// An end whose queues announce on one channel.
-fn with_channel(mut end: End, options: Options) -> (End, Arc<Channel>, Arc<Queue>) {
-    let channel = end.node.channel().expect("a channel");
-    let queue = end.node.cq(64, Some(&channel)).expect("a queue");
-    let parts = Parts { send: Arc::clone(&queue), recv: Arc::clone(&queue), srq: None };
-    end.qp = end.domain.qp(init_attr(end.kind, options), parts).expect("a queue pair");
-    (end.send, end.recv) = (Arc::clone(&queue), Arc::clone(&queue));
-    (end, channel, queue)
-}
-
 /// Connected ends, of which the first has its completions announced.
 fn announced(rig: &Rig, options: Options) -> (End, End, Arc<Channel>, Arc<Queue>) {
     let (a, b) = rig.unconnected(QpType::RC, options);
-    let (a, channel, queue) = with_channel(a, options);
+    let (a, channel, queue) = a.with_channel(options);
     a.connect(&b.card(), options);
     b.connect(&a.card(), options);
     (a, b, channel, queue)
@@ -172,7 +162,7 @@ pub(crate) fn a_sleeping_sender_learns_that_its_retries_ran_out(rig: &Rig) {
 pub(crate) fn a_sleeping_sender_learns_that_nobody_answers(rig: &Rig) {
     let options = Options { retry: 1, timeout: 10, ..Options::default() };
     let (a, b) = rig.unconnected(QpType::RC, options);
-    let (a, channel, queue) = with_channel(a, options);
+    let (a, channel, queue) = a.with_channel(options);
     a.connect(&b.card(), options);
     assert_eq!(queue.arm(false), 0);
     a.send(2, 0, 8);
@@ -185,7 +175,7 @@ pub(crate) fn a_sleeping_sender_learns_of_its_peers_death(rig: &Rig) {
     let options = Options::default();
     let child = Child::start(rig, QpType::RC, "idle");
     let end = End::new(&rig.open("a"), QpType::RC, options);
-    let (a, channel, queue) = with_channel(end, options);
+    let (a, channel, queue) = end.with_channel(options);
     a.connect(&child.meet(&a.card()), options);
     child.go();
     for id in 0..4 {

@@ -9,7 +9,7 @@
 
 use crate::{
     memory::Memory,
-    verbs::{Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
+    verbs::{Channel, Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
 };
 use softrdma::profile::Profile;
 use std::{
@@ -252,6 +252,16 @@ impl End {
         let parts = Parts { send: Arc::clone(&send), recv: Arc::clone(&recv), srq: None };
         let qp = domain.qp(init_attr(kind, options), parts).expect("a queue pair");
         End { qp, region, send, recv, domain, memory, node: Arc::clone(node), kind }
+    }
+
+    /// As it was, with one queue for all completions, which are announced on a channel.
+    pub(crate) fn with_channel(mut self, options: Options) -> (End, Arc<Channel>, Arc<Queue>) {
+        let channel = self.node.channel().expect("a channel");
+        let queue = self.node.cq(options.cqe, Some(&channel)).expect("a queue");
+        let parts = Parts { send: Arc::clone(&queue), recv: Arc::clone(&queue), srq: None };
+        self.qp = self.domain.qp(init_attr(self.kind, options), parts).expect("a queue pair");
+        (self.send, self.recv) = (Arc::clone(&queue), Arc::clone(&queue));
+        (self, channel, queue)
     }
 
     pub(crate) fn card(&self) -> Card {
