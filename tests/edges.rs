@@ -41,6 +41,7 @@ const UNSAFE: &[&str] = &[
     "transport/softrdma/tests/ends/",
     "transport/softrdma/tests/faults.rs",
     "transport/softrdma/tests/forks.rs",
+    "transport/softrdma/tests/ticker.rs",
     "transport/src/board.rs",
     "transport/src/driver/",
     "transport/src/memory/",

@@ -2,6 +2,8 @@
 //!
 //! The program `softrdma` carries the result and writes it where it is wanted. See `libibverbs/libibverbs.c` for why
 //! rustc doesn't link it.
+//!
+//! The device itself is linked so that it stays loaded: it may have a thread, and code that runs after a fork or at exit.
 
 use std::{
     env,
@@ -16,6 +18,9 @@ const SYMBOLS: &str = "libibverbs/symbols";
 const SOURCE: &str = "libibverbs/libibverbs.c";
 
 fn main() {
+    if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux") {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    }
     for file in [SYMBOLS, SOURCE] {
         println!("cargo::rerun-if-changed={file}");
     }

@@ -75,6 +75,12 @@ impl World {
         is_connected.then_some(Wire { cable: Some(way) })
     }
 
+    /// Does the cable at a port take time?
+    pub(crate) fn is_timed(&self, port: u32) -> bool {
+        let cable = self.device(port).end.map(|end| &self.fabric.cables[end.cable]);
+        cable.is_some_and(|cable| cable.model.is_timed())
+    }
+
     /// The table of addresses of a port.
     pub(crate) fn gids(&self, control: &Control, port: u32) -> [Gid; GIDS] {
         control.gids(self.device(port), control.age(crate::nic::now()))

@@ -12,7 +12,7 @@ use super::{
     receives::ReceiveQueue,
 };
 use crate::{
-    nic::{At, Nic},
+    nic::{At, Nic, now},
     profile::Profile,
     shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
 };
@@ -39,6 +39,8 @@ pub(super) struct QpObject {
     pub(super) kind: QpType,
     pub(super) cap: QpCap,
     pub(super) signals_all: bool,
+    /// Does its cable take time?
+    pub(super) is_timed: bool,
     pub(super) ring: (u64, u64),
     /// Its own receives; none when it uses a shared queue.
     pub(super) receives: Option<ReceiveQueue>,
@@ -124,6 +126,12 @@ impl QpObject {
         Ok(())
     }
 
+    /// The time for a request that is posted, if it matters.
+    #[inline]
+    pub(super) fn stamp(&self) -> u64 {
+        if self.is_timed { now() } else { 0 }
+    }
+
     /// Can this be posted at all?
     #[inline]
     pub(super) fn check_opcode(&self, opcode: WrOpcode) -> Result<(), Errno> {
@@ -167,6 +175,7 @@ impl QpObject {
         slot.opcode = request.opcode.0;
         slot.flags = request.send_flags | if self.signals_all { SendFlags::SIGNALED.0 } else { 0 };
         slot.imm = request.imm_data;
+        slot.posted_at = self.stamp();
         slot.sges = count;
         // SAFETY: all members of the union are plain numbers and pointers; the opcode and the kind say which
         // counts.

@@ -1,13 +1,17 @@
 //! The adapter itself: what happens between a posted request and its completions.
 //!
-//! There is no thread. A request is carried out by the process that posts it, or, when it had to wait for a
+//! No thread is on the way. A request is carried out by the process that posts it, or, when it had to wait for a
 //! receive, by the process that posts the receive. Either way one process holds the lock of the send queue,
 //! then that of the receive queue, then that of a completion queue: always in this order, so nobody waits in
 //! a circle.
 //!
+//! What has a time, on a cable with latency or because it waits, stands on the [agenda]: whoever polls does what is
+//! due, and a thread, the [ticker], does it for a program that sleeps.
+//!
 //! A process may be killed at any of these points. What it leaves half done is finished or repeated by
 //! whoever takes its lock over; see [`Nic::mend_send`] and [`Nic::mend_receive`].
 
+mod agenda;
 mod atomics;
 mod carry;
 mod copy;
@@ -17,6 +21,8 @@ mod faults;
 mod peer;
 mod receive;
 mod region;
+mod ticker;
+mod travel;
 
 use crate::{
     control::Control,
@@ -39,6 +45,8 @@ use verbs_sys::{EventType, QpState, WcStatus};
 /// This process as the adapters of its node.
 #[derive(Debug)]
 pub(crate) struct Nic {
+    /// First, so that it is dropped first.
+    ticker: ticker::Ticker,
     pub(crate) process: Process,
     pub(crate) world: Arc<World>,
     /// Are registered pages shared with peers?
@@ -129,8 +137,10 @@ impl Nic {
         let seen_changes = AtomicU32::new(control.changes.load(Acquire));
         let seen_commands = Mutex::new(control.last_command());
         let process = Process::join(directory, world.node as u32)?;
+        process.own().header().agenda.grace.store(ticker::GRACE, Relaxed);
         let words = |count: u32| std::iter::repeat_with(AtomicU64::default).take(count as usize).collect();
         Ok(Nic {
+            ticker: ticker::Ticker::default(),
             process,
             world,
             remap,
@@ -163,6 +173,10 @@ impl Nic {
             Pushed::Quietly => true,
             Pushed::ToWake => {
                 self.process.waker.wake(view.owner.slot, record.fixed.channel.load(Relaxed));
+                true
+            }
+            Pushed::Later => {
+                self.remind_queue(view, cq, completion.due);
                 true
             }
             Pushed::Overrun => {
@@ -202,6 +216,7 @@ impl Nic {
         loop {
             let head = send.head.load(Relaxed);
             if head == at.qp.producer.tail.load(Acquire) {
+                at.qp.flight.due.store(0, Relaxed);
                 return;
             }
             let Some(slot) = self.send_slot(at, head) else { return };
@@ -249,6 +264,7 @@ impl Nic {
             }
         }
         send.waits_since.store(0, Relaxed);
+        at.qp.flight.number.store(0, Relaxed);
         send.head.store(head + 1, Release);
         send.intent.store(0, Relaxed);
     }
@@ -278,6 +294,8 @@ impl Nic {
         send.head.store(posted, Release);
         send.intent.store(0, Relaxed);
         send.waits_since.store(0, Relaxed);
+        at.qp.flight.number.store(0, Relaxed);
+        at.qp.flight.due.store(0, Relaxed);
         self.sent[at.index() as usize].store(posted, Relaxed);
         if rq.kind() == Kind::Receive {
             let posted = rq.poster.tail.load(Acquire);

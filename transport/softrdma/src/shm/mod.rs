@@ -25,6 +25,7 @@ pub(crate) use life::epoch;
 pub(crate) use lock::{Came, Held, Owner, RobustLock};
 pub(crate) use process::{Process, View};
 pub(crate) use records::{
-    CqRecord, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES, SendSlot, Sge,
+    Agenda, CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES,
+    SendSlot, Sge,
 };
 pub(crate) use wake::take_one;

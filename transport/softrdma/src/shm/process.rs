@@ -28,7 +28,7 @@ use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
     atomic::{
         AtomicBool, AtomicU32,
-        Ordering::{Acquire, Relaxed, Release},
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
     },
 };
 
@@ -38,8 +38,8 @@ pub(crate) struct View {
     pub(crate) owner: Owner,
     pub(crate) pid: u32,
     file: Mapping,
-    /// For asking whether it lives; its own process needs not ask.
-    life: Option<OwnedFd>,
+    /// For asking whether it lives; none for our own, and once it is dead.
+    life: Mutex<Option<OwnedFd>>,
     was_found_dead: AtomicBool,
     /// Requests since it was last asked whether it lives.
     unchecked: AtomicU32,
@@ -92,11 +92,16 @@ impl View {
         if self.was_found_dead.load(Relaxed) {
             return true;
         }
-        let is_dead = self.life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
+        let mut life = lock(&self.life);
+        let is_dead = life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
         if is_dead {
             self.was_found_dead.store(true, Relaxed);
+            *life = None;
+            // Our mappings stay, as others of our threads may be reading; they should not hold its memory.
+            self.file.discard();
+            self.pages.get().into_iter().flatten().for_each(Mapping::discard);
         }
-        is_dead
+        is_dead || self.was_found_dead.load(Relaxed)
     }
 
     /// As [`View::is_dead`], but asks only now and then, because asking costs as much as a message.
@@ -129,6 +134,7 @@ pub(crate) struct Process {
     channels: AtomicU32,
     /// The epoch of the process that joined; a forked child is none of its business.
     epoch: u32,
+    has_left: AtomicBool,
     life: Life,
 }
 
@@ -153,7 +159,7 @@ impl Process {
             owner: me,
             pid,
             file,
-            life: None,
+            life: Mutex::new(None),
             was_found_dead: AtomicBool::new(false),
             unchecked: AtomicU32::new(0),
             pages: OnceLock::new(),
@@ -163,6 +169,7 @@ impl Process {
         header.incarnation.store(me.incarnation, Relaxed);
         header.pid.store(pid, Relaxed);
         header.node.store(node, Relaxed);
+        header.agenda.due.store(u64::MAX, Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(Process {
             me,
@@ -176,8 +183,16 @@ impl Process {
             past: Mutex::new(Vec::new()),
             channels: AtomicU32::new(0),
             epoch: life::epoch(),
+            has_left: AtomicBool::new(false),
             life,
         })
+    }
+
+    /// Gives our place back, for whoever does not leave otherwise: at the end of the process.
+    pub(crate) fn leave(&self) {
+        if !self.is_inherited() && !self.has_left.swap(true, AcqRel) {
+            self.directory.leave(self.me.slot);
+        }
     }
 
     /// Was it the parent of this process that joined, before a fork?
@@ -236,6 +251,7 @@ impl Process {
             peer.fast.store(Arc::as_ptr(&new).cast_mut(), Release);
             peer.incarnation.store(new.owner.incarnation, Release);
             if let Some(old) = view.replace(new) {
+                old.is_dead();
                 self.past.lock().unwrap_or_else(PoisonError::into_inner).push(old);
             }
         }
@@ -259,7 +275,7 @@ impl Process {
             owner,
             pid,
             file: mapping,
-            life: Some(file),
+            life: Mutex::new(Some(file)),
             was_found_dead: AtomicBool::new(false),
             unchecked: AtomicU32::new(0),
             pages: OnceLock::new(),
@@ -331,9 +347,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.is_inherited() {
-            self.directory.remove(self.me.slot);
-        }
+        self.leave();
     }
 }
 

@@ -3,7 +3,10 @@
 //! Lines that different processes write are kept apart, because a line that moves between cores costs as much
 //! as everything else that a small message needs.
 
-use super::{layout::SLOTS, lock::RobustLock};
+use super::{
+    layout::{CQS, QPS, SLOTS},
+    lock::RobustLock,
+};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Begins a process file.
@@ -24,8 +27,30 @@ pub(crate) struct Header {
     pub(crate) waiting: AtomicU32,
     /// Held during an atomic operation on memory that is not shared.
     pub(crate) atomics: RobustLock,
+    pub(crate) agenda: Agenda,
     /// What each other process uses of this one at the moment.
     pub(crate) marks: [Marks; SLOTS as usize],
+}
+
+/// What falls due in a process: whoever makes something wait that is this process's notes it here, and the
+/// process, or its ticker, looks at what is noted when it is time.
+///
+/// Invariant: what waits has its bit here, and `due` is not later than its time, or somebody is about to look.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Agenda {
+    /// The earliest time at which something falls due, in nanoseconds of the monotonic clock.
+    pub(crate) due: AtomicU64,
+    /// The ticker sleeps until then; zero while it is awake, or when there is none.
+    pub(crate) sleeps_until: AtomicU64,
+    /// How late the ticker may be, because the program polls, and does what is due itself.
+    pub(crate) grace: AtomicU64,
+    /// Changes when the ticker is woken; what it sleeps on.
+    pub(crate) bell: AtomicU32,
+    /// Queue pairs, by a bit each, whose request at the head waits for a time.
+    pub(crate) qps: [AtomicU64; QPS as usize / 64],
+    /// Completion queues, by a bit each, whose channel is to be told something at a time.
+    pub(crate) cqs: [AtomicU64; CQS as usize / 64],
 }
 
 /// Keys of regions that one process, by its slot, reads or writes right now. The owner of a region waits
@@ -63,6 +88,7 @@ pub(crate) struct QpRecord {
     pub(crate) fixed: QpFixed,
     pub(crate) send: SendQueue,
     pub(crate) producer: Producer,
+    pub(crate) flight: Flight,
     pub(crate) signals: Signals,
 }
 
@@ -105,6 +131,24 @@ pub(crate) struct SendQueue {
     pub(crate) last_due: AtomicU64,
     /// Slots of the ring minus one.
     pub(crate) mask: AtomicU64,
+}
+
+/// What the request at the head of a send queue waits for, when that is a time. Under the lock of the queue.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Flight {
+    /// When the request is to be looked at again; zero for at no certain time.
+    pub(crate) due: AtomicU64,
+    /// The request that is on the cable, plus one; written after what follows. Zero when none is.
+    pub(crate) number: AtomicU64,
+    /// When it arrives.
+    pub(crate) arrives: AtomicU64,
+    /// When its sender learns of it.
+    pub(crate) sender_due: AtomicU64,
+    /// 0: it arrives whole, 1: it is lost, else: this bit of it is wrong.
+    pub(crate) fate: AtomicU64,
+    /// No request leaves before this: earlier ones have waited until then.
+    pub(crate) not_before: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -215,6 +259,9 @@ pub(crate) struct CqFixed {
     pub(crate) pending: AtomicU32,
     /// The channel announcements go to; zero for none.
     pub(crate) channel: AtomicU32,
+    /// When the first completion that is on its way may be seen, and the first that is solicited or failed: what
+    /// is armed then is announced then. `u64::MAX` for none.
+    pub(crate) announce: [AtomicU64; 2],
     /// A completion found no room.
     pub(crate) overrun: AtomicU32,
     pub(crate) events: AtomicU32,
@@ -240,6 +287,8 @@ pub(crate) struct Sge {
 #[repr(C, align(64))]
 pub(crate) struct SendSlot {
     pub(crate) wr_id: u64,
+    /// When it was posted; zero where no cable takes time.
+    pub(crate) posted_at: u64,
     pub(crate) remote_addr: u64,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,

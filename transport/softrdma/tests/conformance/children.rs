@@ -136,8 +136,10 @@ fn peer(role: &str, end: &End) {
     (0..4).for_each(|id| end.receive(id, 0, 64));
     fs::write(notes.join("ready"), "").expect("room for a file");
     let began = std::time::Instant::now();
-    while began.elapsed() < PATIENCE {
+    // Should nobody be left to end it; one that echoes ends when it hears nothing for so long.
+    while began.elapsed() < PATIENCE || role == "echo" {
         match role {
+            "echo" => echo(end, &read(&notes.join("parent"))),
             "write" => write_words(end, &read(&notes.join("parent"))),
             "send" => {
                 let _ = end.qp.post(&Work::send(&[end.piece(0, 4096)]));
@@ -172,6 +174,23 @@ fn write_words(end: &End, peer: &Card) {
         until("an answer", || (end.memory.aligned_word(answer) == number).then_some(()));
     }
     std::process::exit(0);
+}
+
+/// Where [`echo`] writes in its peer's memory.
+pub(crate) const ECHO_AT: usize = 16 << 10;
+
+/// Answers each message by a write of its number into the peer's memory, and a message.
+fn echo(end: &End, peer: &Card) {
+    let (_, status) = end.received();
+    assert_eq!(status, WcStatus::SUCCESS);
+    let number = end.memory.word(0);
+    end.receive(number, 0, 64);
+    end.memory.set_word(1024, number);
+    let piece = [end.piece(1024, 8)];
+    let write = Work::new(WrOpcode::RDMA_WRITE, &piece).at(peer.address + ECHO_AT as u64, peer.rkey);
+    end.post(&write.flags(SendFlags::NONE));
+    end.post(&Work::send(&piece));
+    assert_eq!(end.sent().1, WcStatus::SUCCESS);
 }
 
 /// Memory around the first 4 GiB line where nothing is yet.

@@ -2,6 +2,7 @@
 //! suite, on every profile and both data paths.
 
 mod apple;
+mod asleep;
 mod cables;
 mod children;
 mod events;
@@ -111,6 +112,16 @@ mod every_profile {
 
 mod with_remote_keys {
     on_linux! {
+        asleep::a_write_is_seen_when_it_arrives_and_not_before,
+        asleep::writes_behind_each_other_lose_no_time,
+        asleep::a_read_sees_what_is_there_when_it_arrives,
+        asleep::a_sleeping_receiver_is_woken_when_its_message_arrives,
+        asleep::who_arms_while_a_message_is_on_its_way_is_woken,
+        asleep::a_sleeping_sender_is_woken_when_it_is_answered,
+        asleep::solicited_messages_are_announced_when_they_arrive,
+        asleep::a_sleeping_sender_learns_that_its_retries_ran_out,
+        asleep::a_sleeping_sender_learns_that_nobody_answers,
+        asleep::a_sleeping_sender_learns_of_its_peers_death,
         keys::a_peers_key_must_cover_the_memory,
         keys::a_peers_key_and_queue_pair_must_allow_the_access,
         keys::results_need_memory_that_may_be_written,
@@ -132,6 +143,7 @@ mod with_remote_keys {
 
 mod with_everything {
     on_ib! {
+        asleep::an_atomic_operation_happens_when_it_arrives,
         queues::inline_bytes_are_taken_at_once,
         placement::no_write_is_torn,
         operations::atomic_operations_return_what_was_there,
