@@ -7,6 +7,7 @@
 pub mod control;
 pub mod fabric;
 pub mod link_model;
+mod log;
 pub mod names;
 mod observer;
 pub mod profile;

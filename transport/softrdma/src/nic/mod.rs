@@ -17,6 +17,7 @@ mod faults;
 mod peer;
 mod receive;
 mod region;
+mod stray;
 
 use crate::{
     control::Control,

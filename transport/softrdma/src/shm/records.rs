@@ -53,6 +53,9 @@ pub(crate) struct MrRecord {
     pub(crate) shared_at: AtomicU64,
     /// The port of the device that it is registered with.
     pub(crate) port: AtomicU32,
+    /// Not 0 when the region crosses a line at which its device loses the upper half of addresses; 2 once it was
+    /// said that bytes went astray.
+    pub(crate) wraps: AtomicU32,
 }
 
 /// A queue pair with its send queue.

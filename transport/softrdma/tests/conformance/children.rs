@@ -5,8 +5,7 @@
 //! leaves without unwinding.
 
 use crate::{
-    memory::{Memory, PAGE},
-    rig::{ALL, Card, DataPath, End, Options, Rig, Way},
+    rig::{Card, DataPath, End, Options, Rig, Way},
     verbs::{Node, PATIENCE, Work, until},
 };
 use std::{
@@ -123,7 +122,10 @@ fn plays_a_role() {
     let node = way.open("b").expect("a device");
     match role {
         "fork" => fork(&node, &way),
-        "hazard" => register_across_a_line(&node),
+        "hazard" => {
+            drop(node);
+            crate::apple::cross_a_line(&Rig::joined(&way), false);
+        }
         _ => peer(role, &End::new(&node, QpType(kind.parse().expect("a number")), Options::default())),
     }
 }
@@ -172,14 +174,6 @@ fn write_words(end: &End, peer: &Card) {
         until("an answer", || (end.memory.aligned_word(answer) == number).then_some(()));
     }
     std::process::exit(0);
-}
-
-/// Memory around the first 4 GiB line where nothing is yet.
-fn register_across_a_line(node: &std::sync::Arc<Node>) {
-    let memory =
-        (16..64u64).find_map(|line| Memory::at((line << 32) - PAGE as u64, 2 * PAGE)).expect("a free place");
-    let domain = node.pd().expect("a domain");
-    assert!(domain.register(&memory, ALL).is_ok());
 }
 
 /// The first of these that does not answer as it should, counted from 1.

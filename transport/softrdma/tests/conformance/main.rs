@@ -163,6 +163,7 @@ mod as_on_a_mac {
         apple::the_ipv4_address_can_be_elsewhere,
         apple::an_address_out_of_reach_times_out,
         apple::a_port_that_is_down_has_no_domains,
+        apple::memory_across_a_4_gib_line_is_corrupted,
         apple::memory_across_a_4_gib_line_is_reported,
         apple::no_event_tells_of_a_peer,
     }

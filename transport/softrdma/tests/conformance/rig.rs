@@ -68,7 +68,9 @@ impl Drop for Place {
 pub(crate) struct Rig {
     pub(crate) profile: &'static Profile,
     pub(crate) path: DataPath,
-    home: tempfile::TempDir,
+    home: PathBuf,
+    /// None when the fabric is another process's.
+    _folder: Option<tempfile::TempDir>,
     /// None when it belongs to a test that has one already, which could otherwise wait for others that wait for it.
     _place: Option<Place>,
 }
@@ -126,11 +128,17 @@ impl Rig {
             profile.name
         );
         fs::write(home.path().join("fabric.toml"), text).expect("room for a file");
-        Rig { profile, path, home, _place: place }
+        Rig { profile, path, home: home.path().to_owned(), _folder: Some(home), _place: place }
+    }
+
+    /// A fabric of Apple's devices that another process has made.
+    pub(crate) fn joined(way: &Way) -> Rig {
+        let home = way.home.clone();
+        Rig { profile: &Profile::APPLE_TB5, path: way.path, home, _folder: None, _place: None }
     }
 
     pub(crate) fn way(&self) -> Way {
-        Way { home: self.home.path().to_owned(), path: self.path }
+        Way { home: self.home.clone(), path: self.path }
     }
 
     pub(crate) fn open(&self, node: &str) -> Arc<Node> {
@@ -139,7 +147,7 @@ impl Rig {
 
     /// Files of processes in the fabric's folder.
     pub(crate) fn files(&self) -> Vec<String> {
-        let run = fs::read_dir(self.home.path().join("run")).into_iter().flatten().flatten();
+        let run = fs::read_dir(self.home.join("run")).into_iter().flatten().flatten();
         run.map(|entry| entry.file_name().to_string_lossy().into_owned())
             .filter(|name| name != "fabric")
             .collect()
