@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     nic::{At, Nic},
-    profile::Profile,
+    profile::{Profile, Unplugged},
     shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
 };
 use rustix::io::Errno;
@@ -122,6 +122,16 @@ impl QpObject {
         }
         posting.frames[posting.tail as usize & (slots - 1)] = after;
         Ok(())
+    }
+
+    /// On devices that crash whoever posts while the cable is out: lets them.
+    #[inline]
+    pub(super) fn touch_doorbell(&self) {
+        if self.profile.unplugged == Unplugged::Crashes
+            && let Ok(at) = self.at()
+        {
+            self.nic.touch_doorbell(at.qp.fixed.port.load(Relaxed));
+        }
     }
 
     /// Can this be posted at all?
@@ -249,6 +259,7 @@ impl QpObject {
     #[inline]
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
         self.nic.notice();
+        self.touch_doorbell();
         let _held = self.post_lock.hold();
         let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
         // SAFETY: under `post_lock`.

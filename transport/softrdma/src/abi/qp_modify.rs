@@ -123,6 +123,7 @@ impl QpObject {
             QpState::ERR => self.nic.fail(at, None),
             QpState::RESET => self.reset(at)?,
             _ => {
+                at.note_use();
                 at.qp.fixed.state.store(to.0, SeqCst);
                 // Whoever waited for us to be ready, and what we have posted ourselves meanwhile.
                 self.nic.serve(at);

@@ -201,6 +201,7 @@ pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mu
             Ok(at) => at,
             Err(error) => return refuse(error),
         };
+        found.touch_doorbell();
         let Some(queue) = &found.receives else { return refuse(Errno::INVAL) };
         if at.state() == QpState::RESET {
             return refuse(Errno::INVAL);

@@ -14,6 +14,7 @@ mod copy;
 mod errand;
 mod fail;
 mod faults;
+mod idle;
 mod peer;
 mod receive;
 mod region;
@@ -31,7 +32,7 @@ use rustix::io;
 use std::sync::{
     Arc, Mutex,
     atomic::{
-        AtomicU32, AtomicU64,
+        AtomicBool, AtomicU32, AtomicU64,
         Ordering::{Acquire, Relaxed, Release, SeqCst},
     },
 };
@@ -57,6 +58,8 @@ pub(crate) struct Nic {
     seen_changes: AtomicU32,
     /// The last command that was carried out.
     seen_commands: Mutex<u64>,
+    /// For each cable: was it said that whoever posts to its port now would crash?
+    warned: Box<[AtomicBool]>,
 }
 
 /// A queue pair somewhere: the process it belongs to, and its record.
@@ -130,6 +133,7 @@ impl Nic {
         let seen_changes = AtomicU32::new(control.changes.load(Acquire));
         let seen_commands = Mutex::new(control.last_command());
         let process = Process::join(directory, world.node as u32)?;
+        let warned = world.fabric.cables.iter().map(|_| AtomicBool::new(false)).collect();
         let words = |count: u32| std::iter::repeat_with(AtomicU64::default).take(count as usize).collect();
         Ok(Nic {
             process,
@@ -141,6 +145,7 @@ impl Nic {
             serials: AtomicU32::new(0),
             seen_changes,
             seen_commands,
+            warned,
         })
     }
 

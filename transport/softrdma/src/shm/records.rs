@@ -108,6 +108,8 @@ pub(crate) struct SendQueue {
     pub(crate) last_due: AtomicU64,
     /// Slots of the ring minus one.
     pub(crate) mask: AtomicU64,
+    /// When the last message passed, on devices where that matters.
+    pub(crate) last_used: AtomicU64,
 }
 
 #[derive(Debug)]

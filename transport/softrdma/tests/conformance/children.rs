@@ -5,15 +5,19 @@
 //! leaves without unwinding.
 
 use crate::{
-    rig::{Card, DataPath, End, Options, Rig, Way},
-    verbs::{Node, PATIENCE, Work, until},
+    rig::{ALL, Card, DataPath, End, Options, Rig, Way, init_attr},
+    verbs::{Node, PATIENCE, Parts, QueuePair, Region, Work, until},
 };
 use std::{
     env, fs,
     io::Read,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child as Process, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 use verbs_sys::{Gid, QpType, SendFlags, WcStatus, WrOpcode};
 
@@ -40,7 +44,11 @@ impl Child {
             .env("CONFORMANCE_HOME", &way.home)
             .env("CONFORMANCE_NOTES", &notes)
             .stdout(Stdio::null())
-            .stderr(if role == "hazard" { Stdio::piped() } else { Stdio::inherit() })
+            .stderr(if matches!(role, "hazard" | "post-sends" | "post-receives") {
+                Stdio::piped()
+            } else {
+                Stdio::inherit()
+            })
             .spawn()
             .expect("a process");
         Child { process, notes }
@@ -62,6 +70,17 @@ impl Child {
     pub(crate) fn kill(mut self) {
         self.process.kill().expect("ours to kill");
         self.process.wait().expect("it ends");
+    }
+
+    /// Waits for its end by a signal.
+    pub(crate) fn dies(mut self) -> i32 {
+        let status = until("the death of a process", || self.process.try_wait().expect("our process"));
+        status.signal().unwrap_or_else(|| panic!("{status}"))
+    }
+
+    /// Has it not ended?
+    pub(crate) fn lives(mut self) -> bool {
+        self.process.try_wait().expect("our process").is_none()
     }
 
     /// Waits for its end.
@@ -132,6 +151,7 @@ fn plays_a_role() {
 
 fn peer(role: &str, end: &End) {
     let notes: PathBuf = env::var_os("CONFORMANCE_NOTES").expect("a folder").into();
+    let _hoard = (role == "hoard").then(|| hoard(end));
     write(&notes.join("child"), &end.card());
     end.connect(&read(&notes.join("parent")), Options::default());
     until("the parent", || notes.join("go").exists().then_some(()));
@@ -141,6 +161,8 @@ fn peer(role: &str, end: &End) {
     while began.elapsed() < PATIENCE {
         match role {
             "write" => write_words(end, &read(&notes.join("parent"))),
+            "post-sends" => _ = end.qp.post(&Work::send(&[end.piece(0, 64)])),
+            "post-receives" => _ = end.qp.receive(9, &[end.piece(0, 64)]),
             "send" => {
                 let _ = end.qp.post(&Work::send(&[end.piece(0, 4096)]));
                 let _ = end.send.try_poll();
@@ -148,6 +170,14 @@ fn peer(role: &str, end: &End) {
             _ => std::thread::sleep(std::time::Duration::from_millis(5)),
         }
     }
+}
+
+/// All queue pairs and registrations of a device that can still be had.
+fn hoard(end: &End) -> (Vec<QueuePair>, Vec<Region>) {
+    let parts = Parts { send: Arc::clone(&end.send), recv: Arc::clone(&end.recv), srq: None };
+    let qp = || end.domain.qp(init_attr(end.kind, Options::default()), parts.clone()).ok();
+    let region = || end.domain.register(&end.memory, ALL).ok();
+    (std::iter::from_fn(qp).collect(), std::iter::from_fn(region).collect())
 }
 
 /// How many messages [`write_words`] writes.
@@ -177,7 +207,7 @@ fn write_words(end: &End, peer: &Card) {
 }
 
 /// The first of these that does not answer as it should, counted from 1.
-fn wrong_in_a_fork(a: &End, b: &End, node: &std::sync::Arc<Node>, way: &Way) -> i32 {
+fn wrong_in_a_fork(a: &End, b: &End, node: &Arc<Node>, way: &Way) -> i32 {
     let piece = Work::send(&[verbs_sys::Sge { addr: 0, length: 0, lkey: 0 }]);
     let refused = [
         a.qp.post(&piece) != 0,
@@ -195,7 +225,7 @@ fn wrong_in_a_fork(a: &End, b: &End, node: &std::sync::Arc<Node>, way: &Way) -> 
     refused.iter().position(|right| !right).map_or(0, |at| at as i32 + 1)
 }
 
-fn fork(node: &std::sync::Arc<Node>, way: &Way) {
+fn fork(node: &Arc<Node>, way: &Way) {
     let (a, b) = (
         End::new(node, QpType::RC, Options::default()),
         End::new(&way.open("a").expect("a device"), QpType::RC, Options::default()),

@@ -11,7 +11,7 @@ use crate::{
     memory::Memory,
     verbs::{Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
 };
-use softrdma::profile::Profile;
+use softrdma::{Observer, fabric::Fabric, profile::Profile};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -143,6 +143,12 @@ impl Rig {
 
     pub(crate) fn open(&self, node: &str) -> Arc<Node> {
         self.way().open(node).expect("a device")
+    }
+
+    /// Somebody who sees the fabric and takes no part in it.
+    pub(crate) fn observer(&self) -> Observer {
+        let fabric = Fabric::load(&self.home.join("fabric.toml")).expect("a fabric");
+        Observer::open(&self.home.join("run"), fabric.digest).expect("a folder")
     }
 
     /// Files of processes in the fabric's folder.
