@@ -19,6 +19,7 @@ mod qp_state;
 mod remap;
 mod setup;
 mod shm;
+mod sync;
 mod world;
 
 pub use observer::Observer;

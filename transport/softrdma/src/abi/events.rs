@@ -9,13 +9,10 @@
 //! See the module above. Objects take themselves off the context's lists before they are destroyed.
 
 use super::{Object, code, context::ContextObject, cq::CqObject, place, qp::QpObject, srq::SrqObject};
-use crate::shm::take_one;
+use crate::{shm::take_one, sync::AtomicU32};
 use std::{
     ffi::c_int,
-    sync::{
-        PoisonError,
-        atomic::{AtomicU32, Ordering::SeqCst},
-    },
+    sync::{PoisonError, atomic::Ordering::SeqCst},
 };
 use verbs_sys::{AsyncElement, AsyncEvent, Context, Cq, EventType, Qp, Srq};
 

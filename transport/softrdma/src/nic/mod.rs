@@ -26,13 +26,14 @@ use crate::{
         Came, Completion, CqRecord, Directory, Held, Intent, Kind, Process, Pushed, QPS, QpRecord, RQS,
         RobustLock, View,
     },
+    sync::{AtomicU32, AtomicU64},
     world::World,
 };
 use rustix::io;
 use std::sync::{
     Arc, Mutex,
     atomic::{
-        AtomicBool, AtomicU32, AtomicU64,
+        AtomicBool,
         Ordering::{Acquire, Relaxed, Release, SeqCst},
     },
 };

@@ -2,7 +2,7 @@
 
 use super::{At, Nic, number};
 use crate::{shm::SendSlot, world::Wire};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{QpState, QpType};
 
 /// Whom a request is for.
@@ -45,7 +45,7 @@ impl Nic {
             }
             _ => {
                 // It looks at this word when it becomes ready.
-                qp.signals.peer_waits.store(1, SeqCst);
+                qp.signals.note_waiting(None);
                 Peer::Silent
             }
         }

@@ -6,13 +6,13 @@
 //! before the mark is gone.
 
 use super::{Nic, stray};
-use crate::shm::{MrRecord, QpFixed, View};
+use crate::{
+    shm::{MrRecord, QpFixed, View},
+    sync::{AtomicU32, AtomicU64},
+};
 use std::{
     hint,
-    sync::atomic::{
-        AtomicU32, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release, SeqCst},
-    },
+    sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst},
     thread,
 };
 use verbs_sys::AccessFlags;

@@ -4,7 +4,7 @@
 //! as everything else that a small message needs.
 
 use super::{layout::SLOTS, lock::RobustLock};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Begins a process file.
 #[derive(Debug)]
@@ -121,6 +121,7 @@ pub(crate) struct Producer {
 
 /// What peers tell this queue pair, and its timers.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Signals {
     /// The peer has a request that waits for a receive or a state of ours.
@@ -139,6 +140,7 @@ pub(crate) struct Signals {
 
 /// A receive queue, of one queue pair or shared by many.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct RqRecord {
     pub(crate) taker: Taker,
@@ -147,6 +149,7 @@ pub(crate) struct RqRecord {
 
 /// The side of those who fill receives.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Taker {
     pub(crate) lock: RobustLock,
@@ -162,6 +165,7 @@ pub(crate) struct Taker {
 
 /// The side of the owner, who posts receives.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Poster {
     /// Receives posted so far.
@@ -182,6 +186,7 @@ pub(crate) struct Poster {
 
 /// A completion queue.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct CqRecord {
     pub(crate) pushers: Pushers,
@@ -190,6 +195,7 @@ pub(crate) struct CqRecord {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Pushers {
     pub(crate) lock: RobustLock,
@@ -200,6 +206,7 @@ pub(crate) struct Pushers {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Popper {
     /// Completions polled so far.
@@ -207,6 +214,7 @@ pub(crate) struct Popper {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct CqFixed {
     pub(crate) ring: AtomicU64,
