@@ -158,6 +158,8 @@ pub struct Profile {
     pub uc_without_receive: NoReceive,
     /// See [`SendCompletion`].
     pub uc_send_completion: SendCompletion,
+    /// Does a send that fails on an unreliable service stop the send queue only (SQE), and not the queue pair?
+    pub unreliable_errors_stop_sends: bool,
     /// Is a registration that was made after a queue pair became ready to receive unknown to that queue pair?
     pub registrations_bound_at_rtr: bool,
     /// Are addresses kept in 32 bits, so that what lies beyond a 4 GiB line lands exactly 4 GiB lower?
@@ -247,6 +249,7 @@ impl Profile {
         frame_bytes: None,
         uc_without_receive: NoReceive::Drop,
         uc_send_completion: SendCompletion::Departed,
+        unreliable_errors_stop_sends: true,
         registrations_bound_at_rtr: false,
         wraps_at_4gib: false,
         domain_when_down: true,
@@ -334,6 +337,8 @@ impl Profile {
         // died: mlx issues 3910 and 4530.
         uc_without_receive: NoReceive::Hold,
         uc_send_completion: SendCompletion::Departed,
+        // Nobody has reported a queue pair that could be taken on after an error.
+        unreliable_errors_stop_sends: false,
         // mesh's disassembly and ds4: the registrations are mapped when the queue pair is armed.
         registrations_bound_at_rtr: true,
         // mesh's disassembly and test: the key is packed with the low 32 bits of the address.

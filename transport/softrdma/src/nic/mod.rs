@@ -34,10 +34,10 @@ use std::sync::{
     Arc, Mutex,
     atomic::{
         AtomicBool,
-        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     },
 };
-use verbs_sys::{EventType, QpState, WcStatus};
+use verbs_sys::{EventType, QpState, QpType, WcStatus};
 
 /// This process as the adapters of its node.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ impl Nic {
             }
             let Some(slot) = self.send_slot(at, head) else { return };
             let done = match at.state() {
-                QpState::ERR => carry::Done::with(WcStatus::WR_FLUSH_ERR),
+                QpState::ERR | QpState::SQE => carry::Done::with(WcStatus::WR_FLUSH_ERR),
                 QpState::RTS => match self.carry_out(at, slot, aftermath) {
                     carry::Outcome::Done(done) => done,
                     carry::Outcome::Waits => return,
@@ -250,7 +250,10 @@ impl Nic {
             };
             let cq = at.qp.fixed.send_cq.load(Relaxed);
             let written = self.complete(at.view, cq, Some(&send.intent), &completion);
-            if !written || is_error && at.state() != QpState::ERR {
+            if written && is_error && self.stops_sends_only(at) {
+                // Unless somebody has failed all of it meanwhile.
+                let _ = at.qp.fixed.state.compare_exchange(QpState::RTS.0, QpState::SQE.0, AcqRel, Acquire);
+            } else if !written || is_error && at.state() != QpState::ERR {
                 aftermath.own = Some(if written { None } else { Some(EventType::QP_FATAL) });
                 at.qp.fixed.state.store(QpState::ERR.0, Release);
             }
@@ -260,15 +263,30 @@ impl Nic {
         send.intent.store(0, Relaxed);
     }
 
+    /// Is an error of a send no matter of the receives? So it is on unreliable services.
+    #[cold]
+    fn stops_sends_only(&self, at: At<'_>) -> bool {
+        let fixed = &at.qp.fixed;
+        let is_unreliable = QpType(fixed.kind.load(Relaxed)) != QpType::RC;
+        let profile = self.world.profile(fixed.port.load(Relaxed));
+        is_unreliable && profile.unreliable_errors_stop_sends && at.state() != QpState::ERR
+    }
+
     /// The holder of a send queue's lock died. If it got as far as writing the completion of the request at
-    /// the head, the request is done; else it is carried out again, which a peer that got it the first time
-    /// sees as two.
+    /// the head, the request is done; else it is carried out again.
+    ///
+    /// Nobody sees a message twice by that. Only the processes of the two ends take this lock for more than to
+    /// flush. If the owner has died, nobody is left to repeat anything for, and what it had posted is dropped: the
+    /// peer, which may have got the first already, would get it once more. If the peer has died, nobody is left who
+    /// could see it.
     #[cold]
     fn mend_send(&self, at: At<'_>) {
         let send = &at.qp.send;
         let (intent, head) = (send.intent.load(Acquire), send.head.load(Relaxed));
         let cq = at.view.cq(at.qp.fixed.send_cq.load(Relaxed));
-        if cq.is_some_and(|cq| cq.was_pushed(at.view, intent, Some(at.qpn()), Kind::Send, head)) {
+        if at.view.is_dead() {
+            send.head.store(at.qp.producer.tail.load(Acquire), Release);
+        } else if cq.is_some_and(|cq| cq.was_pushed(at.view, intent, Some(at.qpn()), Kind::Send, head)) {
             send.head.store(head + 1, Release);
         }
         send.intent.store(0, Relaxed);

@@ -15,6 +15,7 @@ mod placement;
 mod queues;
 mod receivers;
 mod rig;
+mod sends;
 mod states;
 mod verbs;
 
@@ -107,6 +108,8 @@ mod every_profile {
         faults::a_stalled_node_goes_on_where_it_stopped,
         faults::addresses_that_change_are_told,
         faults::leaked_domains_are_missing,
+        sends::an_unreliable_error_stops_only_sends,
+        sends::a_send_queue_that_is_drained_says_so,
         lifetimes::what_is_in_use_cannot_end,
         lifetimes::a_destroyed_queue_pair_leaves_no_completions,
         lifetimes::objects_leave_nothing_behind,
@@ -149,6 +152,8 @@ mod with_everything {
         operations::datagrams_come_behind_a_header_of_40_bytes,
         operations::datagrams_that_nobody_takes_are_lost,
         receivers::shared_receives_serve_all_queue_pairs,
+        sends::the_last_shared_receive_is_told,
+        sends::datagrams_that_do_not_fit_are_dropped,
     }
 }
 
