@@ -39,7 +39,6 @@ const UNSAFE: &[&str] = &[
     "transport/softrdma/tests/basics.rs",
     "transport/softrdma/tests/conformance/",
     "transport/softrdma/tests/ends/",
-    "transport/softrdma/tests/faults.rs",
     "transport/softrdma/tests/forks.rs",
     "transport/softrdma/tests/ticker.rs",
     "transport/src/board.rs",

@@ -8,6 +8,7 @@
 pub mod control;
 pub mod fabric;
 pub mod link_model;
+mod log;
 pub mod names;
 mod observer;
 pub mod profile;
@@ -19,6 +20,7 @@ mod qp_state;
 mod remap;
 mod setup;
 mod shm;
+mod sync;
 mod world;
 
 pub use observer::Observer;

@@ -57,6 +57,11 @@ impl World {
         self.device(port).profile
     }
 
+    /// Is there a link at this port?
+    pub(crate) fn has_link(&self, control: &Control, port: u32) -> bool {
+        control.has_link(&self.fabric, self.device(port))
+    }
+
     /// The way between two ports, when it is open: they are one port, or one cable connects them.
     #[inline]
     pub(crate) fn wire<'a>(&'a self, control: &'a Control, from: u32, to: u32) -> Option<Wire<'a>> {

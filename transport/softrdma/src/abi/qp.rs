@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     nic::{At, Nic, now},
-    profile::Profile,
+    profile::{Profile, Unplugged},
     shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
 };
 use rustix::io::Errno;
@@ -130,6 +130,16 @@ impl QpObject {
     #[inline]
     pub(super) fn stamp(&self) -> u64 {
         if self.is_timed { now() } else { 0 }
+    }
+
+    /// On devices that crash whoever posts while the cable is out: lets them.
+    #[inline]
+    pub(super) fn touch_doorbell(&self) {
+        if self.profile.unplugged == Unplugged::Crashes
+            && let Ok(at) = self.at()
+        {
+            self.nic.touch_doorbell(at.qp.fixed.port.load(Relaxed));
+        }
     }
 
     /// Can this be posted at all?
@@ -258,6 +268,7 @@ impl QpObject {
     #[inline]
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
         self.nic.notice();
+        self.touch_doorbell();
         let _held = self.post_lock.hold();
         let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
         // SAFETY: under `post_lock`.

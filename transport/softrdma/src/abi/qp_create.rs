@@ -80,7 +80,8 @@ fn take<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord,
 fn begin(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
     let QpRecord { fixed, send, producer, flight, signals } = record;
     send.lock.reset();
-    for word in [&send.head, &send.intent, &send.waits_since, &send.last_due, &producer.tail] {
+    for word in [&send.head, &send.intent, &send.waits_since, &send.last_due, &send.last_used, &producer.tail]
+    {
         word.store(0, Relaxed);
     }
     for word in [&flight.due, &flight.number, &flight.not_before] {

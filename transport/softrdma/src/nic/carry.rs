@@ -118,9 +118,13 @@ impl Nic {
         if slot.list(at).check().is_err() {
             return Done::badly(WcStatus::LOC_PROT_ERR);
         }
-        let profile = self.world.profile(at.qp.fixed.port.load(Relaxed));
+        let device = self.world.device(at.qp.fixed.port.load(Relaxed));
+        let profile = device.profile;
         if request.bytes > profile.max_message_bytes {
             return Done::badly(WcStatus::LOC_LEN_ERR);
+        }
+        if device.idle_ns != 0 {
+            self.check_idleness(at, device.idle_ns);
         }
         let found = if kind == QpType::UD { self.addressed(at, request) } else { self.connected(at) };
         let holds = kind == QpType::UC && profile.uc_without_receive == NoReceive::Hold;
@@ -148,6 +152,9 @@ impl Nic {
         };
         if uses_receive && taken.is_none() && (kind == QpType::RC || holds) {
             return self.not_ready(errand, holds);
+        }
+        if device.idle_ns != 0 {
+            errand.note_use();
         }
         match self.travel(at, kind, &wire, request) {
             Some(trip) => errand.trip = trip,

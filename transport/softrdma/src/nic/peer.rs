@@ -5,7 +5,7 @@ use crate::{
     shm::{SendSlot, View},
     world::Wire,
 };
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{QpState, QpType};
 
 /// Nanoseconds that a request waits before it is asked each time whether its peer lives.
@@ -51,7 +51,7 @@ impl Nic {
             }
             _ => {
                 // It looks at this word when it becomes ready.
-                qp.signals.peer_waits.store(1, SeqCst);
+                qp.signals.note_waiting(None);
                 Peer::Silent
             }
         }

@@ -6,14 +6,16 @@
 
 use super::{
     lock::{Came, Owner},
-    process::View,
     records::CqRecord,
 };
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
-    fence,
-};
+use crate::sync::{AtomicU64, fence};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// The file of the process that a queue belongs to, as far as rings of completions go.
+pub(crate) trait Lines {
+    /// The completion at an offset.
+    fn line(&self, offset: u64) -> Option<&Line>;
+}
 
 /// What a completion says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +49,9 @@ pub(crate) enum Kind {
 
 /// A completion as it lies in its ring.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
-pub(super) struct Line([AtomicU64; 8]);
+pub(crate) struct Line([AtomicU64; 8]);
 
 impl Completion {
     /// Is it one of those that whoever waits for solicited ones waits for?
@@ -133,7 +136,7 @@ impl CqRecord {
         fixed.ring.store(ring, Release);
     }
 
-    fn line<'a>(&self, view: &'a View, number: u64) -> Option<&'a Line> {
+    fn line<'a>(&self, view: &'a impl Lines, number: u64) -> Option<&'a Line> {
         let slot = number & self.fixed.mask.load(Relaxed);
         let offset =
             slot.checked_mul(size_of::<Line>() as u64)?.checked_add(self.fixed.ring.load(Relaxed))?;
@@ -143,7 +146,7 @@ impl CqRecord {
     /// Writes a completion behind the others. `view` is of the queue's owner.
     pub(crate) fn push(
         &self,
-        view: &View,
+        view: &impl Lines,
         me: Owner,
         is_dead: impl FnMut(Owner) -> bool,
         intent: Option<Intent<'_>>,
@@ -243,7 +246,7 @@ impl CqRecord {
         fence(SeqCst);
     }
 
-    fn is_written(&self, view: &View, number: u64) -> bool {
+    fn is_written(&self, view: &impl Lines, number: u64) -> bool {
         self.line(view, number).is_some_and(|line| line.0[0].load(Acquire) == number + 1)
     }
 
@@ -251,7 +254,7 @@ impl CqRecord {
     /// not shared says whose it is.
     pub(crate) fn was_pushed(
         &self,
-        view: &View,
+        view: &impl Lines,
         intent: u64,
         qpn: Option<u32>,
         kind: Kind,
@@ -271,7 +274,7 @@ impl CqRecord {
 
     /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time.
     #[inline]
-    pub(crate) fn peek(&self, view: &View, head: u64) -> Option<Completion> {
+    pub(crate) fn peek(&self, view: &impl Lines, head: u64) -> Option<Completion> {
         let line = self.line(view, head)?;
         (line.0[0].load(Acquire) == head + 1)
             .then(|| Completion::of_words(std::array::from_fn(|i| line.0[i + 1].load(Relaxed))))

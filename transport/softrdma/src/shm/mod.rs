@@ -13,9 +13,12 @@ mod lock;
 mod map;
 mod process;
 mod records;
+mod wait;
 mod wake;
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use complete::{Completion, Intent, Kind, Pushed};

@@ -9,7 +9,7 @@
 //! `Arc` is never dropped before the process is.
 
 use super::{
-    complete::Line,
+    complete::{Line, Lines},
     directory::{Directory, Joined},
     heap::Heap,
     layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, SLOTS, VERSION},
@@ -81,11 +81,6 @@ impl View {
         self.record(layout::MRS_START, index, layout::MRS)
     }
 
-    #[inline]
-    pub(super) fn line(&self, offset: u64) -> Option<&Line> {
-        self.file.record(offset)
-    }
-
     /// Does its process live? Asks the kernel.
     #[cold]
     pub(crate) fn is_dead(&self) -> bool {
@@ -115,6 +110,13 @@ impl View {
             return self.is_dead();
         }
         self.was_found_dead.load(Relaxed)
+    }
+}
+
+impl Lines for View {
+    #[inline]
+    fn line(&self, offset: u64) -> Option<&Line> {
+        self.file.record(offset)
     }
 }
 

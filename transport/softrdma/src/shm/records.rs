@@ -7,7 +7,7 @@ use super::{
     layout::{CQS, QPS, SLOTS},
     lock::RobustLock,
 };
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Begins a process file.
 #[derive(Debug)]
@@ -78,6 +78,9 @@ pub(crate) struct MrRecord {
     pub(crate) shared_at: AtomicU64,
     /// The port of the device that it is registered with.
     pub(crate) port: AtomicU32,
+    /// Not 0 when the region crosses a line at which its device loses the upper half of addresses; 2 once it was
+    /// said that bytes went astray.
+    pub(crate) wraps: AtomicU32,
 }
 
 /// A queue pair with its send queue.
@@ -131,6 +134,8 @@ pub(crate) struct SendQueue {
     pub(crate) last_due: AtomicU64,
     /// Slots of the ring minus one.
     pub(crate) mask: AtomicU64,
+    /// When the last message passed, on devices where that matters.
+    pub(crate) last_used: AtomicU64,
 }
 
 /// What the request at the head of a send queue waits for, when that is a time. Under the lock of the queue.
@@ -160,6 +165,7 @@ pub(crate) struct Producer {
 
 /// What peers tell this queue pair, and its timers.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Signals {
     /// The peer has a request that waits for a receive or a state of ours.
@@ -178,6 +184,7 @@ pub(crate) struct Signals {
 
 /// A receive queue, of one queue pair or shared by many.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct RqRecord {
     pub(crate) taker: Taker,
@@ -186,6 +193,7 @@ pub(crate) struct RqRecord {
 
 /// The side of those who fill receives.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Taker {
     pub(crate) lock: RobustLock,
@@ -201,6 +209,7 @@ pub(crate) struct Taker {
 
 /// The side of the owner, who posts receives.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Poster {
     /// Receives posted so far.
@@ -221,6 +230,7 @@ pub(crate) struct Poster {
 
 /// A completion queue.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct CqRecord {
     pub(crate) pushers: Pushers,
@@ -229,6 +239,7 @@ pub(crate) struct CqRecord {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Pushers {
     pub(crate) lock: RobustLock,
@@ -239,6 +250,7 @@ pub(crate) struct Pushers {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Popper {
     /// Completions polled so far.
@@ -246,6 +258,7 @@ pub(crate) struct Popper {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct CqFixed {
     pub(crate) ring: AtomicU64,

@@ -11,7 +11,7 @@ use crate::{
     memory::Memory,
     verbs::{Channel, Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
 };
-use softrdma::profile::Profile;
+use softrdma::{Observer, fabric::Fabric, profile::Profile};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -83,7 +83,9 @@ impl Drop for Place {
 pub(crate) struct Rig {
     pub(crate) profile: &'static Profile,
     pub(crate) path: DataPath,
-    home: tempfile::TempDir,
+    home: PathBuf,
+    /// None when the fabric is another process's.
+    _folder: Option<tempfile::TempDir>,
     /// None when it belongs to a test that has one already, which could otherwise wait for others that wait for it.
     _place: Option<Place>,
 }
@@ -144,20 +146,32 @@ impl Rig {
             profile.name
         );
         fs::write(home.path().join("fabric.toml"), text).expect("room for a file");
-        Rig { profile, path, home, _place: place }
+        Rig { profile, path, home: home.path().to_owned(), _folder: Some(home), _place: place }
+    }
+
+    /// A fabric of Apple's devices that another process has made.
+    pub(crate) fn joined(way: &Way) -> Rig {
+        let home = way.home.clone();
+        Rig { profile: &Profile::APPLE_TB5, path: way.path, home, _folder: None, _place: None }
     }
 
     pub(crate) fn way(&self) -> Way {
-        Way { home: self.home.path().to_owned(), path: self.path }
+        Way { home: self.home.clone(), path: self.path }
     }
 
     pub(crate) fn open(&self, node: &str) -> Arc<Node> {
         self.way().open(node).expect("a device")
     }
 
+    /// Somebody who sees the fabric and takes no part in it.
+    pub(crate) fn observer(&self) -> Observer {
+        let fabric = Fabric::load(&self.home.join("fabric.toml")).expect("a fabric");
+        Observer::open(&self.home.join("run"), fabric.digest).expect("a folder")
+    }
+
     /// Files of processes in the fabric's folder.
     pub(crate) fn files(&self) -> Vec<String> {
-        let run = fs::read_dir(self.home.path().join("run")).into_iter().flatten().flatten();
+        let run = fs::read_dir(self.home.join("run")).into_iter().flatten().flatten();
         run.map(|entry| entry.file_name().to_string_lossy().into_owned())
             .filter(|name| name != "fabric")
             .collect()
