@@ -20,11 +20,12 @@ mod sends;
 mod states;
 mod verbs;
 
+use apple::cross_a_line;
+
 macro_rules! on {
     ($name:ident = $profile:ident, $path:ident: $($topic:ident::$case:ident,)*) => {
         mod $name {
-            use apple::cross_a_line;
-use crate::rig::{DataPath, Rig};
+            use crate::rig::{DataPath, Rig};
             use softrdma::profile::Profile;
             $(#[test]
             fn $case() {
