@@ -9,7 +9,7 @@ RANKS ?= 2 4
 # The software RDMA device is for Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude softrdma)
 
-.PHONY: help bench test lint build tools test-tools
+.PHONY: help bench test model lint build tools test-tools
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -21,6 +21,12 @@ bench: build ## Measure collectives between processes on this machine, every ele
 
 test: test-tools ## Run all tests
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast
+	$(MAKE) --no-print-directory model
+
+# Its own target folder, since the flags would have all else built anew.
+model: ## Check queues and locks in shared memory under all interleavings
+	$(if $(SKIP),,RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off timeout 600 \
+	  $(CARGO) test -p softrdma --lib --release --target-dir target/loom loom_)
 
 lint: test-tools ## Check format, lints and documentation
 	$(CARGO) fmt --all --check

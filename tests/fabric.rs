@@ -68,6 +68,25 @@ fn each_node_has_a_process_that_knows_where_it_is() {
 }
 
 #[test]
+fn a_program_finds_the_device_by_the_library_path_too() {
+    let _turn = setup();
+    let script = "echo ${LD_LIBRARY_PATH%%:*} $SOFTRDMA_DIR/lib $LD_PRELOAD; readlink -e $SOFTRDMA_DIR/lib/*";
+    let mut run = run("mesh-2.toml", &["--node", "0", "--inject", "library-path"], script);
+    let (status, lines, said) = outcome(run.env("LD_LIBRARY_PATH", "/nowhere"));
+    assert_eq!((status, said.as_str(), lines.len()), (0, "", 4), "{lines:?}");
+    let (first, second) = lines.iter().find_map(|line| line.split_once(' ')).expect("two folders");
+    assert_eq!(first, second);
+    let verbs = format!("{first}/libibverbs.so.1");
+    let library = Path::new(TBCCL).with_file_name("libsoftrdma.so").canonicalize().expect("it is built");
+    let mut expected = [format!("{first} {second}"), verbs.clone(), verbs, library.display().to_string()];
+    expected.sort();
+    assert_eq!(lines, expected);
+    assert!(!Path::new(first).exists());
+    let (status, _, said) = outcome(tbccl("run").args(["--fabric", "x", "--inject", "preloaded", "true"]));
+    assert!(status == 2 && said.contains("preload, library-path"), "{said}");
+}
+
+#[test]
 fn the_folder_is_gone_however_a_run_ends() {
     let _turn = setup();
     let (status, lines, _) = outcome(&mut run("mesh-2.toml", &[], "echo $SOFTRDMA_DIR; exit 3"));

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::cli::run::Job;
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -22,9 +22,10 @@ Examples:
   tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 
-The program need not know of it: LD_PRELOAD puts the software device in the place of libibverbs. The
-process of node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE
-and SOFTRDMA_DIR. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
+The program need not know of it: LD_PRELOAD, or with --inject library-path a folder with a
+libibverbs.so.1 in LD_LIBRARY_PATH, puts the software device in the place of libibverbs. The process of
+node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and
+SOFTRDMA_DIR. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
 
 Runs with --node meet when their fabric files are equal, or when they name the same --dir. While a
 program runs, `tbccl fabric fault` breaks its fabric and `tbccl fabric stat` shows its traffic.";
@@ -45,14 +46,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
+    /// How a program is made to find the device instead of libibverbs
+    #[arg(long, value_name = "HOW", default_value = "preload")]
+    inject: Inject,
+
     #[command(flatten)]
     job: Job,
+}
+
+/// Ways in which a program is given another libibverbs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Inject {
+    /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
+    Preload,
+    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
+    LibraryPath,
 }
 
 /// Carries out `tbccl fabric run`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let tool = Tool::find()?;
-    let (nodes, _folder) = prepare(&tool, &args.fabric, args.node.as_deref(), args.dir.as_deref())?;
+    let (nodes, _folder) = prepare(&tool, &args)?;
     let ranks = u32::try_from(nodes.len()).map_err(Failed::new)?;
     let of_node =
         |node: Variables| node.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -67,20 +81,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
 }
 
 /// The variables of each node, and what is removed at the end.
-fn prepare(
-    tool: &Tool,
-    fabric: &Path,
-    node: Option<&OsStr>,
-    dir: Option<&Path>,
-) -> Result<(Vec<Variables>, Option<Folder>), Failed> {
-    match (node, dir) {
-        (_, Some(dir)) => Ok((tool.environments(fabric, node, Some(dir))?, None)),
+fn prepare(tool: &Tool, args: &Args) -> Result<(Vec<Variables>, Option<Folder>), Failed> {
+    let environments =
+        |dir: Option<&Path>| tool.environments(&args.fabric, args.node.as_deref(), dir, args.inject);
+    match (&args.node, &args.dir) {
+        (_, Some(dir)) => Ok((environments(Some(dir))?, None)),
         (None, None) => {
             let folder = Folder::of_our_own();
-            Ok((tool.environments(fabric, None, Some(folder.path()))?, Some(folder)))
+            Ok((environments(Some(folder.path()))?, Some(folder)))
         }
         (Some(_), None) => {
-            let nodes = tool.environments(fabric, node, None)?;
+            let nodes = environments(None)?;
             let dir = nodes.first().and_then(|node| node.get("SOFTRDMA_DIR"));
             let folder = dir.map(|dir| Folder::shared(dir.into())).transpose()?;
             Ok((nodes, folder))

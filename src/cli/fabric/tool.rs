@@ -1,6 +1,6 @@
 //! The program `softrdma` and the library `libsoftrdma.so`, which lie beside this program.
 
-use super::Failed;
+use super::{Failed, run::Inject};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -60,9 +60,13 @@ impl Tool {
         fabric: &Path,
         node: Option<&OsStr>,
         dir: Option<&Path>,
+        inject: Inject,
     ) -> Result<Vec<Variables>, Failed> {
         let mut tool = self.command("env");
         tool.args(["--json", "--fabric"]).arg(fabric).arg("--lib").arg(&self.library);
+        if let Inject::LibraryPath = inject {
+            tool.args(["--inject", "library-path"]);
+        }
         for (option, value) in [("--node", node), ("--dir", dir.map(Path::as_os_str))] {
             if let Some(value) = value {
                 tool.arg(option).arg(value);

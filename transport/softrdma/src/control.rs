@@ -27,6 +27,9 @@ pub const PORTS: usize = 1024;
 /// Nodes that a fabric may have.
 pub const NODES: usize = 64;
 
+/// A value of [`CableControl::is_unplugged`].
+pub(crate) const UNPLUGGED_CRASHING: u32 = 2;
+
 /// Commands that are remembered.
 pub const COMMANDS: usize = 64;
 
@@ -76,13 +79,16 @@ pub struct PortControl {
     pub gid_index: AtomicU32,
     /// The IPv4 address: 0: as the fabric file says.
     pub gid_ipv4: AtomicU32,
+    /// Protection domains that processes which crashed have left behind in the kernel.
+    pub leaked_domains: AtomicU32,
 }
 
 /// A cable.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct CableControl {
-    /// When not 0, both of its ports are down and what is on its way is lost.
+    /// When not 0, both of its ports are down and what is on its way is lost. When 2, devices that crash whoever
+    /// posts to an unplugged port do so; see [`Unplugged`](crate::profile::Unplugged).
     pub is_unplugged: AtomicU32,
     /// From its first end to its second, and back.
     pub lanes: [Lane; 2],
@@ -106,6 +112,13 @@ pub enum Command {
         /// The number of the queue pair; 0 for all of that device.
         qp: u32,
     },
+    /// The connection stops working without a word, as after a long time without a message.
+    Sleep {
+        /// The port of its device.
+        port: u32,
+        /// The number of the queue pair; 0 for all of that device.
+        qp: u32,
+    },
 }
 
 /// A [`Command`] in shared memory.
@@ -114,7 +127,7 @@ pub enum Command {
 struct CommandRecord {
     /// Its number, written last; 0 while it is being written.
     number: AtomicU64,
-    /// 1: fail a queue pair; 2: overflow a completion queue.
+    /// 1: fail a queue pair; 2: overflow a completion queue; 3: put a queue pair to sleep.
     kind: AtomicU32,
     port: AtomicU32,
     qp: AtomicU32,
@@ -128,6 +141,7 @@ impl CommandRecord {
         match self.kind.load(Acquire) {
             1 => Some(Command::FailQp { port, qp }),
             2 => Some(Command::OverflowCq { port, qp }),
+            3 => Some(Command::Sleep { port, qp }),
             _ => None,
         }
     }
@@ -189,6 +203,7 @@ impl Control {
         let (kind, port, qp) = match command {
             Command::FailQp { port, qp } => (1, port, qp),
             Command::OverflowCq { port, qp } => (2, port, qp),
+            Command::Sleep { port, qp } => (3, port, qp),
         };
         record.number.store(0, Release);
         record.kind.store(kind, Release);
@@ -233,6 +248,18 @@ impl Control {
         self.announce();
     }
 
+    /// Pulls the cable out, and lets devices crash whoever posts to them then.
+    pub fn unplug_and_crash(&self, cable: usize) {
+        self.cables[cable].is_unplugged.store(UNPLUGGED_CRASHING, Release);
+        self.announce();
+    }
+
+    /// Leaves behind so many protection domains of crashed processes on a port.
+    pub fn leak_domains(&self, port: usize, domains: u32) {
+        self.ports[port].leaked_domains.store(domains, Release);
+        self.announce();
+    }
+
     /// Takes a port down or up, or leaves it to the fabric file again.
     pub fn force_port(&self, port: usize, state: Override) {
         self.ports[port].forced.store(state as u32, Release);
@@ -263,11 +290,17 @@ impl Control {
         }
     }
 
-    /// Is there a way from this port to the other end of its cable? `device` is the port's.
+    /// Is the port of `device` up, as far as its own end and its cable go?
     #[must_use]
     pub fn is_up(&self, device: &crate::fabric::Device) -> bool {
         let plugged = device.end.is_some_and(|end| self.cables[end.cable].is_unplugged.load(Acquire) == 0);
         plugged && Override::of(self.ports[device.port].forced.load(Acquire)).apply(device.is_up)
+    }
+
+    /// Is there a link: are the ports at both ends of the cable up?
+    #[must_use]
+    pub fn has_link(&self, fabric: &crate::fabric::Fabric, device: &crate::fabric::Device) -> bool {
+        self.is_up(device) && fabric.peer(device).is_some_and(|peer| self.is_up(peer))
     }
 
     /// The addresses of a device's port when the fabric is so many nanoseconds old.
@@ -339,7 +372,9 @@ mod tests {
                 seen = next;
             }
             all.sort_by_key(|command| match command {
-                Command::FailQp { port, qp } | Command::OverflowCq { port, qp } => (*port, *qp),
+                Command::FailQp { port, qp }
+                | Command::OverflowCq { port, qp }
+                | Command::Sleep { port, qp } => (*port, *qp),
             });
             let expected = (0..4).flat_map(|port| (0..16).map(move |qp| Command::FailQp { port, qp }));
             assert_eq!(all, expected.collect::<Vec<_>>());
@@ -358,6 +393,12 @@ mod tests {
         assert_eq!(is_up(), [false, false]);
         control.set_unplugged(0, false);
         assert_eq!(is_up(), [true, true]);
+        control.force_port(1, Override::Off);
+        let links =
+            || fabric.devices.iter().map(|device| control.has_link(&fabric, device)).collect::<Vec<_>>();
+        assert_eq!((is_up(), links()), (vec![true, false], vec![false, false]));
+        control.force_port(1, Override::AsInFile);
+        assert_eq!(links(), [true, true]);
         let down = crate::fabric::Device { is_up: false, ..fabric.devices[0].clone() };
         assert!(!control.is_up(&down));
     }

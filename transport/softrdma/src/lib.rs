@@ -1,12 +1,14 @@
 //! A software RDMA device: the ABI of libibverbs, entirely in user space, between processes of one host.
 //!
-//! Programs that know nothing of it run on it unmodified, by `LD_PRELOAD`. There is no daemon and no thread: the
-//! process that posts work is the NIC. It maps its peers' queues, moves the bytes and writes the completions of
-//! both ends itself.
+//! Programs that know nothing of it run on it unmodified, by `LD_PRELOAD`. There is no daemon, and no thread
+//! on the way of a message: the process that posts work is the NIC. It maps its peers' queues, moves the bytes and
+//! writes the completions of both ends itself. Only where something has a time, because a cable has latency or a
+//! request waits, there is a thread that looks after it while the program does not.
 
 pub mod control;
 pub mod fabric;
 pub mod link_model;
+mod log;
 pub mod names;
 mod observer;
 pub mod profile;
@@ -18,6 +20,7 @@ mod qp_state;
 mod remap;
 mod setup;
 mod shm;
+mod sync;
 mod world;
 
 pub use observer::Observer;

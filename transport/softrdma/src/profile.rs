@@ -36,8 +36,8 @@ pub enum Unplugged {
     Fails,
     /// Posting crashes the process: the mapping of the device's doorbell is gone.
     ///
-    /// mlx issue 4192: `SIGSEGV` in `tbt_post_recv` on both ends. The device says so in its log, and crashes only
-    /// when it is asked to be that true.
+    /// mlx issue 4192: `SIGSEGV` in `tbt_post_recv` on both ends. The device says so in its log and holds what is
+    /// posted; it crashes only when it is asked to be that true, by `softrdma fault unplug --crash`.
     Crashes,
 }
 
@@ -123,8 +123,6 @@ pub struct Profile {
     pub zero_based: bool,
     /// Completion channels and the arming of completion queues.
     pub completion_events: bool,
-    /// Does a connection learn that its peer is gone?
-    pub notices_death: bool,
 
     /// Queue pairs that `ibv_query_device` reports.
     pub reported_qps: u32,
@@ -160,6 +158,8 @@ pub struct Profile {
     pub uc_without_receive: NoReceive,
     /// See [`SendCompletion`].
     pub uc_send_completion: SendCompletion,
+    /// Does a send that fails on an unreliable service stop the send queue only (SQE), and not the queue pair?
+    pub unreliable_errors_stop_sends: bool,
     /// Is a registration that was made after a queue pair became ready to receive unknown to that queue pair?
     pub registrations_bound_at_rtr: bool,
     /// Are addresses kept in 32 bits, so that what lies beyond a 4 GiB line lands exactly 4 GiB lower?
@@ -168,7 +168,7 @@ pub struct Profile {
     pub domain_when_down: bool,
     /// See [`Unplugged`].
     pub unplugged: Unplugged,
-    /// A queue pair on which nothing has happened for so long stops working.
+    /// A connection on which no message has passed for so long stops working, unless the fabric file says otherwise.
     pub idle_limit: Option<Duration>,
     /// Where the table of GIDs has the IPv4-mapped address, unless the fabric file says otherwise.
     pub ipv4_gid_index: u8,
@@ -233,7 +233,6 @@ impl Profile {
         remote_keys: true,
         zero_based: true,
         completion_events: true,
-        notices_death: true,
         reported_qps: 1024,
         usable_qps: 1024,
         max_pd: 1024,
@@ -250,6 +249,7 @@ impl Profile {
         frame_bytes: None,
         uc_without_receive: NoReceive::Drop,
         uc_send_completion: SendCompletion::Departed,
+        unreliable_errors_stop_sends: true,
         registrations_bound_at_rtr: false,
         wraps_at_4gib: false,
         domain_when_down: true,
@@ -311,8 +311,6 @@ impl Profile {
         zero_based: false,
         // No public program uses a completion channel there; gojaccl states that there is none.
         completion_events: false,
-        // mlx issues 3910 and 4530: no completion and no event when the peer dies.
-        notices_death: false,
         // mlx issues 3162 and 4209: 11 reported, the 11th fails with EBUSY; 100 registrations, then ENOMEM.
         reported_qps: 11,
         usable_qps: 10,
@@ -335,9 +333,12 @@ impl Profile {
         // TN: one run of memory each way. JACCL, llama.cpp and ds4 ask for no inline bytes.
         max_sge: 1,
         max_inline: 0,
-        // TN on flow control and on what a completion means.
+        // TN on flow control and on what a completion means. Since sends are held, nothing tells that a peer has
+        // died: mlx issues 3910 and 4530.
         uc_without_receive: NoReceive::Hold,
         uc_send_completion: SendCompletion::Departed,
+        // Nobody has reported a queue pair that could be taken on after an error.
+        unreliable_errors_stop_sends: false,
         // mesh's disassembly and ds4: the registrations are mapped when the queue pair is armed.
         registrations_bound_at_rtr: true,
         // mesh's disassembly and test: the key is packed with the low 32 bits of the address.

@@ -28,6 +28,9 @@ pub struct Setup {
     pub remap: bool,
 }
 
+/// How often a folder is opened anew that others remove at the same time.
+const ATTEMPTS: u32 = 1000;
+
 const BUILT_IN: &str = include_str!("../../../configs/fabrics/loopback-ib.toml");
 
 impl Setup {
@@ -103,10 +106,29 @@ impl Station {
         Ok(nic)
     }
 
+    /// Gives our place back at the end of a process that has not closed its adapters.
+    pub(crate) fn leave(&self) {
+        let nic = self.nic.try_lock().ok().and_then(|known| known.upgrade());
+        if let Some(nic) = nic {
+            nic.process.leave();
+            // Other threads may still use it.
+            std::mem::forget(nic);
+        }
+    }
+
     fn join(&self) -> io::Result<Nic> {
         allow_neighbours();
-        let directory = Arc::new(Directory::open(&self.folder, self.world.fabric.digest)?);
-        Nic::join(directory, Arc::clone(&self.world), self.remap)
+        crate::abi::leave_at_exit();
+        let digest = self.world.fabric.digest;
+        for _ in 0..ATTEMPTS {
+            let directory = Arc::new(Directory::open(&self.folder, digest)?);
+            match Nic::join(directory, Arc::clone(&self.world), self.remap) {
+                // Whoever was in it has left, and removed it, after we had opened it.
+                Err(io::Errno::NOENT) => {}
+                joined => return joined,
+            }
+        }
+        Err(io::Errno::NOENT)
     }
 
     /// Says in one line what is wrong with the folder.

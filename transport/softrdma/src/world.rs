@@ -57,6 +57,11 @@ impl World {
         self.device(port).profile
     }
 
+    /// Is there a link at this port?
+    pub(crate) fn has_link(&self, control: &Control, port: u32) -> bool {
+        control.has_link(&self.fabric, self.device(port))
+    }
+
     /// The way between two ports, when it is open: they are one port, or one cable connects them.
     #[inline]
     pub(crate) fn wire<'a>(&'a self, control: &'a Control, from: u32, to: u32) -> Option<Wire<'a>> {
@@ -73,6 +78,12 @@ impl World {
         let lane = &control.cables[end.cable].lanes[end.side];
         let way = Way { lane, model: &cable.model, direction: end.side as u64 };
         is_connected.then_some(Wire { cable: Some(way) })
+    }
+
+    /// Does the cable at a port take time?
+    pub(crate) fn is_timed(&self, port: u32) -> bool {
+        let cable = self.device(port).end.map(|end| &self.fabric.cables[end.cable]);
+        cable.is_some_and(|cable| cable.model.is_timed())
     }
 
     /// The table of addresses of a port.

@@ -100,7 +100,10 @@ fn faults_are_seen_by_others() {
     {
         assert_eq!(printed(&mut fault(arguments)), "", "{arguments}");
     }
-    let down = r#"["mac0/rdma_en3","mac1/rdma_en3","mac2/rdma_en2"]"#;
+    for arguments in ["unplug 1 --crash", "sleep mac0/rdma_en2", "leak mac0/rdma_en2 --domains 3"] {
+        assert_eq!(printed(&mut fault(arguments)), "", "{arguments}");
+    }
+    let down = r#"["mac0/rdma_en3","mac1/rdma_en3","mac2/rdma_en2","mac2/rdma_en3"]"#;
     assert_eq!(state(), (true.into(), down.into(), r#"["mac2"]"#.into()));
     for arguments in ["replug 1", "port-up mac1/rdma_en3", "resume 2", "gid mac0/rdma_en2 --index 2"] {
         assert_eq!(printed(&mut fault(arguments)), "", "{arguments}");
@@ -115,4 +118,13 @@ fn faults_are_seen_by_others() {
     let said = complaint(softrdma().args(["stat", "--dir"]).arg(folder.path()));
     assert!(said.contains("fabric.toml: can't be read"), "{said}");
     assert!(complaint(softrdma().arg("stat")).starts_with("which fabric?"));
+}
+
+#[test]
+fn only_macs_crash() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut crash = softrdma();
+    crash.args(["fault", "--fabric"]).arg(shipped("ib-pair.toml")).arg("--dir").arg(folder.path());
+    let said = complaint(crash.args(["unplug", "0", "--crash"]));
+    assert!(said.ends_with("crashes when it is unplugged; leave out --crash"), "{said}");
 }

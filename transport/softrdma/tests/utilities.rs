@@ -6,7 +6,11 @@ use common::Fabric;
 
 #[test]
 fn devices_are_listed() {
-    let fabric = Fabric::new(None);
+    list_devices(&Fabric::new(None));
+    list_devices(&Fabric::new(None).by_library_path());
+}
+
+fn list_devices(fabric: &Fabric) {
     let listed = fabric.run("ibv_devices", &[]);
     assert!(listed.is_well && listed.text.contains("soft_ib0"), "{}", listed.text);
     let info = fabric.run("ibv_devinfo", &["-v"]);
@@ -18,21 +22,28 @@ fn devices_are_listed() {
     fabric.is_tidy();
 }
 
-/// Every ping-pong in every way, with pages private and shared, between two processes of one node.
 #[test]
 fn ping_pong_within_a_node() {
-    for fabric in [Fabric::new(None), Fabric::new(None).remapped()] {
+    ping_pong([Fabric::new(None), Fabric::new(None).remapped()]);
+}
+
+#[test]
+fn ping_pong_by_library_path() {
+    ping_pong([Fabric::new(None).by_library_path(), Fabric::new(None).by_library_path().remapped()]);
+}
+
+/// Every ping-pong in every way that it has, between two processes of one node.
+fn ping_pong(fabrics: [Fabric; 2]) {
+    for fabric in fabrics {
         for (program, ways) in [
             ("ibv_rc_pingpong", ["", "-e", "-c", "-N", "-t"].as_slice()),
             ("ibv_uc_pingpong", &["", "-e", "-c"]),
             ("ibv_ud_pingpong", &["", "-e", "-c"]),
-            ("ibv_srq_pingpong", &["", "-e", "-c"]),
+            ("ibv_srq_pingpong", &["", "-e", "-c", "-q 3"]),
         ] {
             for way in ways {
-                let arguments: Vec<&str> = ["-g", "1", "-n", "500"]
-                    .into_iter()
-                    .chain(Some(*way).filter(|way| !way.is_empty()))
-                    .collect();
+                let arguments: Vec<&str> =
+                    ["-g", "1", "-n", "500"].into_iter().chain(way.split_ascii_whitespace()).collect();
                 fabric.passes(program, &arguments);
             }
         }

@@ -16,8 +16,6 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::Ordering::{Relaxed, SeqCst},
     },
-    thread,
-    time::Duration,
 };
 use verbs_sys::{CompChannel, Context, Cq};
 
@@ -83,9 +81,6 @@ impl ChannelObject {
             if more && !is_readable(&self.fd) {
                 self.nic.process.waker.wake(self.nic.process.me.slot, self.number);
             }
-            if let Ok(object) = CqObject::from_c(queue) {
-                wait_until(object.first_due());
-            }
             return Ok(queue);
         }
     }
@@ -94,12 +89,6 @@ impl ChannelObject {
 fn is_readable(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-}
-
-/// A completion that is still on its way has been announced early.
-fn wait_until(due: Option<u64>) {
-    let Some(left) = due.and_then(|due| due.checked_sub(crate::nic::now())) else { return };
-    thread::sleep(Duration::from_nanos(left));
 }
 
 /// `ibv_create_comp_channel`

@@ -68,7 +68,7 @@ impl ContextObject {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.nic.control().is_up(self.nic.world.device(self.port))
+        self.nic.world.has_link(self.nic.control(), self.port)
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Gid, Errno> {

@@ -64,6 +64,9 @@ unsafe impl Object<Cq> for CqObject {}
 // SAFETY: as above.
 unsafe impl Object<CqEx> for CqObject {}
 
+/// Who polls more often than this in vain does nothing else.
+const STEADY: u32 = 4;
+
 /// Slots are as large as a cache line.
 const LINE: u64 = 64;
 
@@ -120,20 +123,20 @@ impl CqObject {
         while let Some(completion) = self.fetch(record, polling) {
             delay(&mut polling.delayed, completion);
         }
-        let is_due = polling.delayed.front().is_some_and(|first| first.due <= now());
-        if is_due { polling.delayed.pop_front() } else { None }
-    }
-
-    /// When the first completion that is known may be seen.
-    pub(super) fn first_due(&self) -> Option<u64> {
-        let _held = self.poll_lock.hold();
-        // SAFETY: under `poll_lock`.
-        let polling = unsafe { &mut *self.polling.get() };
-        let record = self.record().ok()?;
-        while let Some(completion) = self.fetch(record, polling) {
-            delay(&mut polling.delayed, completion);
+        let first = polling.delayed.front()?;
+        let now = now();
+        if first.due <= now {
+            return polling.delayed.pop_front();
         }
-        polling.delayed.front().map(|first| first.due)
+        if polling.empty > STEADY {
+            self.nic.note_poll(now);
+        }
+        if record.fixed.armed.load(Relaxed) != 0 {
+            // It was armed after these had been sent.
+            polling.delayed.iter().for_each(|completion| record.announce_later(completion));
+            self.nic.remind_queue(self.nic.process.own(), self.index, first.due);
+        }
+        None
     }
 
     /// Forgets the completions of a queue pair that ends or begins anew.
@@ -168,6 +171,7 @@ impl CqObject {
     /// Nothing was found: looks after what others left, and lets other processes run.
     fn idle(&self, polling: &mut Polling) {
         polling.empty = polling.empty.wrapping_add(1);
+        self.nic.look_at_the_clock(polling.empty > STEADY);
         if polling.empty.is_multiple_of(32) {
             self.nic.tend();
         }
@@ -226,6 +230,7 @@ pub(super) unsafe extern "C" fn request_notification(cq: *mut Cq, solicited_only
         if found.cq.channel.is_null() {
             return Err(Errno::INVAL);
         }
+        found.nic.expect_sleep();
         found.record()?.arm(solicited_only != 0);
         Ok(())
     })

@@ -15,7 +15,7 @@ use std::{
     ffi::{c_char, c_int},
     path::PathBuf,
     ptr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, Once, PoisonError},
 };
 use verbs_sys::Device;
 
@@ -49,6 +49,22 @@ impl DeviceObject {
 
 /// What tells one list of devices from another.
 type Identity = (u64, usize, Option<PathBuf>, bool);
+
+/// At the end of a process that has not closed its devices: gives its places in fabrics back.
+pub(crate) fn leave_at_exit() {
+    extern "C" fn leave() {
+        // Whoever holds it will not go on.
+        let Ok(known) = KNOWN.try_lock() else { return };
+        for device in known.iter().filter_map(|(_, devices)| devices.first()) {
+            device.station.leave();
+        }
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler may run at the end of any process that has loaded this library, which stays loaded.
+        let _ = unsafe { libc::atexit(leave) };
+    });
+}
 
 /// Lists that have been made.
 static KNOWN: Mutex<Vec<(Identity, &'static [DeviceObject])>> = Mutex::new(Vec::new());

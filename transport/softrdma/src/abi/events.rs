@@ -1,19 +1,18 @@
 //! Asynchronous events: what happens to objects and ports without having been asked for.
 //!
-//! They stand as bits in the records of the objects; a datagram on the context's channel says that there are
-//! some.
+//! They stand as bits in the records of the objects, and ports have a state that differs from the last that was
+//! told; a datagram on the context's channel says that there is something to be found. So that the descriptor is
+//! readable exactly while there is, whoever fetches an event takes all datagrams, and sends itself one if there is
+//! more.
 //!
 //! # Safety
 //! See the module above. Objects take themselves off the context's lists before they are destroyed.
 
 use super::{Object, code, context::ContextObject, cq::CqObject, place, qp::QpObject, srq::SrqObject};
-use crate::shm::take_one;
+use crate::{shm::take_one, sync::AtomicU32};
 use std::{
     ffi::c_int,
-    sync::{
-        PoisonError,
-        atomic::{AtomicU32, Ordering::SeqCst},
-    },
+    sync::{PoisonError, atomic::Ordering::SeqCst},
 };
 use verbs_sys::{AsyncElement, AsyncEvent, Context, Cq, EventType, Qp, Srq};
 
@@ -70,6 +69,32 @@ impl ContextObject {
         None
     }
 
+    /// Is there anything left that [`ContextObject::next_event`] would find?
+    fn has_event(&self) -> bool {
+        let (is_up, ports) = (self.is_up(), &self.nic.control().ports);
+        let gid_changes = ports[self.port as usize].gid_change.load(SeqCst);
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_set = |events: &AtomicU32| events.load(SeqCst) != 0;
+        let cq = |address: &usize| {
+            let object = <CqObject as Object<Cq>>::from_c(*address as *mut Cq);
+            object.and_then(CqObject::record).is_ok_and(|record| is_set(&record.fixed.events))
+        };
+        let qp = |address: &usize| {
+            let object = <QpObject as Object<Qp>>::from_c(*address as *mut Qp);
+            object.and_then(QpObject::at).is_ok_and(|at| is_set(&at.qp.signals.events))
+        };
+        let srq = |address: &usize| {
+            let object = SrqObject::from_c(*address as *mut Srq).ok();
+            let record = object.and_then(|object| object.queue.record());
+            record.is_some_and(|record| is_set(&record.poster.events))
+        };
+        watched.was_up != is_up
+            || watched.gid_changes != gid_changes
+            || watched.cqs.iter().any(cq)
+            || watched.qps.iter().any(qp)
+            || watched.srqs.iter().any(srq)
+    }
+
     fn next_event(&self) -> Option<AsyncEvent> {
         if let Some(kind) = self.port_event() {
             return Some(event(kind, AsyncElement { port_num: 1 }));
@@ -107,18 +132,17 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
         let found = ContextObject::from_c(context)?;
         let to = place(to)?;
         loop {
-            // The port's events have no sender, only a state that differs.
-            let kind = found.port_event().map(|kind| event(kind, AsyncElement { port_num: 1 }));
-            if let Some(found) = kind {
-                *to = found;
-                return Ok(());
-            }
-            take_one(&found.async_fd, true)?;
+            while take_one(&found.async_fd, false).is_ok() {}
             found.nic.notice();
             if let Some(next) = found.next_event() {
                 *to = next;
+                if found.has_event() {
+                    let process = &found.nic.process;
+                    process.waker.wake(process.me.slot, found.async_channel);
+                }
                 return Ok(());
             }
+            take_one(&found.async_fd, true)?;
         }
     });
     if result == 0 { 0 } else { -1 }

@@ -11,6 +11,7 @@ use super::{
     pd::{PdObject, Use},
 };
 use crate::{
+    log,
     nic::Nic,
     remap,
     shm::{MRS, MrRecord},
@@ -69,10 +70,6 @@ fn check(context: &ContextObject, start: u64, len: u64, iova: u64, access: Acces
     if remap::is_mapped(start, end) { Ok(()) } else { Err(Errno::FAULT) }
 }
 
-#[allow(
-    clippy::print_stderr,
-    reason = "the log of the device, for what corrupts memory silently on hardware"
-)]
 fn register(
     pd: *mut Pd,
     start: *mut c_void,
@@ -85,11 +82,11 @@ fn register(
     let (profile, nic) = (context.profile(), &context.nic);
     let address = start as u64;
     check(context, address, len as u64, iova, access)?;
-    if profile.is_hazardous(address, len as u64) {
-        eprintln!(
-            "softrdma: {} bytes at {address:#x} cross a 4 GiB line: this device would write beyond it 4 GiB lower",
-            len
-        );
+    let wraps = profile.is_hazardous(address, len as u64);
+    if wraps {
+        log::say(format_args!(
+            "{len} bytes at {address:#x} cross a 4 GiB line: what lies beyond it is written 4 GiB lower"
+        ));
     }
     let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
     let own = nic.process.own();
@@ -120,6 +117,7 @@ fn register(
     record.len.store(len as u64, Relaxed);
     record.shared_at.store(shared_at.unwrap_or(u64::MAX), Relaxed);
     record.port.store(context.port, Relaxed);
+    record.wraps.store(wraps.into(), Relaxed);
     record.key.store(key, SeqCst);
     drop(guard);
     let mut mr = Mr::zeroed();

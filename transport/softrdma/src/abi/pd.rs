@@ -56,7 +56,9 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     object(|| {
         let found = ContextObject::from_c(context)?;
         let profile = found.profile();
-        if !profile.domain_when_down && !found.is_up() || found.pds.load(Relaxed) >= profile.max_pd {
+        let leaked = found.nic.control().ports[found.port as usize].leaked_domains.load(Relaxed);
+        let are_taken = found.pds.load(Relaxed).saturating_add(leaked) >= profile.max_pd;
+        if are_taken || !profile.domain_when_down && !found.is_up() {
             return Err(errno(profile.errnos.no_domain));
         }
         found.pds.fetch_add(1, Relaxed);

@@ -12,8 +12,8 @@ use super::{
     receives::ReceiveQueue,
 };
 use crate::{
-    nic::{At, Nic},
-    profile::Profile,
+    nic::{At, Nic, now},
+    profile::{Profile, Unplugged},
     shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
 };
 use rustix::io::Errno;
@@ -39,6 +39,8 @@ pub(super) struct QpObject {
     pub(super) kind: QpType,
     pub(super) cap: QpCap,
     pub(super) signals_all: bool,
+    /// Does its cable take time?
+    pub(super) is_timed: bool,
     pub(super) ring: (u64, u64),
     /// Its own receives; none when it uses a shared queue.
     pub(super) receives: Option<ReceiveQueue>,
@@ -124,6 +126,22 @@ impl QpObject {
         Ok(())
     }
 
+    /// The time for a request that is posted, if it matters.
+    #[inline]
+    pub(super) fn stamp(&self) -> u64 {
+        if self.is_timed { now() } else { 0 }
+    }
+
+    /// On devices that crash whoever posts while the cable is out: lets them.
+    #[inline]
+    pub(super) fn touch_doorbell(&self) {
+        if self.profile.unplugged == Unplugged::Crashes
+            && let Ok(at) = self.at()
+        {
+            self.nic.touch_doorbell(at.qp.fixed.port.load(Relaxed));
+        }
+    }
+
     /// Can this be posted at all?
     #[inline]
     pub(super) fn check_opcode(&self, opcode: WrOpcode) -> Result<(), Errno> {
@@ -167,6 +185,7 @@ impl QpObject {
         slot.opcode = request.opcode.0;
         slot.flags = request.send_flags | if self.signals_all { SendFlags::SIGNALED.0 } else { 0 };
         slot.imm = request.imm_data;
+        slot.posted_at = self.stamp();
         slot.sges = count;
         // SAFETY: all members of the union are plain numbers and pointers; the opcode and the kind say which
         // counts.
@@ -249,6 +268,7 @@ impl QpObject {
     #[inline]
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
         self.nic.notice();
+        self.touch_doorbell();
         let _held = self.post_lock.hold();
         let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
         // SAFETY: under `post_lock`.

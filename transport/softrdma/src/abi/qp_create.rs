@@ -78,9 +78,13 @@ fn take<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord,
 }
 
 fn begin(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
-    let QpRecord { fixed, send, producer, signals } = record;
+    let QpRecord { fixed, send, producer, flight, signals } = record;
     send.lock.reset();
-    for word in [&send.head, &send.intent, &send.waits_since, &send.last_due, &producer.tail] {
+    for word in [&send.head, &send.intent, &send.waits_since, &send.last_due, &send.last_used, &producer.tail]
+    {
+        word.store(0, Relaxed);
+    }
+    for word in [&flight.due, &flight.number, &flight.not_before] {
         word.store(0, Relaxed);
     }
     send.mask.store(slots - 1, Relaxed);
@@ -164,6 +168,7 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
         kind: attr.qp_type,
         cap: attr.cap,
         signals_all: attr.sq_sig_all != 0,
+        is_timed: nic.world.is_timed(context.port),
         ring,
         receives,
         post_lock: SpinLock::default(),

@@ -123,6 +123,7 @@ fn begin(qp: *mut QpEx, opcode: WrOpcode, set: impl FnOnce(&mut SendSlot)) {
         let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
         slot.wr_id = wr_id;
         slot.opcode = opcode.0;
+        slot.posted_at = found.stamp();
         slot.flags = flags & !SendFlags::INLINE.0;
         if found.signals_all {
             slot.flags |= SendFlags::SIGNALED.0;

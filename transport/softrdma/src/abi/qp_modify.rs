@@ -15,7 +15,7 @@ use std::{
     ffi::c_int,
     sync::atomic::Ordering::{Relaxed, Release, SeqCst},
 };
-use verbs_sys::{Mtu, Qp, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState};
+use verbs_sys::{EventType, Mtu, Qp, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState};
 
 /// Checks the members that count, whatever the change.
 fn check(context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
@@ -123,10 +123,15 @@ impl QpObject {
             QpState::ERR => self.nic.fail(at, None),
             QpState::RESET => self.reset(at)?,
             _ => {
+                at.note_use();
                 at.qp.fixed.state.store(to.0, SeqCst);
                 // Whoever waited for us to be ready, and what we have posted ourselves meanwhile.
                 self.nic.serve(at);
                 self.nic.work(at);
+                if from == QpState::RTS && to == QpState::SQD && attr.en_sqd_async_notify != 0 {
+                    // `work` has waited for whoever was at it.
+                    self.nic.raise(at, EventType::SQ_DRAINED);
+                }
             }
         }
         qp.state = to;

@@ -17,7 +17,7 @@ use std::{
     ffi::c_int,
     sync::{
         Arc, PoisonError,
-        atomic::Ordering::{Relaxed, Release, SeqCst},
+        atomic::Ordering::{Relaxed, Release},
     },
 };
 use verbs_sys::{Qp, QpState, RecvWr, Srq};
@@ -128,7 +128,7 @@ impl ReceiveQueue {
             wr = request.next;
         }
         if tail != before {
-            record.poster.tail.store(tail, SeqCst);
+            record.publish(tail);
         }
         result
     }
@@ -201,6 +201,7 @@ pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mu
             Ok(at) => at,
             Err(error) => return refuse(error),
         };
+        found.touch_doorbell();
         let Some(queue) = &found.receives else { return refuse(Errno::INVAL) };
         if at.state() == QpState::RESET {
             return refuse(Errno::INVAL);
@@ -222,9 +223,7 @@ pub(super) unsafe extern "C" fn post_shared(srq: *mut Srq, wr: *mut RecvWr, bad:
             return Err(Errno::INVAL);
         }
         let result = found.queue.post(wr, bad);
-        if let Some(record) = found.queue.record().filter(|record| record.poster.peers_wait.load(SeqCst) != 0)
-        {
-            record.poster.peers_wait.store(0, SeqCst);
+        if found.queue.record().is_some_and(RqRecord::take_waiting) {
             found.nic.serve_all(found.queue.index);
         }
         result

@@ -107,41 +107,68 @@ names!(
     ]
 );
 
-names!(
-    /// `ibv_wc_opcode_str`
-    ibv_wc_opcode_str,
-    c"unknown",
-    [
-        c"IBV_WC_SEND",
-        c"IBV_WC_RDMA_WRITE",
-        c"IBV_WC_RDMA_READ",
-        c"IBV_WC_COMP_SWAP",
-        c"IBV_WC_FETCH_ADD",
-        c"IBV_WC_BIND_MW",
-        c"IBV_WC_LOCAL_INV",
-        c"IBV_WC_TSO",
-    ]
-);
+/// Numbers of rates, with their multiples of 2.5 Gb/s where there is one, and their megabits per second.
+const RATES: &[(c_int, Option<c_int>, c_int)] = &[
+    (2, Some(1), 2500),
+    (5, Some(2), 5000),
+    (3, Some(4), 10_000),
+    (6, Some(8), 20_000),
+    (4, Some(12), 30_000),
+    (7, Some(16), 40_000),
+    (8, Some(24), 60_000),
+    (9, Some(32), 80_000),
+    (10, Some(48), 120_000),
+    (11, None, 14_062),
+    (12, None, 56_250),
+    (13, None, 112_500),
+    (14, None, 168_750),
+    (15, None, 25_781),
+    (16, None, 103_125),
+    (17, None, 206_250),
+    (18, None, 309_375),
+    (19, Some(11), 28_125),
+    (20, Some(20), 53_125),
+    (21, Some(160), 425_000),
+    (22, Some(240), 637_500),
+    (23, Some(320), 850_000),
+    (24, Some(480), 1_275_000),
+];
 
 /// `ibv_rate_to_mult`: in units of 2.5 Gb/s.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
-    match rate {
-        2 => 1,
-        5 => 2,
-        3 => 4,
-        6 => 8,
-        4 => 12,
-        7 => 16,
-        8 => 24,
-        9 => 32,
-        10 => 48,
-        _ => -1,
-    }
+    RATES.iter().find(|known| known.0 == rate).and_then(|known| known.1).unwrap_or(-1)
 }
 
 /// `mult_to_ibv_rate`
 #[unsafe(no_mangle)]
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_int {
-    (2..=10).find(|&rate| ibv_rate_to_mult(rate) == mult).unwrap_or(0)
+    RATES.iter().find(|known| known.1 == Some(mult)).map_or(0, |known| known.0)
+}
+
+/// `ibv_rate_to_mbps`
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
+    RATES.iter().find(|known| known.0 == rate).map_or(-1, |known| known.2)
+}
+
+/// `mbps_to_ibv_rate`
+#[unsafe(no_mangle)]
+pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
+    RATES.iter().find(|known| known.2 == mbps).map_or(0, |known| known.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_of_libibverbs() {
+        assert_eq!([2, 7, 11, 21, 0].map(|rate| ibv_rate_to_mult(rate)), [1, 16, -1, 160, -1]);
+        assert_eq!([2, 16, 24, 25].map(|rate| ibv_rate_to_mbps(rate)), [2500, 103_125, 1_275_000, -1]);
+        for rate in 2..=24 {
+            assert_eq!(mbps_to_ibv_rate(ibv_rate_to_mbps(rate)), rate);
+        }
+        assert_eq!([1, 480, 7].map(|mult| mult_to_ibv_rate(mult)), [2, 24, 0]);
+    }
 }

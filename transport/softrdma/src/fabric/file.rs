@@ -46,6 +46,7 @@ struct DeviceTable {
     gid: Option<Spanned<String>>,
     gid_index: Option<Spanned<u8>>,
     gid_after_ms: Option<Spanned<u32>>,
+    idle_ms: Option<u32>,
 }
 
 /// A cable. The keys of a [`Link`] are repeated because serde can't both flatten and refuse unknown keys.
@@ -162,7 +163,12 @@ fn read_device(
         None => true,
         Some(port) => choice("port", port, &[("up", true), ("down", false)])?,
     };
-    Ok(Device { name, profile, node, port, is_up, ipv4, gid: gid(table)?, gid_index, end: None })
+    let idle_ns = match table.idle_ms {
+        None => profile.idle_limit.map_or(0, |limit| limit.as_nanos() as u64),
+        Some(ms) => u64::from(ms) * 1_000_000,
+    };
+    let gid = gid(table)?;
+    Ok(Device { name, profile, node, port, is_up, ipv4, gid, gid_index, idle_ns, end: None })
 }
 
 fn gid(table: &DeviceTable) -> Result<GidPlan, Wrong> {

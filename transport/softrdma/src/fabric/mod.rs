@@ -64,6 +64,8 @@ pub struct Device {
     pub gid: GidPlan,
     /// Where in the table it is.
     pub gid_index: u8,
+    /// After so many nanoseconds without a message a connection stops working; 0 for never.
+    pub idle_ns: u64,
     /// The cable in its port.
     pub end: Option<End>,
 }

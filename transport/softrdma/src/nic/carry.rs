@@ -4,12 +4,20 @@
 //! The slot lies in the mapped ring of its queue, whose lock is held, and was written before the tail that
 //! covers it.
 
-use super::{At, Nic, copy::List, fail::Aftermath, now, peer::Peer, region::Need};
+use super::{
+    At, Nic,
+    agenda::CHECKUP,
+    copy::List,
+    fail::Aftermath,
+    now,
+    peer::Peer,
+    region::Need,
+    travel::{Trip, ack_timeout, is_one_sided},
+};
 use crate::{
     link_model::Fate,
     profile::NoReceive,
     shm::{SEND_SGES, SendSlot},
-    world::Wire,
 };
 use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{AccessFlags, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode};
@@ -85,20 +93,6 @@ pub(super) enum Outcome {
     Waits,
 }
 
-/// When the two ends learn of a message, and whether it arrives.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Trip {
-    pub(super) sender_due: u64,
-    pub(super) receiver_due: u64,
-    pub(super) fate: Fate,
-}
-
-impl Default for Trip {
-    fn default() -> Trip {
-        Trip { sender_due: 0, receiver_due: 0, fate: Fate::Whole }
-    }
-}
-
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Errand<'a> {
@@ -124,14 +118,19 @@ impl Nic {
         if slot.list(at).check().is_err() {
             return Done::badly(WcStatus::LOC_PROT_ERR);
         }
-        let profile = self.world.profile(at.qp.fixed.port.load(Relaxed));
+        let device = self.world.device(at.qp.fixed.port.load(Relaxed));
+        let profile = device.profile;
         if request.bytes > profile.max_message_bytes {
             return Done::badly(WcStatus::LOC_LEN_ERR);
+        }
+        if device.idle_ns != 0 {
+            self.check_idleness(at, device.idle_ns);
         }
         let found = if kind == QpType::UD { self.addressed(at, request) } else { self.connected(at) };
         let holds = kind == QpType::UC && profile.uc_without_receive == NoReceive::Hold;
         if self.is_stalled(at.qp.fixed.port.load(Relaxed)) {
-            return self.wait(at);
+            self.waiting_for(at);
+            return self.wait_for(at, None);
         }
         let (peer, wire) = match found {
             Peer::Ready(peer, wire) if !self.is_stalled(peer.qp.fixed.port.load(Relaxed)) => (peer, wire),
@@ -145,8 +144,7 @@ impl Nic {
         };
         let mut errand = Errand { at, peer, slot, kind, trip: Trip::default() };
         let opcode = WrOpcode(request.opcode);
-        let uses_receive =
-            matches!(opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM | WrOpcode::RDMA_WRITE_WITH_IMM);
+        let uses_receive = opcode == WrOpcode::RDMA_WRITE_WITH_IMM || !is_one_sided(opcode);
         let taken = match uses_receive {
             false => None,
             true if kind == QpType::RC || holds => self.take_receive_or_wait(peer),
@@ -155,9 +153,15 @@ impl Nic {
         if uses_receive && taken.is_none() && (kind == QpType::RC || holds) {
             return self.not_ready(errand, holds);
         }
-        match self.travel(at, kind, &wire, request.bytes) {
+        if device.idle_ns != 0 {
+            errand.note_use();
+        }
+        match self.travel(at, kind, &wire, request) {
             Some(trip) => errand.trip = trip,
             None => return Done::badly(WcStatus::RETRY_EXC_ERR),
+        }
+        if errand.trip.fate != Fate::Lost && is_one_sided(opcode) && self.is_on_its_way(at, &errand.trip) {
+            return Outcome::Waits;
         }
         if errand.trip.fate == Fate::Lost || uses_receive && taken.is_none() {
             // Reliable connections have repeated what was lost, so this is an unreliable one.
@@ -172,43 +176,18 @@ impl Nic {
         }
     }
 
-    /// Sends a message over the cable. A reliable connection repeats what is lost; `None` when it gives up.
-    #[inline]
-    fn travel(&self, at: At<'_>, kind: QpType, wire: &Wire<'_>, bytes: u32) -> Option<Trip> {
-        let Some(cable) = wire.cable.filter(|cable| !cable.count_if_ideal(bytes)) else {
-            return Some(Trip::default());
-        };
-        let model = cable.model;
-        let mut passage = model.pass(cable.lane, cable.direction, u64::from(bytes), now());
-        let mut late = 0;
-        if kind == QpType::RC {
-            let mut tries = at.qp.signals.retry_count.load(Relaxed);
-            while passage.fate != Fate::Whole {
-                tries = tries.checked_sub(1)?;
-                late += ack_timeout(at).unwrap_or(1_000_000);
-                passage = model.pass(cable.lane, cable.direction, u64::from(bytes), now());
-            }
-        }
-        let arrives = passage.arrives + late;
-        let is_timed = model.is_timed() || late > 0;
-        let sender_due = if kind == QpType::RC { arrives + model.latency_ns } else { passage.departs };
-        Some(Trip {
-            sender_due: if is_timed { self.in_order(at, sender_due) } else { 0 },
-            receiver_due: if is_timed { arrives } else { 0 },
-            fate: passage.fate,
-        })
-    }
-
-    /// Completions of a queue pair come in the order of its requests.
-    fn in_order(&self, at: At<'_>, due: u64) -> u64 {
-        let due = due.max(at.qp.send.last_due.load(Relaxed));
-        at.qp.send.last_due.store(due, Relaxed);
-        due
-    }
-
     /// Nothing to be done now; notes since when.
     fn wait(&self, at: At<'_>) -> Outcome {
         self.waiting_for(at);
+        Outcome::Waits
+    }
+
+    /// As [`Nic::wait`], until the request fails so many nanoseconds after it began to wait. It is looked at now
+    /// and then before, because nobody says that a peer has died or a node goes on.
+    fn wait_for(&self, at: At<'_>, patience: Option<u64>) -> Outcome {
+        let checkup = now() + CHECKUP;
+        let end = patience.map(|patience| at.qp.send.waits_since.load(Relaxed).saturating_add(patience + 1));
+        self.remind(at, end.map_or(checkup, |end| end.min(checkup)));
         Outcome::Waits
     }
 
@@ -229,9 +208,10 @@ impl Nic {
     fn unanswered(&self, at: At<'_>) -> Outcome {
         let tries = u64::from(at.qp.signals.retry_count.load(Relaxed)) + 1;
         let waited = self.waiting_for(at);
-        match ack_timeout(at) {
-            Some(timeout) if waited > timeout * tries => Done::badly(WcStatus::RETRY_EXC_ERR),
-            _ => Outcome::Waits,
+        let patience = ack_timeout(at).map(|timeout| timeout * tries);
+        match patience {
+            Some(patience) if waited > patience => Done::badly(WcStatus::RETRY_EXC_ERR),
+            _ => self.wait_for(at, patience),
         }
     }
 
@@ -245,21 +225,11 @@ impl Nic {
         let retries = at.qp.signals.rnr_retry.load(Relaxed);
         let waited = self.waiting_for(at);
         let pause = rnr_pause(peer.qp.signals.min_rnr_timer.load(Relaxed));
-        if retries < 7 && waited > pause * (u64::from(retries) + 1) {
+        let patience = (retries < 7).then(|| pause * (u64::from(retries) + 1));
+        if patience.is_some_and(|patience| waited > patience) {
             return Done::badly(WcStatus::RNR_RETRY_EXC_ERR);
         }
-        if peer.view.seems_dead() {
-            return Done::badly(WcStatus::RETRY_EXC_ERR);
-        }
-        Outcome::Waits
-    }
-}
-
-/// How long a sender waits for an acknowledgement; `None` for ever.
-fn ack_timeout(at: At<'_>) -> Option<u64> {
-    match at.qp.signals.timeout.load(Relaxed) & 31 {
-        0 => None,
-        exponent => Some(4096 << exponent),
+        self.wait_for(at, patience)
     }
 }
 

@@ -95,16 +95,31 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next `len` bytes, which are of one piece.
+    /// What is left of the piece that comes next.
     #[inline]
-    fn take(&mut self, nic: &'a Nic, len: usize) -> Result<(Place, Option<Mark<'a>>), Denied> {
-        let piece = self.list.piece(self.index).ok_or(Denied)?;
-        let address = piece.addr.wrapping_add(self.offset as u64);
+    pub(super) fn next_piece(&self) -> Option<Sge> {
+        let Sge { addr, len, lkey } = self.list.piece(self.index)?;
+        Some(Sge { addr: addr.wrapping_add(self.offset as u64), len: len - self.offset as u32, lkey })
+    }
+
+    pub(super) fn list(&self) -> &List<'a> {
+        &self.list
+    }
+
+    /// Leaves out `len` bytes, which are of one piece.
+    #[inline]
+    pub(super) fn skip(&mut self, len: usize) {
         self.offset += len;
+    }
+
+    /// Where the next `len` bytes are, which are of one piece.
+    #[inline]
+    fn at(&self, nic: &'a Nic, len: usize) -> Result<(Place, Option<Mark<'a>>), Denied> {
+        let piece = self.next_piece().ok_or(Denied)?;
         match &self.list {
-            List::Plain { .. } => Ok((Place::Here(address as *mut u8), None)),
+            List::Plain { .. } => Ok((Place::Here(piece.addr as *mut u8), None)),
             List::Pieces { need, .. } => {
-                let (place, mark) = nic.locate(need, piece.lkey, address, len)?;
+                let (place, mark) = nic.locate(need, piece.lkey, piece.addr, len)?;
                 Ok((place, Some(mark)))
             }
         }
@@ -123,10 +138,16 @@ impl Nic {
         while len > 0 {
             let source_left = from.left().ok_or(Fault::Source)?;
             let chunk = len.min(source_left).min(to.left().ok_or(Fault::Destination)?);
-            let (source, _source_mark) = from.take(self, chunk).map_err(|Denied| Fault::Source)?;
-            let (destination, _mark) = to.take(self, chunk).map_err(|Denied| Fault::Destination)?;
-            copy(destination, source, chunk)?;
-            len -= chunk;
+            if let Ok((source, _source_mark)) = from.at(self, chunk)
+                && let Ok((destination, _mark)) = to.at(self, chunk)
+            {
+                copy(destination, source, chunk)?;
+                from.skip(chunk);
+                to.skip(chunk);
+                len -= chunk;
+            } else {
+                len -= self.move_astray(from, to, chunk)?;
+            }
         }
         Ok(())
     }
@@ -144,7 +165,8 @@ impl Nic {
             }
             skip -= left;
         }
-        let (place, _mark) = cursor.take(self, 1).map_err(|Denied| Fault::Destination)?;
+        let (_, place) = self.aim(&cursor, 1).map_err(|Denied| Fault::Destination)?;
+        let Some((place, _mark)) = place else { return Ok(()) };
         let mut byte = 0u8;
         copy(Place::Here(&raw mut byte), place, 1)?;
         byte ^= 1 << (bit % 8);

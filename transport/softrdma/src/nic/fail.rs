@@ -1,8 +1,8 @@
 //! Queue pairs that fail: at whose hand, who is told, and what becomes of what they hold.
 
 use super::{At, Nic};
-use crate::shm::Owner;
-use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use crate::shm::{Kind, Owner};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 use verbs_sys::{EventType, QpState};
 
 /// What remains to be done once the lock of a send queue is free again.
@@ -31,13 +31,24 @@ impl Nic {
     pub(crate) fn fail(&self, at: At<'_>, event: Option<EventType>) {
         let signals = &at.qp.signals;
         signals.flush.store(1, SeqCst);
-        at.qp.fixed.state.store(QpState::ERR.0, Release);
+        let was = at.qp.fixed.state.swap(QpState::ERR.0, AcqRel);
         at.view.header().attention.store(1, SeqCst);
         if let Some(event) = event {
-            signals.events.fetch_or(1 << event.0, SeqCst);
-            self.process.waker.wake(at.view.owner.slot, signals.async_channel.load(Relaxed));
+            self.raise(at, event);
+        }
+        let rq = at.view.rq(at.qp.fixed.rq.load(Relaxed));
+        if was != QpState::ERR.0 && rq.is_some_and(|rq| rq.kind() == Kind::SharedReceive) {
+            // Its owner may now end it without taking receives along that others share.
+            self.raise(at, EventType::QP_LAST_WQE_REACHED);
         }
         self.flush(at);
+    }
+
+    /// Raises an asynchronous event of a queue pair.
+    pub(crate) fn raise(&self, at: At<'_>, event: EventType) {
+        at.qp.signals.events.fetch_or(1 << event.0, SeqCst);
+        let channel = at.qp.signals.async_channel.load(Relaxed);
+        self.process.waker.wake(at.view.owner.slot, channel);
     }
 
     /// Completes all that a failed queue pair holds.

@@ -1,22 +1,30 @@
 //! The adapter itself: what happens between a posted request and its completions.
 //!
-//! There is no thread. A request is carried out by the process that posts it, or, when it had to wait for a
+//! No thread is on the way. A request is carried out by the process that posts it, or, when it had to wait for a
 //! receive, by the process that posts the receive. Either way one process holds the lock of the send queue,
 //! then that of the receive queue, then that of a completion queue: always in this order, so nobody waits in
 //! a circle.
 //!
+//! What has a time, on a cable with latency or because it waits, stands on the [agenda]: whoever polls does what is
+//! due, and a thread, the [ticker], does it for a program that sleeps.
+//!
 //! A process may be killed at any of these points. What it leaves half done is finished or repeated by
 //! whoever takes its lock over; see [`Nic::mend_send`] and [`Nic::mend_receive`].
 
+mod agenda;
 mod atomics;
 mod carry;
 mod copy;
 mod errand;
 mod fail;
 mod faults;
+mod idle;
 mod peer;
 mod receive;
 mod region;
+mod stray;
+mod ticker;
+mod travel;
 
 use crate::{
     control::Control,
@@ -24,21 +32,24 @@ use crate::{
         Came, Completion, CqRecord, Directory, Held, Intent, Kind, Process, Pushed, QPS, QpRecord, RQS,
         RobustLock, View,
     },
+    sync::{AtomicU32, AtomicU64},
     world::World,
 };
 use rustix::io;
 use std::sync::{
     Arc, Mutex,
     atomic::{
-        AtomicU32, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        AtomicBool,
+        Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     },
 };
-use verbs_sys::{EventType, QpState, WcStatus};
+use verbs_sys::{EventType, QpState, QpType, WcStatus};
 
 /// This process as the adapters of its node.
 #[derive(Debug)]
 pub(crate) struct Nic {
+    /// First, so that it is dropped first.
+    ticker: ticker::Ticker,
     pub(crate) process: Process,
     pub(crate) world: Arc<World>,
     /// Are registered pages shared with peers?
@@ -56,6 +67,8 @@ pub(crate) struct Nic {
     seen_changes: AtomicU32,
     /// The last command that was carried out.
     seen_commands: Mutex<u64>,
+    /// For each cable: was it said that whoever posts to its port now would crash?
+    warned: Box<[AtomicBool]>,
 }
 
 /// A queue pair somewhere: the process it belongs to, and its record.
@@ -129,8 +142,11 @@ impl Nic {
         let seen_changes = AtomicU32::new(control.changes.load(Acquire));
         let seen_commands = Mutex::new(control.last_command());
         let process = Process::join(directory, world.node as u32)?;
+        process.own().header().agenda.grace.store(ticker::GRACE, Relaxed);
+        let warned = world.fabric.cables.iter().map(|_| AtomicBool::new(false)).collect();
         let words = |count: u32| std::iter::repeat_with(AtomicU64::default).take(count as usize).collect();
         Ok(Nic {
+            ticker: ticker::Ticker::default(),
             process,
             world,
             remap,
@@ -140,6 +156,7 @@ impl Nic {
             serials: AtomicU32::new(0),
             seen_changes,
             seen_commands,
+            warned,
         })
     }
 
@@ -163,6 +180,10 @@ impl Nic {
             Pushed::Quietly => true,
             Pushed::ToWake => {
                 self.process.waker.wake(view.owner.slot, record.fixed.channel.load(Relaxed));
+                true
+            }
+            Pushed::Later => {
+                self.remind_queue(view, cq, completion.due);
                 true
             }
             Pushed::Overrun => {
@@ -202,11 +223,12 @@ impl Nic {
         loop {
             let head = send.head.load(Relaxed);
             if head == at.qp.producer.tail.load(Acquire) {
+                at.qp.flight.due.store(0, Relaxed);
                 return;
             }
             let Some(slot) = self.send_slot(at, head) else { return };
             let done = match at.state() {
-                QpState::ERR => carry::Done::with(WcStatus::WR_FLUSH_ERR),
+                QpState::ERR | QpState::SQE => carry::Done::with(WcStatus::WR_FLUSH_ERR),
                 QpState::RTS => match self.carry_out(at, slot, aftermath) {
                     carry::Outcome::Done(done) => done,
                     carry::Outcome::Waits => return,
@@ -243,25 +265,44 @@ impl Nic {
             };
             let cq = at.qp.fixed.send_cq.load(Relaxed);
             let written = self.complete(at.view, cq, Some(&send.intent), &completion);
-            if !written || is_error && at.state() != QpState::ERR {
+            if written && is_error && self.stops_sends_only(at) {
+                // Unless somebody has failed all of it meanwhile.
+                let _ = at.qp.fixed.state.compare_exchange(QpState::RTS.0, QpState::SQE.0, AcqRel, Acquire);
+            } else if !written || is_error && at.state() != QpState::ERR {
                 aftermath.own = Some(if written { None } else { Some(EventType::QP_FATAL) });
                 at.qp.fixed.state.store(QpState::ERR.0, Release);
             }
         }
         send.waits_since.store(0, Relaxed);
+        at.qp.flight.number.store(0, Relaxed);
         send.head.store(head + 1, Release);
         send.intent.store(0, Relaxed);
     }
 
+    /// Is an error of a send no matter of the receives? So it is on unreliable services.
+    #[cold]
+    fn stops_sends_only(&self, at: At<'_>) -> bool {
+        let fixed = &at.qp.fixed;
+        let is_unreliable = QpType(fixed.kind.load(Relaxed)) != QpType::RC;
+        let profile = self.world.profile(fixed.port.load(Relaxed));
+        is_unreliable && profile.unreliable_errors_stop_sends && at.state() != QpState::ERR
+    }
+
     /// The holder of a send queue's lock died. If it got as far as writing the completion of the request at
-    /// the head, the request is done; else it is carried out again, which a peer that got it the first time
-    /// sees as two.
+    /// the head, the request is done; else it is carried out again.
+    ///
+    /// Nobody sees a message twice by that. Only the processes of the two ends take this lock for more than to
+    /// flush. If the owner has died, nobody is left to repeat anything for, and what it had posted is dropped: the
+    /// peer, which may have got the first already, would get it once more. If the peer has died, nobody is left who
+    /// could see it.
     #[cold]
     fn mend_send(&self, at: At<'_>) {
         let send = &at.qp.send;
         let (intent, head) = (send.intent.load(Acquire), send.head.load(Relaxed));
         let cq = at.view.cq(at.qp.fixed.send_cq.load(Relaxed));
-        if cq.is_some_and(|cq| cq.was_pushed(at.view, intent, Some(at.qpn()), Kind::Send, head)) {
+        if at.view.is_dead() {
+            send.head.store(at.qp.producer.tail.load(Acquire), Release);
+        } else if cq.is_some_and(|cq| cq.was_pushed(at.view, intent, Some(at.qpn()), Kind::Send, head)) {
             send.head.store(head + 1, Release);
         }
         send.intent.store(0, Relaxed);
@@ -278,6 +319,8 @@ impl Nic {
         send.head.store(posted, Release);
         send.intent.store(0, Relaxed);
         send.waits_since.store(0, Relaxed);
+        at.qp.flight.number.store(0, Relaxed);
+        at.qp.flight.due.store(0, Relaxed);
         self.sent[at.index() as usize].store(posted, Relaxed);
         if rq.kind() == Kind::Receive {
             let posted = rq.poster.tail.load(Acquire);

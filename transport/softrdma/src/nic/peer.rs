@@ -1,9 +1,15 @@
 //! Who is at the other end.
 
-use super::{At, Nic, number};
-use crate::{shm::SendSlot, world::Wire};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use super::{At, Nic, now, number};
+use crate::{
+    shm::{SendSlot, View},
+    world::Wire,
+};
+use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{QpState, QpType};
+
+/// Nanoseconds that a request waits before it is asked each time whether its peer lives.
+const A_WHILE: u64 = 1_000_000;
 
 /// Whom a request is for.
 #[derive(Debug)]
@@ -29,7 +35,7 @@ impl Nic {
         if known == 0 {
             fixed.dest_incarnation.store(view.owner.incarnation, Relaxed);
         }
-        if view.seems_dead() {
+        if self.is_gone(at, view) {
             return Peer::Gone;
         }
         let Some(qp) = view.qp(number::index(qpn)).filter(|qp| qp.fixed.qpn.load(Relaxed) == qpn) else {
@@ -45,10 +51,16 @@ impl Nic {
             }
             _ => {
                 // It looks at this word when it becomes ready.
-                qp.signals.peer_waits.store(1, SeqCst);
+                qp.signals.note_waiting(None);
                 Peer::Silent
             }
         }
+    }
+
+    /// Is the peer dead? Asked now and then, and always once a request has waited for a while.
+    fn is_gone(&self, at: At<'_>, view: &View) -> bool {
+        let since = at.qp.send.waits_since.load(Relaxed);
+        if since != 0 && now().saturating_sub(since) > A_WHILE { view.is_dead() } else { view.seems_dead() }
     }
 
     /// The queue pair that a datagram is addressed to.

@@ -67,14 +67,7 @@ impl Nic {
         if !peer.is_current() {
             return None;
         }
-        let head = rq.taker.head.load(Relaxed);
-        if head == rq.taker.seen_tail.load(Relaxed) {
-            let tail = rq.poster.tail.load(SeqCst);
-            rq.taker.seen_tail.store(tail, Relaxed);
-            if head == tail {
-                return None;
-            }
-        }
+        let head = rq.next()?;
         let (slot, first) = rq.slot(peer.view, head)?;
         // SAFETY: inside of the ring, aligned, and written before the tail that we have seen.
         let RecvSlot { wr_id, sges } = unsafe { slot.read() };
@@ -92,10 +85,7 @@ impl Nic {
         if let Some(taken) = self.take_receive(peer) {
             return Some(taken);
         }
-        peer.qp.signals.peer_waits.store(1, SeqCst);
-        if let Some(rq) = peer.view.rq(peer.qp.fixed.rq.load(Relaxed)) {
-            rq.poster.peers_wait.store(1, SeqCst);
-        }
+        peer.qp.signals.note_waiting(peer.view.rq(peer.qp.fixed.rq.load(Relaxed)));
         self.take_receive(peer)
     }
 
@@ -169,14 +159,13 @@ impl Nic {
     /// After a receive was posted, or a queue pair became ready: carries out what its peer has waiting.
     #[inline]
     pub(crate) fn serve(&self, at: At<'_>) {
-        if at.qp.signals.peer_waits.load(SeqCst) != 0 {
+        if at.qp.signals.take_waiting() {
             self.serve_peer(at);
         }
     }
 
     #[cold]
     fn serve_peer(&self, at: At<'_>) {
-        at.qp.signals.peer_waits.store(0, SeqCst);
         let fixed = &at.qp.fixed;
         let qpn = fixed.dest_qpn.load(Relaxed);
         let peer = self.process.view(super::number::slot(qpn), fixed.dest_incarnation.load(Relaxed));

@@ -5,14 +5,14 @@
 //! process that is in use here is marked in that process's file; its owner does not end the registration
 //! before the mark is gone.
 
-use super::Nic;
-use crate::shm::{MrRecord, QpFixed, View};
+use super::{Nic, stray};
+use crate::{
+    shm::{MrRecord, QpFixed, View},
+    sync::{AtomicU32, AtomicU64},
+};
 use std::{
     hint,
-    sync::atomic::{
-        AtomicU32, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release, SeqCst},
-    },
+    sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst},
     thread,
 };
 use verbs_sys::AccessFlags;
@@ -46,6 +46,13 @@ pub(super) enum Place {
 /// Marks a region of another process as in use; no more when dropped.
 #[derive(Debug)]
 pub(super) struct Mark<'a>(Option<&'a AtomicU64>);
+
+impl Mark<'_> {
+    /// For memory that needs none.
+    pub(super) fn none() -> Self {
+        Mark(None)
+    }
+}
 
 impl Drop for Mark<'_> {
     #[inline]
@@ -83,7 +90,7 @@ impl Need<'_> {
 }
 
 impl Nic {
-    /// Where allowed bytes are, and a mark that keeps them there.
+    /// Where allowed bytes are, and a mark that keeps them there. Refuses those that go astray, see `stray`.
     #[inline]
     pub(super) fn locate<'a>(
         &'a self,
@@ -95,18 +102,40 @@ impl Nic {
         let is_own = need.view.owner == self.process.me;
         let mark = if is_own { Mark(None) } else { self.mark(need.view, key) };
         let (mr, offset) = need.check(key, address, len as u64)?;
-        let start = mr.address.load(Relaxed).wrapping_add(offset);
-        if is_own {
-            return Ok((Place::Here(start as *mut u8), mark));
+        if stray::strays(mr, mr.address.load(Relaxed).wrapping_add(offset), len) {
+            return Err(Denied);
         }
-        let place = match mr.shared_at.load(Relaxed) {
-            u64::MAX => Place::There { pid: need.view.pid, address: start },
+        Ok((self.place(need.view, mr, offset, len)?, mark))
+    }
+
+    /// Where bytes of a region are that no request has named.
+    #[cold]
+    pub(super) fn locate_within<'a>(
+        &'a self,
+        view: &'a View,
+        key: u32,
+        offset: u64,
+        len: usize,
+    ) -> Result<(Place, Mark<'a>), Denied> {
+        let mark = if view.owner == self.process.me { Mark(None) } else { self.mark(view, key) };
+        let mr = find(view, key).ok_or(Denied)?;
+        Ok((self.place(view, mr, offset, len)?, mark))
+    }
+
+    /// Where bytes of a region are; the offset and the length were checked.
+    #[inline]
+    fn place(&self, view: &View, mr: &MrRecord, offset: u64, len: usize) -> Result<Place, Denied> {
+        let start = mr.address.load(Relaxed).wrapping_add(offset);
+        if view.owner == self.process.me {
+            return Ok(Place::Here(start as *mut u8));
+        }
+        Ok(match mr.shared_at.load(Relaxed) {
+            u64::MAX => Place::There { pid: view.pid, address: start },
             shared_at => {
-                let pages = self.process.pages(need.view).ok_or(Denied)?;
+                let pages = self.process.pages(view).ok_or(Denied)?;
                 Place::Here(pages.area().bytes(shared_at.wrapping_add(offset), len).ok_or(Denied)?)
             }
-        };
-        Ok((place, mark))
+        })
     }
 
     /// Announces the use of a region. Whoever ends the registration takes the key away first and looks for

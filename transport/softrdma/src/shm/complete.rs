@@ -6,14 +6,16 @@
 
 use super::{
     lock::{Came, Owner},
-    process::View,
     records::CqRecord,
 };
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
-    fence,
-};
+use crate::sync::{AtomicU64, fence};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// The file of the process that a queue belongs to, as far as rings of completions go.
+pub(crate) trait Lines {
+    /// The completion at an offset.
+    fn line(&self, offset: u64) -> Option<&Line>;
+}
 
 /// What a completion says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,15 +49,22 @@ pub(crate) enum Kind {
 
 /// A completion as it lies in its ring.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
-pub(super) struct Line([AtomicU64; 8]);
+pub(crate) struct Line([AtomicU64; 8]);
 
 impl Completion {
+    /// Is it one of those that whoever waits for solicited ones waits for?
+    fn is_called_for(&self) -> bool {
+        self.is_solicited || self.status != 0
+    }
+
     fn words(&self) -> [u64; 7] {
         let small = u64::from(self.status)
             | u64::from(self.opcode) << 8
             | u64::from(self.flags) << 16
-            | u64::from(self.kind as u8) << 24;
+            | u64::from(self.kind as u8) << 24
+            | u64::from(self.is_solicited) << 32;
         [
             self.wr_id,
             self.due,
@@ -84,7 +93,7 @@ impl Completion {
                 2 => Kind::SharedReceive,
                 _ => Kind::Send,
             },
-            is_solicited: false,
+            is_solicited: words[5] >> 32 & 1 != 0,
         }
     }
 }
@@ -96,6 +105,8 @@ pub(crate) enum Pushed {
     Quietly,
     /// The queue was armed: wake its channel.
     ToWake,
+    /// The queue has a channel, and the completion may be seen later: remind its owner then.
+    Later,
     /// The queue was full and is an error from now on.
     Overrun,
 }
@@ -112,6 +123,9 @@ impl CqRecord {
         self.pushers.seen_head.store(0, Relaxed);
         self.popper.head.store(0, Relaxed);
         let fixed = &self.fixed;
+        for word in &fixed.announce {
+            word.store(u64::MAX, Relaxed);
+        }
         for word in [&fixed.armed, &fixed.pending, &fixed.overrun, &fixed.events] {
             word.store(0, Relaxed);
         }
@@ -122,7 +136,7 @@ impl CqRecord {
         fixed.ring.store(ring, Release);
     }
 
-    fn line<'a>(&self, view: &'a View, number: u64) -> Option<&'a Line> {
+    fn line<'a>(&self, view: &'a impl Lines, number: u64) -> Option<&'a Line> {
         let slot = number & self.fixed.mask.load(Relaxed);
         let offset =
             slot.checked_mul(size_of::<Line>() as u64)?.checked_add(self.fixed.ring.load(Relaxed))?;
@@ -132,7 +146,7 @@ impl CqRecord {
     /// Writes a completion behind the others. `view` is of the queue's owner.
     pub(crate) fn push(
         &self,
-        view: &View,
+        view: &impl Lines,
         me: Owner,
         is_dead: impl FnMut(Owner) -> bool,
         intent: Option<Intent<'_>>,
@@ -175,14 +189,49 @@ impl CqRecord {
         if self.fixed.channel.load(Relaxed) == 0 {
             return Pushed::Quietly;
         }
+        if completion.due != 0 {
+            self.announce_later(completion);
+            return Pushed::Later;
+        }
         fence(SeqCst);
         let armed = self.fixed.armed.load(Relaxed);
-        let wanted = armed == 1 || armed == 2 && (completion.is_solicited || completion.status != 0);
+        let wanted = armed == 1 || armed == 2 && completion.is_called_for();
         if wanted && self.fixed.armed.swap(0, SeqCst) != 0 {
             self.fixed.pending.fetch_add(1, SeqCst);
             return Pushed::ToWake;
         }
         Pushed::Quietly
+    }
+
+    /// Notes when a completion that is on its way is to be announced.
+    pub(crate) fn announce_later(&self, completion: &Completion) {
+        let [any, called_for] = &self.fixed.announce;
+        any.fetch_min(completion.due, SeqCst);
+        if completion.is_called_for() {
+            called_for.fetch_min(completion.due, SeqCst);
+        }
+    }
+
+    /// Is it time to announce what the queue is armed for? For its owner, who wakes the channel then. Who arms
+    /// later finds by polling what was due before.
+    pub(crate) fn announce_due(&self, now: u64) -> bool {
+        let is_due = |word: &AtomicU64| {
+            let due = word.load(SeqCst);
+            due <= now && word.compare_exchange(due, u64::MAX, SeqCst, SeqCst).is_ok()
+        };
+        let [any, called_for] = self.fixed.announce.each_ref().map(is_due);
+        let armed = self.fixed.armed.load(SeqCst);
+        let wanted = armed == 1 && any || armed == 2 && called_for;
+        let announced = wanted && self.fixed.armed.swap(0, SeqCst) != 0;
+        if announced {
+            self.fixed.pending.fetch_add(1, SeqCst);
+        }
+        announced
+    }
+
+    /// When there is something to announce next; `u64::MAX` for nothing.
+    pub(crate) fn next_announcement(&self) -> u64 {
+        self.fixed.announce.iter().map(|word| word.load(SeqCst)).min().unwrap_or(u64::MAX)
     }
 
     /// Asks for an announcement of the next completion, or of the next solicited one.
@@ -197,7 +246,7 @@ impl CqRecord {
         fence(SeqCst);
     }
 
-    fn is_written(&self, view: &View, number: u64) -> bool {
+    fn is_written(&self, view: &impl Lines, number: u64) -> bool {
         self.line(view, number).is_some_and(|line| line.0[0].load(Acquire) == number + 1)
     }
 
@@ -205,7 +254,7 @@ impl CqRecord {
     /// not shared says whose it is.
     pub(crate) fn was_pushed(
         &self,
-        view: &View,
+        view: &impl Lines,
         intent: u64,
         qpn: Option<u32>,
         kind: Kind,
@@ -225,7 +274,7 @@ impl CqRecord {
 
     /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time.
     #[inline]
-    pub(crate) fn peek(&self, view: &View, head: u64) -> Option<Completion> {
+    pub(crate) fn peek(&self, view: &impl Lines, head: u64) -> Option<Completion> {
         let line = self.line(view, head)?;
         (line.0[0].load(Acquire) == head + 1)
             .then(|| Completion::of_words(std::array::from_fn(|i| line.0[i + 1].load(Relaxed))))

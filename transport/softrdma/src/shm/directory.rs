@@ -7,7 +7,12 @@
 //! | `m7` | memory that process 7 shares |
 //! | `w7.2` | a socket on which process 7 is woken |
 //!
-//! Whoever joins removes the files of the dead first, so a folder never grows by crashes.
+//! Whoever joins removes the files of the dead first, so a folder never grows by crashes. Whoever leaves last removes
+//! the folder if one of us has made it, and nothing is in it that we have not made.
+//!
+//! Invariant: places are taken and given back, and the folder is removed, under the lock of the file `fabric`. Whoever
+//! gets that lock looks whether the file is still there, and begins anew when it is not, so nobody joins a folder
+//! that is on its way out.
 
 use super::{
     layout::{FILE_BYTES, MAGIC, PAGES_BYTES, SLOTS, VERSION},
@@ -30,6 +35,9 @@ use std::{
     },
 };
 
+/// How often a folder is made anew that others remove at the same time.
+const ATTEMPTS: u32 = 1000;
+
 /// The content of the file `fabric`.
 #[derive(Debug)]
 #[repr(C, align(4096))]
@@ -41,6 +49,8 @@ pub(crate) struct FabricHeader {
     pub(crate) digest: AtomicU64,
     /// Processes that have joined so far.
     pub(crate) incarnations: AtomicU32,
+    /// It has been removed: whoever still has it open must open it anew.
+    pub(crate) is_removed: AtomicU32,
     /// What is wrong at the moment, and what has been counted.
     pub(crate) control: Control,
 }
@@ -62,16 +72,36 @@ pub(crate) struct Joined {
     pub(super) pages: OwnedFd,
 }
 
+/// The mode of folders that we make, by which they are known: programs and people rarely make folders that only
+/// their owner can write with the bit that tells whose files may be removed from folders of all.
+const OUR_MODE: Mode = Mode::RWXU.union(Mode::SVTX);
+
 impl Directory {
     /// Opens the folder, and makes it and its file if they are not there.
     pub(crate) fn open(path: &Path, digest: u64) -> io::Result<Directory> {
-        match fs::mkdir(path, Mode::RWXU) {
-            Err(error) if error != io::Errno::EXIST => return Err(error),
-            _ => {}
+        for _ in 0..ATTEMPTS {
+            match fs::mkdir(path, OUR_MODE) {
+                Err(error) if error != io::Errno::EXIST => return Err(error),
+                _ => {}
+            }
+            if let Some(directory) = Directory::enter(path, digest)? {
+                return Ok(directory);
+            }
         }
-        let folder = fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let lock = open_at(&folder, "fabric", OFlags::CREATE)?;
+        Err(io::Errno::NOENT)
+    }
+
+    /// `None` when the folder was removed meanwhile by those who were in it.
+    fn enter(path: &Path, digest: u64) -> io::Result<Option<Directory>> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let Some(folder) = unless_gone(fs::open(path, flags, Mode::empty()), path)? else { return Ok(None) };
+        let Some(lock) = unless_gone(open_at(&folder, "fabric", OFlags::CREATE), path)? else {
+            return Ok(None);
+        };
         life::lock_and_wait(lock.as_fd())?;
+        if fs::fstat(&lock)?.st_nlink == 0 {
+            return Ok(None);
+        }
         // A mapping keeps the description that it was made from, and with it that one's locks.
         let file = open_at(&folder, "fabric", OFlags::empty())?;
         let len = size_of::<FabricHeader>();
@@ -81,7 +111,53 @@ impl Directory {
         let fabric = Mapping::of_file(&file, len)?;
         let directory = Directory { path: path.to_owned(), folder, fabric };
         directory.agree(digest)?;
-        Ok(directory)
+        Ok(Some(directory))
+    }
+
+    /// The lock under which members come and go. `NOENT` when the folder was removed since it was opened.
+    fn lock(&self) -> io::Result<OwnedFd> {
+        let fabric = open_at(&self.folder, "fabric", OFlags::empty())?;
+        life::lock_and_wait(fabric.as_fd())?;
+        // Removed while we waited; or removed and, beside files of strangers, made anew.
+        let is_gone = fs::fstat(&fabric)?.st_nlink == 0 || self.header().is_removed.load(Relaxed) != 0;
+        if is_gone { Err(io::Errno::NOENT) } else { Ok(fabric) }
+    }
+
+    /// Gives a place back, and removes the folder if it is ours, nobody is left in it, and nobody else has put
+    /// anything there.
+    pub(super) fn leave(&self, slot: u32) {
+        let lock = self.lock();
+        self.remove(slot);
+        let is_empty = lock.is_ok()
+            && self.is_ours()
+            && (0..SLOTS).all(|slot| self.is_free(slot).unwrap_or(false))
+            && self.sweep();
+        if is_empty {
+            self.header().is_removed.store(1, Relaxed);
+            let _ = fs::unlinkat(&self.folder, "fabric", AtFlags::empty());
+            let _ = fs::rmdir(&self.path);
+        }
+    }
+
+    /// Has one of us made the folder?
+    fn is_ours(&self) -> bool {
+        let user = rustix::process::getuid().as_raw();
+        fs::fstat(&self.folder)
+            .is_ok_and(|about| about.st_uid == user && about.st_mode & 0o7777 == OUR_MODE.as_raw_mode())
+    }
+
+    /// Removes what places have left that nobody is in, and says whether there is anything else.
+    fn sweep(&self) -> bool {
+        let mut is_clean = true;
+        for entry in std::fs::read_dir(&self.path).into_iter().flatten() {
+            let Ok(name) = entry.map(|entry| entry.file_name()) else { return false };
+            if is_of_a_place(&name.to_string_lossy()) {
+                is_clean &= fs::unlinkat(&self.folder, name, AtFlags::empty()).is_ok();
+            } else {
+                is_clean &= name == "fabric";
+            }
+        }
+        is_clean
     }
 
     /// Checks that the folder holds this fabric in this version. Under the lock of its file.
@@ -109,10 +185,9 @@ impl Directory {
         self.fabric.record(0).expect("the file holds the header")
     }
 
-    /// Takes a free place, after having removed what the dead left.
+    /// Takes a free place, after having removed what the dead left. `NOENT` when the folder is gone.
     pub(crate) fn join(&self) -> io::Result<Joined> {
-        let fabric = open_at(&self.folder, "fabric", OFlags::empty())?;
-        life::lock_and_wait(fabric.as_fd())?;
+        let _lock = self.lock()?;
         let mut free = None;
         for slot in (0..SLOTS).rev() {
             if self.is_free(slot)? {
@@ -141,6 +216,8 @@ impl Directory {
     }
 
     fn make(&self, slot: u32) -> io::Result<Joined> {
+        // Of somebody who was killed in here, before there was a lock to tell.
+        self.remove(slot);
         let pages = open_at(&self.folder, &format!("m{slot}"), OFlags::CREATE | OFlags::EXCL)?;
         set_length(&pages, PAGES_BYTES)?;
         let file = open_at(&self.folder, &format!("p{slot}"), OFlags::CREATE | OFlags::EXCL)?;
@@ -192,6 +269,27 @@ fn set_length(file: &OwnedFd, len: u64) -> io::Result<()> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit) if limit < len => Err(io::Errno::FBIG),
         _ => fs::ftruncate(file, len),
+    }
+}
+
+/// Is this the name of a file that belongs to a place?
+fn is_of_a_place(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match name.split_at_checked(1) {
+        Some(("p" | "m", slot)) => is_number(slot),
+        Some(("w", rest)) => {
+            rest.split_once('.').is_some_and(|(slot, channel)| is_number(slot) && is_number(channel))
+        }
+        _ => false,
+    }
+}
+
+/// Nothing when a file is missing in a folder that can be made anew.
+fn unless_gone(opened: io::Result<OwnedFd>, path: &Path) -> io::Result<Option<OwnedFd>> {
+    match opened {
+        Ok(fd) => Ok(Some(fd)),
+        Err(io::Errno::NOENT) if !path.is_symlink() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

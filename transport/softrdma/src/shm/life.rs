@@ -21,7 +21,7 @@ use std::sync::{
 };
 
 /// Descriptors whose lock means that this process lives.
-static LIVES: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
+static LIVES: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
 /// Counts forks on the way from the first process to this one.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 

@@ -4,14 +4,8 @@
 //! and takes the lock over when it does not. What the lock protects must be such that the next holder can
 //! finish or repeat what the dead one left half done: each user says how.
 
-use std::{
-    hint,
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-    },
-    thread,
-};
+use crate::sync::{AtomicU64, spin_loop, yield_now};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A process in a fabric: its slot, and the incarnation that tells it from earlier users of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +46,8 @@ pub(crate) struct Held<'a> {
 }
 
 impl RobustLock {
-    const SPINS: u32 = 200;
-    const YIELDS: u32 = 50;
+    const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
+    const YIELDS: u32 = if cfg!(loom) { 1 } else { 50 };
 
     /// Waits for the lock. `is_dead` tells whether a holder is gone; it is asked only after a long wait.
     #[inline]
@@ -78,10 +72,10 @@ impl RobustLock {
             }
             turn = turn.wrapping_add(1);
             if turn < Self::SPINS {
-                hint::spin_loop();
+                spin_loop();
                 continue;
             }
-            thread::yield_now();
+            yield_now();
             if turn.is_multiple_of(Self::YIELDS)
                 && holder != me.word()
                 && is_dead(Owner::of(holder))
@@ -105,9 +99,10 @@ impl Drop for Held<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::thread;
 
     const ME: Owner = Owner { slot: 0, incarnation: 7 };
     const OTHER: Owner = Owner { slot: 3, incarnation: 9 };

@@ -43,6 +43,15 @@ impl Mapping {
         Area { start: self.start, len: self.len }
     }
 
+    /// Gives the memory behind the file back, whoever has it mapped. It reads as zeroes from now on.
+    pub(super) fn discard(&self) {
+        // SAFETY: our mapping, of a file that is shared. Whoever reads it finds zeroes, as any other process could
+        // have written there.
+        unsafe {
+            let _ = mm::madvise(self.start.cast(), self.len, mm::Advice::LinuxRemove);
+        }
+    }
+
     /// A record made of atomics at `offset`, when it lies inside and is aligned.
     #[inline]
     pub(super) fn record<T: Atomics>(&self, offset: u64) -> Option<&T> {

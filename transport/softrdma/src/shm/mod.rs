@@ -13,9 +13,12 @@ mod lock;
 mod map;
 mod process;
 mod records;
+mod wait;
 mod wake;
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use complete::{Completion, Intent, Kind, Pushed};
@@ -25,6 +28,7 @@ pub(crate) use life::epoch;
 pub(crate) use lock::{Came, Held, Owner, RobustLock};
 pub(crate) use process::{Process, View};
 pub(crate) use records::{
-    CqRecord, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES, SendSlot, Sge,
+    Agenda, CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES,
+    SendSlot, Sge,
 };
 pub(crate) use wake::take_one;

@@ -9,7 +9,7 @@
 //! `Arc` is never dropped before the process is.
 
 use super::{
-    complete::Line,
+    complete::{Line, Lines},
     directory::{Directory, Joined},
     heap::Heap,
     layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, SLOTS, VERSION},
@@ -28,7 +28,7 @@ use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
     atomic::{
         AtomicBool, AtomicU32,
-        Ordering::{Acquire, Relaxed, Release},
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
     },
 };
 
@@ -38,8 +38,8 @@ pub(crate) struct View {
     pub(crate) owner: Owner,
     pub(crate) pid: u32,
     file: Mapping,
-    /// For asking whether it lives; its own process needs not ask.
-    life: Option<OwnedFd>,
+    /// For asking whether it lives; none for our own, and once it is dead.
+    life: Mutex<Option<OwnedFd>>,
     was_found_dead: AtomicBool,
     /// Requests since it was last asked whether it lives.
     unchecked: AtomicU32,
@@ -81,31 +81,42 @@ impl View {
         self.record(layout::MRS_START, index, layout::MRS)
     }
 
-    #[inline]
-    pub(super) fn line(&self, offset: u64) -> Option<&Line> {
-        self.file.record(offset)
-    }
-
     /// Does its process live? Asks the kernel.
     #[cold]
     pub(crate) fn is_dead(&self) -> bool {
         if self.was_found_dead.load(Relaxed) {
             return true;
         }
-        let is_dead = self.life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
+        let mut life = lock(&self.life);
+        let is_dead = life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
         if is_dead {
             self.was_found_dead.store(true, Relaxed);
+            *life = None;
+            // Our mappings stay, as others of our threads may be reading; they should not hold its memory.
+            self.file.discard();
+            self.pages.get().into_iter().flatten().for_each(Mapping::discard);
         }
-        is_dead
+        is_dead || self.was_found_dead.load(Relaxed)
     }
 
     /// As [`View::is_dead`], but asks only now and then, because asking costs as much as a message.
     #[inline]
     pub(crate) fn seems_dead(&self) -> bool {
-        if self.unchecked.fetch_add(1, Relaxed) & 0xff == 0xff {
+        // Not counted in one step, which would cost more than all else here. Threads may lose counts to each other, but
+        // none passes a multiple of 256 without one of them seeing it.
+        let unchecked = self.unchecked.load(Relaxed);
+        self.unchecked.store(unchecked.wrapping_add(1), Relaxed);
+        if unchecked & 0xff == 0xff {
             return self.is_dead();
         }
         self.was_found_dead.load(Relaxed)
+    }
+}
+
+impl Lines for View {
+    #[inline]
+    fn line(&self, offset: u64) -> Option<&Line> {
+        self.file.record(offset)
     }
 }
 
@@ -125,6 +136,7 @@ pub(crate) struct Process {
     channels: AtomicU32,
     /// The epoch of the process that joined; a forked child is none of its business.
     epoch: u32,
+    has_left: AtomicBool,
     life: Life,
 }
 
@@ -149,7 +161,7 @@ impl Process {
             owner: me,
             pid,
             file,
-            life: None,
+            life: Mutex::new(None),
             was_found_dead: AtomicBool::new(false),
             unchecked: AtomicU32::new(0),
             pages: OnceLock::new(),
@@ -159,6 +171,7 @@ impl Process {
         header.incarnation.store(me.incarnation, Relaxed);
         header.pid.store(pid, Relaxed);
         header.node.store(node, Relaxed);
+        header.agenda.due.store(u64::MAX, Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(Process {
             me,
@@ -172,8 +185,16 @@ impl Process {
             past: Mutex::new(Vec::new()),
             channels: AtomicU32::new(0),
             epoch: life::epoch(),
+            has_left: AtomicBool::new(false),
             life,
         })
+    }
+
+    /// Gives our place back, for whoever does not leave otherwise: at the end of the process.
+    pub(crate) fn leave(&self) {
+        if !self.is_inherited() && !self.has_left.swap(true, AcqRel) {
+            self.directory.leave(self.me.slot);
+        }
     }
 
     /// Was it the parent of this process that joined, before a fork?
@@ -232,6 +253,7 @@ impl Process {
             peer.fast.store(Arc::as_ptr(&new).cast_mut(), Release);
             peer.incarnation.store(new.owner.incarnation, Release);
             if let Some(old) = view.replace(new) {
+                old.is_dead();
                 self.past.lock().unwrap_or_else(PoisonError::into_inner).push(old);
             }
         }
@@ -255,7 +277,7 @@ impl Process {
             owner,
             pid,
             file: mapping,
-            life: Some(file),
+            life: Mutex::new(Some(file)),
             was_found_dead: AtomicBool::new(false),
             unchecked: AtomicU32::new(0),
             pages: OnceLock::new(),
@@ -327,9 +349,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.is_inherited() {
-            self.directory.remove(self.me.slot);
-        }
+        self.leave();
     }
 }
 

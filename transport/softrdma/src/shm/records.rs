@@ -3,8 +3,11 @@
 //! Lines that different processes write are kept apart, because a line that moves between cores costs as much
 //! as everything else that a small message needs.
 
-use super::{layout::SLOTS, lock::RobustLock};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use super::{
+    layout::{CQS, QPS, SLOTS},
+    lock::RobustLock,
+};
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Begins a process file.
 #[derive(Debug)]
@@ -24,8 +27,30 @@ pub(crate) struct Header {
     pub(crate) waiting: AtomicU32,
     /// Held during an atomic operation on memory that is not shared.
     pub(crate) atomics: RobustLock,
+    pub(crate) agenda: Agenda,
     /// What each other process uses of this one at the moment.
     pub(crate) marks: [Marks; SLOTS as usize],
+}
+
+/// What falls due in a process: whoever makes something wait that is this process's notes it here, and the
+/// process, or its ticker, looks at what is noted when it is time.
+///
+/// Invariant: what waits has its bit here, and `due` is not later than its time, or somebody is about to look.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Agenda {
+    /// The earliest time at which something falls due, in nanoseconds of the monotonic clock.
+    pub(crate) due: AtomicU64,
+    /// The ticker sleeps until then; zero while it is awake, or when there is none.
+    pub(crate) sleeps_until: AtomicU64,
+    /// How late the ticker may be, because the program polls, and does what is due itself.
+    pub(crate) grace: AtomicU64,
+    /// Changes when the ticker is woken; what it sleeps on.
+    pub(crate) bell: AtomicU32,
+    /// Queue pairs, by a bit each, whose request at the head waits for a time.
+    pub(crate) qps: [AtomicU64; QPS as usize / 64],
+    /// Completion queues, by a bit each, whose channel is to be told something at a time.
+    pub(crate) cqs: [AtomicU64; CQS as usize / 64],
 }
 
 /// Keys of regions that one process, by its slot, reads or writes right now. The owner of a region waits
@@ -53,6 +78,9 @@ pub(crate) struct MrRecord {
     pub(crate) shared_at: AtomicU64,
     /// The port of the device that it is registered with.
     pub(crate) port: AtomicU32,
+    /// Not 0 when the region crosses a line at which its device loses the upper half of addresses; 2 once it was
+    /// said that bytes went astray.
+    pub(crate) wraps: AtomicU32,
 }
 
 /// A queue pair with its send queue.
@@ -63,6 +91,7 @@ pub(crate) struct QpRecord {
     pub(crate) fixed: QpFixed,
     pub(crate) send: SendQueue,
     pub(crate) producer: Producer,
+    pub(crate) flight: Flight,
     pub(crate) signals: Signals,
 }
 
@@ -105,6 +134,26 @@ pub(crate) struct SendQueue {
     pub(crate) last_due: AtomicU64,
     /// Slots of the ring minus one.
     pub(crate) mask: AtomicU64,
+    /// When the last message passed, on devices where that matters.
+    pub(crate) last_used: AtomicU64,
+}
+
+/// What the request at the head of a send queue waits for, when that is a time. Under the lock of the queue.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Flight {
+    /// When the request is to be looked at again; zero for at no certain time.
+    pub(crate) due: AtomicU64,
+    /// The request that is on the cable, plus one; written after what follows. Zero when none is.
+    pub(crate) number: AtomicU64,
+    /// When it arrives.
+    pub(crate) arrives: AtomicU64,
+    /// When its sender learns of it.
+    pub(crate) sender_due: AtomicU64,
+    /// 0: it arrives whole, 1: it is lost, else: this bit of it is wrong.
+    pub(crate) fate: AtomicU64,
+    /// No request leaves before this: earlier ones have waited until then.
+    pub(crate) not_before: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -116,6 +165,7 @@ pub(crate) struct Producer {
 
 /// What peers tell this queue pair, and its timers.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Signals {
     /// The peer has a request that waits for a receive or a state of ours.
@@ -134,6 +184,7 @@ pub(crate) struct Signals {
 
 /// A receive queue, of one queue pair or shared by many.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct RqRecord {
     pub(crate) taker: Taker,
@@ -142,6 +193,7 @@ pub(crate) struct RqRecord {
 
 /// The side of those who fill receives.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Taker {
     pub(crate) lock: RobustLock,
@@ -157,6 +209,7 @@ pub(crate) struct Taker {
 
 /// The side of the owner, who posts receives.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Poster {
     /// Receives posted so far.
@@ -177,6 +230,7 @@ pub(crate) struct Poster {
 
 /// A completion queue.
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct CqRecord {
     pub(crate) pushers: Pushers,
@@ -185,6 +239,7 @@ pub(crate) struct CqRecord {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Pushers {
     pub(crate) lock: RobustLock,
@@ -195,6 +250,7 @@ pub(crate) struct Pushers {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Popper {
     /// Completions polled so far.
@@ -202,6 +258,7 @@ pub(crate) struct Popper {
 }
 
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct CqFixed {
     pub(crate) ring: AtomicU64,
@@ -215,6 +272,9 @@ pub(crate) struct CqFixed {
     pub(crate) pending: AtomicU32,
     /// The channel announcements go to; zero for none.
     pub(crate) channel: AtomicU32,
+    /// When the first completion that is on its way may be seen, and the first that is solicited or failed: what
+    /// is armed then is announced then. `u64::MAX` for none.
+    pub(crate) announce: [AtomicU64; 2],
     /// A completion found no room.
     pub(crate) overrun: AtomicU32,
     pub(crate) events: AtomicU32,
@@ -240,6 +300,8 @@ pub(crate) struct Sge {
 #[repr(C, align(64))]
 pub(crate) struct SendSlot {
     pub(crate) wr_id: u64,
+    /// When it was posted; zero where no cable takes time.
+    pub(crate) posted_at: u64,
     pub(crate) remote_addr: u64,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,

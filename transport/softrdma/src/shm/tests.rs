@@ -145,3 +145,104 @@ fn a_lock_of_a_process_that_left_is_taken_over() {
     drop(there);
     assert_eq!(lock.hold(here.me, |who| here.is_dead(who)).came, Came::Stolen);
 }
+
+fn names(folder: &std::path::Path) -> Vec<std::ffi::OsString> {
+    std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.file_name()).collect()
+}
+
+fn join_at(path: &std::path::Path) -> Process {
+    loop {
+        let directory = Directory::open(path, 1).expect("a fabric");
+        match Process::join(Arc::new(directory), 0) {
+            Err(rustix::io::Errno::NOENT) => {}
+            joined => return joined.expect("a place"),
+        }
+    }
+}
+
+#[test]
+fn whoever_leaves_last_removes_a_folder_of_ours() {
+    let base = folder();
+    let path = base.path().join("ours");
+    let (first, second) = (join_at(&path), join_at(&path));
+    drop(first);
+    assert!(path.is_dir());
+    // What killed processes leave behind.
+    for name in ["p9", "w9.1", "m10", "w11.2"] {
+        std::fs::write(path.join(name), "").expect("room for a file");
+    }
+    drop(second);
+    assert!(names(base.path()).is_empty());
+}
+
+#[test]
+fn nobody_removes_what_others_have_made() {
+    let base = folder();
+    let theirs = base.path().join("theirs");
+    std::fs::create_dir(&theirs).expect("a folder");
+    drop(join_at(&theirs));
+    assert_eq!(names(&theirs), ["fabric"]);
+    let ours = base.path().join("ours");
+    let process = join_at(&ours);
+    std::fs::write(ours.join("notes"), "").expect("room for a file");
+    drop(process);
+    assert!(ours.join("notes").exists());
+}
+
+/// Whoever is killed after it has made the folder leaves one that is known for ours.
+#[test]
+fn a_folder_of_a_killed_process_is_removed_by_the_next() {
+    let base = folder();
+    let path = base.path().join("ours");
+    drop(Directory::open(&path, 1).expect("a fabric"));
+    drop(join_at(&path));
+    assert!(!path.exists());
+}
+
+/// Those who join while the last one leaves are in a folder that is there.
+#[test]
+fn joining_and_leaving_at_the_same_time_meet() {
+    let base = folder();
+    let path = base.path().join("ours");
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let process = join_at(&path);
+                    let file = path.join(format!("p{}", process.me.slot));
+                    assert!(file.exists(), "{}", file.display());
+                }
+            });
+        }
+    });
+    assert!(names(base.path()).is_empty());
+}
+
+#[test]
+fn a_place_that_was_half_made_is_no_obstacle() {
+    let folder = folder();
+    for name in ["m0", "w0.3"] {
+        std::fs::write(folder.path().join(name), "").expect("room for a file");
+    }
+    assert_eq!(join(&folder).me.slot, 0);
+}
+
+/// Who has a dead process's file mapped keeps neither its memory nor a descriptor.
+#[test]
+fn the_memory_of_the_dead_is_given_back() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = folder();
+    let survivor = join(&folder);
+    let dead = with_queue(&folder);
+    let slot = dead.me.slot;
+    dead.take_pages(1 << 20).expect("room");
+    let open = |kind: char| std::fs::File::open(folder.path().join(format!("{kind}{slot}"))).expect("a file");
+    let files = [open('p'), open('m')];
+    let blocks = || files.each_ref().map(|file| file.metadata().expect("a file").blocks());
+    let view = survivor.view(slot, 0).expect("the other");
+    survivor.pages(view).expect("its pages");
+    assert!(blocks().iter().all(|blocks| *blocks > 0));
+    drop(dead);
+    assert!(view.is_dead());
+    assert_eq!(blocks(), [0, 0]);
+}

@@ -19,11 +19,28 @@ pub(crate) fn library() -> PathBuf {
     found.unwrap_or_else(|| panic!("no libsoftrdma.so beside {}: build the package first", test.display()))
 }
 
+/// A folder for `LD_LIBRARY_PATH`, gone afterwards.
+pub(crate) fn installed() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut softrdma = Command::new(env!("CARGO_BIN_EXE_softrdma"));
+    let made = softrdma.arg("lib").arg(folder.path()).arg("--lib").arg(library()).output();
+    let made = made.expect("softrdma starts");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    folder
+}
+
+/// How a program comes by the library.
+pub(crate) enum Route {
+    Preload,
+    LibraryPath(tempfile::TempDir),
+}
+
 /// A fabric of its own for one test, gone afterwards.
 pub(crate) struct Fabric {
     folder: tempfile::TempDir,
     file: Option<PathBuf>,
     remap: bool,
+    route: Route,
 }
 
 impl Fabric {
@@ -32,7 +49,17 @@ impl Fabric {
         let base = Path::new("/dev/shm");
         let folder = if base.is_dir() { tempfile::tempdir_in(base) } else { tempfile::tempdir() };
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics");
-        Fabric { folder: folder.expect("a folder"), file: file.map(|name| configs.join(name)), remap: false }
+        Fabric {
+            folder: folder.expect("a folder"),
+            file: file.map(|name| configs.join(name)),
+            remap: false,
+            route: Route::Preload,
+        }
+    }
+
+    /// With programs that find the library by `LD_LIBRARY_PATH`.
+    pub(crate) fn by_library_path(self) -> Fabric {
+        Fabric { route: Route::LibraryPath(installed()), ..self }
     }
 
     /// With registered pages shared between processes.
@@ -43,8 +70,14 @@ impl Fabric {
     /// A program on a node of the fabric.
     pub(crate) fn command(&self, node: usize, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command.args(arguments).env("LD_PRELOAD", library()).env("SOFTRDMA_DIR", self.folder.path());
-        command.env_remove("SOFTRDMA_FABRIC").env_remove("SOFTRDMA_NODE");
+        command.args(arguments).env("SOFTRDMA_DIR", self.folder.path());
+        for name in ["SOFTRDMA_FABRIC", "SOFTRDMA_NODE", "LD_PRELOAD", "LD_LIBRARY_PATH"] {
+            command.env_remove(name);
+        }
+        match &self.route {
+            Route::Preload => command.env("LD_PRELOAD", library()),
+            Route::LibraryPath(folder) => command.env("LD_LIBRARY_PATH", folder.path()),
+        };
         if let Some(file) = &self.file {
             command.env("SOFTRDMA_FABRIC", file).env("SOFTRDMA_NODE", node.to_string());
         }
@@ -60,7 +93,17 @@ impl Fabric {
 
     /// Runs a program as server on node 0 and as client on node 1, or both on the only node.
     pub(crate) fn pair(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
-        let [server, client] = self.start(program, arguments);
+        self.pair_placed(program, arguments, |_| ())
+    }
+
+    /// The same, with something to be done before each end is started.
+    pub(crate) fn pair_placed(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        before: impl Fn(usize),
+    ) -> [Finished; 2] {
+        let [server, client] = self.start_placed(program, arguments, before);
         let deadline = Instant::now() + PATIENCE;
         let client = finish(client, deadline);
         [finish(server, deadline), client]
@@ -68,14 +111,20 @@ impl Fabric {
 
     /// Starts a pair as [`Fabric::pair`] does, and leaves it running.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> [Child; 2] {
+        self.start_placed(program, arguments, |_| ())
+    }
+
+    fn start_placed(&self, program: &str, arguments: &[&str], before: impl Fn(usize)) -> [Child; 2] {
         let deadline = Instant::now() + PATIENCE;
         let port = free_port();
         let port_text = port.to_string();
         let mut arguments = arguments.to_vec();
         arguments.extend(["-p", &port_text]);
+        before(0);
         let server = spawn(self.command(0, program, &arguments), program);
         wait_for_listener(port, deadline);
         arguments.push("localhost");
+        before(1);
         [server, spawn(self.command(1, program, &arguments), program)]
     }
 
@@ -84,6 +133,8 @@ impl Fabric {
         let ends = self.pair(program, arguments);
         for (end, role) in ends.iter().zip(["server", "client"]) {
             assert!(end.is_well, "{program} {arguments:?}: the {role} failed\n{}", end.text);
+            // The loader's words about a library that lacks the versions a program was linked with.
+            assert!(!end.text.contains("no version information"), "{program}: {}", end.text);
         }
         ends
     }

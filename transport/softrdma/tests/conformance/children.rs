@@ -5,16 +5,19 @@
 //! leaves without unwinding.
 
 use crate::{
-    memory::{Memory, PAGE},
-    rig::{ALL, Card, DataPath, End, Options, Rig, Way},
-    verbs::{Node, PATIENCE, Work, until},
+    rig::{ALL, Card, DataPath, End, Options, Rig, Way, init_attr},
+    verbs::{Node, PATIENCE, Parts, QueuePair, Region, Work, until},
 };
 use std::{
     env, fs,
     io::Read,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child as Process, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 use verbs_sys::{Gid, QpType, SendFlags, WcStatus, WrOpcode};
 
@@ -41,7 +44,11 @@ impl Child {
             .env("CONFORMANCE_HOME", &way.home)
             .env("CONFORMANCE_NOTES", &notes)
             .stdout(Stdio::null())
-            .stderr(if role == "hazard" { Stdio::piped() } else { Stdio::inherit() })
+            .stderr(if matches!(role, "hazard" | "post-sends" | "post-receives") {
+                Stdio::piped()
+            } else {
+                Stdio::inherit()
+            })
             .spawn()
             .expect("a process");
         Child { process, notes }
@@ -63,6 +70,17 @@ impl Child {
     pub(crate) fn kill(mut self) {
         self.process.kill().expect("ours to kill");
         self.process.wait().expect("it ends");
+    }
+
+    /// Waits for its end by a signal.
+    pub(crate) fn dies(mut self) -> i32 {
+        let status = until("the death of a process", || self.process.try_wait().expect("our process"));
+        status.signal().unwrap_or_else(|| panic!("{status}"))
+    }
+
+    /// Has it not ended?
+    pub(crate) fn lives(mut self) -> bool {
+        self.process.try_wait().expect("our process").is_none()
     }
 
     /// Waits for its end.
@@ -123,22 +141,30 @@ fn plays_a_role() {
     let node = way.open("b").expect("a device");
     match role {
         "fork" => fork(&node, &way),
-        "hazard" => register_across_a_line(&node),
+        "hazard" => {
+            drop(node);
+            crate::cross_a_line(&Rig::joined(&way), false);
+        }
         _ => peer(role, &End::new(&node, QpType(kind.parse().expect("a number")), Options::default())),
     }
 }
 
 fn peer(role: &str, end: &End) {
     let notes: PathBuf = env::var_os("CONFORMANCE_NOTES").expect("a folder").into();
+    let _hoard = (role == "hoard").then(|| hoard(end));
     write(&notes.join("child"), &end.card());
     end.connect(&read(&notes.join("parent")), Options::default());
     until("the parent", || notes.join("go").exists().then_some(()));
     (0..4).for_each(|id| end.receive(id, 0, 64));
     fs::write(notes.join("ready"), "").expect("room for a file");
     let began = std::time::Instant::now();
-    while began.elapsed() < PATIENCE {
+    // Should nobody be left to end it; one that echoes ends when it hears nothing for so long.
+    while began.elapsed() < PATIENCE || role == "echo" {
         match role {
+            "echo" => echo(end, &read(&notes.join("parent"))),
             "write" => write_words(end, &read(&notes.join("parent"))),
+            "post-sends" => _ = end.qp.post(&Work::send(&[end.piece(0, 64)])),
+            "post-receives" => _ = end.qp.receive(9, &[end.piece(0, 64)]),
             "send" => {
                 let _ = end.qp.post(&Work::send(&[end.piece(0, 4096)]));
                 let _ = end.send.try_poll();
@@ -146,6 +172,14 @@ fn peer(role: &str, end: &End) {
             _ => std::thread::sleep(std::time::Duration::from_millis(5)),
         }
     }
+}
+
+/// All queue pairs and registrations of a device that can still be had.
+fn hoard(end: &End) -> (Vec<QueuePair>, Vec<Region>) {
+    let parts = Parts { send: Arc::clone(&end.send), recv: Arc::clone(&end.recv), srq: None };
+    let qp = || end.domain.qp(init_attr(end.kind, Options::default()), parts.clone()).ok();
+    let region = || end.domain.register(&end.memory, ALL).ok();
+    (std::iter::from_fn(qp).collect(), std::iter::from_fn(region).collect())
 }
 
 /// How many messages [`write_words`] writes.
@@ -174,16 +208,25 @@ fn write_words(end: &End, peer: &Card) {
     std::process::exit(0);
 }
 
-/// Memory around the first 4 GiB line where nothing is yet.
-fn register_across_a_line(node: &std::sync::Arc<Node>) {
-    let memory =
-        (16..64u64).find_map(|line| Memory::at((line << 32) - PAGE as u64, 2 * PAGE)).expect("a free place");
-    let domain = node.pd().expect("a domain");
-    assert!(domain.register(&memory, ALL).is_ok());
+/// Where [`echo`] writes in its peer's memory.
+pub(crate) const ECHO_AT: usize = 16 << 10;
+
+/// Answers each message by a write of its number into the peer's memory, and a message.
+fn echo(end: &End, peer: &Card) {
+    let (_, status) = end.received();
+    assert_eq!(status, WcStatus::SUCCESS);
+    let number = end.memory.word(0);
+    end.receive(number, 0, 64);
+    end.memory.set_word(1024, number);
+    let piece = [end.piece(1024, 8)];
+    let write = Work::new(WrOpcode::RDMA_WRITE, &piece).at(peer.address + ECHO_AT as u64, peer.rkey);
+    end.post(&write.flags(SendFlags::NONE));
+    end.post(&Work::send(&piece));
+    assert_eq!(end.sent().1, WcStatus::SUCCESS);
 }
 
 /// The first of these that does not answer as it should, counted from 1.
-fn wrong_in_a_fork(a: &End, b: &End, node: &std::sync::Arc<Node>, way: &Way) -> i32 {
+fn wrong_in_a_fork(a: &End, b: &End, node: &Arc<Node>, way: &Way) -> i32 {
     let piece = Work::send(&[verbs_sys::Sge { addr: 0, length: 0, lkey: 0 }]);
     let refused = [
         a.qp.post(&piece) != 0,
@@ -201,7 +244,7 @@ fn wrong_in_a_fork(a: &End, b: &End, node: &std::sync::Arc<Node>, way: &Way) -> 
     refused.iter().position(|right| !right).map_or(0, |at| at as i32 + 1)
 }
 
-fn fork(node: &std::sync::Arc<Node>, way: &Way) {
+fn fork(node: &Arc<Node>, way: &Way) {
     let (a, b) = (
         End::new(node, QpType::RC, Options::default()),
         End::new(&way.open("a").expect("a device"), QpType::RC, Options::default()),

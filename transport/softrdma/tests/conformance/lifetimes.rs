@@ -5,7 +5,7 @@ use crate::{
     rig::{ALL, DataPath, Options, Rig},
     verbs::{Parts, Work},
 };
-use softrdma::profile::Profile;
+use softrdma::profile::{NoReceive, Profile};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -144,7 +144,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
         } else {
             // Nobody tells an unreliable sender; where sends are held they are held for ever.
             a.send(7, 0, 64);
-            if rig.profile.notices_death {
+            if rig.profile.uc_without_receive == NoReceive::Drop {
                 assert_eq!(a.sent(), (7, WcStatus::SUCCESS));
             } else {
                 a.send.stays_empty();

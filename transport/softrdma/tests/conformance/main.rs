@@ -2,9 +2,11 @@
 //! suite, on every profile and both data paths.
 
 mod apple;
+mod asleep;
 mod cables;
 mod children;
 mod events;
+mod faults;
 mod folders;
 mod keys;
 mod lifetimes;
@@ -14,8 +16,11 @@ mod placement;
 mod queues;
 mod receivers;
 mod rig;
+mod sends;
 mod states;
 mod verbs;
+
+use apple::cross_a_line;
 
 macro_rules! on {
     ($name:ident = $profile:ident, $path:ident: $($topic:ident::$case:ident,)*) => {
@@ -99,6 +104,15 @@ mod every_profile {
         cables::losses_are_repaired_or_kept_quiet,
         cables::damage_reaches_unreliable_receivers,
         cables::messages_take_their_time,
+        faults::a_pulled_cable_takes_both_ports_down_until_it_is_back,
+        faults::a_port_that_goes_down_takes_the_other_end_along,
+        faults::queue_pairs_fail_on_command,
+        faults::completion_queues_overflow_on_command,
+        faults::a_stalled_node_goes_on_where_it_stopped,
+        faults::addresses_that_change_are_told,
+        faults::leaked_domains_are_missing,
+        sends::an_unreliable_error_stops_only_sends,
+        sends::a_send_queue_that_is_drained_says_so,
         lifetimes::what_is_in_use_cannot_end,
         lifetimes::a_destroyed_queue_pair_leaves_no_completions,
         lifetimes::objects_leave_nothing_behind,
@@ -111,6 +125,16 @@ mod every_profile {
 
 mod with_remote_keys {
     on_linux! {
+        asleep::a_write_is_seen_when_it_arrives_and_not_before,
+        asleep::writes_behind_each_other_lose_no_time,
+        asleep::a_read_sees_what_is_there_when_it_arrives,
+        asleep::a_sleeping_receiver_is_woken_when_its_message_arrives,
+        asleep::who_arms_while_a_message_is_on_its_way_is_woken,
+        asleep::a_sleeping_sender_is_woken_when_it_is_answered,
+        asleep::solicited_messages_are_announced_when_they_arrive,
+        asleep::a_sleeping_sender_learns_that_its_retries_ran_out,
+        asleep::a_sleeping_sender_learns_that_nobody_answers,
+        asleep::a_sleeping_sender_learns_of_its_peers_death,
         keys::a_peers_key_must_cover_the_memory,
         keys::a_peers_key_and_queue_pair_must_allow_the_access,
         keys::results_need_memory_that_may_be_written,
@@ -121,6 +145,7 @@ mod with_remote_keys {
         events::solicited_arming_waits_for_what_is_solicited_or_failed,
         events::announcements_are_acknowledged_before_the_end,
         events::no_completion_is_slept_through,
+        faults::a_reliable_message_outlives_a_short_break,
         lifetimes::memory_is_not_written_after_its_registration,
         operations::numbers_come_along,
         operations::reads_and_writes_touch_what_they_name,
@@ -132,6 +157,7 @@ mod with_remote_keys {
 
 mod with_everything {
     on_ib! {
+        asleep::an_atomic_operation_happens_when_it_arrives,
         queues::inline_bytes_are_taken_at_once,
         placement::no_write_is_torn,
         operations::atomic_operations_return_what_was_there,
@@ -140,6 +166,8 @@ mod with_everything {
         operations::datagrams_come_behind_a_header_of_40_bytes,
         operations::datagrams_that_nobody_takes_are_lost,
         receivers::shared_receives_serve_all_queue_pairs,
+        sends::the_last_shared_receive_is_told,
+        sends::datagrams_that_do_not_fit_are_dropped,
     }
 }
 
@@ -163,7 +191,11 @@ mod as_on_a_mac {
         apple::the_ipv4_address_can_be_elsewhere,
         apple::an_address_out_of_reach_times_out,
         apple::a_port_that_is_down_has_no_domains,
+        apple::memory_across_a_4_gib_line_is_corrupted,
         apple::memory_across_a_4_gib_line_is_reported,
         apple::no_event_tells_of_a_peer,
+        faults::idle_connections_stop,
+        faults::posting_without_a_cable_crashes_when_asked_to,
+        faults::a_killed_process_leaks_nothing,
     }
 }

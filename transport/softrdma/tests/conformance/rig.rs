@@ -9,13 +9,13 @@
 
 use crate::{
     memory::Memory,
-    verbs::{Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
+    verbs::{Channel, Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
 };
-use softrdma::profile::Profile;
+use softrdma::{Observer, fabric::Fabric, profile::Profile};
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, Once, PoisonError},
 };
 use verbs_sys::{
     AccessFlags, Gid, Mtu, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState, QpType, Sge, Wc, WcStatus,
@@ -37,6 +37,21 @@ pub(crate) enum DataPath {
     Copied,
     /// Registered pages are shared.
     Shared,
+}
+
+/// Names of folders begin so, and go on with the number of the process.
+const PREFIX: &str = "conformance-";
+
+/// Removes what runs of this suite have left that were killed.
+fn sweep(base: &Path) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process =
+            name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).map(|(process, _)| process);
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Fabrics at a time in this process, which holds a few descriptors and locks for each.
@@ -68,7 +83,9 @@ impl Drop for Place {
 pub(crate) struct Rig {
     pub(crate) profile: &'static Profile,
     pub(crate) path: DataPath,
-    home: tempfile::TempDir,
+    home: PathBuf,
+    /// None when the fabric is another process's.
+    _folder: Option<tempfile::TempDir>,
     /// None when it belongs to a test that has one already, which could otherwise wait for others that wait for it.
     _place: Option<Place>,
 }
@@ -118,7 +135,10 @@ impl Rig {
     ) -> Rig {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
-        let home = tempfile::Builder::new().prefix("conformance-").tempdir_in(base).expect("a folder");
+        static SWEPT: Once = Once::new();
+        SWEPT.call_once(|| sweep(&base));
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let home = tempfile::Builder::new().prefix(&prefix).tempdir_in(base).expect("a folder");
         let comma = if device.is_empty() { "" } else { ", " };
         let text = format!(
             "profile = \"{}\"\n[[node]]\nname = \"a\"\ndevice = [{{ name = \"d0\"{comma}{device} }}]\n\
@@ -126,20 +146,32 @@ impl Rig {
             profile.name
         );
         fs::write(home.path().join("fabric.toml"), text).expect("room for a file");
-        Rig { profile, path, home, _place: place }
+        Rig { profile, path, home: home.path().to_owned(), _folder: Some(home), _place: place }
+    }
+
+    /// A fabric of Apple's devices that another process has made.
+    pub(crate) fn joined(way: &Way) -> Rig {
+        let home = way.home.clone();
+        Rig { profile: &Profile::APPLE_TB5, path: way.path, home, _folder: None, _place: None }
     }
 
     pub(crate) fn way(&self) -> Way {
-        Way { home: self.home.path().to_owned(), path: self.path }
+        Way { home: self.home.clone(), path: self.path }
     }
 
     pub(crate) fn open(&self, node: &str) -> Arc<Node> {
         self.way().open(node).expect("a device")
     }
 
+    /// Somebody who sees the fabric and takes no part in it.
+    pub(crate) fn observer(&self) -> Observer {
+        let fabric = Fabric::load(&self.home.join("fabric.toml")).expect("a fabric");
+        Observer::open(&self.home.join("run"), fabric.digest).expect("a folder")
+    }
+
     /// Files of processes in the fabric's folder.
     pub(crate) fn files(&self) -> Vec<String> {
-        let run = fs::read_dir(self.home.path().join("run")).into_iter().flatten().flatten();
+        let run = fs::read_dir(self.home.join("run")).into_iter().flatten().flatten();
         run.map(|entry| entry.file_name().to_string_lossy().into_owned())
             .filter(|name| name != "fabric")
             .collect()
@@ -234,6 +266,16 @@ impl End {
         let parts = Parts { send: Arc::clone(&send), recv: Arc::clone(&recv), srq: None };
         let qp = domain.qp(init_attr(kind, options), parts).expect("a queue pair");
         End { qp, region, send, recv, domain, memory, node: Arc::clone(node), kind }
+    }
+
+    /// As it was, with one queue for all completions, which are announced on a channel.
+    pub(crate) fn with_channel(mut self, options: Options) -> (End, Arc<Channel>, Arc<Queue>) {
+        let channel = self.node.channel().expect("a channel");
+        let queue = self.node.cq(options.cqe, Some(&channel)).expect("a queue");
+        let parts = Parts { send: Arc::clone(&queue), recv: Arc::clone(&queue), srq: None };
+        self.qp = self.domain.qp(init_attr(self.kind, options), parts).expect("a queue pair");
+        (self.send, self.recv) = (Arc::clone(&queue), Arc::clone(&queue));
+        (self, channel, queue)
     }
 
     pub(crate) fn card(&self) -> Card {

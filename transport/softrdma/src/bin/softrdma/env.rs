@@ -1,10 +1,16 @@
 //! `softrdma env`: what to put into the environment of a program so that it finds itself on a node.
 
-use super::{Failed, print, running::Running};
+use super::{
+    Failed,
+    library::{self, How, Named},
+    print,
+    running::Running,
+};
+use clap::ValueEnum;
 use softrdma::{default_folder, fabric::Fabric};
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
 };
 
@@ -32,13 +38,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// libsoftrdma.so, when it isn't beside this program
-    #[arg(long, value_name = "LIB", env = "SOFTRDMA_LIB")]
-    lib: Option<PathBuf>,
+    /// How a program is made to find the device instead of libibverbs
+    #[arg(long, value_name = "HOW", default_value = "preload")]
+    inject: Inject,
+
+    #[command(flatten)]
+    named: Named,
 
     /// As JSON, for programs: a list with an object of variables for each node
     #[arg(long)]
     json: bool,
+}
+
+/// Ways in which a program is given another libibverbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Inject {
+    /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
+    Preload,
+    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
+    LibraryPath,
 }
 
 /// Carries out `softrdma env`.
@@ -50,12 +68,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
         Some(node) => vec![fabric.node(node).map_err(Failed::new)?],
         None => (0..fabric.nodes.len()).collect(),
     };
-    let library = library(args.lib.as_deref())?;
+    let library = args.named.find()?;
     let dir = args.dir.clone().unwrap_or_else(|| default_folder(fabric.digest));
     let dir = std::path::absolute(&dir).map_err(Failed::new)?;
     let file = Running::prepare(&dir, &text)?;
-    let variables: Vec<Variables> =
-        nodes.into_iter().map(|node| variables(&library, &dir, &file, node)).collect();
+    let injection = injection(args.inject, &library, &dir)?;
+    let variables = nodes.into_iter().map(|node| variables(&injection, &dir, &file, node));
+    let variables: Vec<Variables> = variables.collect();
     if args.json {
         let text = serde_json::to_string_pretty(&variables).map_err(Failed::new)?;
         print(&(text + "\n"));
@@ -71,30 +90,36 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
 /// Names and values.
 type Variables = BTreeMap<&'static str, String>;
 
-/// What a program on a node needs. Whatever else is preloaded stays so.
-fn variables(library: &Path, dir: &Path, file: &Path, node: usize) -> Variables {
-    let others = std::env::var("LD_PRELOAD").unwrap_or_default();
-    let others = others.split([':', ' ']).filter(|other| !other.is_empty() && !other.contains("libsoftrdma"));
-    let library = library.display().to_string();
-    let preload: Vec<&str> = std::iter::once(library.as_str()).chain(others).collect();
-    BTreeMap::from([
-        ("SOFTRDMA_FABRIC", file.display().to_string()),
-        ("SOFTRDMA_NODE", node.to_string()),
-        ("SOFTRDMA_DIR", dir.display().to_string()),
-        ("LD_PRELOAD", preload.join(":")),
-    ])
+/// What a program on a node needs.
+fn variables(injection: &Variables, dir: &Path, file: &Path, node: usize) -> Variables {
+    let mut all = injection.clone();
+    all.insert("SOFTRDMA_FABRIC", file.display().to_string());
+    all.insert("SOFTRDMA_NODE", node.to_string());
+    all.insert("SOFTRDMA_DIR", dir.display().to_string());
+    all
 }
 
-/// The library: the one that was named, or the one beside this program.
-fn library(named: Option<&Path>) -> Result<PathBuf, Failed> {
-    let beside = || Some(std::env::current_exe().ok()?.with_file_name("libsoftrdma.so"));
-    let path = named.map(Path::to_owned).or_else(beside).unwrap_or_default();
-    path.canonicalize().map_err(|_| {
-        Failed::new(format_args!(
-            "no library at {}; build it with `cargo build -p softrdma`, or name it with --lib or SOFTRDMA_LIB",
-            path.display()
-        ))
-    })
+/// The variables by which a program finds the device. Whatever else is preloaded or searched stays so.
+fn injection(inject: Inject, library: &Path, dir: &Path) -> Result<Variables, Failed> {
+    let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
+    let is_ours = |path: &&str| path.ends_with("libsoftrdma.so");
+    let words = || preloaded.split([':', ' ']).filter(|path| !path.is_empty());
+    let others = words().filter(|path| !is_ours(path)).map(str::to_owned);
+    if inject == Inject::Preload {
+        let all: Vec<String> = iter::once(library.display().to_string()).chain(others).collect();
+        return Ok(BTreeMap::from([("LD_PRELOAD", all.join(":"))]));
+    }
+    let folder = dir.join("lib");
+    library::fill(&folder, library, How::Linked)?;
+    let folder = folder.display().to_string();
+    let searched = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let elsewhere = searched.split(':').filter(|path| !path.is_empty() && *path != folder);
+    let all: Vec<&str> = iter::once(folder.as_str()).chain(elsewhere).collect();
+    let mut variables = BTreeMap::from([("LD_LIBRARY_PATH", all.join(":"))]);
+    if words().any(|path| is_ours(&path)) {
+        variables.insert("LD_PRELOAD", others.collect::<Vec<_>>().join(":"));
+    }
+    Ok(variables)
 }
 
 /// For a shell.

@@ -5,7 +5,11 @@ use super::{
     running::{Running, Which},
 };
 use clap::Subcommand;
-use softrdma::control::{Command, GidChange, Override};
+use softrdma::{
+    control::{Command, GidChange, Override},
+    fabric::Fabric,
+    profile::Unplugged,
+};
 use std::net::Ipv4Addr;
 
 const EXAMPLES: &str = "\
@@ -16,6 +20,8 @@ Examples:
   softrdma fault unplug mac0/rdma_en2          and replug
   softrdma fault port-down mac1/rdma_en3       and port-up
   softrdma fault fail-qp mac0/rdma_en2         all queue pairs of that device
+  softrdma fault unplug mac0/rdma_en2 --crash  posting then crashes, as on a Mac
+  softrdma fault leak mac0/rdma_en2            no domains are left; --domains 0: after a reboot
   softrdma fault gid mac0/rdma_en2 --index 2   the IPv4-mapped address moves";
 
 /// Break something in a running fabric, or mend it
@@ -32,7 +38,13 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Fault {
     /// Pull a cable out: both ports go down, and what is on its way is lost
-    Unplug { cable: String },
+    Unplug {
+        cable: String,
+
+        /// Devices that then crash whoever posts do so (SIGSEGV, apple-tb5); else they say it and hold what is posted
+        #[arg(long)]
+        crash: bool,
+    },
     /// Put a cable back
     Replug { cable: String },
     /// Take a port down
@@ -43,6 +55,10 @@ enum Fault {
     FailQp(Target),
     /// Overflow the completion queues of a queue pair, or all of a device
     OverflowCq(Target),
+    /// Let a connection stop working, as after a long time without a message, or all of a device
+    Sleep(Target),
+    /// Leak protection domains, as crashed processes do on a Mac: allocating one fails
+    Leak(LeakArgs),
     /// Stall the processes of a node: they look dead without being so
     Stall { node: String },
     /// Let the processes of a node go on
@@ -59,6 +75,16 @@ struct Target {
     /// The number of the queue pair
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
     qp: u32,
+}
+
+#[derive(Debug, clap::Args)]
+struct LeakArgs {
+    /// The port of the device
+    port: String,
+
+    /// So many; all when left out, and 0 is as after a reboot
+    #[arg(long, value_name = "N")]
+    domains: Option<u32>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -91,7 +117,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
     let cable = |name: &str| fabric.cable(name).map_err(Failed::new);
     let node = |name: &str| fabric.node(name).map_err(Failed::new);
     match &args.fault {
-        Fault::Unplug { cable: name } => control.set_unplugged(cable(name)?, true),
+        Fault::Unplug { cable: name, crash: false } => control.set_unplugged(cable(name)?, true),
+        Fault::Unplug { cable: name, crash: true } => {
+            let number = cable(name)?;
+            crashes(&fabric, number)?;
+            control.unplug_and_crash(number);
+        }
         Fault::Replug { cable: name } => control.set_unplugged(cable(name)?, false),
         Fault::PortDown { port: name } => control.force_port(port(name)?, Override::Off),
         Fault::PortUp { port: name } => control.force_port(port(name)?, Override::On),
@@ -101,6 +132,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
         Fault::OverflowCq(target) => {
             control.issue(Command::OverflowCq { port: port(&target.port)? as u32, qp: target.qp });
         }
+        Fault::Sleep(target) => {
+            control.issue(Command::Sleep { port: port(&target.port)? as u32, qp: target.qp });
+        }
+        Fault::Leak(leak) => control.leak_domains(port(&leak.port)?, leak.domains.unwrap_or(u32::MAX)),
         Fault::Stall { node: name } => control.set_stalled(node(name)?, true),
         Fault::Resume { node: name } => control.set_stalled(node(name)?, false),
         Fault::Gid(gid) => {
@@ -115,4 +150,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
     }
     observer.wake_all();
     Ok(())
+}
+
+/// Is there a device at this cable that can crash?
+fn crashes(fabric: &Fabric, cable: usize) -> Result<(), Failed> {
+    let crashes = |port: &usize| fabric.devices[*port].profile.unplugged == Unplugged::Crashes;
+    if fabric.cables[cable].ports.iter().any(crashes) {
+        return Ok(());
+    }
+    let name = &fabric.cables[cable].name;
+    Err(Failed::new(format_args!("no device at {name} crashes when it is unplugged; leave out --crash")))
 }

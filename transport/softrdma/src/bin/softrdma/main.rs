@@ -6,6 +6,7 @@
 mod env;
 mod fault;
 mod files;
+mod library;
 mod running;
 mod stat;
 
@@ -37,6 +38,7 @@ enum Command {
     Check(files::CheckArgs),
     Nodes(files::NodesArgs),
     Env(env::Args),
+    Lib(library::Args),
     Fault(fault::Args),
     Stat(stat::Args),
 }
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
             Command::Check(args) => files::check(&args),
             Command::Nodes(args) => files::nodes(&args),
             Command::Env(args) => env::run(&args),
+            Command::Lib(args) => library::run(&args),
             Command::Fault(args) => fault::run(&args),
             Command::Stat(args) => stat::run(&args),
         },

@@ -67,7 +67,8 @@ fn view(fabric: &Fabric, control: &Control) -> View {
         unplugged: control.cables[number].is_unplugged.load(Relaxed) != 0,
         lanes: lanes(fabric, control, number, cable),
     });
-    let down = fabric.devices.iter().filter(|device| device.end.is_some() && !control.is_up(device));
+    let down =
+        fabric.devices.iter().filter(|device| device.end.is_some() && !control.has_link(fabric, device));
     let stalled = fabric.nodes.iter().zip(&control.nodes);
     let stalled = stalled.filter(|(_, words)| words.is_stalled.load(Relaxed) != 0);
     View {

@@ -1,0 +1,212 @@
+//! The figures of docs/softrdma.md: Debian's perftest on the software device, beside a plain copy by one core.
+//!
+//! No message can be faster than a cache line travels from one core to the other, and on virtual machines that time may
+//! change fivefold from one minute to the next: so it is measured as well.
+//!
+//! Everything is measured once in each round, so that whatever else the machine does falls on all alike, and medians
+//! over the rounds are printed. The two processes get a core each; `nice -n -20`, as root, keeps others off them.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::Fabric;
+use rustix::{
+    process::{getpriority_process, setsid},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+use std::{
+    fs,
+    hint::black_box,
+    io::{self, Write},
+    process::ExitCode,
+    sync::atomic::{
+        AtomicU32,
+        Ordering::{Acquire, Release},
+    },
+    thread,
+    time::Instant,
+};
+
+/// What is measured with perftest, and which column of its line is the result.
+const RUNS: [(&str, &[&str], Column); 5] = [
+    ("ib_write_lat", &["-s", "2", "-n", "20000"], Column::Typical),
+    ("ib_send_lat", &["-s", "2", "-n", "20000"], Column::Typical),
+    ("ib_read_lat", &["-s", "2", "-n", "20000"], Column::Typical),
+    ("ib_write_bw", &["-s", "65536", "-n", "50000", "--report_gbits"], Column::Average),
+    ("ib_send_bw", &["-s", "65536", "-n", "50000", "--report_gbits"], Column::Average),
+];
+
+/// How pages get from one process to another.
+const WAYS: [&str; 2] = ["shared pages", "process_vm"];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    /// Microseconds, the median.
+    Typical,
+    /// Gigabits per second, over the whole run.
+    Average,
+}
+
+impl Column {
+    fn read(self, text: &str) -> Option<f64> {
+        let is_result = |line: &&str| {
+            line.split_ascii_whitespace().count() >= 5
+                && line.split_ascii_whitespace().all(|word| word.parse::<f64>().is_ok())
+        };
+        let line = text.lines().find(is_result)?;
+        let column = |index| line.split_ascii_whitespace().nth(index)?.parse::<f64>().ok();
+        match self {
+            Column::Typical => column(4),
+            Column::Average => Some(column(3)? / 8.0),
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        if self == Column::Typical { "us" } else { "GB/s" }
+    }
+}
+
+/// The processors that we may use.
+fn allowed() -> CpuSet {
+    sched_getaffinity(None).expect("the kernel tells")
+}
+
+/// Goes to one of the processors of a set, or to any when there is no such one.
+fn go_to(all: &CpuSet, which: usize) {
+    let mut one = CpuSet::new();
+    let number = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).nth(which);
+    number.into_iter().for_each(|cpu| one.set(cpu));
+    sched_setaffinity(None, if number.is_some() { &one } else { all }).expect("it is allowed");
+}
+
+/// Linux may share processors between sessions first, so that a priority counts within a session only. We take a session
+/// of our own, and give it the priority that we were started with, which fails only for lack of permission.
+fn rise_above_sessions() {
+    if let (Ok(_), Ok(nice)) = (setsid(), getpriority_process(None)) {
+        let _ = fs::write("/proc/self/autogroup", nice.to_string());
+    }
+}
+
+/// Gigabytes per second of copying 64 KiB again and again, as perftest sends them.
+fn copying() -> f64 {
+    const BYTES: usize = 64 * 1024;
+    const TIMES: u32 = 50_000;
+    /// At the start of a page, as perftest's buffers are: elsewhere a copy may take half as long again.
+    #[repr(align(4096))]
+    struct Buffer([u8; BYTES]);
+    let (from, mut to) = (Box::new(Buffer([1; BYTES])), Box::new(Buffer([0; BYTES])));
+    let mut copy = || black_box(&mut to.0).copy_from_slice(black_box(&from.0));
+    (0..TIMES / 10).for_each(|_| copy());
+    let start = Instant::now();
+    (0..TIMES).for_each(|_| copy());
+    BYTES as f64 * f64::from(TIMES) / start.elapsed().as_secs_f64() / 1e9
+}
+
+/// Microseconds that a cache line takes from one processor to another, as half the time there and back.
+fn line(all: &CpuSet) -> f64 {
+    const TIMES: u32 = 50_000;
+    #[derive(Default)]
+    #[repr(align(128))]
+    struct Line(AtomicU32);
+    let [there, back] = [Line::default(), Line::default()];
+    let await_turn = |line: &Line, turn| {
+        let mut looks = 0u32;
+        while line.0.load(Acquire) != turn {
+            looks += 1;
+            // For machines with one processor.
+            if looks.is_multiple_of(10_000) {
+                thread::yield_now();
+            }
+        }
+    };
+    let took = thread::scope(|scope| {
+        scope.spawn(|| {
+            go_to(all, 0);
+            (1..=TIMES).for_each(|turn| {
+                await_turn(&there, turn);
+                back.0.store(turn, Release);
+            });
+        });
+        go_to(all, 1);
+        let start = Instant::now();
+        (1..=TIMES).for_each(|turn| {
+            there.0.store(turn, Release);
+            await_turn(&back, turn);
+        });
+        start.elapsed()
+    });
+    took.as_secs_f64() * 1e6 / f64::from(2 * TIMES)
+}
+
+/// One run of perftest, each end on a processor of its own.
+fn perftest(fabric: &Fabric, all: &CpuSet, (program, arguments, column): (&str, &[&str], Column)) -> f64 {
+    let arguments = [&["-F"], arguments].concat();
+    let [_, client] = fabric.pair_placed(program, &arguments, |end| go_to(all, end));
+    sched_setaffinity(None, all).expect("they are ours");
+    let figure = client.is_well.then(|| column.read(&client.text)).flatten();
+    figure.unwrap_or_else(|| panic!("{program} {arguments:?} failed\n{}", client.text))
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// The number of rounds from the command line, to which cargo adds words of its own.
+fn rounds() -> Option<usize> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => Some(7),
+        ["--rounds", number] => number.parse().ok().filter(|&number| number > 0),
+        _ => None,
+    }
+}
+
+fn main() -> ExitCode {
+    let Some(rounds) = rounds() else {
+        let _ = writeln!(io::stderr(), "usage: cargo bench -p softrdma [-- --rounds N]");
+        return ExitCode::from(2);
+    };
+    rise_above_sessions();
+    let all = allowed();
+    let fabrics = [Fabric::new(None).remapped(), Fabric::new(None)];
+    let (mut copies, mut lines) = (Vec::new(), Vec::new());
+    let mut figures = vec![[Vec::new(), Vec::new()]; RUNS.len()];
+    for _ in 0..rounds {
+        lines.push(line(&all));
+        copies.push(copying());
+        for (run, figures) in RUNS.into_iter().zip(&mut figures) {
+            for (fabric, figures) in fabrics.iter().zip(figures) {
+                figures.push(perftest(fabric, &all, run));
+            }
+        }
+    }
+    let mut out = io::stdout().lock();
+    let yardsticks = (median(&mut lines), median(&mut copies));
+    let _ = report(&mut out, rounds, yardsticks, &mut figures);
+    ExitCode::SUCCESS
+}
+
+fn report(
+    out: &mut impl Write,
+    rounds: usize,
+    (line, copy): (f64, f64),
+    figures: &mut [[Vec<f64>; 2]],
+) -> io::Result<()> {
+    writeln!(out, "medians of {rounds} rounds; bandwidths also as a part of a copy by one core")?;
+    writeln!(out, "{:<24} {:>20} {:>20}", "", WAYS[0], WAYS[1])?;
+    for ((program, arguments, column), figures) in RUNS.into_iter().zip(figures) {
+        write!(out, "{:<24}", format!("{program} {} B", arguments[1]))?;
+        for figures in figures {
+            let figure = median(figures);
+            let part = match column {
+                Column::Typical => String::new(),
+                Column::Average => format!(" {:3.0} %", figure / copy * 100.0),
+            };
+            write!(out, " {:>20}", format!("{figure:.2} {}{part}", column.unit()))?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "{:<24} {:>20}", "cache line, one way", format!("{line:.2} us"))?;
+    writeln!(out, "{:<24} {:>20}", "copy 65536 B, one core", format!("{copy:.2} GB/s"))
+}

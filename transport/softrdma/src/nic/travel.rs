@@ -1,0 +1,148 @@
+//! A request's way over its cable: when it arrives, and what happens there only then.
+//!
+//! What a send brings is seen when its completion is, so it is put into its receive at once, with a completion that
+//! is due later. A write is seen by whoever looks at the memory, and a read or an atomic operation shows what the
+//! memory is when it arrives. So these stay at the head of their queue until they are there. Their bytes are read
+//! then too: no completion has told the sender that it may change them.
+//!
+//! Invariants: a request crosses its cable once, whoever carries it out and however often it is looked at. It leaves
+//! when it was posted, or when what its queue waited for has come, also if it is looked at later; so what is behind
+//! a request that is on its way loses no time. A request on its way of a process that is killed is lost.
+
+use super::{At, Nic, now};
+use crate::{
+    link_model::Fate,
+    shm::{Flight, SendSlot},
+    world::Wire,
+};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use verbs_sys::{QpType, WrOpcode};
+
+/// When the two ends learn of a message, and whether it arrives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trip {
+    pub(super) sender_due: u64,
+    pub(super) receiver_due: u64,
+    pub(super) fate: Fate,
+}
+
+impl Default for Trip {
+    fn default() -> Trip {
+        Trip { sender_due: 0, receiver_due: 0, fate: Fate::Whole }
+    }
+}
+
+impl Flight {
+    /// The trip of the request with that number, if it has begun.
+    fn trip(&self, number: u64) -> Option<Trip> {
+        (self.number.load(Acquire) == number + 1).then(|| Trip {
+            sender_due: self.sender_due.load(Relaxed),
+            receiver_due: self.arrives.load(Relaxed),
+            fate: match self.fate.load(Relaxed) {
+                0 => Fate::Whole,
+                1 => Fate::Lost,
+                bit => Fate::Corrupted(bit),
+            },
+        })
+    }
+
+    fn begin(&self, number: u64, trip: &Trip) {
+        self.sender_due.store(trip.sender_due, Relaxed);
+        self.arrives.store(trip.receiver_due, Relaxed);
+        let fate = match trip.fate {
+            Fate::Whole => 0,
+            Fate::Lost => 1,
+            Fate::Corrupted(bit) => bit.max(2),
+        };
+        self.fate.store(fate, Relaxed);
+        self.number.store(number + 1, Release);
+    }
+}
+
+/// Does it touch memory that the other end may look at at any time?
+pub(super) fn is_one_sided(opcode: WrOpcode) -> bool {
+    !matches!(opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM)
+}
+
+impl Nic {
+    /// Sends the request at the head of a queue over the cable, if it is not on its way already. A reliable
+    /// connection repeats what is lost; `None` when it gives up.
+    #[inline]
+    pub(super) fn travel(
+        &self,
+        at: At<'_>,
+        kind: QpType,
+        wire: &Wire<'_>,
+        request: &SendSlot,
+    ) -> Option<Trip> {
+        match wire.cable {
+            None => Some(Trip::default()),
+            Some(cable) if cable.count_if_ideal(request.bytes) => Some(Trip::default()),
+            Some(_) => self.cross(at, kind, wire, request),
+        }
+    }
+
+    fn cross(&self, at: At<'_>, kind: QpType, wire: &Wire<'_>, request: &SendSlot) -> Option<Trip> {
+        let cable = wire.cable?;
+        let (flight, head) = (&at.qp.flight, at.qp.send.head.load(Relaxed));
+        if let Some(trip) = flight.trip(head) {
+            return Some(trip);
+        }
+        let model = cable.model;
+        let leaves = leaves(at, request);
+        let mut passage = model.pass(cable.lane, cable.direction, u64::from(request.bytes), leaves);
+        let mut late = 0;
+        if kind == QpType::RC {
+            let mut tries = at.qp.signals.retry_count.load(Relaxed);
+            while passage.fate != Fate::Whole {
+                tries = tries.checked_sub(1)?;
+                late += ack_timeout(at).unwrap_or(1_000_000);
+                passage = model.pass(cable.lane, cable.direction, u64::from(request.bytes), leaves);
+            }
+        }
+        let arrives = passage.arrives + late;
+        let is_timed = model.is_timed() || late > 0;
+        let sender_due = if kind == QpType::RC { arrives + model.latency_ns } else { passage.departs };
+        let trip = Trip {
+            sender_due: if is_timed { in_order(at, sender_due) } else { 0 },
+            receiver_due: if is_timed { arrives } else { 0 },
+            fate: passage.fate,
+        };
+        flight.begin(head, &trip);
+        Some(trip)
+    }
+
+    /// Is a request still on its way? Sees to it that it is looked at when it arrives.
+    #[inline]
+    pub(super) fn is_on_its_way(&self, at: At<'_>, trip: &Trip) -> bool {
+        if trip.receiver_due == 0 || trip.receiver_due <= now() {
+            return false;
+        }
+        self.remind(at, trip.receiver_due);
+        true
+    }
+}
+
+/// When the request at the head leaves.
+fn leaves(at: At<'_>, request: &SendSlot) -> u64 {
+    let not_before = &at.qp.flight.not_before;
+    if at.qp.send.waits_since.load(Relaxed) != 0 || request.posted_at == 0 {
+        not_before.store(now(), Relaxed);
+    }
+    request.posted_at.max(not_before.load(Relaxed))
+}
+
+/// Completions of a queue pair come in the order of its requests.
+fn in_order(at: At<'_>, due: u64) -> u64 {
+    let due = due.max(at.qp.send.last_due.load(Relaxed));
+    at.qp.send.last_due.store(due, Relaxed);
+    due
+}
+
+/// How long a sender waits for an acknowledgement; `None` for ever.
+pub(super) fn ack_timeout(at: At<'_>) -> Option<u64> {
+    match at.qp.signals.timeout.load(Relaxed) & 31 {
+        0 => None,
+        exponent => Some(4096 << exponent),
+    }
+}

@@ -1,0 +1,252 @@
+//! The queues and locks in shared memory, as they are, under a model checker: `make model`.
+//!
+//! Loom runs each of these over all interleavings of its threads with a few preemptions, and over all values that
+//! relaxed loads may see. Threads play processes.
+//!
+//! # Safety
+//! What a lock protects is touched through raw pointers that Loom checks: that is what is being tested.
+
+use super::{
+    complete::{Completion, Kind, Line, Lines, Pushed},
+    lock::{Came, Owner, RobustLock},
+    records::{CqRecord, RqRecord, Signals},
+};
+use loom::{
+    cell::UnsafeCell,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+    thread,
+};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+fn process(number: u32) -> Owner {
+    Owner { slot: number, incarnation: 7 }
+}
+
+/// Runs a model over all interleavings with up to four preemptions.
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(4);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// A completion queue with its ring.
+struct Queue {
+    record: CqRecord,
+    lines: Vec<Line>,
+}
+
+impl Lines for Queue {
+    fn line(&self, offset: u64) -> Option<&Line> {
+        self.lines.get(offset as usize / size_of::<Line>())
+    }
+}
+
+impl Queue {
+    fn new(slots: u64, channel: u32) -> Arc<Queue> {
+        let lines = (0..slots).map(|_| Line::default()).collect();
+        let queue = Queue { record: CqRecord::default(), lines };
+        queue.record.begin(0, slots, slots, channel, 0);
+        Arc::new(queue)
+    }
+
+    /// All words of it say who pushed it.
+    fn push(&self, who: u32) -> Pushed {
+        let said = u64::from(who) + 100;
+        let completion = Completion {
+            wr_id: said,
+            qpn: who,
+            bytes: who,
+            imm: who,
+            number: said,
+            kind: Kind::Receive,
+            ..Completion::default()
+        };
+        self.record.push(self, process(who), |_| false, None, &completion)
+    }
+
+    /// Who pushed the completion of that number.
+    fn poll(&self, number: u64) -> Option<u32> {
+        let found = self.record.peek(self, number)?;
+        let who = found.qpn;
+        let said = u64::from(who) + 100;
+        assert_eq!((found.wr_id, found.number, found.bytes, found.imm), (said, said, who, who), "torn");
+        self.record.consume(number + 1);
+        Some(who)
+    }
+}
+
+#[test]
+fn loom_completions_of_several_come_whole_and_once() {
+    explore(|| {
+        let queue = Queue::new(2, 0);
+        let pushers: Vec<_> = (1..=2)
+            .map(|who| {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || assert_eq!(queue.push(who), Pushed::Quietly))
+            })
+            .collect();
+        let early = queue.poll(0);
+        pushers.into_iter().for_each(|pusher| pusher.join().expect("a pusher"));
+        let first = early.or_else(|| queue.poll(0));
+        let second = queue.poll(1);
+        let mut all = [first, second].map(|who| who.expect("both are there"));
+        all.sort_unstable();
+        assert_eq!(all, [1, 2]);
+        assert_eq!(queue.poll(2), None);
+    });
+}
+
+#[test]
+fn loom_a_full_queue_overflows_and_overwrites_nothing() {
+    explore(|| {
+        let queue = Queue::new(1, 0);
+        let pusher = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || [queue.push(1), queue.push(2)])
+        };
+        let early = queue.poll(0);
+        let pushed = pusher.join().expect("a pusher");
+        let first = early.or_else(|| if pushed[1] == Pushed::Quietly { None } else { queue.poll(0) });
+        assert_eq!((first, pushed[0]), (Some(1), Pushed::Quietly));
+        match pushed[1] {
+            Pushed::Quietly => assert_eq!((early, queue.poll(1)), (Some(1), Some(2))),
+            _ => assert_eq!(queue.poll(1), None),
+        }
+    });
+}
+
+/// The owner polls, arms, polls once more and sleeps; the pusher wakes it unless that poll has found something.
+#[test]
+fn loom_no_completion_is_slept_through() {
+    explore(|| {
+        let queue = Queue::new(2, 1);
+        let pusher = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.push(1))
+        };
+        queue.record.arm(false);
+        let found = queue.poll(0);
+        let pushed = pusher.join().expect("a pusher");
+        assert!(found.is_some() || pushed == Pushed::ToWake, "asleep, with a completion");
+        assert_eq!(queue.record.fixed.pending.load(Relaxed), u32::from(pushed == Pushed::ToWake));
+    });
+}
+
+#[test]
+fn loom_one_process_at_a_time_holds_a_lock() {
+    explore(|| {
+        let shared = Arc::new((RobustLock::default(), UnsafeCell::new(0)));
+        let others: Vec<_> = (1..=2)
+            .map(|who| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let held = shared.0.hold(process(who), |_| false);
+                    // SAFETY: one at a time, by the lock; Loom objects if it is not so, or if what came before is not seen.
+                    shared.1.with_mut(|count| unsafe { *count += 1 });
+                    drop(held);
+                })
+            })
+            .collect();
+        others.into_iter().for_each(|other| other.join().expect("a holder"));
+        let _held = shared.0.hold(process(3), |_| false);
+        // SAFETY: under the lock.
+        shared.1.with(|count| assert_eq!(unsafe { *count }, 2));
+    });
+}
+
+/// A holder dies; two others want what it held. One takes over, and says so; the other gets the lock from that one.
+#[test]
+fn loom_a_lock_of_the_dead_is_taken_over_once() {
+    explore(|| {
+        let shared = Arc::new((RobustLock::default(), UnsafeCell::new(0), AtomicBool::new(false)));
+        let add = |who, shared: &(RobustLock, UnsafeCell<u64>, AtomicBool)| {
+            let is_dead = |owner| owner == process(0) && shared.2.load(Acquire);
+            let held = shared.0.hold(process(who), is_dead);
+            // SAFETY: one at a time, by the lock; Loom objects if it is not so.
+            shared.1.with_mut(|count| unsafe { *count += 1 });
+            usize::from(held.came == Came::Stolen)
+        };
+        std::mem::forget(shared.0.hold(process(0), |_| false));
+        let waiter = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || add(1, &shared))
+        };
+        // What the holder does before it dies.
+        // SAFETY: it holds the lock.
+        shared.1.with_mut(|count| unsafe { *count += 10 });
+        shared.2.store(true, Release);
+        let stolen = add(2, &shared);
+        assert_eq!(stolen + waiter.join().expect("a waiter"), 1);
+        // SAFETY: the others are done.
+        shared.1.with(|count| assert_eq!(unsafe { *count }, 12));
+    });
+}
+
+/// The two ends of a connection: one posts a send, the other a receive.
+#[derive(Default)]
+struct Ends {
+    sends: RobustLock,
+    receives: RqRecord,
+    signals: Signals,
+    delivered: AtomicUsize,
+}
+
+impl Ends {
+    /// As the adapter does: under the lock of the send queue, take a receive or leave word that one is missing.
+    fn carry_out(&self, me: Owner) {
+        let _sending = self.sends.hold(me, |_| false);
+        if self.delivered.load(Relaxed) != 0 {
+            return;
+        }
+        let take = || {
+            let _taking = self.receives.taker.lock.hold(me, |_| false);
+            self.receives.next().inspect(|head| self.receives.taker.head.store(head + 1, Release))
+        };
+        let taken = take().or_else(|| {
+            self.signals.note_waiting(Some(&self.receives));
+            take()
+        });
+        if taken.is_some() {
+            self.delivered.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+#[test]
+fn loom_a_send_that_waits_meets_its_receive() {
+    explore(|| {
+        let ends = Arc::new(Ends::default());
+        let sender = {
+            let ends = Arc::clone(&ends);
+            thread::spawn(move || ends.carry_out(process(1)))
+        };
+        ends.receives.publish(1);
+        if ends.signals.take_waiting() {
+            ends.carry_out(process(2));
+        }
+        sender.join().expect("a sender");
+        assert_eq!(ends.delivered.load(Relaxed), 1, "a send waits beside a receive");
+    });
+}
+
+/// As above, by the word of a shared queue.
+#[test]
+fn loom_a_send_that_waits_meets_its_shared_receive() {
+    explore(|| {
+        let ends = Arc::new(Ends::default());
+        let sender = {
+            let ends = Arc::clone(&ends);
+            thread::spawn(move || ends.carry_out(process(1)))
+        };
+        ends.receives.publish(1);
+        if ends.receives.take_waiting() && ends.signals.take_waiting() {
+            ends.carry_out(process(2));
+        }
+        sender.join().expect("a sender");
+        assert_eq!(ends.delivered.load(Relaxed), 1, "a send waits beside a receive");
+    });
+}

@@ -1,0 +1,125 @@
+//! The thread that acts for programs that sleep: when there is one, and what it costs.
+//!
+//! One test, because threads are counted, which are those of the process.
+//!
+//! # Safety
+//! See `ends`. The child of a fork leaves by `_exit` and runs none of the parent's destructors.
+
+mod ends;
+
+use ends::{End, Plan, folder, pair};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+use verbs_sys::{QpType, WcStatus, WrOpcode};
+
+/// A fabric file with more keys for its cable, in a folder for it.
+fn fabric(folder: &Path, cable: &str) -> String {
+    let path = folder.join("fabric.toml");
+    let text = format!(
+        "profile = \"ib\"\n[[node]]\nname = \"a\"\ndevice = [{{ name = \"d\" }}]\n[[node]]\nname = \"b\"\n\
+         device = [{{ name = \"d\" }}]\n[[cable]]\nends = [\"a/d\", \"b/d\"]\n{cable}\n"
+    );
+    fs::write(&path, text).expect("room for a file");
+    path.to_str().expect("text").to_owned()
+}
+
+/// Ticks of the clock that each ticker of this process has used, by the system's account.
+fn tickers() -> Vec<u64> {
+    let tasks = fs::read_dir("/proc/self/task").expect("a list").flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let ours = stats.filter_map(|stat| {
+        let (name, rest) = stat.split_once(") ")?;
+        let words: Vec<&str> = rest.split(' ').collect();
+        let used = words.get(11)?.parse::<u64>().ok()? + words.get(12)?.parse::<u64>().ok()?;
+        name.ends_with("(softrdma").then_some(used)
+    });
+    ours.collect()
+}
+
+/// Waits for the thread that was started, which gives itself its name.
+fn appears() {
+    let until = Instant::now() + Duration::from_secs(20);
+    while tickers().len() != 1 {
+        assert!(Instant::now() < until, "{} tickers", tickers().len());
+        thread::yield_now();
+    }
+}
+
+fn write_and_wait(a: &End, b: &End) {
+    assert_eq!(a.post(1, WrOpcode::RDMA_WRITE, a.piece(0, 8), Some(b.target(8))), 0);
+    a.expect(1, WcStatus::SUCCESS);
+}
+
+fn messages_without_time_need_none() {
+    let folder = folder();
+    let [a, b] = pair(&fabric(folder.path(), ""), folder.path(), Plan::of(QpType::RC));
+    for _ in 0..100 {
+        assert_eq!(b.receive(2, b.piece(0, 8)), 0);
+        assert_eq!(a.send(3, 8), 0);
+        a.expect(3, WcStatus::SUCCESS);
+        b.expect(2, WcStatus::SUCCESS);
+        write_and_wait(&a, &b);
+    }
+    assert_eq!(tickers(), [0; 0], "nothing had a time");
+}
+
+fn one_runs_where_there_is_time_and_rests_where_nothing_is_due() {
+    let folder = folder();
+    let fabric = fabric(folder.path(), "latency_us = 100.0");
+    let [a, b] = pair(&fabric, folder.path(), Plan::of(QpType::RC));
+    write_and_wait(&a, &b);
+    appears();
+    thread::sleep(Duration::from_millis(50));
+    let before = tickers();
+    thread::sleep(Duration::from_millis(300));
+    let used = tickers()[0] - before[0];
+    assert!(used <= 1, "{used} hundredths of a second for nothing");
+    in_a_child(&fabric, folder.path());
+    write_and_wait(&a, &b);
+    drop((a, b));
+    assert_eq!(tickers(), [0; 0], "its device is closed");
+}
+
+/// A child has none of its parent's, starts its own, and is written to while it sleeps.
+fn in_a_child(fabric: &str, folder: &Path) {
+    // SAFETY: the child only runs this, and leaves.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let ran = std::panic::catch_unwind(|| {
+            assert_eq!(tickers(), [0; 0]);
+            let [c, d] = pair(fabric, folder, Plan::of(QpType::UC));
+            assert_eq!(c.post(1, WrOpcode::RDMA_WRITE, c.piece(0, 8), Some(d.target(0))), 0);
+            appears();
+            c.expect(1, WcStatus::SUCCESS);
+        });
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(i32::from(ran.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: our child, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert_eq!(status, 0, "the child's status, times 256");
+}
+
+/// A device that is closed while something is due waits neither for it nor for ever.
+fn closing_does_not_wait() {
+    let folder = folder();
+    let fabric = fabric(folder.path(), "latency_us = 10000000.0");
+    let [a, b] = pair(&fabric, folder.path(), Plan::of(QpType::RC));
+    assert_eq!(a.post(1, WrOpcode::RDMA_WRITE, a.piece(0, 8), Some(b.target(8))), 0);
+    let began = Instant::now();
+    drop((a, b));
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    assert_eq!(tickers(), [0; 0]);
+}
+
+#[test]
+fn there_is_one_while_it_is_needed() {
+    messages_without_time_need_none();
+    one_runs_where_there_is_time_and_rests_where_nothing_is_due();
+    closing_does_not_wait();
+}
