@@ -75,6 +75,59 @@ fn every_operation_is_right_on_any_number_of_ranks() {
     }
 }
 
+/// `tbccl bench` as the ranks of a job of three.
+fn in_a_job(args: &[&str], env: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    command.args(["run", "-n", "3"]).args(env.iter().flat_map(|variable| ["-x", variable]));
+    command.args(["--", env!("CARGO_BIN_EXE_tbccl"), "bench"]).args(args).stdin(Stdio::null());
+    command.output().expect("it starts")
+}
+
+#[test]
+fn in_a_job_it_is_one_of_the_ranks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.json");
+    let file = path.to_str().expect("text");
+    for transport in ["shm", "rehearsal"] {
+        let sizes = ["all_reduce", "-e", "64K", "-f", "16", "--json", file, "--transport", transport];
+        let output = in_a_job(&[&sizes[..], &QUICK].concat(), &[]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text.matches("all_reduce on 3 ranks").count(), 1, "one table: {text}");
+        let rows = rows_of(&std::fs::read(&path).expect("written"));
+        assert_eq!(numbers(&rows, "bytes"), [4, 64, 1024, 16384]);
+        assert!(rows.iter().all(|row| row["ranks"] == 3 && row["wrong"] == 0), "{rows:?}");
+        assert!(rows.iter().all(|row| row["transport"] == transport), "{rows:?}");
+    }
+    let output = in_a_job(&["barrier", "--json", "-", "-n", "2"], &["TBCCL_TRANSPORT=rehearsal"]);
+    assert_eq!(rows_of(&output.stdout)[0]["transport"], "rehearsal", "{}", stderr(&output));
+}
+
+#[test]
+fn a_job_that_does_not_fit_is_refused_by_its_ranks() {
+    for (args, says) in [
+        (&["barrier", "--ranks", "2"][..], "--ranks 2: this is a rank of a job of 3 ranks"),
+        (&["barrier", "--transport", "verbs"], "verbs"),
+    ] {
+        let output = in_a_job(args, &[]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn totals_are_lines_of_json_too() {
+    let output = bench(&[&["barrier", "--ranks", "2", "--stats", "--json", "-"], &QUICK[..]].concat());
+    let rows = rows_of(&output.stdout);
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for (rank, row) in rows[1..].iter().enumerate() {
+        let stats = &row["stats"];
+        assert_eq!((&stats["rank"], &stats["polls"]), (&rank.into(), &0.into()), "{row}");
+        assert!(stats["sent_messages"].as_u64() > Some(0) && stats["cpu_us"].as_u64() > Some(0), "{row}");
+        assert_eq!(stats["batches"].as_array().map(Vec::len), Some(16), "{row}");
+    }
+}
+
 #[test]
 fn barrier_and_pingpong_have_rows_of_their_own() {
     let barrier = rows(&["barrier", "--ranks", "3"]);

@@ -94,14 +94,19 @@ impl Connection {
     pub(crate) fn agree_on_pulling(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
         let failed = |e: io::Error| bootstrap("starting together", &e);
         write_frame(&mut self.stream, &FromRank::Probed { obstacle }).map_err(failed)?;
-        match read_frame(&mut self.stream).map_err(failed)? {
-            FromServer::Go { obstacle } => Ok(obstacle),
-            FromServer::Refused { why } => Err(Error::Bootstrap(why)),
-            // All had probed, and so the job had begun, before we were told to go.
-            FromServer::Died { rank, how } => {
-                Err(Error::Bootstrap(format!("rank {rank} {how} while the job was starting")))
+        loop {
+            match read_frame(&mut self.stream).map_err(failed)? {
+                FromServer::Go { obstacle } => return Ok(obstacle),
+                FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
+                // All had probed, and so the job had begun, before we were told to go.
+                FromServer::Died { rank, how } => {
+                    return Err(Error::Bootstrap(format!("rank {rank} {how} while the job was starting")));
+                }
+                early @ (FromServer::Failed { .. } | FromServer::News { .. }) => self.early.push_back(early),
+                other => {
+                    return Err(Error::Bootstrap(format!("unexpected answer of the launcher: {other:?}")));
+                }
             }
-            other => Err(Error::Bootstrap(format!("unexpected answer of the launcher: {other:?}"))),
         }
     }
 

@@ -25,6 +25,8 @@
 
 mod client;
 mod server;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub(crate) use client::{Connection, Joined, Notice};

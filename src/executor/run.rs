@@ -287,7 +287,9 @@ impl Run<'_, '_> {
             }
             let op = &self.program.ops[step as usize];
             let dst = self.binding.target(&op.dst);
-            let mut state = self.workspace.recv_state(at).unwrap_or_else(|| self.fresh(dst.len()));
+            let known =
+                if announces { self.workspace.recv_state(at) } else { self.workspace.cursors[at].recv };
+            let mut state = known.unwrap_or_else(|| self.fresh(dst.len()));
             let combine = if op.kind == OpKind::RecvReduce { combine(self.binding, op) } else { None };
             let link = &mut end(self.ends, stream).link;
             let progress = match (op.kind, combine) {

@@ -1,6 +1,6 @@
 //! Ranks that die, stop or leave.
 
-use crate::job::{Finished, Job, Said, now};
+use crate::job::{Finished, Job, Said, TRANSPORTS, now};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{thread::sleep, time::Duration};
 
@@ -49,7 +49,9 @@ fn a_killed_rank_is_named_by_every_survivor_within_two_seconds() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let ranks = 3 + (round % 2);
         let victim = (seed >> 33) as u32 % ranks;
-        kill_one(ranks, victim, Duration::from_micros((seed >> 40) % 60_000), &[]);
+        let transport = TRANSPORTS[round as usize / 2 % 2];
+        let env = [("TBCCL_TRANSPORT", transport)];
+        kill_one(ranks, victim, Duration::from_micros((seed >> 40) % 60_000), &env);
     }
 }
 
@@ -79,12 +81,13 @@ fn one_fails(how: &str, ranks: u32, env: &[(&str, &str)]) -> (Finished, String) 
 
 #[test]
 fn a_rank_that_crashes_is_named_with_how_it_ended() {
-    for (how, what, code) in [
+    let ways = [
         ("segv", "was killed by SIGSEGV", 139),
         ("abort", "was killed by SIGABRT", 134),
         ("exit3", "exited with status 3", 3),
-    ] {
-        let (done, pid) = one_fails(how, 3, &[]);
+    ];
+    for ((how, what, code), transport) in ways.into_iter().flat_map(|way| TRANSPORTS.map(|t| (way, t))) {
+        let (done, pid) = one_fails(how, 3, &[("TBCCL_TRANSPORT", transport)]);
         assert_eq!(done.code, code, "{how}: {}", done.stderr);
         for error in done.all("error") {
             assert!(
@@ -97,25 +100,37 @@ fn a_rank_that_crashes_is_named_with_how_it_ended() {
 
 #[test]
 fn a_rank_that_exits_without_a_word_is_dead_even_with_status_zero() {
-    let (done, pid) = one_fails("exit0", 3, &[]);
-    for error in done.all("error") {
-        assert!(error.rest.contains(&format!("rank 1 (process {pid}")), "{error:?}");
+    for transport in TRANSPORTS {
+        let (done, pid) = one_fails("exit0", 3, &[("TBCCL_TRANSPORT", transport)]);
+        for error in done.all("error") {
+            assert!(error.rest.contains(&format!("rank 1 (process {pid}")), "{transport}: {error:?}");
+        }
     }
 }
 
 #[test]
 fn a_rank_that_closes_its_communicator_early_is_named() {
-    let (done, pid) = one_fails("leave", 4, &[]);
-    for error in done.all("error") {
-        let text = &error.rest;
-        assert!(text.contains(&format!("rank 1 (process {pid} on {})", host())), "{text}");
-        assert!(text.contains("closed its communicator without taking part"), "{text}");
+    for transport in TRANSPORTS {
+        let (done, pid) = one_fails("leave", 4, &[("TBCCL_TRANSPORT", transport)]);
+        for error in done.all("error") {
+            let text = &error.rest;
+            assert!(text.contains(&format!("rank 1 (process {pid} on {})", host())), "{text}");
+            assert!(text.contains("closed its communicator without taking part"), "{text}");
+        }
     }
 }
 
 #[test]
 fn a_stopped_rank_is_a_timeout_that_says_what_everyone_was_doing() {
-    let (done, _) = one_fails("stop", 3, &[("TBCCL_TIMEOUT", "1")]);
+    // Who has never waited long has told nothing, where boards are not shared.
+    let seen = ["is outside, after call 1 (barrier)", "has entered no collective, as far as it has told"];
+    for (transport, activity) in TRANSPORTS.into_iter().zip(seen) {
+        stopped(transport, &format!("rank 1 {activity}"));
+    }
+}
+
+fn stopped(transport: &str, activity: &str) {
+    let (done, _) = one_fails("stop", 3, &[("TBCCL_TIMEOUT", "1"), ("TBCCL_TRANSPORT", transport)]);
     for error in done.all("error") {
         let mut parts = error.rest.splitn(3, ' ');
         let took: u32 = parts.nth(1).and_then(|ms| ms.parse().ok()).expect("a time");
@@ -123,15 +138,16 @@ fn a_stopped_rank_is_a_timeout_that_says_what_everyone_was_doing() {
         assert!((900..2500).contains(&took), "after {took} ms: {text}");
         assert!(text.contains("no progress within the time limit"), "{text}");
         assert!(text.contains("in all_reduce of 1000 f32, op sum, step "), "{text}");
-        assert!(text.contains("rank 1 is outside, after call 1 (barrier)"), "{text}");
+        assert!(text.contains(activity), "{text}");
         assert!(text.contains("TBCCL_TIMEOUT"), "{text}");
     }
 }
 
 #[test]
 fn a_rank_that_was_stopped_does_not_take_what_a_failed_one_left() {
-    for _ in 0..3 {
-        let job = Job::start(2, "give_up", &[("TBCCL_TIMEOUT", "0.3"), ("TBCCL_ALGO", "mesh")]);
+    for transport in TRANSPORTS.into_iter().cycle().take(4) {
+        let env = [("TBCCL_TIMEOUT", "0.3"), ("TBCCL_ALGO", "mesh"), ("TBCCL_TRANSPORT", transport)];
+        let job = Job::start(2, "give_up", &env);
         let stopping = job.next();
         assert_eq!(stopping.word, "stopping");
         while job.next().word != "reused" {}

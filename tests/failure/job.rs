@@ -14,6 +14,9 @@ use std::{
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
+/// Ranks that share memory, and ranks that use it as if they did not.
+pub(crate) const TRANSPORTS: [&str; 2] = ["shm", "rehearsal"];
+
 /// By which everything that a job leaves behind is found.
 const MARK: &str = "MARK_OF_A_TEST";
 

@@ -80,6 +80,17 @@ fn ranks_with_different_options_are_refused_with_both_values() {
     }
 }
 
+#[test]
+fn ranks_over_different_transports_are_refused_with_both_names() {
+    let server = server(2);
+    let jobs = [rank(&server, 0, 2, &[]), rank(&server, 1, 2, &[("TBCCL_TRANSPORT", "rehearsal")])];
+    for job in jobs {
+        let done = job.finish();
+        refused(&done, "TBCCL_TRANSPORT must be equal on all ranks: it is `");
+        refused(&done, "`rehearsal` on rank 1");
+    }
+}
+
 fn stranger(server: &Server) -> UnixStream {
     let name = server.address().strip_prefix("unix-abstract:").expect("on Linux");
     let address = std::os::unix::net::SocketAddr::from_abstract_name(name).expect("a name");
@@ -117,8 +128,8 @@ fn strangers_do_not_disturb_the_job() {
         &[0, 0, 0, 0],
         &frame("{}"),
         &frame("[1, 2, 3]"),
-        &frame(r#"{"magic":"other","protocol":1}"#),
-        &frame(r#"{"magic":"tbccl","protocol":1,"size":2}"#),
+        &frame(r#"{"magic":"other","protocol":2}"#),
+        &frame(r#"{"magic":"tbccl","protocol":2,"size":2}"#),
         &frame(&"[".repeat(100_000)),
     ] {
         let mut stream = stranger(&server);

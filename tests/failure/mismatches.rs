@@ -8,11 +8,16 @@
 //!
 //! `passed` is said by the ranks that learn of it in their next call.
 
-use crate::job::{Finished, Job};
+use crate::job::{Finished, Job, TRANSPORTS};
 
-/// Runs a case; all ranks fail, show both calls, and none takes a second.
-fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> Finished {
-    let done = Job::start(ranks, &format!("calls {case}"), &[("TBCCL_TIMEOUT", "20")]).finish();
+/// Runs a case on each transport; all ranks fail, show both calls, and none takes a second.
+fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> [Finished; 2] {
+    TRANSPORTS.map(|transport| disagree_over(transport, case, ranks, calls))
+}
+
+fn disagree_over(transport: &str, case: &str, ranks: u32, calls: [&str; 2]) -> Finished {
+    let env = [("TBCCL_TIMEOUT", "20"), ("TBCCL_TRANSPORT", transport)];
+    let done = Job::start(ranks, &format!("calls {case}"), &env).finish();
     let errors = done.all("error");
     assert_eq!(errors.len() as u32, ranks, "{case}: {:?}\n{}", done.said, done.stderr);
     for error in errors {
@@ -30,8 +35,9 @@ fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> Finished {
 /// A case in which every rank learns of it in the call itself.
 fn disagree_at_once(case: &str, calls: [&str; 2]) {
     for ranks in [2, 4] {
-        let done = disagree(case, ranks, calls);
-        assert!(done.all("passed").is_empty(), "{case} on {ranks} ranks: {:?}", done.said);
+        for done in disagree(case, ranks, calls) {
+            assert!(done.all("passed").is_empty(), "{case} on {ranks} ranks: {:?}", done.said);
+        }
     }
 }
 

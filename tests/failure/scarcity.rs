@@ -24,6 +24,13 @@ fn results_are_right_where_everything_is_pulled() {
 }
 
 #[test]
+fn results_are_right_where_no_memory_is_shared() {
+    for ranks in [2, 3, 5] {
+        sweep(ranks, 2, &[("TBCCL_TRANSPORT", "rehearsal")]);
+    }
+}
+
+#[test]
 fn results_are_right_in_the_smallest_rings() {
     sweep(3, 1, &[("TBCCL_PIECE_BYTES", "64"), ("TBCCL_STAGING_BYTES", "256")]);
 }

@@ -97,7 +97,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) no_pin: bool,
 
-    /// Afterwards, tell what each rank has sent, received and copied, and its processor time
+    /// Afterwards, tell what each rank has sent, received and copied, its processor time, and how it looked for
+    /// completions; with --json as lines with the one key `stats`
     #[arg(long)]
     pub(super) stats: bool,
 

@@ -92,6 +92,29 @@ pub(super) fn table(rows: &[RankStats]) -> String {
     text
 }
 
+/// The totals as lines of JSON, one per rank; known from results by their one key.
+pub(super) fn json(rows: &[RankStats]) -> String {
+    let line = |row: &RankStats| {
+        let RankStats { polls, .. } = row;
+        let stats = serde_json::json!({
+            "rank": row.rank,
+            "sent_messages": row.sent_messages,
+            "received_messages": row.received_messages,
+            "moved_bytes": row.moved_bytes,
+            "copied_bytes": row.copied_bytes,
+            "cpu_us": row.busy,
+            "polls": polls.polls,
+            "empty_polls": polls.empty_polls,
+            "batches": polls.batches,
+            "depth_high_water": polls.depth_high_water,
+            "async_events": polls.async_events,
+            "wake_ups": polls.wake_ups,
+        });
+        format!("{}\n", serde_json::json!({ "stats": stats }))
+    };
+    rows.iter().map(line).collect()
+}
+
 /// How each rank looked for completions, where links have queues of them.
 fn polls_table(rows: &[RankStats]) -> String {
     let mut text = format!(

@@ -12,6 +12,7 @@ use std::{
     process::ExitCode,
 };
 use tbccl::{
+    OPTIONS,
     bootstrap::Server,
     launch::{LaunchSpec, launch},
 };
@@ -19,6 +20,7 @@ use tbccl::{
 const EXAMPLES: &str = "\
 Examples:
   tbccl fabric run --fabric mesh-3.toml -- ibv_devinfo    on each of three nodes
+  tbccl fabric run --fabric mesh-3.toml -- tbccl bench all_reduce
   tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 
@@ -63,13 +65,20 @@ pub(super) enum Inject {
     LibraryPath,
 }
 
+/// The option of the runtime that names the library of verbs devices.
+const LIBRARY: &str = "TBCCL_VERBS_LIB";
+
 /// Carries out `tbccl fabric run`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let tool = Tool::find()?;
     let (nodes, _folder) = prepare(&tool, &args)?;
     let ranks = u32::try_from(nodes.len()).map_err(Failed::new)?;
-    let of_node =
-        |node: Variables| node.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    // Ranks that use the verbs transport load the device by its path, as they would load another library.
+    let library = OPTIONS.iter().any(|option| option.env == LIBRARY).then(|| tool.library().to_owned());
+    let of_node = |node: Variables| {
+        let library = library.iter().map(|path| (LIBRARY.into(), path.into()));
+        node.into_iter().map(|(name, value)| (name.into(), value.into())).chain(library).collect()
+    };
     let spec = LaunchSpec {
         rank_env: nodes.into_iter().map(of_node).collect(),
         name: "tbccl fabric run",

@@ -31,6 +31,11 @@ impl Tool {
         Ok(Tool { program: beside(&here, "softrdma")?, library })
     }
 
+    /// The software device.
+    pub(super) fn library(&self) -> &Path {
+        &self.library
+    }
+
     /// The tool speaks in our name.
     fn command(&self, command: &str) -> Command {
         let mut tool = Command::new(&self.program);

@@ -100,15 +100,14 @@ impl Reporter {
         }
     }
 
-    /// Everyone's totals: below the table, or on stderr so that stdout remains JSON.
+    /// Everyone's totals: below the table, and as lines of JSON where results are such.
     pub(super) fn stats(&mut self, rows: &[RankStats]) -> Result<(), Stop> {
-        let text = stats::table(rows);
-        match &self.table {
-            Some(_) => Sink::Stdout.write(&text),
-            None => {
-                let _ = io::stderr().write_all(text.as_bytes());
-                Ok(())
-            }
+        if self.table.is_some() {
+            Sink::Stdout.write(&stats::table(rows))?;
+        }
+        match &mut self.json {
+            Some(sink) => sink.write(&stats::json(rows)),
+            None => Ok(()),
         }
     }
 }
