@@ -4,6 +4,7 @@ use crate::{Error, error::Result};
 use collectives::{UnknownName, plan::ALGORITHMS};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     time::Duration,
 };
 use transport::ring::RingLayout;
@@ -34,6 +35,8 @@ pub struct Config {
     pub spin_polls: Option<u32>,
     /// Threads that one rank may use to reduce; `None` for cores / ranks of this host.
     pub reduce_threads: Option<u32>,
+    /// The verbs library to load, instead of the system's.
+    pub verbs_lib: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -51,6 +54,7 @@ impl Default for Config {
             direct_min_bytes: 4096,
             spin_polls: None,
             reduce_threads: None,
+            verbs_lib: None,
         }
     }
 }
@@ -160,6 +164,13 @@ pub const OPTIONS: &[ConfigOption] = &[
         shared: false,
         set: |c, v| put(&mut c.reduce_threads, parse(v).map(Some)),
         get: |c| c.reduce_threads.map(|t| t.to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_VERBS_LIB",
+        doc: "verbs library to load, by path (librdma.dylib on macOS, libibverbs.so.1 elsewhere)",
+        shared: false,
+        set: |c, v| put(&mut c.verbs_lib, Ok((!v.is_empty()).then(|| v.into()))),
+        get: |c| c.verbs_lib.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
     },
 ];
 

@@ -22,9 +22,10 @@ Examples:
   tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 
-The program need not know of it: LD_PRELOAD puts the software device in the place of libibverbs. The
-process of node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE
-and SOFTRDMA_DIR. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
+The program need not know of it: LD_PRELOAD puts the software device in the place of libibverbs, and
+TBCCL_VERBS_LIB names it to programs that load such a library themselves, as tbccl does. The process
+of node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and
+SOFTRDMA_DIR. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
 
 Runs with --node meet when their fabric files are equal, or when they name the same --dir. While a
 program runs, `tbccl fabric fault` breaks its fabric and `tbccl fabric stat` shows its traffic.";
@@ -54,8 +55,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let tool = Tool::find()?;
     let (nodes, _folder) = prepare(&tool, &args.fabric, args.node.as_deref(), args.dir.as_deref())?;
     let ranks = u32::try_from(nodes.len()).map_err(Failed::new)?;
-    let of_node =
-        |node: Variables| node.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let library = tool.library()?;
+    let of_node = |node: Variables| {
+        let variables = node.into_iter().map(|(name, value)| (name.into(), value.into()));
+        variables.chain([("TBCCL_VERBS_LIB".into(), library.clone().into())]).collect()
+    };
     let spec = LaunchSpec {
         rank_env: nodes.into_iter().map(of_node).collect(),
         name: "tbccl fabric run",

@@ -31,6 +31,11 @@ impl Tool {
         Ok(Tool { program: beside(&here, "softrdma")?, library })
     }
 
+    /// The library, wherever it is looked for from.
+    pub(super) fn library(&self) -> Result<PathBuf, Failed> {
+        std::path::absolute(&self.library).map_err(Failed::new)
+    }
+
     /// The tool speaks in our name.
     fn command(&self, command: &str) -> Command {
         let mut tool = Command::new(&self.program);
