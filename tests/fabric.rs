@@ -33,7 +33,7 @@ fn shipped(name: &str) -> PathBuf {
 
 fn tbccl(command: &str) -> Command {
     let mut tbccl = Command::new(TBCCL);
-    for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD"] {
+    for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD", "TBCCL_VERBS_LIB"] {
         tbccl.env_remove(name);
     }
     tbccl.args(["fabric", command]);
@@ -58,12 +58,13 @@ fn outcome(command: &mut Command) -> (i32, Vec<String>, String) {
 #[test]
 fn each_node_has_a_process_that_knows_where_it_is() {
     let _turn = setup();
-    let script = "echo $SOFTRDMA_NODE $TBCCL_RANK/$TBCCL_SIZE $LD_PRELOAD; cmp $SOFTRDMA_FABRIC $0";
+    let script =
+        "echo $SOFTRDMA_NODE $TBCCL_RANK/$TBCCL_SIZE $LD_PRELOAD $TBCCL_VERBS_LIB; cmp $SOFTRDMA_FABRIC $0";
     let mut run = run("mesh-3.toml", &[], script);
     let (status, lines, said) = outcome(run.arg(shipped("mesh-3.toml")));
     assert_eq!((status, said.as_str()), (0, ""));
     let library = Path::new(TBCCL).with_file_name("libsoftrdma.so");
-    let expected: Vec<String> = (0..3).map(|k| format!("{k} {k}/3 {}", library.display())).collect();
+    let expected: Vec<String> = (0..3).map(|k| format!("{k} {k}/3 {0} {0}", library.display())).collect();
     assert_eq!(lines, expected);
 }
 

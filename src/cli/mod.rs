@@ -5,6 +5,7 @@
 
 mod arguments;
 mod bench;
+mod devices;
 mod error;
 mod fabric;
 mod plan;
@@ -46,12 +47,13 @@ enum Command {
     Run(run::Args),
     Bench(bench::Args),
     Plan(plan::Args),
+    Devices(devices::Args),
     Fabric(fabric::Args),
 }
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 4] = ["run", "bench", "plan", "fabric"];
+    const NAMES: [&str; 5] = ["run", "bench", "plan", "devices", "fabric"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
@@ -67,6 +69,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Run(args) => run::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Plan(args) => plan::run(args),
+            Command::Devices(args) => devices::run(&args),
             Command::Fabric(args) => fabric::run(args),
         },
         Err(usage) => error::usage(&usage, names),

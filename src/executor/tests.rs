@@ -56,8 +56,14 @@ fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
 fn over_rehearsal(ranks: u32) -> Vec<(Executor, Slab)> {
     let open = |rank| Rehearsal::open(layout(ranks), rank).expect("memory for a test");
     let mut endpoints: Vec<Rehearsal> = (0..ranks).map(open).collect();
-    let introductions: Vec<Vec<u8>> = endpoints.iter().map(Endpoint::introduction).collect();
-    endpoints.iter_mut().for_each(|e| e.connect(&introductions).expect("the others are here"));
+    let mut words = Vec::new();
+    while let Some(said) = endpoints
+        .iter_mut()
+        .map(|endpoint| endpoint.converse(&words).expect("the others are here"))
+        .collect::<Option<Vec<_>>>()
+    {
+        words = said;
+    }
     let one = |(rank, endpoint): (u32, &mut Rehearsal)| {
         let slab = endpoint.slab().clone();
         (executor(links(rank, ranks, |p, lane| endpoint.link(p, lane)), &slab, ranks), slab)

@@ -25,7 +25,8 @@ Examples:
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 
 The program need not know of it: LD_PRELOAD, or with --inject library-path a folder with a
-libibverbs.so.1 in LD_LIBRARY_PATH, puts the software device in the place of libibverbs. The process of
+libibverbs.so.1 in LD_LIBRARY_PATH, puts the software device in the place of libibverbs, and
+TBCCL_VERBS_LIB names it to programs that load such a library themselves, as tbccl does. The process of
 node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and
 SOFTRDMA_DIR. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
 
@@ -65,19 +66,15 @@ pub(super) enum Inject {
     LibraryPath,
 }
 
-/// The option of the runtime that names the library of verbs devices.
-const LIBRARY: &str = "TBCCL_VERBS_LIB";
-
 /// Carries out `tbccl fabric run`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let tool = Tool::find()?;
     let (nodes, _folder) = prepare(&tool, &args)?;
     let ranks = u32::try_from(nodes.len()).map_err(Failed::new)?;
-    // Ranks that use the verbs transport load the device by its path, as they would load another library.
-    let library = OPTIONS.iter().any(|option| option.env == LIBRARY).then(|| tool.library().to_owned());
+    let library = tool.library()?;
     let of_node = |node: Variables| {
-        let library = library.iter().map(|path| (LIBRARY.into(), path.into()));
-        node.into_iter().map(|(name, value)| (name.into(), value.into())).chain(library).collect()
+        let variables = node.into_iter().map(|(name, value)| (name.into(), value.into()));
+        variables.chain([("TBCCL_VERBS_LIB".into(), library.clone().into())]).collect()
     };
     let spec = LaunchSpec {
         rank_env: nodes.into_iter().map(of_node).collect(),

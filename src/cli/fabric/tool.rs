@@ -31,9 +31,9 @@ impl Tool {
         Ok(Tool { program: beside(&here, "softrdma")?, library })
     }
 
-    /// The software device.
-    pub(super) fn library(&self) -> &Path {
-        &self.library
+    /// The library, wherever it is looked for from.
+    pub(super) fn library(&self) -> Result<PathBuf, Failed> {
+        std::path::absolute(&self.library).map_err(Failed::new)
     }
 
     /// The tool speaks in our name.

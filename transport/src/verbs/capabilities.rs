@@ -42,6 +42,8 @@ const INLINE: [u32; 6] = [512, 256, 220, 128, 64, 32];
 pub struct Abilities {
     /// The best service: `RC`, else `UC`.
     pub service: QpType,
+    /// Are there unreliable connections, too?
+    pub unreliable: bool,
     /// Can a peer's memory be written?
     pub one_sided: bool,
     /// Can a write notify the peer by a number?
@@ -83,6 +85,7 @@ impl Abilities {
         let of_frames = |number: u32, most: u32| if one_sided { number } else { number.min(most) };
         Ok(Abilities {
             service,
+            unreliable: service == QpType::UC || try_queue_pair(context, domain, QpType::UC, 0).is_ok(),
             one_sided,
             // iWARP has no such write; all others that have writes have it.
             write_imm: one_sided && context.info().transport_type != TransportType::IWARP,

@@ -6,7 +6,8 @@
 //! until the call returns; asynchronous events are acknowledged exactly once, and only after they were fetched.
 
 use super::{
-    Action, AsyncEvent, Channel, CompletionQueue, DeviceInfo, Domain, Gid, Library, Refusal, VerbsError,
+    Action, AsyncEvent, Cause, Channel, CompletionQueue, DeviceInfo, Domain, Gid, Library, Refusal,
+    VerbsError,
     errno::{Errno, check},
     functions::Functions,
 };
@@ -17,7 +18,7 @@ use std::{
     ptr::NonNull,
     sync::Arc,
 };
-use verbs_sys::{Device, DeviceAttr, PortAttr, TransportType};
+use verbs_sys::{Device, DeviceAttr, PortAttr, PortState, TransportType};
 
 /// The port that we use. Thunderbolt devices have no other, and RoCE adapters list each port as a device of its own.
 pub(super) const PORT: u8 = 1;
@@ -93,6 +94,18 @@ impl Context {
         let len = self.0.port().map_or(0, |port| port.gid_tbl_len.clamp(0, 256));
         let table = (0..len).filter_map(|index| Some((u8::try_from(index).ok()?, self.0.gid(index)?)));
         table.filter(|(_, gid)| !gid.is_empty()).collect()
+    }
+
+    /// What will keep the port from being connected, if something will.
+    #[must_use]
+    pub fn doubt(&self) -> Option<Cause> {
+        match self.port() {
+            Ok(port) if port.state == PortState::ACTIVE => {
+                Cause::of_addresses(&self.gids(), self.is_thunderbolt())
+            }
+            Ok(_) => Some(Cause::PortDown),
+            Err(error) => error.cause(),
+        }
     }
 
     /// Readable when there is an event to fetch; `None` where a device has none, or could not be asked without

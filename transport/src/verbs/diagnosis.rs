@@ -164,6 +164,19 @@ impl Cause {
         }
     }
 
+    /// What keeps a port with these addresses from being connected, as far as can be said before it is tried.
+    #[must_use]
+    pub fn of_addresses(gids: &[(u8, Gid)], is_thunderbolt: bool) -> Option<Cause> {
+        let has_ipv4 = gids.iter().any(|(_, gid)| gid.is_ipv4_mapped());
+        match gids {
+            [] => Some(Cause::NoAddress),
+            // A port between two networks shows only the address that it makes of its hardware address.
+            [(0, only)] if is_thunderbolt && !has_ipv4 && only.is_link_local() => Some(Cause::Bridge),
+            _ if is_thunderbolt && !has_ipv4 => Some(Cause::NoIpv4),
+            _ => None,
+        }
+    }
+
     /// Why a call was refused.
     #[must_use]
     pub fn of(refusal: &Refusal) -> Cause {
@@ -214,21 +227,21 @@ fn of_registration(is_thunderbolt: bool, errno: Errno) -> Cause {
 fn of_connection(refusal: &Refusal, gid_index: u8, errno: Errno) -> Cause {
     match errno {
         Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EHOSTDOWN => Cause::WrongCable,
-        Errno::EINVAL | Errno::EADDRNOTAVAIL => of_addresses(refusal, gid_index),
+        Errno::EINVAL | Errno::EADDRNOTAVAIL => of_address(refusal, gid_index),
         _ => Cause::Unknown,
     }
 }
 
-/// A port between two networks shows only the address that it makes of its hardware address.
-fn of_addresses(refusal: &Refusal, gid_index: u8) -> Cause {
-    let gids: &[(u8, Gid)] = &refusal.gids;
-    let has_ipv4 = gids.iter().any(|(_, gid)| gid.is_ipv4_mapped());
-    match gids {
-        [] => Cause::NoAddress,
-        [(0, only)] if refusal.is_thunderbolt && !has_ipv4 && only.is_link_local() => Cause::Bridge,
-        _ if !has_ipv4 => Cause::NoIpv4,
-        gids if !gids.iter().any(|(index, _)| *index == gid_index) => Cause::AddressMoved,
-        _ => Cause::Unknown,
+/// Why our own address is no valid argument.
+fn of_address(refusal: &Refusal, gid_index: u8) -> Cause {
+    let gids = &refusal.gids;
+    if let Some(cause) = Cause::of_addresses(gids, refusal.is_thunderbolt) {
+        return cause;
+    }
+    match gids.iter().find(|(index, _)| *index == gid_index) {
+        Some(_) => Cause::Unknown,
+        None if gids.iter().any(|(_, gid)| gid.is_ipv4_mapped()) => Cause::AddressMoved,
+        None => Cause::NoIpv4,
     }
 }
 
@@ -317,7 +330,11 @@ mod tests {
         };
         assert_eq!(with(&[], true), Cause::NoAddress);
         assert_eq!(with(&[(0, "fe80::1")], true), Cause::Bridge);
-        assert_eq!(with(&[(0, "fe80::1")], false), Cause::NoIpv4);
+        // Elsewhere a link-local address may do, if it is the one that was used.
+        let infiniband = Action::Connect { peer: gid("fe80::2"), gid_index: 0 };
+        let gids = vec![(0, gid("fe80::1"))];
+        let used = Refusal { gids, is_thunderbolt: false, ..refusal(infiniband, Errno::EINVAL) };
+        assert_eq!((with(&[(0, "fe80::1")], false), Cause::of(&used)), (Cause::NoIpv4, Cause::Unknown));
         assert_eq!(with(&[(0, "fe80::1"), (2, "fe80::2")], true), Cause::NoIpv4);
         assert_eq!(with(&[(0, "fe80::1"), (2, "::ffff:10.0.0.1")], true), Cause::AddressMoved);
         assert_eq!(with(&[(0, "fe80::1"), (1, "::ffff:10.0.0.1")], true), Cause::Unknown);

@@ -16,6 +16,7 @@ use super::{
     functions::Functions,
 };
 use std::{
+    error::Error,
     path::{Path, PathBuf},
     ptr::{self, NonNull},
     sync::Arc,
@@ -45,8 +46,11 @@ impl Library {
         let name = path.display().to_string();
         // SAFETY: see the module.
         let library = unsafe { libloading::Library::new(&path) };
-        let library = library
-            .map_err(|error| VerbsError::Library { library: name.clone(), reason: error.to_string() })?;
+        let library = library.map_err(|error| {
+            // What the loader said is one level down.
+            let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            VerbsError::Library { library: name.clone(), reason }
+        })?;
         let functions = Functions::find(&library, &name)?;
         // It stays.
         std::mem::forget(library);
@@ -64,8 +68,12 @@ impl Library {
     /// # Errors
     /// [`VerbsError::Refused`] when it can't list them.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
-        let list = DeviceList::of(self)?;
-        Ok(list.iter().map(|device| describe(self, device)).collect())
+        match DeviceList::of(self) {
+            Ok(list) => Ok(list.iter().map(|device| describe(self, device)).collect()),
+            // On systems without any driver for it, libibverbs finds nothing to list.
+            Err(VerbsError::Refused(refusal)) if refusal.errno.is_unsupported() => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The error for a list of devices that is empty. `is_enabled` is what `rdma_ctl status` says, where there is

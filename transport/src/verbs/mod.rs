@@ -27,6 +27,7 @@ mod gid;
 mod library;
 mod post;
 mod queue_pair;
+mod speed;
 mod status;
 
 pub use address::find_gid;
@@ -43,6 +44,7 @@ pub use gid::Gid;
 pub use library::Library;
 pub use post::{LocalRun, Operation, PostError, RemoteRun, SendRequest};
 pub use queue_pair::{LocalAddress, QueuePair, QueuePairSpec, RemoteAddress};
+pub use speed::gigabits;
 pub use status::explain;
 pub use verbs_sys::{
     DeviceAttr, EventType, LinkLayer, Mtu, NodeType, PortAttr, PortState, QpCap, QpState, QpType,

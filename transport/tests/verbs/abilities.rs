@@ -14,7 +14,9 @@ fn adapters_that_have_everything() {
     on("abilities::adapters_that_have_everything", IB, |library| {
         let found = probe(library, "ib0");
         assert_eq!(found.service, QpType::RC);
-        assert!(found.one_sided && found.write_imm && found.events && found.late_registration);
+        assert!(
+            found.unreliable && found.one_sided && found.write_imm && found.events && found.late_registration
+        );
         assert_eq!((found.max_inline, found.max_sge, found.max_message_bytes), (220, 16, 1 << 30));
         assert_eq!((found.frame_bytes, found.region_line), (None, None));
         assert_eq!((found.max_regions, found.max_queue_pairs), (4096, 1024));
@@ -34,7 +36,7 @@ fn adapters_without_inline_work() {
 fn frame_devices() {
     on("abilities::frame_devices", APPLE, |library| {
         let found = probe(library, "rdma_en2");
-        assert_eq!(found.service, QpType::UC);
+        assert!(found.service == QpType::UC && found.unreliable);
         assert!(!found.one_sided && !found.write_imm && !found.events && !found.late_registration);
         assert_eq!((found.max_inline, found.max_sge, found.max_message_bytes), (0, 1, 16_773_120));
         assert_eq!((found.frame_bytes, found.region_line), (Some(4096), Some(4 << 30)));

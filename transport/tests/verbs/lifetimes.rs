@@ -10,7 +10,8 @@ use crate::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{os::fd::BorrowedFd, path::Path, time::Duration};
 use transport::verbs::{
-    Access, Errno, Library, LocalRun, Operation, PostError, QpType, SendRequest, VerbsError, WcStatus,
+    Access, Errno, EventType, Library, LocalRun, Operation, PostError, QpType, RemoteRun, SendRequest,
+    VerbsError, WcStatus,
 };
 
 fn is_readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
@@ -123,6 +124,24 @@ fn armed_queues_announce_completions() {
         // It is announced once, until it is armed again.
         a.post(&request).expect("posted");
         assert!(!is_readable(channel.fd(), Duration::ZERO) && channel.drain() == 0);
+    });
+}
+
+#[test]
+fn events_name_the_queue_pair_they_are_about() {
+    on("lifetimes::events_name_the_queue_pair_they_are_about", IB, |library| {
+        let [mut a, b] = pair(library, ["ib0", "ib0"], QpType::RC, Access::Remote);
+        let bystander = b.domain.queue_pair(&spec(QpType::RC), &b.completions).expect("a queue pair");
+        let fd = b.context.async_fd().expect("events can be waited for");
+        assert!(!is_readable(fd, Duration::ZERO) && b.context.next_event().is_none());
+        let target = RemoteRun { rkey: b.region.rkey() ^ 1, ..b.target(0) };
+        let (run, operation) = (a.run(0, 8), Operation::Write(target));
+        a.post(&SendRequest { id: 1, run, operation, signaled: true, inline: false }).expect("posted");
+        assert_eq!(a.completion(1).status, WcStatus::REM_ACCESS_ERR);
+        assert!(is_readable(fd, PATIENCE));
+        let event = b.context.next_event().expect("what the descriptor announced");
+        assert_eq!(event.kind, EventType::QP_ACCESS_ERR);
+        assert!(event.is_about(&b.queue_pair) && !event.is_about(&bystander), "{event:?}");
     });
 }
 
