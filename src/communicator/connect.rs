@@ -53,7 +53,8 @@ fn layout(ranks: u32, config: &Config) -> ArenaLayout {
         ranks,
         lanes: Communicator::LANES,
         ring: config.ring(),
-        slab_bytes: config.slab_bytes.unwrap_or(Config::SLAB_BYTES).next_multiple_of(Slab::BLOCK_BYTES) as usize,
+        slab_bytes: config.slab_bytes.unwrap_or(Config::SLAB_BYTES).next_multiple_of(Slab::BLOCK_BYTES)
+            as usize,
     }
 }
 

@@ -4,7 +4,8 @@ use std::{thread, time::Duration};
 use tbccl::{Communicator, Config, Error, Rank, ReduceOp};
 
 fn pair() -> [Communicator; 2] {
-    let config = Config { slab_bytes: Some(64 << 20), timeout: Duration::from_millis(400), ..Config::default() };
+    let config =
+        Config { slab_bytes: Some(64 << 20), timeout: Duration::from_millis(400), ..Config::default() };
     Communicator::local(2, &config).expect("memory").try_into().expect("two")
 }
 

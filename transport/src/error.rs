@@ -61,7 +61,9 @@ pub enum TransportError {
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),
     /// No cable to a peer works any more.
-    #[error("no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl devices`")]
+    #[error(
+        "no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl devices`"
+    )]
     Unplugged {
         /// The peer.
         peer: u32,
@@ -77,7 +79,9 @@ pub enum TransportError {
         what: &'static str,
     },
     /// What a rank says of its devices can't be used.
-    #[error("what rank {peer} says of its devices can't be used: {what}; do all ranks run the same version of tbccl?")]
+    #[error(
+        "what rank {peer} says of its devices can't be used: {what}; do all ranks run the same version of tbccl?"
+    )]
     Introduction {
         /// The rank.
         peer: u32,

@@ -12,7 +12,6 @@ use std::{
     process::ExitCode,
 };
 use tbccl::{
-    OPTIONS,
     bootstrap::Server,
     launch::{LaunchSpec, launch},
 };

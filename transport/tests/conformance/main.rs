@@ -12,6 +12,7 @@ mod verbs;
 /// The software device, for tests that need devices.
 #[cfg(target_os = "linux")]
 #[path = "../verbs/fabric.rs"]
+#[allow(dead_code, reason = "not all of its fabrics are needed here")]
 mod fabric;
 
 macro_rules! on_every_driver {

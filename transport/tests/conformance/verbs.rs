@@ -4,7 +4,10 @@ use crate::fixture::*;
 use std::{path::PathBuf, time::Instant};
 use transport::{
     Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
-    driver::{Endpoint, verbs::{VerbsConfig, VerbsEndpoint}},
+    driver::{
+        Endpoint,
+        verbs::{VerbsConfig, VerbsEndpoint},
+    },
     memory::{Span, SpanMut},
 };
 
@@ -46,20 +49,21 @@ pub(crate) const FABRIC: &str = "
 ";
 
 /// Two endpoints on a device, brought together. `uc` behind its name asks for unreliable connections.
-pub(crate) fn endpoints(device: &str, config: VerbsConfig) -> [VerbsEndpoint; 2] {
+pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2] {
     let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
     let cell = || vec![device.to_owned()];
     let config = VerbsConfig {
         library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
         matrix: Some(vec![vec![vec![], cell()], vec![cell(), vec![]]]),
         reliable: unreliable.then_some(false),
-        ..config
+        ..config.clone()
     };
     let open = |rank| VerbsEndpoint::open(&config, rank, 2, &mut |_| ()).expect("an endpoint");
     let mut ends = [open(0), open(1)];
     let mut words = Vec::new();
     loop {
-        let said: Vec<Option<Vec<u8>>> = ends.iter_mut().map(|end| end.converse(&words).expect("a word")).collect();
+        let said: Vec<Option<Vec<u8>>> =
+            ends.iter_mut().map(|end| end.converse(&words).expect("a word")).collect();
         match said.into_iter().collect::<Option<Vec<_>>>() {
             Some(said) => words = said,
             None => return ends,
@@ -69,8 +73,9 @@ pub(crate) fn endpoints(device: &str, config: VerbsConfig) -> [VerbsEndpoint; 2]
 
 impl Pair {
     pub(crate) fn verbs(device: &str) -> Pair {
-        let config = VerbsConfig { slab_bytes: Some(64 << 20), piece_bytes: 16 << 10, ..VerbsConfig::default() };
-        Pair(endpoints(device, config).map(|mut end| {
+        let config =
+            VerbsConfig { slab_bytes: Some(64 << 20), piece_bytes: 16 << 10, ..VerbsConfig::default() };
+        Pair(endpoints(device, &config).map(|mut end| {
             let peer = 1 - end.rank();
             Side {
                 links: (0..2).map(|lane| end.link(peer, lane)).collect(),

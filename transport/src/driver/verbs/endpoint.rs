@@ -62,9 +62,9 @@ struct Opened {
 #[derive(Debug)]
 enum Stage {
     Opened(Vec<Opened>),
-    Introduced(Vec<Devices>),
+    Introduced,
     Probed(Vec<Devices>),
-    Connecting(Vec<Devices>),
+    Connecting,
     Waiting,
     Ready,
 }
@@ -100,7 +100,8 @@ impl VerbsEndpoint {
         let library = Library::load(config.library.as_deref())?;
         let opened = open_devices(&library, config, rank, say)?;
         let late = opened.iter().all(|device| device.abilities.late_registration);
-        let slab_bytes = config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
+        let slab_bytes =
+            config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
         let mapping = Arc::new(Mapping::between_lines(slab_bytes as usize, LINE as u64)?);
         let slab = Slab::over(Arc::clone(&mapping), 0..mapping.len(), Some(LINE as u64));
         let memory = Memory::new(mapping, config.segment_bytes as usize, config.piece_bytes as usize);
@@ -142,14 +143,13 @@ impl VerbsEndpoint {
                 keys.register_all()?;
             }
             let queue = self.completion_queue(&context)?;
-            let gid = gid_of(&card.gid).expect("we wrote it");
-            engine.ports.push(Port::new((context, domain, keys, abilities), queue, (gid_index, gid)));
+            engine.ports.push(Port::new((context, domain, keys, abilities), queue, gid_index));
             cards.push(card);
         }
         drop(engine);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let word = Devices { host, devices: cards };
-        self.stage = Stage::Introduced(Vec::new());
+        self.stage = Stage::Introduced;
         Ok(pack("devices", word))
     }
 
@@ -190,7 +190,8 @@ impl VerbsEndpoint {
         for (ours, port) in engine.ports.iter().enumerate() {
             let spec = QueuePairSpec { service, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
             let pair = port.domain.queue_pair(&spec, &port.cq)?;
-            for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| *peer != self.rank as usize) {
+            for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| *peer != self.rank as usize)
+            {
                 for (theirs, device) in devices.devices.iter().enumerate() {
                     let far = remote(device, pair.number(), 0, peer as u32)?;
                     pair.initialise(Access::Local)?;
@@ -244,8 +245,10 @@ impl VerbsEndpoint {
             let staging = STAGING as usize * piece_bytes;
             let slots = self.place(TX_SLOTS as usize * SLOT_BYTES + 2 * LANES * staging)?;
             let base = slots + TX_SLOTS as usize * SLOT_BYTES;
-            let out = std::array::from_fn(|lane| Outgoing::new(EAGER_CREDITS, base + lane * staging, STAGING));
-            let incoming = std::array::from_fn(|lane| Incoming::new(base + (LANES + lane) * staging, STAGING));
+            let out =
+                std::array::from_fn(|lane| Outgoing::new(EAGER_CREDITS, base + lane * staging, STAGING));
+            let incoming =
+                std::array::from_fn(|lane| Incoming::new(base + (LANES + lane) * staging, STAGING));
             lock(&self.engine).peers[peer as usize] = Some(Peer::new(peer, rails, slots, out, incoming));
         }
         Ok(word)
@@ -295,21 +298,27 @@ impl VerbsEndpoint {
     }
 
     /// Connects all queue pairs and posts their receives.
-    fn connect(&self, devices: &[Devices], words: &[Rails]) -> Result<(), TransportError> {
-        let _ = devices;
+    fn connect(&self, words: &[Rails]) -> Result<(), TransportError> {
         let mut engine = lock(&self.engine);
         for peer in (0..self.size).filter(|peer| *peer != self.rank) {
-            let ends: Vec<&End> = words[peer as usize].rails.iter().filter(|end| end.peer == self.rank).collect();
+            let ends: Vec<&End> =
+                words[peer as usize].rails.iter().filter(|end| end.peer == self.rank).collect();
             let (them, mut env) = engine.peer(peer as usize);
             let lanes = if env.rules.one_sided { 0 } else { LANES };
             let fits = |(index, end): (usize, &&End)| end.rail == index && end.data.len() == lanes;
             if ends.len() != them.rails.len() || !ends.iter().enumerate().all(fits) {
-                let what = format!("it has {} rails to rank {}, which has {}", ends.len(), self.rank, them.rails.len());
+                let what = format!(
+                    "it has {} rails to rank {}, which has {}",
+                    ends.len(),
+                    self.rank,
+                    them.rails.len()
+                );
                 return Err(TransportError::Introduction { peer, what });
             }
             for (rail, end) in them.rails.iter_mut().zip(&ends) {
                 let there = |qp: u32| RemoteAddress { qp, psn: end.psn, ..rail.far.control };
-                rail.far = Far { control: there(end.control), data: end.data.iter().map(|qp| there(*qp)).collect() };
+                rail.far =
+                    Far { control: there(end.control), data: end.data.iter().map(|qp| there(*qp)).collect() };
             }
             for rail in 0..them.rails.len() {
                 them.start_rail(&mut env, rail)?;
@@ -323,7 +332,7 @@ impl Endpoint for VerbsEndpoint {
     fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Ready) {
             Stage::Opened(opened) => self.introduce(opened).map(Some),
-            Stage::Introduced(_) => {
+            Stage::Introduced => {
                 let devices: Vec<Devices> = unpack("devices", heard)?;
                 self.agree(&devices);
                 let word = self.probe(&devices)?;
@@ -333,12 +342,12 @@ impl Endpoint for VerbsEndpoint {
             Stage::Probed(devices) => {
                 let reach = unpack("reach", heard)?;
                 let word = self.make_rails(&devices, &reach)?;
-                self.stage = Stage::Connecting(devices);
+                self.stage = Stage::Connecting;
                 Ok(Some(pack("rails", word)))
             }
-            Stage::Connecting(devices) => {
+            Stage::Connecting => {
                 let rails = unpack("rails", heard)?;
-                self.connect(&devices, &rails)?;
+                self.connect(&rails)?;
                 self.stage = Stage::Waiting;
                 Ok(Some(pack("ready", ())))
             }
@@ -348,7 +357,10 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
-        assert!(peer != self.rank && peer < self.size && usize::from(lane) < LANES, "a link to a peer on a lane");
+        assert!(
+            peer != self.rank && peer < self.size && usize::from(lane) < LANES,
+            "a link to a peer on a lane"
+        );
         Box::new(VerbsLink::new(Arc::clone(&self.engine), peer, lane))
     }
 
@@ -409,13 +421,21 @@ fn open_devices(
         opened.push(open_device(context, config, say)?);
     }
     if opened.is_empty() {
-        let what = if obstacles.is_empty() { "there are no RDMA devices".to_owned() } else { obstacles.join(", ") };
-        return Err(TransportError::Wiring { rank, what: format!("no device of it can be used: {what}; see `tbccl devices`") });
+        let what =
+            if obstacles.is_empty() { "there are no RDMA devices".to_owned() } else { obstacles.join(", ") };
+        return Err(TransportError::Wiring {
+            rank,
+            what: format!("no device of it can be used: {what}; see `tbccl devices`"),
+        });
     }
     Ok(opened)
 }
 
-fn open_device(context: Context, config: &VerbsConfig, say: &mut dyn FnMut(&str)) -> Result<Opened, TransportError> {
+fn open_device(
+    context: Context,
+    config: &VerbsConfig,
+    say: &mut dyn FnMut(&str),
+) -> Result<Opened, TransportError> {
     let (gid_index, gid) = find_gid(&context, config.patience, say)?;
     let domain = context.domain()?;
     let abilities = Abilities::probe(&context, &domain)?;

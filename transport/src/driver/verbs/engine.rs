@@ -39,7 +39,15 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(peers: Vec<Option<Peer>>, ports: Vec<Port>, memory: Memory, rules: Rules) -> Engine {
-        Engine { peers, ports, memory, rules, polls: PollCounters::default(), idle_polls: 0, last_tick: Instant::now() }
+        Engine {
+            peers,
+            ports,
+            memory,
+            rules,
+            polls: PollCounters::default(),
+            idle_polls: 0,
+            last_tick: Instant::now(),
+        }
     }
 
     /// A peer, and what its methods work with.
@@ -153,7 +161,9 @@ impl Engine {
             }
             What::Piece | What::Trailer if state != State::Up => Ok(()),
             What::Piece => peer.data_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes)),
-            What::Trailer => peer.trailer_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes)),
+            What::Trailer => {
+                peer.trailer_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes))
+            }
         }
     }
 

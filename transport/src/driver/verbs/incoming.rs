@@ -13,10 +13,7 @@ use super::{
     peer::{Env, Peer},
     wire::{CONFIRM, Grant, Kind, LANES, Mark, is_before},
 };
-use crate::{
-    RecvProgress, RecvState, Sink, TransportError,
-    memory::SpanMut,
-};
+use crate::{RecvProgress, RecvState, Sink, TransportError, memory::SpanMut};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -242,7 +239,13 @@ impl Peer {
     }
 
     /// Makes ready for a piece on a rail, and tells the peer.
-    fn send_grant(&mut self, env: &mut Env<'_>, lane: usize, number: u32, rail: usize) -> Result<(), TransportError> {
+    fn send_grant(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        number: u32,
+        rail: usize,
+    ) -> Result<(), TransportError> {
         let incoming = &mut self.incoming[lane];
         let Some(piece) = incoming.piece_mut(number) else { return Ok(()) };
         piece.rail = rail as u8;
@@ -297,7 +300,10 @@ impl Peer {
             let incoming = &self.incoming[lane];
             let mut earlier = incoming.done;
             while is_before(earlier, number) {
-                if self.incoming[lane].piece_mut(earlier).is_some_and(|p| !p.is_here && usize::from(p.rail) == rail) {
+                if self.incoming[lane]
+                    .piece_mut(earlier)
+                    .is_some_and(|p| !p.is_here && usize::from(p.rail) == rail)
+                {
                     self.grant_again(env, lane, earlier)?;
                 }
                 earlier = earlier.wrapping_add(1);
@@ -319,7 +325,12 @@ impl Peer {
     }
 
     /// A piece has arrived once its bytes are here and, where that counts, have the right checksum.
-    pub(super) fn settle(&mut self, env: &mut Env<'_>, lane: usize, number: u32) -> Result<(), TransportError> {
+    pub(super) fn settle(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        number: u32,
+    ) -> Result<(), TransportError> {
         let incoming = &mut self.incoming[lane];
         let Some(piece) = incoming.piece_mut(number).copied() else { return Ok(()) };
         if !piece.is_here || piece.arrived {
@@ -341,7 +352,12 @@ impl Peer {
     }
 
     /// Grants a piece that is lost, or was on a rail that is dead, once more.
-    pub(super) fn grant_again(&mut self, env: &mut Env<'_>, lane: usize, number: u32) -> Result<(), TransportError> {
+    pub(super) fn grant_again(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        number: u32,
+    ) -> Result<(), TransportError> {
         let Some(piece) = self.incoming[lane].piece_mut(number).copied() else { return Ok(()) };
         if !piece.is_here {
             let bytes = &mut self.rails[usize::from(piece.rail)].incoming_bytes;
@@ -359,7 +375,10 @@ impl Peer {
         for lane in 0..LANES {
             let mut number = self.incoming[lane].done;
             while is_before(number, self.incoming[lane].next_piece()) {
-                if self.incoming[lane].piece_mut(number).is_some_and(|p| !p.arrived && usize::from(p.rail) == rail) {
+                if self.incoming[lane]
+                    .piece_mut(number)
+                    .is_some_and(|p| !p.arrived && usize::from(p.rail) == rail)
+                {
                     self.grant_again(env, lane, number)?;
                 }
                 number = number.wrapping_add(1);
@@ -370,7 +389,12 @@ impl Peer {
     }
 
     /// The peer has sent a piece on this rail, before it said so on the same rail.
-    pub(super) fn was_sent(&mut self, env: &mut Env<'_>, rail: usize, mark: Mark) -> Result<(), TransportError> {
+    pub(super) fn was_sent(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        mark: Mark,
+    ) -> Result<(), TransportError> {
         let lane = mark.lane as usize;
         if lane >= LANES {
             return Err(self.protocol("a reply for a lane that is not there"));

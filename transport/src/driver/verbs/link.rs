@@ -2,11 +2,7 @@
 //!
 //! A link is a lane to a peer of an [`Engine`] that all links of the rank share; whoever polls drives them all.
 
-use super::{
-    endpoint::lock,
-    engine::Engine,
-    wire::PAYLOAD_BYTES,
-};
+use super::{endpoint::lock, engine::Engine, wire::PAYLOAD_BYTES};
 use crate::{
     Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
     memory::{Span, SpanMut},

@@ -172,9 +172,4 @@ impl Keys {
         let address = self.memory.address(offset) as u64;
         Ok(RemoteRun { address, rkey: self.region(offset)?.rkey() })
     }
-
-    /// How many regions the device has for us.
-    pub(super) fn registered(&self) -> usize {
-        self.regions.iter().flatten().count()
-    }
 }

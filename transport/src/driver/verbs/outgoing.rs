@@ -315,7 +315,12 @@ impl Peer {
     }
 
     /// Answers whether a piece has been sent. Silence means that it has not.
-    pub(super) fn answer(&mut self, env: &mut Env<'_>, rail: usize, mark: Mark) -> Result<(), TransportError> {
+    pub(super) fn answer(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        mark: Mark,
+    ) -> Result<(), TransportError> {
         let lane = mark.lane as usize;
         if lane >= self.out.len() {
             return Err(self.protocol("a probe for a lane that is not there"));

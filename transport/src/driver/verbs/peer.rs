@@ -19,7 +19,8 @@ use super::{
     queue::{Queue, What},
     rails::{Rail, State},
     wire::{
-        GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally, is_before,
+        GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally,
+        is_before,
     },
 };
 use crate::{Counters, TransportError, memory::Span};
@@ -116,7 +117,13 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(rank: u32, rails: Vec<Rail>, tx_base: usize, out: [Outgoing; LANES], incoming: [Incoming; LANES]) -> Peer {
+    pub(super) fn new(
+        rank: u32,
+        rails: Vec<Rail>,
+        tx_base: usize,
+        out: [Outgoing; LANES],
+        incoming: [Incoming; LANES],
+    ) -> Peer {
         Peer {
             rank,
             rails,
@@ -215,7 +222,13 @@ impl Peer {
     }
 
     /// Posts what lies in a slot; a queue that fails takes its rail down, and the message is repeated on another one.
-    fn post_slot(&mut self, env: &mut Env<'_>, rail: usize, at: usize, bytes: usize) -> Result<(), TransportError> {
+    fn post_slot(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        at: usize,
+        bytes: usize,
+    ) -> Result<(), TransportError> {
         let run = env.keys(&self.rails[rail]).run(at, bytes)?;
         match self.rails[rail].control.send(run) {
             Ok(_) => Ok(()),
@@ -228,7 +241,10 @@ impl Peer {
         let Some(active) = self.active() else { return Ok(()) };
         self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
         let mut seq = self.acked;
-        while seq != self.next && self.rails[active].control.has_room(1) && self.rails[active].control_state == State::Up {
+        while seq != self.next
+            && self.rails[active].control.has_room(1)
+            && self.rails[active].control_state == State::Up
+        {
             let slot = (seq % TX_SLOTS) as usize;
             self.post_slot(env, active, self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize)?;
             seq = seq.wrapping_add(1);
@@ -266,7 +282,8 @@ impl Peer {
             limit.wrapping_sub(self.told.eager_limits[lane]) >= EAGER_CREDITS / 2
                 || !reliable
                     && incoming.done != self.told.pieces_done[lane]
-                    && (incoming.outstanding == 0 || incoming.done.wrapping_sub(self.told.pieces_done[lane]) >= 4)
+                    && (incoming.outstanding == 0
+                        || incoming.done.wrapping_sub(self.told.pieces_done[lane]) >= 4)
         })
     }
 
@@ -318,7 +335,13 @@ impl Peer {
     }
 
     /// Takes in a message that has arrived in a slot of a rail. True when the slot stays in use.
-    pub(super) fn receive(&mut self, env: &mut Env<'_>, rail: usize, slot: u32, bytes: usize) -> Result<bool, TransportError> {
+    pub(super) fn receive(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        slot: u32,
+        bytes: usize,
+    ) -> Result<bool, TransportError> {
         let at = self.rails[rail].slot(slot);
         let Some((header, kind)) = self.parse(env, at, bytes)? else { return Ok(false) };
         self.learn(env, &header);
@@ -326,7 +349,8 @@ impl Peer {
         let mark = || (header.len as usize == size_of::<Mark>()).then(|| read::<Mark>(env.memory, payload));
         match kind {
             Kind::Ack => {
-                if header.flags & MISSING != 0 && self.repeated != Some(self.acked) && self.acked != self.next {
+                if header.flags & MISSING != 0 && self.repeated != Some(self.acked) && self.acked != self.next
+                {
                     self.repeated = Some(self.acked);
                     self.repeat(env)?;
                 }
@@ -352,7 +376,12 @@ impl Peer {
     }
 
     /// The header of a message, unless it is broken and will be repeated.
-    fn parse(&mut self, env: &Env<'_>, at: usize, bytes: usize) -> Result<Option<(Header, Kind)>, TransportError> {
+    fn parse(
+        &mut self,
+        env: &Env<'_>,
+        at: usize,
+        bytes: usize,
+    ) -> Result<Option<(Header, Kind)>, TransportError> {
         if bytes < size_of::<Header>() {
             return Err(self.protocol("a message that is too short"));
         }
@@ -407,7 +436,15 @@ impl Peer {
         let len = header.len as usize;
         match kind {
             Kind::Eager => {
-                let message = RxMessage { rail: rail as u8, slot, at: payload, len, digest: header.digest, message: header.message, flags: header.flags };
+                let message = RxMessage {
+                    rail: rail as u8,
+                    slot,
+                    at: payload,
+                    len,
+                    digest: header.digest,
+                    message: header.message,
+                    flags: header.flags,
+                };
                 self.incoming[usize::from(header.lane)].eager.push_back(message);
                 return Ok(true);
             }

@@ -3,7 +3,7 @@
 use super::memory::Keys;
 use crate::{
     TransportError,
-    verbs::{Abilities, CompletionQueue, Context, Domain, Gid, PortState},
+    verbs::{Abilities, CompletionQueue, Context, Domain, PortState},
 };
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,6 @@ pub(super) struct Port {
     pub(super) context: Context,
     pub(super) abilities: Abilities,
     pub(super) gid_index: u8,
-    pub(super) gid: Gid,
     pub(super) is_active: bool,
     /// When it is looked at next.
     next_look: Instant,
@@ -32,9 +31,19 @@ impl Port {
     pub(super) fn new(
         (context, domain, keys, abilities): (Context, Domain, Keys, Abilities),
         cq: CompletionQueue,
-        (gid_index, gid): (u8, Gid),
+        gid_index: u8,
     ) -> Port {
-        Port { keys, cq, domain, context, abilities, gid_index, gid, is_active: true, next_look: Instant::now(), events: 0 }
+        Port {
+            keys,
+            cq,
+            domain,
+            context,
+            abilities,
+            gid_index,
+            is_active: true,
+            next_look: Instant::now(),
+            events: 0,
+        }
     }
 
     pub(super) fn name(&self) -> &str {

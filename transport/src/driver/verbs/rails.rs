@@ -112,8 +112,9 @@ pub(super) struct Places {
 
 impl Places {
     /// Bytes that a rail needs.
-    pub(super) const BYTES: usize =
-        RX_SLOTS as usize * SLOT_BYTES + AUX_SLOTS as usize * AUX_BYTES + LANES * TRAILERS * (AUX_BYTES + SLOT_BYTES);
+    pub(super) const BYTES: usize = RX_SLOTS as usize * SLOT_BYTES
+        + AUX_SLOTS as usize * AUX_BYTES
+        + LANES * TRAILERS * (AUX_BYTES + SLOT_BYTES);
 
     pub(super) fn new(base: usize) -> Places {
         Places { base }
@@ -236,7 +237,9 @@ impl Rail {
         let data = keys.run(at, len)?;
         let trailer = keys.run(self.places.trailer_in(lane, piece), SLOT_BYTES)?;
         let Some(queue) = self.data.as_ref().map(|data| &data[lane]) else { return Ok(Ok(())) };
-        Ok(queue.receive(What::Piece, piece, data).and_then(|()| queue.receive(What::Trailer, piece, trailer)))
+        Ok(queue
+            .receive(What::Piece, piece, data)
+            .and_then(|()| queue.receive(What::Trailer, piece, trailer)))
     }
 
     /// What a trailer says, if it is whole and of that piece.
@@ -298,7 +301,12 @@ impl Peer {
 
     /// Gives a slot back to its rail.
     #[inline]
-    pub(super) fn release_slot(&mut self, env: &mut Env<'_>, rail: usize, slot: u32) -> Result<(), TransportError> {
+    pub(super) fn release_slot(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        slot: u32,
+    ) -> Result<(), TransportError> {
         self.rails[rail].free.push(slot);
         if self.rails[rail].free.len() < REPOST_AT {
             return Ok(());
@@ -320,7 +328,8 @@ impl Peer {
         mark: Mark,
     ) -> Result<(), TransportError> {
         let at = self.rails[rail].places.trailer_out(lane, mark.piece);
-        let run = self.rails[rail].write_message(env, at, (Kind::Trailer, Tally::default(), 0), Some(mark))?;
+        let run =
+            self.rails[rail].write_message(env, at, (Kind::Trailer, Tally::default(), 0), Some(mark))?;
         let Some(data) = &mut self.rails[rail].data else { return Ok(()) };
         match data[lane].send(run) {
             Ok(true) => Ok(()),
@@ -391,7 +400,12 @@ impl Peer {
         }
     }
 
-    fn go_on_without(&mut self, env: &mut Env<'_>, rail: usize, data_only: bool) -> Result<(), TransportError> {
+    fn go_on_without(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        data_only: bool,
+    ) -> Result<(), TransportError> {
         if data_only {
             self.renew_rail(env, rail, true)?;
         } else if self.active().is_none() {
@@ -406,8 +420,15 @@ impl Peer {
     }
 
     /// The peer has ended its use of a rail.
-    pub(super) fn peer_took_down(&mut self, env: &mut Env<'_>, rail: usize, data_only: bool) -> Result<(), TransportError> {
-        let Some(state) = self.rails.get(rail).map(|r| if data_only { r.data_state } else { r.control_state }) else {
+    pub(super) fn peer_took_down(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        data_only: bool,
+    ) -> Result<(), TransportError> {
+        let Some(state) =
+            self.rails.get(rail).map(|r| if data_only { r.data_state } else { r.control_state })
+        else {
             return Err(self.protocol("news of a rail that is not there"));
         };
         if state == State::Up {
@@ -424,7 +445,12 @@ impl Peer {
     }
 
     /// The peer's end of a rail is new.
-    pub(super) fn peer_is_ready(&mut self, env: &mut Env<'_>, rail: usize, data_only: bool) -> Result<(), TransportError> {
+    pub(super) fn peer_is_ready(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        data_only: bool,
+    ) -> Result<(), TransportError> {
         let Some(r) = self.rails.get_mut(rail) else {
             return Err(self.protocol("news of a rail that is not there"));
         };

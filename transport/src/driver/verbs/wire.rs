@@ -56,11 +56,6 @@ impl Kind {
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
-
-    /// Is it numbered, and repeated until acknowledged?
-    pub(super) const fn is_sequenced(self) -> bool {
-        (self as u8) <= Kind::RailReady as u8
-    }
 }
 
 /// The counters that every message carries. They only grow, and wrap.

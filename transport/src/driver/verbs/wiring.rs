@@ -45,7 +45,12 @@ pub(super) fn found(us: u32, peer: u32, reach: &[Reach]) -> Vec<Cable> {
 }
 
 /// The cables to a peer as the matrix says.
-pub(super) fn given(us: u32, peer: u32, matrix: &Matrix, devices: &[Devices]) -> Result<Vec<Cable>, TransportError> {
+pub(super) fn given(
+    us: u32,
+    peer: u32,
+    matrix: &Matrix,
+    devices: &[Devices],
+) -> Result<Vec<Cable>, TransportError> {
     let index = |rank: u32, name: &str| {
         devices[rank as usize].devices.iter().position(|device| device.name == name).ok_or_else(|| {
             let names: Vec<&str> = devices[rank as usize].devices.iter().map(|d| d.name.as_str()).collect();
