@@ -53,11 +53,11 @@ impl Communicator {
         }
         let blocks =
             call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));
-        // The same on all ranks: local buffers are not asked, since only a root may have one.
-        let bytes = call.count.saturating_mul(elem_bytes as u64).saturating_mul(blocks.into());
         let layout =
             BlockLayout::new(call.count, elem_bytes, program.chunks, blocks.max(program.scratch_blocks))
                 .map_err(|e| Error::InvalidArgument(e.to_string()))?;
+        // The same on all ranks: local buffers are not asked, since only a root may have one. The layout fits memory.
+        let bytes = call.count * elem_bytes as u64 * u64::from(blocks);
         self.seq += 1;
         let record = CallRecord {
             seq: self.seq,

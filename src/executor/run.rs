@@ -44,18 +44,13 @@ pub(crate) trait Watch {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error>;
 }
 
-/// A link, and what of its capabilities each poll needs.
-#[derive(Debug)]
-struct End {
-    link: Box<dyn Link>,
-    announced: bool,
-}
-
 /// Runs programs over the links of one rank.
 #[derive(Debug)]
 pub(crate) struct Executor {
     /// By peer and lane; `None` for this rank itself.
-    ends: Vec<Option<End>>,
+    links: Vec<Option<Box<dyn Link>>>,
+    /// Has any link a use for announcements?
+    announces: bool,
     /// Where registered memory is.
     slab: Slab,
     wait: WaitPolicy,
@@ -70,9 +65,8 @@ impl Executor {
         wait: WaitPolicy,
         protocols: Protocols,
     ) -> Executor {
-        let end = |link: Box<dyn Link>| End { announced: link.capabilities().announced, link };
-        let ends = links.into_iter().map(|link| link.map(end)).collect();
-        Executor { ends, slab, wait, protocols, workspace: Workspace::default() }
+        let announces = links.iter().flatten().any(|link| link.capabilities().announced);
+        Executor { links, announces, slab, wait, protocols, workspace: Workspace::default() }
     }
 
     /// What the executor picks protocols by.
@@ -83,14 +77,14 @@ impl Executor {
     /// The sum of what all links have done.
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
-        self.ends.iter().flatten().for_each(|end| sum += end.link.counters());
+        self.links.iter().flatten().for_each(|link| sum += link.counters());
         sum
     }
 
     /// The sum of how all links have found their completions.
     pub(crate) fn poll_counters(&self) -> PollCounters {
         let mut sum = PollCounters::default();
-        self.ends.iter().flatten().for_each(|end| sum += end.link.poll_counters());
+        self.links.iter().flatten().for_each(|link| sum += link.poll_counters());
         sum
     }
 
@@ -103,26 +97,34 @@ impl Executor {
         digest: u64,
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
-        let ran = self.run_to_the_end(program, binding, digest, watch);
-        if ran.is_err() {
-            self.ends.iter_mut().flatten().for_each(|end| end.link.abort());
-        }
-        ran
+        let ran = match self.announces {
+            false => self.run_to_the_end::<false>(program, binding, digest, watch),
+            true => self.run_to_the_end::<true>(program, binding, digest, watch),
+        };
+        ran.map_err(|stop| self.abort(stop))
     }
 
-    fn run_to_the_end(
+    #[cold]
+    fn abort(&mut self, stop: Stop) -> Stop {
+        self.links.iter_mut().flatten().for_each(|link| link.abort());
+        stop
+    }
+
+    // Always, and so is what begins a run: out of line they cost 5 % of the smallest calls.
+    #[inline(always)]
+    fn run_to_the_end<const ANNOUNCES: bool>(
         &mut self,
         program: &Program,
         binding: &Binding<'_>,
         digest: u64,
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
-        self.workspace.begin(program);
-        let mut run = Run {
+        self.workspace.begin(program, ANNOUNCES);
+        let mut run: Run<'_, '_, ANNOUNCES> = Run {
             program,
             binding,
             digest,
-            ends: &mut self.ends,
+            links: &mut self.links,
             slab: &self.slab,
             protocols: self.protocols,
             workspace: &mut self.workspace,
@@ -167,18 +169,18 @@ impl Executor {
     }
 }
 
-/// One run under way.
-struct Run<'r, 'm> {
+/// One run under way. Without announcements it is as quick as if there were none.
+struct Run<'r, 'm, const ANNOUNCES: bool> {
     program: &'r Program,
     binding: &'r Binding<'m>,
     digest: u64,
-    ends: &'r mut [Option<End>],
+    links: &'r mut [Option<Box<dyn Link>>],
     slab: &'r Slab,
     protocols: Protocols,
     workspace: &'r mut Workspace,
 }
 
-impl Run<'_, '_> {
+impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
     /// Goes once round everything that might move. True when anything did.
     #[inline]
     fn poll(&mut self) -> Result<bool, Stop> {
@@ -219,7 +221,7 @@ impl Run<'_, '_> {
     fn poll_sends(&mut self, at: usize) -> Result<bool, TransportError> {
         let stream = &self.program.streams[at];
         let mut cursor = self.workspace.cursors[at];
-        let link = &mut end(self.ends, stream).link;
+        let link = link(self.links, stream);
         let mut advanced = false;
         while cursor.next < stream.end {
             let step = self.program.order[cursor.next as usize];
@@ -271,7 +273,6 @@ impl Run<'_, '_> {
 
     fn poll_recvs(&mut self, at: usize) -> Result<bool, TransportError> {
         let stream = &self.program.streams[at];
-        let announces = end(self.ends, stream).announced;
         let mut advanced = false;
         loop {
             let next = self.workspace.cursors[at].next;
@@ -282,16 +283,19 @@ impl Run<'_, '_> {
             if self.workspace.waits_for[step as usize] != 0 {
                 break;
             }
-            if announces && self.workspace.cursors[at].announced == next {
+            if ANNOUNCES && self.workspace.cursors[at].announced == next {
                 self.announce(at, 1)?;
             }
             let op = &self.program.ops[step as usize];
             let dst = self.binding.target(&op.dst);
             let known =
-                if announces { self.workspace.recv_state(at) } else { self.workspace.cursors[at].recv };
-            let mut state = known.unwrap_or_else(|| self.fresh(dst.len()));
+                if ANNOUNCES { self.workspace.recv_state(at) } else { self.workspace.cursors[at].recv };
+            let mut state = match known {
+                Some(state) => state,
+                None => self.fresh(dst.len()),
+            };
             let combine = if op.kind == OpKind::RecvReduce { combine(self.binding, op) } else { None };
-            let link = &mut end(self.ends, stream).link;
+            let link = link(self.links, stream);
             let progress = match (op.kind, combine) {
                 (OpKind::Recv, _) => link.poll_recv(&mut state, &mut CopySink(dst))?,
                 (_, Some(combine)) => {
@@ -301,7 +305,7 @@ impl Run<'_, '_> {
                 (_, None) => link.poll_recv(&mut state, &mut EmptySink)?,
             };
             match progress {
-                RecvProgress::Idle if !announces => break,
+                RecvProgress::Idle if !ANNOUNCES => break,
                 RecvProgress::Idle | RecvProgress::Advanced => {
                     self.workspace.keep_recv_state(at, state);
                     advanced |= progress == RecvProgress::Advanced;
@@ -315,7 +319,7 @@ impl Run<'_, '_> {
             }
         }
         let cursor = &self.workspace.cursors[at];
-        if announces && cursor.announced > cursor.next {
+        if ANNOUNCES && cursor.announced > cursor.next {
             self.announce(at, u32::MAX)?;
         }
         Ok(advanced)
@@ -347,7 +351,7 @@ impl Run<'_, '_> {
             let is_registered = || self.slab.locate(dst.as_span().as_ptr(), dst.len()).is_some();
             let landing = (op.kind == OpKind::Recv && !dst.is_empty() && is_registered()).then_some(dst);
             let mut state = self.fresh(dst.len());
-            if !end(self.ends, stream).link.announce(&mut state, landing)? {
+            if !link(self.links, stream).announce(&mut state, landing)? {
                 break;
             }
             self.workspace.announced(at, state);
@@ -376,8 +380,8 @@ impl Run<'_, '_> {
 }
 
 #[inline]
-fn end<'e>(ends: &'e mut [Option<End>], stream: &Stream) -> &'e mut End {
-    ends[stream.link as usize].as_mut().expect("a link to every peer")
+fn link<'l>(links: &'l mut [Option<Box<dyn Link>>], stream: &Stream) -> &'l mut Box<dyn Link> {
+    links[stream.link as usize].as_mut().expect("a link to every peer")
 }
 
 /// How a step combines, if there is anything to combine.

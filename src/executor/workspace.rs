@@ -33,7 +33,8 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    pub(super) fn begin(&mut self, program: &Program) {
+    #[inline(always)]
+    pub(super) fn begin(&mut self, program: &Program, announces: bool) {
         self.waits_for.clear();
         self.waits_for.extend_from_slice(&program.waits_for);
         self.sends.clear();
@@ -45,7 +46,7 @@ impl Workspace {
             announced: s.first,
             recv: None,
         }));
-        if self.announcements.len() < program.order.len() {
+        if announces && self.announcements.len() < program.order.len() {
             self.announcements.resize(program.order.len(), RecvState::new(0, 0));
         }
         self.ready.clear();

@@ -67,12 +67,14 @@ pub struct SendState {
 impl SendState {
     /// A message not yet started.
     #[must_use]
+    #[inline]
     pub fn new(digest: u64, protocol: Protocol) -> SendState {
         SendState { digest, protocol, staged: 0, awaits: None, size: Size::Small, confirmed: false }
     }
 
     /// The same, as part of an operation of this size.
     #[must_use]
+    #[inline]
     pub fn sized(self, size: Size) -> SendState {
         SendState { size, ..self }
     }
@@ -80,6 +82,7 @@ impl SendState {
     /// The same, but complete only once the receiver has asked for it in the same operation: for a rank that nothing
     /// else would tell that its peer is in the same call. Links whose peers' boards are mapped need not heed it.
     #[must_use]
+    #[inline]
     pub fn confirmed(self) -> SendState {
         SendState { confirmed: true, ..self }
     }
@@ -114,12 +117,14 @@ pub struct RecvState {
 impl RecvState {
     /// A message of which nothing has been taken yet.
     #[must_use]
+    #[inline]
     pub fn new(digest: u64, len: usize) -> RecvState {
         RecvState { digest, len, taken: 0, size: Size::Small, announced: None }
     }
 
     /// The same, as part of an operation of this size.
     #[must_use]
+    #[inline]
     pub fn sized(self, size: Size) -> RecvState {
         RecvState { size, ..self }
     }
