@@ -107,9 +107,9 @@ fn in_a_job_it_is_one_of_the_ranks() {
 fn a_job_that_does_not_fit_is_refused_by_its_ranks() {
     for (args, says) in [
         (&["barrier", "--ranks", "2"][..], "--ranks 2: this is a rank of a job of 3 ranks"),
-        (&["barrier", "--transport", "verbs"], "verbs"),
+        (&["barrier", "--transport", "verbs"], "/no/such/library.so"),
     ] {
-        let output = in_a_job(args, &[]);
+        let output = in_a_job(args, &["TBCCL_VERBS_LIB=/no/such/library.so"]);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(says), "{}", stderr(&output));
     }

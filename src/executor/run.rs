@@ -248,12 +248,12 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
                 }
                 SendProgress::Complete => {
                     self.workspace.sends[step as usize] = None;
-                    self.workspace.complete(self.program, step);
-                    advanced = true;
                     cursor.next += 1;
                 }
             }
         }
+        // Sends of a stream are complete in order, as the verifier assumes: whoever comes after a later one may write to
+        // the memory of an earlier one.
         while cursor.done < cursor.next {
             let step = self.program.order[cursor.done as usize];
             if let Some(state) = &mut self.workspace.sends[step as usize] {
@@ -262,9 +262,9 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
                     break;
                 }
                 self.workspace.sends[step as usize] = None;
-                self.workspace.complete(self.program, step);
-                advanced = true;
             }
+            self.workspace.complete(self.program, step);
+            advanced = true;
             cursor.done += 1;
         }
         self.workspace.cursors[at] = cursor;

@@ -94,18 +94,18 @@ fn unpack_one<T: DeserializeOwned>(round: &str, peer: u32, word: &[u8]) -> Resul
     if word.len() > MAX_BYTES {
         return Err(broken(format!("it is {} bytes long", word.len())));
     }
-    let version = serde_json::from_slice::<serde_json::Value>(word)
-        .map_err(|error| broken(error.to_string()))?
-        .get("tbccl_verbs")
-        .and_then(serde_json::Value::as_u64);
+    let parsed =
+        serde_json::from_slice::<serde_json::Value>(word).map_err(|error| broken(error.to_string()))?;
+    let version = parsed.get("tbccl_verbs").and_then(serde_json::Value::as_u64);
     if version != Some(VERSION.into()) {
         let theirs = version.map_or("none".to_owned(), |version| version.to_string());
         return Err(broken(format!("its protocol version is {theirs}, ours is {VERSION}")));
     }
-    let envelope: Envelope<T> = serde_json::from_slice(word).map_err(|error| broken(error.to_string()))?;
-    if envelope.round != round {
-        return Err(broken(format!("it is of round `{}` instead of `{round}`", envelope.round)));
+    let said = parsed.get("round").and_then(serde_json::Value::as_str).unwrap_or_default();
+    if said != round {
+        return Err(broken(format!("it is of round `{said}` instead of `{round}`")));
     }
+    let envelope: Envelope<T> = serde_json::from_value(parsed).map_err(|error| broken(error.to_string()))?;
     Ok(envelope.word)
 }
 
