@@ -94,6 +94,16 @@ pub struct Config {
     pub rdma_window: u32,
     /// Bytes that are registered with a device at a time.
     pub segment_bytes: u64,
+    /// Completions taken from a device's queue at a time.
+    pub poll_batch: u32,
+    /// Time between polls of a device's queue while spinning, after the first hundred.
+    pub poll_interval: Duration,
+    /// Sleep until the device wakes us when a wait gets long; `None` where the device can.
+    pub poll_events: Option<bool>,
+    /// A queue fuller than this, in percent of its depth, is polled and not slept on.
+    pub poll_event_percent: u32,
+    /// After so long without a message, connections by RDMA are kept alive.
+    pub keep_alive: Duration,
 }
 
 impl Default for Config {
@@ -119,6 +129,11 @@ impl Default for Config {
             rdma_piece_bytes: 128 << 10,
             rdma_window: 8,
             segment_bytes: 256 << 20,
+            poll_batch: 16,
+            poll_interval: Duration::ZERO,
+            poll_events: None,
+            poll_event_percent: 50,
+            keep_alive: Duration::from_secs(60),
         }
     }
 }
@@ -302,6 +317,60 @@ pub const OPTIONS: &[ConfigOption] = &[
         set: |c, v| put(&mut c.segment_bytes, parse_bytes(v)),
         get: |c| c.segment_bytes.to_string(),
     },
+    ConfigOption {
+        env: "TBCCL_POLL_BATCH",
+        doc: "completions to take from an RDMA device's queue at a time, 4 to 16 (16)",
+        shared: false,
+        set: |c, v| put(&mut c.poll_batch, parse(v)),
+        get: |c| c.poll_batch.to_string(),
+    },
+    ConfigOption {
+        env: "TBCCL_POLL_INTERVAL_US",
+        doc: "microseconds between polls of an RDMA device's queue while spinning, 0 to 10 (0)",
+        shared: false,
+        set: |c, v| {
+            let micros: f64 = parse(v)?;
+            c.poll_interval = Duration::try_from_secs_f64(micros * 1e-6).map_err(|e| e.to_string())?;
+            Ok(())
+        },
+        get: |c| (c.poll_interval.as_secs_f64() * 1e6).to_string(),
+    },
+    ConfigOption {
+        env: "TBCCL_POLL_EVENTS",
+        doc: "1 to sleep until the RDMA device wakes us when a wait gets long, 0 to poll (1 where the device can)",
+        shared: false,
+        set: |c, v| {
+            c.poll_events = match v {
+                "" | "auto" => None,
+                "0" => Some(false),
+                "1" => Some(true),
+                _ => return Err("must be auto, 0 or 1".into()),
+            };
+            Ok(())
+        },
+        get: |c| c.poll_events.map(|on| u8::from(on).to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_POLL_EVENT_PERCENT",
+        doc: "an RDMA device's queue that is fuller than this is polled and not slept on, in percent (50)",
+        shared: false,
+        set: |c, v| put(&mut c.poll_event_percent, parse(v)),
+        get: |c| c.poll_event_percent.to_string(),
+    },
+    ConfigOption {
+        env: "TBCCL_KEEP_ALIVE",
+        doc: "seconds without a message after which RDMA connections are kept alive (60)",
+        shared: true,
+        set: |c, v| {
+            let seconds: f64 = parse(v)?;
+            c.keep_alive = Duration::try_from_secs_f64(seconds)
+                .ok()
+                .filter(|t| *t >= Duration::from_millis(10))
+                .ok_or("must be a number of seconds, 0.01 at least")?;
+            Ok(())
+        },
+        get: |c| c.keep_alive.as_secs_f64().to_string(),
+    },
 ];
 
 /// Variables that tell a rank who it is; set by the launcher, not options.
@@ -381,6 +450,21 @@ impl Config {
         let piece = self.rdma_piece_bytes;
         if piece == 0 || !piece.is_multiple_of(4096) || piece > 16 << 20 {
             return bad(format!("TBCCL_RDMA_PIECE_BYTES={piece}: must be a multiple of 4096, 16M at most"));
+        }
+        if !(4..=16).contains(&self.poll_batch) {
+            return bad(format!("TBCCL_POLL_BATCH={}: must be from 4 to 16", self.poll_batch));
+        }
+        if self.poll_interval > Duration::from_micros(10) {
+            return bad(format!(
+                "TBCCL_POLL_INTERVAL_US={}: must be from 0 to 10",
+                self.poll_interval.as_secs_f64() * 1e6
+            ));
+        }
+        if self.poll_event_percent > 100 {
+            return bad(format!(
+                "TBCCL_POLL_EVENT_PERCENT={}: must be from 0 to 100",
+                self.poll_event_percent
+            ));
         }
         if !(1..=16).contains(&self.rdma_window) {
             return bad(format!("TBCCL_RDMA_WINDOW={}: must be from 1 to 16", self.rdma_window));

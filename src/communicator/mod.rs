@@ -47,7 +47,7 @@ pub struct Communicator {
     slab: Slab,
     scratch: Option<Registered>,
     /// What the links stand on, where that is more than memory. After them, so that they end first.
-    _endpoint: Option<Box<dyn Endpoint>>,
+    endpoint: Option<Box<dyn Endpoint>>,
     threads: Threads,
     timeout: Duration,
     transport: &'static str,
@@ -73,6 +73,12 @@ struct Parts {
     transport: &'static str,
 }
 
+/// The longest sleep of a rank that its device wakes. It then looks whether its peers live.
+const WOKEN_SLEEP: Duration = Duration::from_millis(25);
+
+/// How long a rank that closes in good order waits until what it has sent has arrived.
+const CLOSING: Duration = Duration::from_secs(2);
+
 impl Communicator {
     /// Lanes between each pair of ranks.
     pub(crate) const LANES: u8 = 2;
@@ -86,12 +92,19 @@ impl Communicator {
         if let Some(polls) = config.spin_polls {
             wait.spin_polls = polls;
         }
+        let sleeper = endpoint.as_ref().and_then(|endpoint| endpoint.sleeper());
+        if sleeper.is_some() {
+            wait.sleep_most = WOKEN_SLEEP;
+        }
+        if endpoint.is_some() {
+            wait.poll_interval = config.poll_interval;
+        }
         let protocols =
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, config),
-            executor: Executor::new(links, slab.clone(), wait, protocols),
+            executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),
             peers: Peers {
                 rank,
                 died: vec![None; names.len()],
@@ -103,7 +116,7 @@ impl Communicator {
             },
             slab,
             scratch: None,
-            _endpoint: endpoint,
+            endpoint,
             threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
             transport,
@@ -178,6 +191,9 @@ fn ranks_on_host_of(rank: Rank, names: &[PeerName]) -> u32 {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {
+            endpoint.close(CLOSING);
+        }
         self.peers.leave();
     }
 }

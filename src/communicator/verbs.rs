@@ -35,6 +35,10 @@ pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endp
         checksum: config.checksum,
         reliable: config.reliable,
         patience: config.timeout,
+        poll_batch: config.poll_batch as usize,
+        events: config.poll_events,
+        event_percent: config.poll_event_percent,
+        keep_alive: config.keep_alive,
     };
     let mut say = |what: &str| eprintln!("tbccl: rank {rank}: {what}");
     Ok(Box::new(VerbsEndpoint::open(&options, rank, size, &mut say)?))

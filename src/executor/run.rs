@@ -7,10 +7,10 @@ use super::{
     workspace::Workspace,
 };
 use crate::error::Error;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use topology::Rank;
 use transport::{
-    Counters, Link, PollCounters, RecvProgress, RecvState, SendProgress, SendState, TransportError,
+    Counters, Link, PollCounters, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError,
     WaitPolicy, Waiter, memory::Slab,
 };
 
@@ -54,6 +54,7 @@ pub(crate) struct Executor {
     /// Where registered memory is.
     slab: Slab,
     wait: WaitPolicy,
+    sleeper: Option<Arc<dyn Sleeper>>,
     protocols: Protocols,
     workspace: Workspace,
 }
@@ -66,7 +67,12 @@ impl Executor {
         protocols: Protocols,
     ) -> Executor {
         let announces = links.iter().flatten().any(|link| link.capabilities().announced);
-        Executor { links, announces, slab, wait, protocols, workspace: Workspace::default() }
+        Executor { links, announces, slab, wait, sleeper: None, protocols, workspace: Workspace::default() }
+    }
+
+    /// The same, with a driver that can sleep until its device wakes it.
+    pub(crate) fn with_sleeper(self, sleeper: Option<Arc<dyn Sleeper>>) -> Executor {
+        Executor { sleeper, ..self }
     }
 
     /// What the executor picks protocols by.
@@ -129,7 +135,7 @@ impl Executor {
             protocols: self.protocols,
             workspace: &mut self.workspace,
         };
-        let mut waiter = Waiter::new(self.wait);
+        let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         loop {
             let advanced = run.poll()?;
             if run.workspace.remaining == 0 {
@@ -158,7 +164,7 @@ impl Executor {
         watch: &mut dyn Watch,
         mut done: impl FnMut() -> bool,
     ) -> Result<(), Stop> {
-        let mut waiter = Waiter::new(self.wait);
+        let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         while !done() {
             if waiter.idle() {
                 let waiting = Waiting { program, at: None, waited: waiter.waited() };

@@ -29,4 +29,4 @@ pub use capabilities::Capabilities;
 pub use counters::{Counters, PollCounters};
 pub use error::TransportError;
 pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size};
-pub use wait::{WaitPolicy, Waiter};
+pub use wait::{Sleeper, WaitPolicy, Waiter};

@@ -2,18 +2,27 @@
 //!
 //! Spinning is right while the peer is at work on another core: a cache line arrives in a tenth of a microsecond.
 //! With more ranks than cores the peer may need this very core, so the waiter yields at once. What takes longer
-//! than a millisecond is waited for in short sleeps, so that an idle rank costs next to nothing.
+//! than a millisecond is waited for in short sleeps, so that an idle rank costs next to nothing; where a driver can be
+//! woken by its device, a [`Sleeper`], they are longer and end when something comes.
 
 use std::{
     hint,
     time::{Duration, Instant},
 };
 
+/// Sleeps until something comes.
+pub trait Sleeper: std::fmt::Debug + Send + Sync {
+    /// Sleeps until there may be something to do, or for so long.
+    fn sleep(&self, most: Duration);
+}
+
 /// How long to spin and to yield.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPolicy {
     /// Fruitless polls to spin through before yielding; 0 when cores are shared.
     pub spin_polls: u32,
+    /// Time between polls while spinning, after the first hundred; zero for none.
+    pub poll_interval: Duration,
     /// Time to go on yielding before sleeping.
     pub yield_for: Duration,
     /// The longest sleep.
@@ -26,6 +35,7 @@ impl WaitPolicy {
     pub fn for_host(ranks: u32, cores: u32) -> WaitPolicy {
         WaitPolicy {
             spin_polls: if ranks <= cores { 2000 } else { 0 },
+            poll_interval: Duration::ZERO,
             yield_for: Duration::from_millis(2),
             sleep_most: Duration::from_millis(1),
         }
@@ -34,8 +44,9 @@ impl WaitPolicy {
 
 /// One wait, from its first fruitless poll on.
 #[derive(Debug)]
-pub struct Waiter {
+pub struct Waiter<'s> {
     policy: WaitPolicy,
+    sleeper: Option<&'s dyn Sleeper>,
     /// Fruitless polls since the last fruitful one.
     polls: u32,
     /// When yielding began.
@@ -46,7 +57,7 @@ pub struct Waiter {
     sleep: Duration,
 }
 
-impl Waiter {
+impl<'s> Waiter<'s> {
     /// How often a long wait asks for a look around.
     const LOOK_EVERY: Duration = Duration::from_millis(5);
     /// Polls before the processor is told that this is a spin.
@@ -55,8 +66,8 @@ impl Waiter {
 
     /// A waiter that has not waited yet.
     #[must_use]
-    pub fn new(policy: WaitPolicy) -> Waiter {
-        Waiter { policy, polls: 0, yielding_since: None, looked: None, sleep: Self::FIRST_SLEEP }
+    pub fn new(policy: WaitPolicy, sleeper: Option<&'s dyn Sleeper>) -> Waiter<'s> {
+        Waiter { policy, sleeper, polls: 0, yielding_since: None, looked: None, sleep: Self::FIRST_SLEEP }
     }
 
     /// How long this wait has lasted, spinning apart.
@@ -69,7 +80,7 @@ impl Waiter {
     #[inline]
     pub fn reset(&mut self) {
         if self.polls != 0 {
-            *self = Waiter::new(self.policy);
+            *self = Waiter::new(self.policy, self.sleeper);
         }
     }
 
@@ -82,11 +93,22 @@ impl Waiter {
         if self.polls <= self.policy.spin_polls {
             // The hint costs from 25 to 140 ns where it has been measured, more than a line takes to arrive.
             if self.polls > Self::EAGER_POLLS {
-                hint::spin_loop();
+                self.pause();
             }
             return false;
         }
         self.idle_long()
+    }
+
+    #[inline]
+    fn pause(&self) {
+        hint::spin_loop();
+        if !self.policy.poll_interval.is_zero() {
+            let began = Instant::now();
+            while began.elapsed() < self.policy.poll_interval {
+                hint::spin_loop();
+            }
+        }
     }
 
     #[cold]
@@ -96,7 +118,10 @@ impl Waiter {
         if now - since < self.policy.yield_for {
             std::thread::yield_now();
         } else {
-            std::thread::sleep(self.sleep);
+            match self.sleeper {
+                Some(sleeper) => sleeper.sleep(self.sleep),
+                None => std::thread::sleep(self.sleep),
+            }
             self.sleep = (self.sleep * 2).min(self.policy.sleep_most);
         }
         let looked = *self.looked.get_or_insert(now);
@@ -120,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_long_wait_asks_for_a_look_around_and_starts_afresh_after_a_reset() {
-        let mut waiter = Waiter::new(WaitPolicy::for_host(2, 2));
+        let mut waiter = Waiter::new(WaitPolicy::for_host(2, 2), None);
         let mut polls = 0u32;
         while !waiter.idle() {
             polls += 1;
@@ -131,5 +156,25 @@ mod tests {
         waiter.reset();
         assert_eq!(waiter.waited(), Duration::ZERO);
         assert!((0..2000).all(|_| !waiter.idle()));
+    }
+
+    #[test]
+    fn who_can_be_woken_sleeps_by_the_driver_and_longer_each_time() {
+        #[derive(Debug, Default)]
+        struct Slept(std::sync::Mutex<Vec<Duration>>);
+        impl Sleeper for Slept {
+            fn sleep(&self, most: Duration) {
+                self.0.lock().expect("one thread").push(most);
+            }
+        }
+        let slept = Slept::default();
+        let policy = WaitPolicy { sleep_most: Duration::from_millis(20), ..WaitPolicy::for_host(4, 2) };
+        let mut waiter = Waiter::new(policy, Some(&slept));
+        while slept.0.lock().expect("one thread").len() < 20 {
+            let _ = waiter.idle();
+        }
+        let slept = slept.0.lock().expect("one thread");
+        assert_eq!((slept[0], slept[1]), (Duration::from_micros(20), Duration::from_micros(40)));
+        assert_eq!(slept[19], Duration::from_millis(20));
     }
 }

@@ -3,8 +3,8 @@
 //! The ranks' side channel carries words from everyone to everyone, round after round, until the driver has said all:
 //! [`Endpoint::converse`]. Links exist from then on; no rank is through with it before all have connected.
 
-use crate::{Link, TransportError, memory::Slab};
-use std::{fmt::Debug, time::Duration};
+use crate::{Link, Sleeper, TransportError, memory::Slab};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 /// One rank's part of a driver. It stays alive as long as its links.
 pub trait Endpoint: Debug + Send {
@@ -20,6 +20,11 @@ pub trait Endpoint: Debug + Send {
 
     /// The memory that this driver's links move without copying it.
     fn slab(&self) -> &Slab;
+
+    /// What a rank that waits can be woken by, where the driver has that.
+    fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
+        None
+    }
 
     /// Ends it in good order: waits, for so long at most, until all that was sent has arrived, and tells the peers.
     fn close(&mut self, patience: Duration);

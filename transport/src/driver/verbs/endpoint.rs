@@ -22,16 +22,19 @@ use super::{
     port::Port,
     queue::{Id, Queue, What},
     rails::{Far, Places, Rail},
+    signals,
+    sleeper::DeviceSleeper,
+    tender::Tender,
     wire::{LANES, SLOT_BYTES},
     wiring::{Cable, found, given},
 };
 use crate::{
-    Link, TransportError,
+    Link, Sleeper, TransportError,
     driver::Endpoint,
     memory::{Mapping, Registered, Slab},
     verbs::{
-        Abilities, Access, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu, PortState, QpType,
-        QueuePairSpec, RemoteAddress, find_gid,
+        Abilities, Access, Channel, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu, PortState,
+        QpType, QueuePairSpec, RemoteAddress, find_gid,
     },
 };
 use std::{
@@ -78,6 +81,7 @@ pub struct VerbsEndpoint {
     stage: Stage,
     engine: Arc<Mutex<Engine>>,
     slab: Slab,
+    tender: Option<Tender>,
     /// Slots and staging places, which live as long as the endpoint.
     _places: Vec<Registered>,
 }
@@ -112,17 +116,19 @@ impl VerbsEndpoint {
             reliable: false,
             one_sided: false,
         };
-        let engine = Engine::new((0..size).map(|_| None).collect(), Vec::new(), memory, rules);
-        let endpoint = VerbsEndpoint {
+        let engine = Engine::new((0..size).map(|_| None).collect(), Vec::new(), memory, rules, config);
+        let engine = Arc::new(Mutex::new(engine));
+        signals::watch(&engine);
+        Ok(VerbsEndpoint {
             rank,
             size,
             config: config.clone(),
             stage: Stage::Opened(opened),
-            engine: Arc::new(Mutex::new(engine)),
+            engine,
             slab,
+            tender: None,
             _places: Vec::new(),
-        };
-        Ok(endpoint)
+        })
     }
 
     /// Whose endpoint it is.
@@ -142,8 +148,11 @@ impl VerbsEndpoint {
             if !abilities.late_registration {
                 keys.register_all()?;
             }
-            let queue = self.completion_queue(&context)?;
-            engine.ports.push(Port::new((context, domain, keys, abilities), queue, gid_index));
+            let channel = self.channel(&context, abilities.events)?;
+            let queue = self.completion_queue(&context, channel.as_ref())?;
+            let full = u64::from(queue.depth()) * u64::from(self.config.event_percent) / 100;
+            engine.awake_above = engine.awake_above.min(full);
+            engine.ports.push(Port::new((context, domain, keys, abilities), (queue, channel), gid_index));
             cards.push(card);
         }
         drop(engine);
@@ -153,10 +162,23 @@ impl VerbsEndpoint {
         Ok(pack("devices", word))
     }
 
-    fn completion_queue(&self, context: &Context) -> Result<CompletionQueue, TransportError> {
+    /// A channel for announcements of completions, if they are wanted and the device has them.
+    fn channel(&self, context: &Context, has_events: bool) -> Result<Option<Channel>, TransportError> {
+        match self.config.events {
+            Some(false) => Ok(None),
+            Some(true) => Ok(Some(context.channel()?)),
+            None => Ok(has_events.then(|| context.channel()).transpose()?),
+        }
+    }
+
+    fn completion_queue(
+        &self,
+        context: &Context,
+        channel: Option<&Channel>,
+    ) -> Result<CompletionQueue, TransportError> {
         let most = context.attributes().map_or(4096, |attributes| attributes.max_cqe.max(1) as u32);
         let wanted = COMPLETIONS_PER_RAIL.saturating_mul(self.size.max(2) - 1);
-        Ok(context.completion_queue(wanted.min(most), None)?)
+        Ok(context.completion_queue(wanted.min(most), channel)?)
     }
 
     /// The rules for all: what the least able device can do.
@@ -285,7 +307,13 @@ impl VerbsEndpoint {
         let name = format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name);
         // Filled in when the peer has said its numbers.
         let far = Far { control: remote(card, 0, 0, peer)?, data: Vec::new() };
-        let rail = Rail::new((cable.ours, name), control, data, (near(port, card, psn), far), places);
+        let rail = Rail::new(
+            (cable.ours, name, self.rank < peer),
+            control,
+            data,
+            (near(port, card, psn), far),
+            places,
+        );
         Ok((rail, end))
     }
 
@@ -351,7 +379,11 @@ impl Endpoint for VerbsEndpoint {
                 self.stage = Stage::Waiting;
                 Ok(Some(pack("ready", ())))
             }
-            Stage::Waiting => unpack::<()>("ready", heard).map(|_| None),
+            Stage::Waiting => {
+                unpack::<()>("ready", heard)?;
+                self.tender = Some(Tender::start(&self.engine, self.config.keep_alive));
+                Ok(None)
+            }
             Stage::Ready => Ok(None),
         }
     }
@@ -366,6 +398,10 @@ impl Endpoint for VerbsEndpoint {
 
     fn slab(&self) -> &Slab {
         &self.slab
+    }
+
+    fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
+        Some(Arc::new(DeviceSleeper::new(&self.engine)?))
     }
 
     fn close(&mut self, patience: Duration) {
@@ -385,6 +421,8 @@ impl Endpoint for VerbsEndpoint {
 
 impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
+        drop(self.tender.take());
+        signals::forget(&self.engine);
         // Links hold the engine too: what they could still do must not reach memory that is going.
         let mut engine = lock(&self.engine);
         for rank in 0..engine.peers.len() {

@@ -6,6 +6,7 @@
 //! Invariant: completions of an earlier life of a rail are thrown away, whatever they say.
 
 use super::{
+    VerbsConfig,
     memory::Memory,
     peer::{Env, Peer, Rules},
     port::Port,
@@ -35,10 +36,25 @@ pub(super) struct Engine {
     pub(super) polls: PollCounters,
     idle_polls: u32,
     last_tick: Instant,
+    /// Completions taken at a time.
+    batch: usize,
+    /// Completions in a row, since a poll last found none.
+    in_a_row: u64,
+    /// A queue with more than so many is not slept on.
+    pub(super) awake_above: u64,
+    /// When anything last came or was kept alive.
+    last_sign: Instant,
 }
 
 impl Engine {
-    pub(super) fn new(peers: Vec<Option<Peer>>, ports: Vec<Port>, memory: Memory, rules: Rules) -> Engine {
+    pub(super) fn new(
+        peers: Vec<Option<Peer>>,
+        ports: Vec<Port>,
+        memory: Memory,
+        rules: Rules,
+        config: &VerbsConfig,
+    ) -> Engine {
+        let now = Instant::now();
         Engine {
             peers,
             ports,
@@ -46,7 +62,11 @@ impl Engine {
             rules,
             polls: PollCounters::default(),
             idle_polls: 0,
-            last_tick: Instant::now(),
+            last_tick: now,
+            batch: config.poll_batch.clamp(1, POLL_BATCH),
+            in_a_row: 0,
+            awake_above: u64::MAX,
+            last_sign: now,
         }
     }
 
@@ -63,11 +83,14 @@ impl Engine {
         let mut any = false;
         for port in 0..self.ports.len() {
             let mut batch = [Completion::default(); POLL_BATCH];
-            let came = self.ports[port].cq.poll(&mut batch)?;
+            let came = self.ports[port].cq.poll_up_to(self.batch, &mut batch)?;
             self.polls.polled(came.len());
             if came.is_empty() {
+                self.in_a_row = 0;
                 continue;
             }
+            self.in_a_row += came.len() as u64;
+            self.polls.depth_high_water = self.polls.depth_high_water.max(self.in_a_row);
             any = true;
             let mut peers = [false; 64];
             for completion in came {
@@ -176,6 +199,57 @@ impl Engine {
                 let _ = queue.fail();
             }
         }
+    }
+
+    /// Gets ready to sleep until a device has something; false when there is something already, or too much of it.
+    pub(super) fn may_sleep(&mut self) -> bool {
+        if self.in_a_row > self.awake_above {
+            return false;
+        }
+        let armed = self.ports.iter().all(|port| port.cq.arm().is_ok());
+        armed && matches!(self.progress(), Ok(false))
+    }
+
+    /// After a sleep that a device has ended, or that has ended by itself.
+    pub(super) fn has_slept(&mut self, woken: bool) {
+        self.polls.wake_ups += u64::from(woken);
+        for port in &self.ports {
+            if let Some(channel) = &port.channel {
+                channel.drain();
+            }
+        }
+    }
+
+    /// Looks after all connections, between calls. True when something is still to be done soon. Failures are for those
+    /// who make calls: they meet them again.
+    #[cold]
+    pub(super) fn tend(&mut self, keep_alive: Duration) -> bool {
+        let came = self.progress().unwrap_or(false);
+        let now = Instant::now();
+        let _ = self.tick();
+        if came {
+            self.last_sign = now;
+        }
+        let silent = now.saturating_duration_since(self.last_sign) >= keep_alive;
+        if silent {
+            self.last_sign = now;
+        }
+        let mut busy = came;
+        for rank in 0..self.peers.len() {
+            if self.peers[rank].is_none() {
+                continue;
+            }
+            let (peer, mut env) = self.peer(rank);
+            let _ = peer.look_after(&mut env, silent);
+            busy |= !env.rules.reliable && peer.unacknowledged() > 0 && !peer.gone && peer.broken.is_none();
+        }
+        busy
+    }
+
+    /// Ends all connections, and then what they stood on. Nothing works afterwards.
+    pub(super) fn end(&mut self) {
+        self.peers.iter_mut().for_each(|peer| *peer = None);
+        self.ports.clear();
     }
 
     /// Tells all peers that we are closing, as far as they can be reached.

@@ -116,6 +116,11 @@ impl Incoming {
         }
     }
 
+    /// Nothing is granted that has not been handed over.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pieces.is_empty() && self.messages.is_empty()
+    }
+
     /// The number of the next piece to be granted.
     pub(super) fn next_piece(&self) -> u32 {
         self.first_piece.wrapping_add(self.pieces.len() as u32)

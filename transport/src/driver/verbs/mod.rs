@@ -7,6 +7,7 @@
 //! | `endpoint` | from a library's name to connected queue pairs |
 //! | `introduction`, `wiring` | what ranks tell each other, and which devices make rails |
 //! | `link` | the lane of a peer as a [`crate::Link`] |
+//! | `sleeper`, `tender`, `signals` | waiting without polling; who looks after connections between calls, and ends them |
 //! | `engine` | completions, and whom they belong to |
 //! | `peer` | numbered messages over whichever rails are up |
 //! | `outgoing`, `incoming` | messages in slots, and pieces that go where they are granted |
@@ -36,6 +37,9 @@ mod peer;
 mod port;
 mod queue;
 mod rails;
+mod signals;
+mod sleeper;
+mod tender;
 mod wire;
 mod wiring;
 
@@ -65,6 +69,14 @@ pub struct VerbsConfig {
     pub reliable: Option<bool>,
     /// How long to wait for a device to have an address.
     pub patience: Duration,
+    /// Completions taken at a time, at most 16.
+    pub poll_batch: usize,
+    /// Sleep until the device wakes us when a wait gets long; when not given, where all our devices can.
+    pub events: Option<bool>,
+    /// A queue that is fuller than this, in percent of its depth, is polled and not slept on.
+    pub event_percent: u32,
+    /// After so long without a message, connections are kept alive.
+    pub keep_alive: Duration,
 }
 
 impl VerbsConfig {
@@ -86,6 +98,10 @@ impl Default for VerbsConfig {
             checksum: None,
             reliable: None,
             patience: Duration::from_secs(30),
+            poll_batch: 16,
+            events: None,
+            event_percent: 50,
+            keep_alive: Duration::from_secs(60),
         }
     }
 }

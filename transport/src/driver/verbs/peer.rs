@@ -505,6 +505,23 @@ impl Peer {
         Ok(())
     }
 
+    /// Between calls: says what has not been said, and, after a long silence, gives every queue pair something to do.
+    pub(super) fn look_after(&mut self, env: &mut Env<'_>, silent: bool) -> Result<(), TransportError> {
+        if self.broken.is_some() || self.gone {
+            return Ok(());
+        }
+        let owed = !env.rules.reliable && self.told != self.tally();
+        if let Some(active) = self.active().filter(|_| owed) {
+            self.say(env, active, Kind::Ack, None)?;
+        }
+        if silent {
+            for rail in 0..self.rails.len() {
+                self.keep_alive(env, rail)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Posts a control receive anew.
     #[inline]
     pub(super) fn repost(&mut self, env: &mut Env<'_>, rail: usize, slot: u32) -> Result<(), TransportError> {

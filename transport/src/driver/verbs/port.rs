@@ -3,7 +3,7 @@
 use super::memory::Keys;
 use crate::{
     TransportError,
-    verbs::{Abilities, CompletionQueue, Context, Domain, PortState},
+    verbs::{Abilities, Channel, CompletionQueue, Context, Domain, PortState},
 };
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ pub(super) struct Port {
     /// Before the queue's, since it is dropped first.
     pub(super) keys: Keys,
     pub(super) cq: CompletionQueue,
+    /// Announces completions, when that is wanted.
+    pub(super) channel: Option<Channel>,
     pub(super) domain: Domain,
     pub(super) context: Context,
     pub(super) abilities: Abilities,
@@ -30,12 +32,13 @@ pub(super) struct Port {
 impl Port {
     pub(super) fn new(
         (context, domain, keys, abilities): (Context, Domain, Keys, Abilities),
-        cq: CompletionQueue,
+        (cq, channel): (CompletionQueue, Option<Channel>),
         gid_index: u8,
     ) -> Port {
         Port {
             keys,
             cq,
+            channel,
             domain,
             context,
             abilities,

@@ -13,7 +13,9 @@
 //! message of an earlier life can meet them.
 
 use super::{
+    incoming::Incoming,
     memory::Run,
+    outgoing::Outgoing,
     peer::{AUX_SLOTS, Env, Notice, Peer, RX_SLOTS, read},
     queue::{Queue, What},
     wire::{Header, Kind, LANES, Mark, SLOT_BYTES, Tally},
@@ -89,6 +91,8 @@ pub(super) struct Rail {
     pub(super) control_state: State,
     pub(super) data: Option<[Queue; LANES]>,
     pub(super) data_state: State,
+    /// Of the two ends, this is that of the lower rank.
+    pub(super) is_lower_end: bool,
     pub(super) near: LocalAddress,
     pub(super) far: Far,
     /// How often it has been made new; completions of earlier lives are not heeded.
@@ -141,7 +145,7 @@ impl Places {
 impl Rail {
     /// A rail that is down at both ends.
     pub(super) fn new(
-        (port, name): (usize, String),
+        (port, name, is_lower_end): (usize, String, bool),
         control: Queue,
         data: Option<[Queue; LANES]>,
         (near, far): (LocalAddress, Far),
@@ -150,6 +154,7 @@ impl Rail {
         Rail {
             port,
             name,
+            is_lower_end,
             control,
             control_state: State::DOWN,
             data_state: State::DOWN,
@@ -477,6 +482,21 @@ impl Peer {
         }
         self.notices.push_back(Notice::RailReady { rail: rail as u8, data_only });
         if self.rails[rail].is_up() { self.regrant_rail(env, rail) } else { Ok(()) }
+    }
+
+    /// Gives the queue pairs of a rail something to do. Data queues have nothing that could be sent without a piece: they
+    /// are made new, by one end, while no piece is under way.
+    pub(super) fn keep_alive(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
+        if !self.rails[rail].is_up() {
+            return Ok(());
+        }
+        self.say(env, rail, Kind::Ack, None)?;
+        let r = &self.rails[rail];
+        let idle = self.out.iter().all(Outgoing::is_idle) && self.incoming.iter().all(Incoming::is_idle);
+        if r.data.is_some() && r.data_state == State::Up && idle && r.is_lower_end {
+            self.take_down(env, rail, true, "it had been silent for long")?;
+        }
+        Ok(())
     }
 
     /// Compares rails with their ports: takes down those whose port is down, and makes new those whose port is back.
