@@ -14,6 +14,10 @@ pub struct Counters {
     /// Payload bytes that this side copied on top of moving them: into a cell or a staging area when sending,
     /// out of one when receiving without reducing.
     pub copied_bytes: u64,
+    /// Messages, and pieces of messages, that had been lost or damaged on the way and were sent again.
+    pub repeated: u64,
+    /// How often connections were made new because something was lost or had failed.
+    pub renewed: u64,
 }
 
 impl AddAssign for Counters {
@@ -22,6 +26,8 @@ impl AddAssign for Counters {
         self.received_messages += other.received_messages;
         self.moved_bytes += other.moved_bytes;
         self.copied_bytes += other.copied_bytes;
+        self.repeated += other.repeated;
+        self.renewed += other.renewed;
     }
 }
 
@@ -34,6 +40,8 @@ impl Sub for Counters {
             received_messages: self.received_messages - earlier.received_messages,
             moved_bytes: self.moved_bytes - earlier.moved_bytes,
             copied_bytes: self.copied_bytes - earlier.copied_bytes,
+            repeated: self.repeated - earlier.repeated,
+            renewed: self.renewed - earlier.renewed,
         }
     }
 }

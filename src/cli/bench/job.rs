@@ -278,9 +278,8 @@ fn config(args: &Args) -> Result<Config, Failed> {
     if args.registered {
         // Two buffers, and as much again for what algorithms keep.
         let wanted = args.max_bytes.saturating_mul(4).saturating_add(1 << 30).min(1 << 40);
-        if wanted > config.slab_bytes.unwrap_or(1 << 30) {
-            config.slab_bytes = Some(wanted.max(Config::SLAB_BYTES));
-        }
+        // Not more than that: devices may have to be told of all of it beforehand.
+        config.slab_bytes = config.slab_bytes.max(Some(wanted));
     }
     Ok(config)
 }

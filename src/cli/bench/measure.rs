@@ -1,7 +1,7 @@
 //! The measurement of one operation at one size.
 //!
 //! Runs follow each other without a barrier between them. The clock is read once per sample; a sample is a *batch* of
-//! runs, as many as last 10 µs. A sample's time is that of the slowest rank. Samples come in up to eight groups with a
+//! runs, as many as last 100 µs: ranks whose messages take their time may swing between early and late from run to run. A sample's time is that of the slowest rank. Samples come in up to eight groups with a
 //! barrier before each, and the first sample of a group doesn't count. The root, where there is one, moves to the next
 //! rank with every run, unless one was asked for: a fixed root would run ahead, and be measured posting. The method is
 //! that of the IMB and nccl-tests families, and the same for every library we compare ourselves with.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tbccl::{Communicator, ReduceOp, Result};
 
 /// A sample lasts at least this long.
-const SAMPLE: Duration = Duration::from_micros(10);
+const SAMPLE: Duration = Duration::from_micros(100);
 /// Fewer samples are no statistics.
 const FEWEST_SAMPLES: u64 = 8;
 /// More samples would not tell more.

@@ -124,7 +124,21 @@ impl Domain {
     /// # Errors
     /// [`VerbsError::Refused`].
     pub fn queue_pair(&self, spec: &QueuePairSpec, cq: &CompletionQueue) -> Result<QueuePair, VerbsError> {
-        QueuePair::of(self, spec, cq)
+        QueuePair::of(self, spec, (cq, cq))
+    }
+
+    /// Makes a queue pair whose completions of sends and of receives go to different queues, so that neither waits
+    /// behind the other.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn queue_pair_on(
+        &self,
+        spec: &QueuePairSpec,
+        sends: &CompletionQueue,
+        receives: &CompletionQueue,
+    ) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, (sends, receives))
     }
 
     /// The error for memory that the system did not even map.

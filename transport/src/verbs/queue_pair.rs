@@ -78,7 +78,7 @@ pub struct QueuePair {
     granted: QpCap,
     /// Is it known to be in RESET? Then it needs not be taken there, which not every device has to like.
     is_reset: AtomicBool,
-    _completions: CompletionQueue,
+    _completions: [CompletionQueue; 2],
     domain: Domain,
 }
 
@@ -91,11 +91,11 @@ impl QueuePair {
     pub(super) fn of(
         domain: &Domain,
         spec: &QueuePairSpec,
-        cq: &CompletionQueue,
+        (sends, receives): (&CompletionQueue, &CompletionQueue),
     ) -> Result<QueuePair, VerbsError> {
         let context = domain.context();
         let mut init = QpInitAttr::zeroed();
-        (init.send_cq, init.recv_cq, init.qp_type) = (cq.raw(), cq.raw(), spec.service);
+        (init.send_cq, init.recv_cq, init.qp_type) = (sends.raw(), receives.raw(), spec.service);
         init.cap = QpCap {
             max_send_wr: spec.send_depth,
             max_recv_wr: spec.recv_depth,
@@ -104,7 +104,7 @@ impl QueuePair {
             max_inline_data: spec.inline_bytes,
         };
         Errno::clear();
-        // SAFETY: domain and completion queue live.
+        // SAFETY: domain and completion queues live.
         let raw = unsafe { (context.functions().ibv_create_qp)(domain.raw(), &raw mut init) };
         let action = Action::QueuePair { service: spec.service };
         let raw = NonNull::new(raw).ok_or_else(|| context.refused(action, Errno::last()))?;
@@ -116,7 +116,7 @@ impl QueuePair {
             service: spec.service,
             granted: init.cap,
             is_reset: AtomicBool::new(true),
-            _completions: cq.clone(),
+            _completions: [sends.clone(), receives.clone()],
             domain: domain.clone(),
         };
         made.granted = made.asked_cap().unwrap_or(init.cap);

@@ -46,8 +46,12 @@ pub(crate) fn bytes_moved_and_copied_are_counted_exactly(mut pair: Pair) {
                 };
                 let sent = Counters { sent_messages: 1, copied_bytes: out, ..Counters::default() };
                 assert_eq!(a.counters() - before.0, sent, "{len} bytes by {protocol:?}");
-                let received =
-                    Counters { received_messages: 1, moved_bytes: len, copied_bytes: into, sent_messages: 0 };
+                let received = Counters {
+                    received_messages: 1,
+                    moved_bytes: len,
+                    copied_bytes: into,
+                    ..Counters::default()
+                };
                 assert_eq!(b.counters() - before.1, received, "{len} bytes by {protocol:?}, fold {fold}");
             }
         }

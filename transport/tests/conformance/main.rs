@@ -78,3 +78,10 @@ on_every_device! {
     flow::many_messages_between_two_threads_keep_their_order,
     verbs::registered_memory_is_never_copied,
 }
+
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_bad_uc "bad_ib uc" verbs::what_is_lost_or_damaged_is_sent_again }
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_bad_usb4 "bad_usb4 uc" verbs::what_is_lost_or_damaged_is_sent_again }
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_bad_apple "bad_apple" verbs::what_is_lost_or_damaged_is_sent_again }

@@ -11,7 +11,7 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// A device of every kind, each connected to itself.
+/// A device of every kind, each connected to itself, which takes no cable; and pairs with a bad cable between them.
 pub(crate) const FABRIC: &str = "
     [[node]]
     name = 'a'
@@ -20,8 +20,11 @@ pub(crate) const FABRIC: &str = "
         { name = 'lo_usb4', profile = 'usb4' },
         { name = 'lo_apple', profile = 'apple-tb5' },
         { name = 'bad_ib', profile = 'ib' },
+        { name = 'bad_ib_2', profile = 'ib' },
         { name = 'bad_usb4', profile = 'usb4' },
+        { name = 'bad_usb4_2', profile = 'usb4' },
         { name = 'bad_apple', profile = 'apple-tb5' },
+        { name = 'bad_apple_2', profile = 'apple-tb5' },
     ]
     [[cable]]
     ends = ['a/lo_ib', 'a/lo_ib']
@@ -30,31 +33,32 @@ pub(crate) const FABRIC: &str = "
     [[cable]]
     ends = ['a/lo_apple', 'a/lo_apple']
     [[cable]]
-    ends = ['a/bad_ib', 'a/bad_ib']
+    ends = ['a/bad_ib', 'a/bad_ib_2']
     loss = 0.01
     corruption = 0.01
     seed = 1
     [[cable]]
-    ends = ['a/bad_usb4', 'a/bad_usb4']
+    ends = ['a/bad_usb4', 'a/bad_usb4_2']
     loss = 0.01
     corruption = 0.01
     latency_us = 20.0
     jitter_us = 20.0
     seed = 2
     [[cable]]
-    ends = ['a/bad_apple', 'a/bad_apple']
+    ends = ['a/bad_apple', 'a/bad_apple_2']
     loss = 0.01
     corruption = 0.01
     seed = 3
 ";
 
-/// Two endpoints on a device, brought together. `uc` behind its name asks for unreliable connections.
+/// Two endpoints on a device, or on the two of a pair, brought together. `uc` behind its name asks for unreliable
+/// connections.
 pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2] {
     let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
-    let cell = || vec![device.to_owned()];
+    let other = if device.starts_with("bad") { format!("{device}_2") } else { device.to_owned() };
     let config = VerbsConfig {
         library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
-        matrix: Some(vec![vec![vec![], cell()], vec![cell(), vec![]]]),
+        matrix: Some(vec![vec![vec![], vec![device.to_owned()]], vec![vec![other], vec![]]]),
         reliable: unreliable.then_some(false),
         ..config.clone()
     };
@@ -124,4 +128,15 @@ pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
         assert_eq!((sent.sent_messages, received.received_messages), (1, 1));
         assert_eq!(received.moved_bytes, len as u64);
     }
+}
+
+/// The suite's other cases on such cables would show nothing if nothing were ever lost.
+pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
+    crate::traffic::exchange(&mut pair);
+    let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
+    let (repeated, renewed) = all.fold((0, 0), |(a, b), all| (a + all.repeated, b + all.renewed));
+    assert!(repeated > 0, "nothing was repeated");
+    // Where sends meet receives by their order, queues are made new.
+    let matched = pair.0[0].endpoint.as_ref().is_some_and(|endpoint| !endpoint.is_one_sided());
+    assert_eq!(renewed > 0, matched, "{renewed} connections were made new");
 }

@@ -44,8 +44,9 @@ use std::{
 
 /// Room for sends in a control queue.
 const CONTROL_DEPTH: u32 = 256;
-/// Completions that one rail may have waiting.
-const COMPLETIONS_PER_RAIL: u32 = RX_SLOTS + CONTROL_DEPTH + 128;
+/// Completions that one rail may have waiting, for each direction: of its control queue, and of its data queues.
+const SENDS_PER_RAIL: u32 = CONTROL_DEPTH + 128;
+const RECEIVES_PER_RAIL: u32 = RX_SLOTS + 128;
 /// Staging places of a lane, in each direction.
 const STAGING: u32 = 8;
 /// Bytes that are taken when work is posted, where the device can; more is slower than reading them.
@@ -131,6 +132,12 @@ impl VerbsEndpoint {
         })
     }
 
+    /// Are pieces written into peers' memory? Otherwise they are sent into receives.
+    #[must_use]
+    pub fn is_one_sided(&self) -> bool {
+        lock(&self.engine).rules.one_sided
+    }
+
     /// Whose endpoint it is.
     #[must_use]
     pub fn rank(&self) -> u32 {
@@ -149,10 +156,15 @@ impl VerbsEndpoint {
                 keys.register_all()?;
             }
             let channel = self.channel(&context, abilities.events)?;
-            let queue = self.completion_queue(&context, channel.as_ref())?;
-            let full = u64::from(queue.depth()) * u64::from(self.config.event_percent) / 100;
+            let sends = self.completion_queue(&context, SENDS_PER_RAIL, channel.as_ref())?;
+            let receives = self.completion_queue(&context, RECEIVES_PER_RAIL, channel.as_ref())?;
+            let full = u64::from(receives.depth()) * u64::from(self.config.event_percent) / 100;
             engine.awake_above = engine.awake_above.min(full);
-            engine.ports.push(Port::new((context, domain, keys, abilities), (queue, channel), gid_index));
+            engine.ports.push(Port::new(
+                (context, domain, keys, abilities),
+                (sends, receives, channel),
+                gid_index,
+            ));
             cards.push(card);
         }
         drop(engine);
@@ -174,10 +186,11 @@ impl VerbsEndpoint {
     fn completion_queue(
         &self,
         context: &Context,
+        per_rail: u32,
         channel: Option<&Channel>,
     ) -> Result<CompletionQueue, TransportError> {
         let most = context.attributes().map_or(4096, |attributes| attributes.max_cqe.max(1) as u32);
-        let wanted = COMPLETIONS_PER_RAIL.saturating_mul(self.size.max(2) - 1);
+        let wanted = per_rail.saturating_mul(self.size.max(2) - 1);
         Ok(context.completion_queue(wanted.min(most), channel)?)
     }
 
@@ -211,7 +224,7 @@ impl VerbsEndpoint {
         let engine = lock(&self.engine);
         for (ours, port) in engine.ports.iter().enumerate() {
             let spec = QueuePairSpec { service, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
-            let pair = port.domain.queue_pair(&spec, &port.cq)?;
+            let pair = port.domain.queue_pair(&spec, &port.receives)?;
             for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| *peer != self.rank as usize)
             {
                 for (theirs, device) in devices.devices.iter().enumerate() {
@@ -292,7 +305,7 @@ impl VerbsEndpoint {
         let queue = |wire: u8, send_depth: u32, recv_depth: u32| {
             let inline_bytes = INLINE_BYTES.min(port.abilities.max_inline);
             let spec = QueuePairSpec { service, send_depth, recv_depth, inline_bytes };
-            let pair = port.domain.queue_pair(&spec, &port.cq)?;
+            let pair = port.domain.queue_pair_on(&spec, &port.sends, &port.receives)?;
             let id = Id { what: What::Sent, peer: peer as u16, rail: index as u8, life: 0, wire, value: 0 };
             Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth))
         };

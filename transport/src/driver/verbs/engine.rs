@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Polls between looks at the clock.
 const CLOCK_EVERY: u32 = 8;
+/// Polls after which completions of sends are taken even if there is always something to receive; a power of two.
+const SENDS_EVERY: u64 = 8;
 /// The least time between looks at what is overdue.
 const TICK: Duration = Duration::from_micros(200);
 
@@ -83,28 +85,20 @@ impl Engine {
         let mut any = false;
         for port in 0..self.ports.len() {
             let mut batch = [Completion::default(); POLL_BATCH];
-            let came = self.ports[port].cq.poll_up_to(self.batch, &mut batch)?;
+            let came = self.ports[port].receives.poll_up_to(self.batch, &mut batch)?;
             self.polls.polled(came.len());
             if came.is_empty() {
                 self.in_a_row = 0;
+                any |= self.take_sends(port)?;
                 continue;
             }
             self.in_a_row += came.len() as u64;
             self.polls.depth_high_water = self.polls.depth_high_water.max(self.in_a_row);
+            self.take_all(came)?;
             any = true;
-            let mut peers = [false; 64];
-            for completion in came {
-                let rank = usize::from(Id::unpack(completion.id).peer);
-                if rank < self.peers.len() && self.peers[rank].is_some() {
-                    self.take(rank, completion)?;
-                    peers[rank % 64] = true;
-                }
-            }
-            for rank in (0..self.peers.len()).filter(|rank| peers[rank % 64]) {
-                if self.peers[rank].is_some() {
-                    let (peer, mut env) = self.peer(rank);
-                    peer.flush(&mut env)?;
-                }
+            // Now and then also when there is always something to receive.
+            if self.polls.polls.is_multiple_of(SENDS_EVERY) {
+                self.take_sends(port)?;
             }
         }
         if any {
@@ -116,6 +110,34 @@ impl Engine {
             }
         }
         Ok(any)
+    }
+
+    #[inline]
+    fn take_sends(&mut self, port: usize) -> Result<bool, TransportError> {
+        let mut batch = [Completion::default(); POLL_BATCH];
+        let came = self.ports[port].sends.poll_up_to(self.batch, &mut batch)?;
+        if came.is_empty() {
+            return Ok(false);
+        }
+        self.take_all(came).map(|()| true)
+    }
+
+    fn take_all(&mut self, came: &[Completion]) -> Result<(), TransportError> {
+        let mut touched = [false; 64];
+        for completion in came {
+            let rank = usize::from(Id::unpack(completion.id).peer);
+            if self.peers.get(rank).is_some_and(Option::is_some) {
+                self.take(rank, completion)?;
+                touched[rank % 64] = true;
+            }
+        }
+        for rank in (0..self.peers.len()).filter(|rank| touched[rank % 64]) {
+            if self.peers[rank].is_some() {
+                let (peer, mut env) = self.peer(rank);
+                peer.flush(&mut env)?;
+            }
+        }
+        Ok(())
     }
 
     /// Does what time asks for.
@@ -149,7 +171,9 @@ impl Engine {
         let id = Id::unpack(completion.id);
         let (peer, mut env) = self.peer(rank);
         let (env, index) = (&mut env, usize::from(id.rail));
-        let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.life == id.life) else { return Ok(()) };
+        let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.is_alive(id.wire, id.life)) else {
+            return Ok(());
+        };
         let is_data = id.wire > 0;
         let state = if is_data { rail.data_state } else { rail.control_state };
         if completion.status != WcStatus::SUCCESS {
@@ -206,7 +230,7 @@ impl Engine {
         if self.in_a_row > self.awake_above {
             return false;
         }
-        let armed = self.ports.iter().all(|port| port.cq.arm().is_ok());
+        let armed = self.ports.iter().all(|port| port.receives.arm().is_ok() && port.sends.arm().is_ok());
         armed && matches!(self.progress(), Ok(false))
     }
 

@@ -73,6 +73,10 @@ struct Piece {
     since: Option<Instant>,
     /// How often the peer has said that it was sent.
     said: u8,
+    /// How often it has been granted, less one.
+    attempt: u16,
+    /// In which life of its rail it was granted.
+    life: u8,
 }
 
 /// One lane's incoming side.
@@ -230,6 +234,8 @@ impl Peer {
             arrived: false,
             since: None,
             said: 0,
+            attempt: 0,
+            life: 0,
         });
         incoming.messages[index].granted += len;
         incoming.outstanding += 1;
@@ -254,6 +260,7 @@ impl Peer {
         let incoming = &mut self.incoming[lane];
         let Some(piece) = incoming.piece_mut(number) else { return Ok(()) };
         piece.rail = rail as u8;
+        piece.life = self.rails[rail].piece_life();
         piece.is_here = false;
         piece.crc = None;
         piece.since = None;
@@ -271,7 +278,7 @@ impl Peer {
             rkey: 0,
             lane: lane as u8,
             rail: rail as u8,
-            zero: 0,
+            attempt: piece.attempt,
         };
         if env.rules.one_sided {
             let place = env.keys(&self.rails[rail]).remote(piece.at)?;
@@ -283,8 +290,9 @@ impl Peer {
         Ok(())
     }
 
-    /// A piece's bytes are here. On an unreliable rail, pieces of the same rail that were granted before it and are not
-    /// here are lost: queue pairs keep the order.
+    /// A piece's bytes are here. On an unreliable rail, pieces that were sent before it on the same rail and are not here
+    /// are lost: queue pairs keep the order. Pieces are sent in order the first time; one that is sent again may
+    /// come behind later ones.
     pub(super) fn piece_came(
         &mut self,
         env: &mut Env<'_>,
@@ -298,16 +306,15 @@ impl Peer {
             return Ok(());
         }
         piece.is_here = true;
-        let len = piece.len as u64;
+        let (len, is_first) = (piece.len as u64, piece.attempt == 0);
         self.rails[rail].incoming_bytes = self.rails[rail].incoming_bytes.saturating_sub(len);
         self.settle(env, lane, number)?;
-        if !env.rules.reliable && env.rules.one_sided {
-            let incoming = &self.incoming[lane];
-            let mut earlier = incoming.done;
+        if !env.rules.reliable && env.rules.one_sided && is_first {
+            let mut earlier = self.incoming[lane].done;
             while is_before(earlier, number) {
                 if self.incoming[lane]
                     .piece_mut(earlier)
-                    .is_some_and(|p| !p.is_here && usize::from(p.rail) == rail)
+                    .is_some_and(|p| !p.is_here && p.attempt == 0 && usize::from(p.rail) == rail)
                 {
                     self.grant_again(env, lane, earlier)?;
                 }
@@ -364,6 +371,9 @@ impl Peer {
         number: u32,
     ) -> Result<(), TransportError> {
         let Some(piece) = self.incoming[lane].piece_mut(number).copied() else { return Ok(()) };
+        if let Some(piece) = self.incoming[lane].piece_mut(number) {
+            piece.attempt = piece.attempt.wrapping_add(1);
+        }
         if !piece.is_here {
             let bytes = &mut self.rails[usize::from(piece.rail)].incoming_bytes;
             *bytes = bytes.saturating_sub(piece.len as u64);
@@ -375,15 +385,15 @@ impl Peer {
         }
     }
 
-    /// Grants again all pieces that were expected on a rail.
+    /// Grants again all pieces that were expected on a rail in an earlier life of it.
     pub(super) fn regrant_rail(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
         for lane in 0..LANES {
             let mut number = self.incoming[lane].done;
             while is_before(number, self.incoming[lane].next_piece()) {
-                if self.incoming[lane]
-                    .piece_mut(number)
-                    .is_some_and(|p| !p.arrived && usize::from(p.rail) == rail)
-                {
+                let (life, takes) = (self.rails[rail].piece_life(), self.rails[rail].takes_pieces(lane));
+                let is_void =
+                    |p: &mut Piece| !p.arrived && usize::from(p.rail) == rail && (p.life != life || !takes);
+                if self.incoming[lane].piece_mut(number).is_some_and(is_void) {
                     self.grant_again(env, lane, number)?;
                 }
                 number = number.wrapping_add(1);
@@ -405,7 +415,8 @@ impl Peer {
             return Err(self.protocol("a reply for a lane that is not there"));
         }
         let Some(piece) = self.incoming[lane].piece_mut(mark.piece) else { return Ok(()) };
-        if piece.is_here || usize::from(piece.rail) != rail {
+        let is_other = usize::from(piece.rail) != rail || u32::from(piece.attempt) != mark.attempt;
+        if piece.arrived || is_other || piece.is_here && env.rules.one_sided {
             return Ok(());
         }
         if env.rules.one_sided {
@@ -425,13 +436,15 @@ impl Peer {
             let number = self.incoming[lane].done;
             let Some(piece) = self.incoming[lane].piece_mut(number) else { continue };
             let since = *piece.since.get_or_insert(now);
-            if piece.is_here || piece.arrived || now.saturating_duration_since(since) < PATIENCE {
+            let comes = piece.is_here && env.rules.one_sided;
+            if comes || piece.arrived || now.saturating_duration_since(since) < PATIENCE {
                 continue;
             }
             piece.since = Some(now);
+            let piece = *piece;
             let rail = usize::from(piece.rail);
             if self.rails[rail].is_up() {
-                let mark = Mark { piece: number, crc: 0, lane: lane as u32, zero: 0 };
+                let mark = Mark { piece: number, crc: 0, lane: lane as u32, attempt: piece.attempt.into() };
                 self.say(env, rail, Kind::Probe, Some(mark))?;
             }
         }

@@ -44,6 +44,8 @@ struct Piece {
     staging: Option<u32>,
     arrived: bool,
     crc: u32,
+    /// Of the grant that it was last sent on.
+    attempt: u16,
 }
 
 /// One lane's outgoing side.
@@ -162,6 +164,7 @@ impl Peer {
         self.check()?;
         if let Some(awaits) = state.awaits {
             let over = self.out[lane].is_over(awaits, super::peer::EAGER_CREDITS);
+            self.wants_word |= !over;
             return Ok(if over { SendProgress::Complete } else { SendProgress::Posted });
         }
         if goes_in_pieces(state.size, src.len()) {
@@ -170,6 +173,7 @@ impl Peer {
         let flags = if state.confirmed { CONFIRM } else { 0 };
         let number = self.out[lane].sent;
         if !self.send_eager(env, lane, (state.digest, flags), src)? {
+            self.wants_word = true;
             return Ok(SendProgress::Idle);
         }
         self.counters[lane].sent_messages += 1;
@@ -247,7 +251,7 @@ impl Peer {
             }
         };
         let crc = if env.rules.checksum { crc32c::crc32c(env.memory.bytes(at, src.len())) } else { 0 };
-        let piece = Piece { at, len: src.len(), staging, arrived: false, crc };
+        let piece = Piece { at, len: src.len(), staging, arrived: false, crc, attempt: grant.attempt };
         self.out[lane].pieces.push_back(piece);
         self.post_piece(env, lane, grant, &piece)?;
         Ok(true)
@@ -263,7 +267,8 @@ impl Peer {
     ) -> Result<(), TransportError> {
         let index = usize::from(grant.rail);
         let run = env.keys(&self.rails[index]).run(piece.at, piece.len)?;
-        let mark = Mark { piece: grant.piece, crc: piece.crc, lane: lane as u32, zero: 0 };
+        let mark =
+            Mark { piece: grant.piece, crc: piece.crc, lane: lane as u32, attempt: grant.attempt.into() };
         let rail = &mut self.rails[index];
         let posted = if env.rules.one_sided {
             let place = RemoteRun { address: grant.address, rkey: grant.rkey };
@@ -306,8 +311,12 @@ impl Peer {
             return Ok(());
         }
         let index = grant.piece.wrapping_sub(out.arrived) as usize;
+        if let Some(piece) = out.pieces.get_mut(index) {
+            piece.attempt = grant.attempt;
+        }
         match out.pieces.get(index).copied() {
             Some(piece) if piece.len == grant.len as usize && !piece.arrived => {
+                self.counters[lane].repeated += 1;
                 self.post_piece(env, lane, &grant, &piece)
             }
             _ => Err(self.protocol("a grant for a piece that has arrived or was never announced")),
@@ -326,7 +335,9 @@ impl Peer {
             return Err(self.protocol("a probe for a lane that is not there"));
         }
         let out = &self.out[lane];
-        if is_before(mark.piece, out.arrived.wrapping_add(out.pieces.len() as u32)) {
+        let index = mark.piece.wrapping_sub(out.arrived) as usize;
+        let was_sent = out.pieces.get(index).is_some_and(|piece| u32::from(piece.attempt) == mark.attempt);
+        if was_sent {
             self.say(env, rail, Kind::Reply, Some(mark))?;
         }
         Ok(())

@@ -19,7 +19,7 @@ use super::{
     queue::{Queue, What},
     rails::{Rail, State},
     wire::{
-        GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally,
+        ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally,
         is_before,
     },
 };
@@ -110,6 +110,10 @@ pub(super) struct Peer {
     told: Tally,
     pub(super) notices: VecDeque<Notice>,
     pub(super) grants: Vec<Grant>,
+    /// A send waits for word of the peer; when it was last asked for.
+    pub(super) wants_word: bool,
+    asked: Option<Instant>,
+    asking: Duration,
     /// Why nothing works any more.
     pub(super) broken: Option<String>,
     /// The peer has said goodbye.
@@ -143,6 +147,9 @@ impl Peer {
             told: Tally { eager_limits: [EAGER_CREDITS; LANES], ..Tally::default() },
             notices: VecDeque::with_capacity(64),
             grants: Vec::with_capacity(256),
+            wants_word: false,
+            asked: None,
+            asking: FIRST_PATIENCE,
             broken: None,
             gone: false,
         }
@@ -248,6 +255,7 @@ impl Peer {
             let slot = (seq % TX_SLOTS) as usize;
             self.post_slot(env, active, self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize)?;
             seq = seq.wrapping_add(1);
+            self.counters[0].repeated += 1;
         }
         Ok(())
     }
@@ -321,6 +329,11 @@ impl Peer {
     }
 
     fn flush_grants(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if self.grants.len() > 1 {
+            // Those that are granted again belong before later ones that wait here.
+            let firsts: [u32; LANES] = std::array::from_fn(|lane| self.incoming[lane].done);
+            self.grants.sort_by_key(|grant| grant.piece.wrapping_sub(firsts[usize::from(grant.lane)]));
+        }
         while !self.grants.is_empty() {
             let mut batch = [bytemuck::Zeroable::zeroed(); GRANTS_PER_MESSAGE];
             let count = self.grants.len().min(GRANTS_PER_MESSAGE);
@@ -349,6 +362,7 @@ impl Peer {
         let mark = || (header.len as usize == size_of::<Mark>()).then(|| read::<Mark>(env.memory, payload));
         match kind {
             Kind::Ack => {
+                self.ack_now |= header.flags & ASK != 0;
                 if header.flags & MISSING != 0 && self.repeated != Some(self.acked) && self.acked != self.next
                 {
                     self.repeated = Some(self.acked);
@@ -502,6 +516,26 @@ impl Peer {
             self.patience = (self.patience * 2).min(LAST_PATIENCE);
             self.repeat(env)?;
         }
+        self.ask(env, now)
+    }
+
+    /// A word of what the peer has received may have been lost, and it will not say so again by itself.
+    fn ask(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+        if !std::mem::take(&mut self.wants_word) || self.gone {
+            self.asked = None;
+            self.asking = FIRST_PATIENCE;
+            return Ok(());
+        }
+        let since = *self.asked.get_or_insert(now);
+        if now.saturating_duration_since(since) < self.asking {
+            return Ok(());
+        }
+        self.asked = Some(now);
+        self.asking = (self.asking * 2).min(LAST_PATIENCE);
+        if let Some(active) = self.active() {
+            let tally = self.tally();
+            self.rails[active].say(env, (Kind::Ack, tally, ASK), None)?;
+        }
         Ok(())
     }
 
@@ -540,7 +574,7 @@ impl Peer {
 }
 
 fn rail_mark(data_only: bool) -> Mark {
-    Mark { piece: data_only.into(), crc: 0, lane: 0, zero: 0 }
+    Mark { piece: data_only.into(), crc: 0, lane: 0, attempt: 0 }
 }
 
 /// Reads a value from the slab; the place need not be aligned.

@@ -15,7 +15,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub(super) struct Port {
     /// Before the queue's, since it is dropped first.
     pub(super) keys: Keys,
-    pub(super) cq: CompletionQueue,
+    /// Of sends, and of receives: what has arrived is not to wait behind what is not yet acknowledged.
+    pub(super) sends: CompletionQueue,
+    pub(super) receives: CompletionQueue,
     /// Announces completions, when that is wanted.
     pub(super) channel: Option<Channel>,
     pub(super) domain: Domain,
@@ -32,12 +34,13 @@ pub(super) struct Port {
 impl Port {
     pub(super) fn new(
         (context, domain, keys, abilities): (Context, Domain, Keys, Abilities),
-        (cq, channel): (CompletionQueue, Option<Channel>),
+        (sends, receives, channel): (CompletionQueue, CompletionQueue, Option<Channel>),
         gid_index: u8,
     ) -> Port {
         Port {
             keys,
-            cq,
+            sends,
+            receives,
             channel,
             domain,
             context,

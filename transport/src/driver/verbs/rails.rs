@@ -95,8 +95,10 @@ pub(super) struct Rail {
     pub(super) is_lower_end: bool,
     pub(super) near: LocalAddress,
     pub(super) far: Far,
-    /// How often it has been made new; completions of earlier lives are not heeded.
-    pub(super) life: u8,
+    /// How often its control queue and its data queues have been made new, modulo 16; completions of earlier lives are
+    /// not heeded.
+    control_life: u8,
+    data_life: u8,
     /// Bytes granted on it that have not come.
     pub(super) incoming_bytes: u64,
     /// Why it is down.
@@ -161,7 +163,8 @@ impl Rail {
             data,
             near,
             far,
-            life: 0,
+            control_life: 0,
+            data_life: 0,
             incoming_bytes: 0,
             cause: String::new(),
             places,
@@ -169,6 +172,17 @@ impl Rail {
             aux_next: 0,
             aux_requests: [u32::MAX; AUX_SLOTS as usize],
         }
+    }
+
+    /// Is a completion of this queue, control (0) or data, of its present life?
+    #[inline]
+    pub(super) fn is_alive(&self, wire: u8, life: u8) -> bool {
+        life == if wire == 0 { self.control_life } else { self.data_life }
+    }
+
+    /// The life of the queues that pieces arrive through.
+    pub(super) fn piece_life(&self) -> u8 {
+        if self.data.is_some() { self.data_life } else { self.control_life }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -262,17 +276,18 @@ impl Rail {
     /// Makes the queue pairs new, with receives posted where they stand ready at all times.
     fn renew(&mut self, env: &mut Env<'_>, data_only: bool) -> Result<(), VerbsError> {
         let access = if env.rules.one_sided { Access::Remote } else { Access::Local };
-        self.life = (self.life + 1) % 16;
+        self.data_life = (self.data_life + 1) % 16;
         if !data_only {
+            self.control_life = (self.control_life + 1) % 16;
             self.control.initialise(access)?;
-            self.control.set_life(self.life);
+            self.control.set_life(self.control_life);
             self.free.clear();
             self.aux_requests = [u32::MAX; AUX_SLOTS as usize];
             self.incoming_bytes = 0;
         }
         for (queue, far) in self.data.iter_mut().flatten().zip(&self.far.data) {
             queue.initialise(access)?;
-            queue.set_life(self.life);
+            queue.set_life(self.data_life);
             queue.connect(&self.near, far)?;
         }
         if !data_only {
@@ -392,6 +407,8 @@ impl Peer {
     /// Makes the queue pairs dead: nothing arrives through them from now on.
     fn fence(&mut self, index: usize, data_only: bool, cause: &str) {
         self.out.iter_mut().for_each(|out| out.forget_rail(index));
+        // They are granted again, and not twice.
+        self.grants.retain(|grant| usize::from(grant.rail) != index);
         let rail = &mut self.rails[index];
         rail.cause = cause.to_owned();
         // A queue pair that can't be made dead belongs to a device that is gone.
@@ -480,6 +497,7 @@ impl Peer {
         if !data_only {
             r.control_state = r.control_state.with_ours();
         }
+        self.counters[0].renewed += 1;
         self.notices.push_back(Notice::RailReady { rail: rail as u8, data_only });
         if self.rails[rail].is_up() { self.regrant_rail(env, rail) } else { Ok(()) }
     }

@@ -72,6 +72,8 @@ pub(super) struct Tally {
 
 /// Flag of an eager message: its sender waits until it is matched.
 pub(super) const CONFIRM: u8 = 1;
+/// Flag of an [`Kind::Ack`]: say what you have received, for an earlier word of it may have been lost.
+pub(super) const ASK: u8 = 4;
 /// Flag: a message is missing, repeat from `ack` on.
 pub(super) const MISSING: u8 = 2;
 
@@ -152,7 +154,8 @@ pub(super) struct Grant {
     pub(super) rkey: u32,
     pub(super) lane: u8,
     pub(super) rail: u8,
-    pub(super) zero: u16,
+    /// How often the piece has been granted before.
+    pub(super) attempt: u16,
 }
 
 const _: () = assert!(size_of::<Grant>() == 48);
@@ -164,7 +167,8 @@ pub(super) struct Mark {
     pub(super) piece: u32,
     pub(super) crc: u32,
     pub(super) lane: u32,
-    pub(super) zero: u32,
+    /// Of the grant that is asked or told about.
+    pub(super) attempt: u32,
 }
 
 /// A piece as 32 bits of immediate data: its lane, and the low bits of its number.

@@ -1,0 +1,129 @@
+//! What a communicator over RDMA costs while nothing happens, and whether it still works afterwards.
+//!
+//! Ranks are processes of this test on a software fabric, which it starts by `tbccl fabric run`.
+
+#![cfg(target_os = "linux")]
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::OnceLock,
+    thread,
+    time::Duration,
+};
+use tbccl::Communicator;
+
+/// How long nothing happens.
+const SILENCE: Duration = Duration::from_secs(4);
+/// Says to a process that it is a rank, and what it does.
+const ROLE: &str = "TEST_IDLE_ROLE";
+
+/// The folder of the built programs, the software device among them.
+fn programs() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_tbccl")).parent().expect("cargo's folder").to_owned();
+        let release: &[&str] = if folder.ends_with("release") { &["--release"] } else { &[] };
+        let built =
+            Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "softrdma"]).args(release).status();
+        assert!(built.expect("cargo").success(), "the software device can't be built");
+        folder
+    })
+}
+
+/// Runs ranks of this program in a role on a fabric.
+fn ranks(role: &str, fabric: &str, variables: &[&str]) -> Output {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fabric.toml");
+    fs::write(&file, fabric).expect("writable");
+    let mut command = Command::new(programs().join("tbccl"));
+    command.args(["fabric", "run", "--fabric"]).arg(&file).args([
+        "--timeout",
+        "60",
+        "-x",
+        "TBCCL_TRANSPORT=verbs",
+    ]);
+    command.args(["-x", &format!("{ROLE}={role}")]).args(variables.iter().flat_map(|v| ["-x", v]));
+    command.arg("--").arg(env::current_exe().expect("this program"));
+    command.args(["--exact", "plays_a_role", "--nocapture"]).stdin(Stdio::null());
+    let output = command.output().expect("it starts");
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}");
+    output
+}
+
+/// Does nothing unless another test has started it.
+#[test]
+fn plays_a_role() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let mut comm = Communicator::from_env().expect("a job");
+    let sum = |comm: &mut Communicator| {
+        let mut values = [comm.rank().0 + 1, 7];
+        comm.all_reduce_in_place(&mut values, tbccl::ReduceOp::Sum).expect("an answer");
+        assert_eq!(values, [3, 14]);
+    };
+    sum(&mut comm);
+    let before = cpu_time();
+    match role.as_str() {
+        // One waits in a call for the other.
+        "late" if comm.rank().0 == 0 => thread::sleep(SILENCE),
+        "late" => comm.barrier().expect("the other one comes"),
+        "idle" => thread::sleep(SILENCE),
+        other => panic!("no role {other}"),
+    }
+    let used = cpu_time() - before;
+    if role == "late" && comm.rank().0 == 0 {
+        comm.barrier().expect("the other one waits");
+    }
+    sum(&mut comm);
+    println!("used {} us", used.as_micros());
+}
+
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(usage.tv_sec as u64, usage.tv_nsec as u32)
+}
+
+fn pair(profile: &str, more: &str) -> String {
+    format!(
+        "profile = '{profile}'\n[[node]]\nname = 'a'\ndevice = [{{ name = 'd0'{more} }}]\n\
+         [[node]]\nname = 'b'\ndevice = [{{ name = 'd0'{more} }}]\n[[cable]]\nends = ['a/d0', 'b/d0']\n"
+    )
+}
+
+/// The largest use of a rank, as a part of the time of silence.
+fn share(output: &Output) -> f64 {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let used =
+        text.lines().filter_map(|line| line.split_once("used ")?.1.strip_suffix(" us")?.parse::<f64>().ok());
+    let used: Vec<f64> = used.collect();
+    assert_eq!(used.len(), 2, "{text}");
+    used.into_iter().fold(0.0, f64::max) / SILENCE.as_micros() as f64
+}
+
+#[test]
+fn a_rank_that_waits_for_a_late_one_uses_hardly_any_processor_time() {
+    for service in ["TBCCL_RDMA_SERVICE=rc", "TBCCL_RDMA_SERVICE=uc"] {
+        let used = share(&ranks("late", &pair("ib", ""), &[service]));
+        assert!(used < 0.02, "{service}: {:.1} % of a core", used * 100.0);
+    }
+}
+
+#[test]
+fn an_idle_communicator_uses_hardly_any_processor_time() {
+    for (profile, service) in [("ib", "TBCCL_RDMA_SERVICE=rc"), ("apple-tb5", "TBCCL_RDMA_SERVICE=uc")] {
+        let used = share(&ranks("idle", &pair(profile, ""), &[service]));
+        assert!(used < 0.02, "{profile}: {:.1} % of a core", used * 100.0);
+    }
+}
+
+#[test]
+fn connections_that_stop_working_when_idle_are_kept_alive() {
+    // Without word for a second they stop; the communicator is silent for longer than that.
+    let fabric = pair("apple-tb5", ", idle_ms = 1000");
+    ranks("idle", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
+    ranks("late", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
+}
