@@ -300,6 +300,9 @@ impl Peer {
         if lane >= self.out.len() || usize::from(grant.rail) >= self.rails.len() {
             return Err(self.protocol("a grant for a lane or a rail that is not there"));
         }
+        // While our end of the rail is not up the peer has yet to learn why, and will then grant the piece again.
+        let is_void = !self.rails[usize::from(grant.rail)].takes_pieces(lane);
+        let grant = if is_void { Grant { rail: FORGOTTEN, ..grant } } else { grant };
         let out = &mut self.out[lane];
         if grant.piece == out.expected && out.grants.len() < PIECES {
             out.expected = out.expected.wrapping_add(1);
@@ -308,6 +311,9 @@ impl Peer {
         }
         if let Some(unused) = out.grants.iter_mut().find(|unused| unused.piece == grant.piece) {
             *unused = grant;
+            return Ok(());
+        }
+        if is_void {
             return Ok(());
         }
         let index = grant.piece.wrapping_sub(out.arrived) as usize;
