@@ -88,8 +88,10 @@ fn begin(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
         word.store(0, Relaxed);
     }
     send.mask.store(slots - 1, Relaxed);
-    for word in [&signals.peer_waits, &signals.events, &signals.flush, &signals.timeout, &signals.retry_count]
-    {
+    for word in [&signals.peer_waits, &signals.events, &signals.flush, &signals.drain] {
+        word.store(0, Relaxed);
+    }
+    for word in [&signals.timeout, &signals.retry_count] {
         word.store(0, Relaxed);
     }
     for word in [&fixed.access, &fixed.qkey, &fixed.dest_qpn, &fixed.dest_incarnation] {

@@ -106,6 +106,18 @@ impl<'a> Cursor<'a> {
         &self.list
     }
 
+    /// Were the bytes those of a living process? Pages that a dead one has shared are given back, and read as zeroes
+    /// from then on, but not before its file does, of which we know.
+    #[inline]
+    fn is_sound(&self, nic: &Nic) -> Result<(), Fault> {
+        match self.list {
+            List::Pieces { need, .. } if need.view.owner != nic.process.me && need.view.is_wiped() => {
+                Err(Fault::Gone)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Leaves out `len` bytes, which are of one piece.
     #[inline]
     pub(super) fn skip(&mut self, len: usize) {
@@ -149,7 +161,7 @@ impl Nic {
                 len -= self.move_astray(from, to, chunk)?;
             }
         }
-        Ok(())
+        from.is_sound(self)
     }
 
     /// Turns one bit of a list around, so many bytes behind `skip`.

@@ -30,6 +30,8 @@ pub(crate) struct Completion {
     pub(crate) imm: u32,
     /// Which request of its queue it is about.
     pub(crate) number: u64,
+    /// When it came, in nanoseconds of the monotonic clock, if the queue wants to know.
+    pub(crate) at: u64,
     pub(crate) status: u8,
     pub(crate) opcode: u8,
     pub(crate) flags: u8,
@@ -72,7 +74,7 @@ impl Completion {
             u64::from(self.bytes) | u64::from(self.imm) << 32,
             self.number,
             small,
-            0,
+            self.at,
         ]
     }
 
@@ -85,6 +87,7 @@ impl Completion {
             bytes: words[3] as u32,
             imm: (words[3] >> 32) as u32,
             number: words[4],
+            at: words[6],
             status: words[5] as u8,
             opcode: (words[5] >> 8) as u8,
             flags: (words[5] >> 16) as u8,
@@ -126,7 +129,7 @@ impl CqRecord {
         for word in &fixed.announce {
             word.store(u64::MAX, Relaxed);
         }
-        for word in [&fixed.armed, &fixed.pending, &fixed.overrun, &fixed.events] {
+        for word in [&fixed.armed, &fixed.pending, &fixed.overrun, &fixed.events, &fixed.wants_times] {
             word.store(0, Relaxed);
         }
         fixed.mask.store(slots - 1, Relaxed);

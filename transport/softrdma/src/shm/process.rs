@@ -99,6 +99,12 @@ impl View {
         is_dead || self.was_found_dead.load(Relaxed)
     }
 
+    /// Has somebody found it dead, and given back what it held in memory?
+    #[inline]
+    pub(crate) fn is_wiped(&self) -> bool {
+        self.header().magic.load(Acquire) != MAGIC
+    }
+
     /// As [`View::is_dead`], but asks only now and then, because asking costs as much as a message.
     #[inline]
     pub(crate) fn seems_dead(&self) -> bool {

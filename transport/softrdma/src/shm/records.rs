@@ -180,6 +180,8 @@ pub(crate) struct Signals {
     pub(crate) min_rnr_timer: AtomicU32,
     /// The channel that asynchronous events of this queue pair are announced on.
     pub(crate) async_channel: AtomicU32,
+    /// Its owner wants to know when its send queue is drained.
+    pub(crate) drain: AtomicU32,
 }
 
 /// A receive queue, of one queue pair or shared by many.
@@ -205,6 +207,8 @@ pub(crate) struct Taker {
     pub(crate) intent_cq: AtomicU64,
     /// `tail` as last seen.
     pub(crate) seen_tail: AtomicU64,
+    /// No completion of this queue may be seen before this.
+    pub(crate) last_due: AtomicU64,
 }
 
 /// The side of the owner, who posts receives.
@@ -275,6 +279,8 @@ pub(crate) struct CqFixed {
     /// When the first completion that is on its way may be seen, and the first that is solicited or failed: what
     /// is armed then is announced then. `u64::MAX` for none.
     pub(crate) announce: [AtomicU64; 2],
+    /// Its completions are to have a time.
+    pub(crate) wants_times: AtomicU32,
     /// A completion found no room.
     pub(crate) overrun: AtomicU32,
     pub(crate) events: AtomicU32,
