@@ -108,7 +108,7 @@ impl ContextObject {
         attr.node_guid = guid;
         attr.sys_image_guid = guid;
         attr.max_mr_size = profile.max_mr_bytes;
-        attr.page_size_cap = !0xfff;
+        attr.page_size_cap = !(rustix::param::page_size() as u64 - 1);
         attr.vendor_id = profile.vendor_id;
         attr.vendor_part_id = profile.vendor_part_id;
         attr.max_qp = profile.reported_qps as c_int;

@@ -15,6 +15,7 @@ mod process;
 mod records;
 mod wait;
 mod wake;
+mod windows;
 
 #[cfg(all(test, loom))]
 mod models;

@@ -25,6 +25,8 @@ pub(crate) struct Header {
     pub(crate) attention: AtomicU32,
     /// Some queue pair of this process has a request that waits.
     pub(crate) waiting: AtomicU32,
+    /// Bytes of its memory that it shares, whether or not they have been written.
+    pub(crate) shared_bytes: AtomicU64,
     /// Held during an atomic operation on memory that is not shared.
     pub(crate) atomics: RobustLock,
     pub(crate) agenda: Agenda,

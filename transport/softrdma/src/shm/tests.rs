@@ -235,7 +235,7 @@ fn the_memory_of_the_dead_is_given_back() {
     let survivor = join(&folder);
     let dead = with_queue(&folder);
     let slot = dead.me.slot;
-    dead.take_pages(1 << 20).expect("room");
+    rustix::fs::fallocate(dead.pages_fd(), rustix::fs::FallocateFlags::empty(), 0, 1 << 20).expect("room");
     let open = |kind: char| std::fs::File::open(folder.path().join(format!("{kind}{slot}"))).expect("a file");
     let files = [open('p'), open('m')];
     let blocks = || files.each_ref().map(|file| file.metadata().expect("a file").blocks());
@@ -244,5 +244,25 @@ fn the_memory_of_the_dead_is_given_back() {
     assert!(blocks().iter().all(|blocks| *blocks > 0));
     drop(dead);
     assert!(view.is_dead());
-    assert_eq!(blocks(), [0, 0]);
+    let [file, pages] = blocks();
+    assert!(file * 512 <= rustix::param::page_size() as u64 && pages == 0, "{file} and {pages} blocks");
+}
+
+/// Pages that nobody has written yet are promised only while there is room for all of them.
+#[test]
+fn no_more_is_promised_than_there_is() {
+    let folder = folder();
+    let [a, b] = [0, 1].map(|_| join(&folder));
+    let about = rustix::fs::statvfs(folder.path()).expect("a file system");
+    let room = about.f_bavail * about.f_frsize;
+    if about.f_blocks == 0 {
+        return;
+    }
+    assert_eq!(a.promise_pages(0, room * 2), None);
+    assert_eq!(a.promise_pages(0, room / 2), Some(()));
+    assert_eq!(a.promise_pages(room / 2, room), None, "with what it has promised before");
+    assert_eq!(b.promise_pages(0, room / 3 * 2), None, "with what the other has promised");
+    assert_eq!(b.promise_pages(0, room / 4), Some(()));
+    drop(a);
+    assert_eq!(b.promise_pages(room / 4, room / 2), Some(()), "the other is gone");
 }

@@ -15,6 +15,7 @@ mod operations;
 mod placement;
 mod queues;
 mod receivers;
+mod regions;
 mod rig;
 mod sends;
 mod states;
@@ -115,6 +116,10 @@ mod every_profile {
         sends::an_unreliable_error_stops_only_sends,
         sends::a_send_queue_that_is_drained_says_so,
         sends::failures_do_not_overtake,
+        regions::what_was_never_touched_costs_nothing,
+        regions::regions_may_overlap,
+        regions::memory_that_is_gone_is_given_back,
+        regions::threads_register_and_connect_at_once,
         lifetimes::what_is_in_use_cannot_end,
         lifetimes::a_destroyed_queue_pair_leaves_no_completions,
         lifetimes::objects_leave_nothing_behind,
@@ -155,6 +160,7 @@ mod with_remote_keys {
         operations::reads_and_writes_touch_what_they_name,
         operations::pieces_are_gathered_and_scattered,
         receivers::a_reliable_sender_gives_up_after_its_retries,
+        regions::writes_reach_every_region_over_the_memory,
         receivers::a_peer_that_does_not_answer_fails_a_reliable_connection,
     }
 }
