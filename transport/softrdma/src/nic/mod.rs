@@ -22,6 +22,7 @@ mod idle;
 mod peer;
 mod receive;
 mod region;
+mod rounds;
 mod stray;
 mod ticker;
 mod travel;
@@ -45,6 +46,8 @@ use std::sync::{
 };
 use verbs_sys::{EventType, QpState, QpType, WcStatus};
 
+pub(crate) use rounds::Listening;
+
 /// This process as the adapters of its node.
 #[derive(Debug)]
 pub(crate) struct Nic {
@@ -61,6 +64,8 @@ pub(crate) struct Nic {
     pub(crate) received: Box<[AtomicU64]>,
     /// Held while records of the tables are taken or given back.
     pub(crate) tables: Mutex<()>,
+    /// The channels on which programs may sleep until something is completed.
+    channels: Mutex<Vec<Arc<Listening>>>,
     /// Counts protection domains, registrations and the like.
     pub(crate) serials: AtomicU32,
     /// The last change of the fabric that was looked at.
@@ -153,6 +158,7 @@ impl Nic {
             sent: words(QPS),
             received: words(RQS),
             tables: Mutex::new(()),
+            channels: Mutex::default(),
             serials: AtomicU32::new(0),
             seen_changes,
             seen_commands,

@@ -232,6 +232,23 @@ impl CqRecord {
         announced
     }
 
+    /// Announces a completion that can be seen and has come since the queue was armed, if nobody did: whoever pushed it
+    /// has died. For its owner, who wakes the channel then.
+    pub(crate) fn announce_missed(&self, view: &impl Lines, now: u64) -> bool {
+        let armed = self.fixed.armed.load(SeqCst);
+        if armed == 0 {
+            return false;
+        }
+        let first = self.popper.head.load(Acquire).max(self.fixed.armed_from.load(Relaxed));
+        let unseen = (first..).map_while(|number| self.peek(view, number));
+        let is_wanted = |found: Completion| found.due <= now && (armed == 1 || found.is_called_for());
+        let announced = unseen.into_iter().any(is_wanted) && self.fixed.armed.swap(0, SeqCst) != 0;
+        if announced {
+            self.fixed.pending.fetch_add(1, SeqCst);
+        }
+        announced
+    }
+
     /// When there is something to announce next; `u64::MAX` for nothing.
     pub(crate) fn next_announcement(&self) -> u64 {
         self.fixed.announce.iter().map(|word| word.load(SeqCst)).min().unwrap_or(u64::MAX)
@@ -239,6 +256,7 @@ impl CqRecord {
 
     /// Asks for an announcement of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, only_solicited: bool) {
+        self.fixed.armed_from.store(self.pushers.tail.load(Relaxed), Relaxed);
         // Arming for any completion is not undone by arming for solicited ones.
         match only_solicited {
             false => self.fixed.armed.store(1, SeqCst),
@@ -275,7 +293,8 @@ impl CqRecord {
         found.kind == kind && found.number == number && qpn.is_none_or(|qpn| found.qpn == qpn)
     }
 
-    /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time.
+    /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time; to others
+    /// it may be another one by the time that they have read it.
     #[inline]
     pub(crate) fn peek(&self, view: &impl Lines, head: u64) -> Option<Completion> {
         let line = self.line(view, head)?;

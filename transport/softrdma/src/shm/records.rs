@@ -7,7 +7,10 @@ use super::{
     layout::{CQS, QPS, SLOTS},
     lock::RobustLock,
 };
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::{
+    control::PORTS,
+    sync::{AtomicU32, AtomicU64},
+};
 
 /// Begins a process file.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct Header {
     pub(crate) waiting: AtomicU32,
     /// Bytes of its memory that it shares, whether or not they have been written.
     pub(crate) shared_bytes: AtomicU64,
+    /// Protection domains on each port.
+    pub(crate) domains: [AtomicU32; PORTS],
     /// Held during an atomic operation on memory that is not shared.
     pub(crate) atomics: RobustLock,
     pub(crate) agenda: Agenda,
@@ -274,6 +279,8 @@ pub(crate) struct CqFixed {
     pub(crate) capacity: AtomicU64,
     /// Whose arrival is announced: nothing (0), the next one (1), the next solicited one (2).
     pub(crate) armed: AtomicU32,
+    /// The completion that was the next when it was armed.
+    pub(crate) armed_from: AtomicU64,
     /// Announced and not yet fetched by `ibv_get_cq_event`.
     pub(crate) pending: AtomicU32,
     /// The channel announcements go to; zero for none.
