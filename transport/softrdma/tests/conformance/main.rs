@@ -6,6 +6,7 @@ mod asleep;
 mod cables;
 mod children;
 mod events;
+mod extended;
 mod faults;
 mod folders;
 mod keys;
@@ -120,6 +121,8 @@ mod every_profile {
         regions::regions_may_overlap,
         regions::memory_that_is_gone_is_given_back,
         regions::threads_register_and_connect_at_once,
+        events::events_are_acknowledged_before_the_end,
+        extended::what_is_not_offered_says_so,
         lifetimes::what_is_in_use_cannot_end,
         lifetimes::a_destroyed_queue_pair_leaves_no_completions,
         lifetimes::objects_leave_nothing_behind,
@@ -177,6 +180,15 @@ mod with_everything {
         operations::datagrams_that_nobody_takes_are_lost,
         receivers::shared_receives_serve_all_queue_pairs,
         sends::the_last_shared_receive_is_told,
+        events::events_of_shared_receives_are_acknowledged_before_the_end,
+        extended::every_operation_can_be_posted_by_calls,
+        extended::reads_and_atomics_can_be_posted_by_calls,
+        extended::a_batch_is_posted_whole_or_not_at_all,
+        extended::datagrams_can_be_posted_by_calls,
+        extended::calls_that_a_kind_does_not_have_are_refused,
+        extended::completions_can_be_read_by_calls,
+        extended::one_thread_at_a_time_reads_by_calls,
+        extended::completions_say_when_they_came,
         sends::datagrams_that_do_not_fit_are_dropped,
     }
 }

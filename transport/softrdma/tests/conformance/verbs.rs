@@ -44,6 +44,15 @@ unsafe extern "C" {
         access: c_uint,
     ) -> *mut Mr;
     fn ibv_dereg_mr(mr: *mut Mr) -> c_int;
+    safe fn ibv_rereg_mr(
+        mr: *mut Mr,
+        flags: c_int,
+        pd: *mut Pd,
+        addr: *mut c_void,
+        len: usize,
+        access: c_int,
+    ) -> c_int;
+    safe fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int;
     safe fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel;
     fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int;
     fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, about: *mut *mut c_void) -> c_int;
@@ -141,7 +150,7 @@ impl Node {
         Ok(Arc::new(Node { context: made(ibv_open_device(found))? }))
     }
 
-    fn raw(&self) -> *mut Context {
+    pub(crate) fn raw(&self) -> *mut Context {
         self.context.load(Acquire)
     }
 
@@ -177,13 +186,17 @@ impl Node {
 
     /// The next asynchronous event, if there is one within so long.
     pub(crate) fn event(&self, patience: Duration) -> Option<EventType> {
+        self.unacknowledged(patience).map(|event| event.acknowledge())
+    }
+
+    /// As [`Node::event`], to be acknowledged by whoever has it.
+    pub(crate) fn unacknowledged(&self, patience: Duration) -> Option<Event> {
         if !is_readable(self.context().async_fd, patience) {
             return None;
         }
         let mut event = AsyncEvent::zeroed();
         assert_eq!(ibv_get_async_event(self.raw(), &raw mut event), 0);
-        ibv_ack_async_event(&raw mut event);
-        Some(event.event_type)
+        Some(Event(event))
     }
 
     pub(crate) fn pd(self: &Arc<Node>) -> Result<Arc<Domain>, Errno> {
@@ -205,6 +218,24 @@ impl Node {
         Ok(Arc::new(Queue { cq, node: Arc::clone(self), _channel: channel.cloned() }))
     }
 }
+
+/// An asynchronous event that was fetched.
+#[derive(Debug)]
+pub(crate) struct Event(AsyncEvent);
+
+impl Event {
+    pub(crate) fn kind(&self) -> EventType {
+        self.0.event_type
+    }
+
+    pub(crate) fn acknowledge(mut self) -> EventType {
+        ibv_ack_async_event(&raw mut self.0);
+        self.0.event_type
+    }
+}
+
+// SAFETY: the pointer in it is only handed to the device.
+unsafe impl Send for Event {}
 
 impl Drop for Node {
     fn drop(&mut self) {
@@ -247,7 +278,7 @@ impl Domain {
         Ok(Region { mr, lkey, rkey, _domain: Arc::clone(self), _memory: Arc::clone(memory) })
     }
 
-    fn raw(&self) -> *mut Pd {
+    pub(crate) fn raw(&self) -> *mut Pd {
         self.pd.load(Acquire)
     }
 
@@ -289,6 +320,13 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Changes what is allowed.
+    pub(crate) fn register_anew(&self, access: AccessFlags) -> c_int {
+        const CHANGE_ACCESS: c_int = 4;
+        let mr = self.mr.load(Acquire);
+        ibv_rereg_mr(mr, CHANGE_ACCESS, ptr::null_mut(), ptr::null_mut(), 0, access.0 as c_int)
+    }
+
     pub(crate) fn end(&self) -> Errno {
         end(&self.mr, ibv_dereg_mr)
     }
@@ -305,6 +343,12 @@ impl Drop for Region {
 pub(crate) struct Address {
     ah: AtomicPtr<Ah>,
     _domain: Arc<Domain>,
+}
+
+impl Address {
+    pub(crate) fn raw(&self) -> *mut Ah {
+        self.ah.load(Acquire)
+    }
 }
 
 impl Drop for Address {
@@ -355,6 +399,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    pub(crate) fn raw(&self) -> *mut Cq {
+        self.cq.load(Acquire)
+    }
+
+    /// One that was made otherwise.
+    pub(crate) fn adopt(cq: *mut Cq, node: &Arc<Node>) -> Result<Arc<Queue>, Errno> {
+        Ok(Arc::new(Queue { cq: made(cq)?, node: Arc::clone(node), _channel: None }))
+    }
+
     /// What a poll returns: one completion, none, or an error.
     pub(crate) fn try_poll(&self) -> Result<Option<Wc>, c_int> {
         let mut wc = Wc::zeroed();
@@ -384,6 +437,10 @@ impl Queue {
         let arm = self.node.context().ops.req_notify_cq.expect("a slot that is filled");
         // SAFETY: a living queue.
         unsafe { arm(self.cq.load(Acquire), solicited_only.into()) }
+    }
+
+    pub(crate) fn resize(&self, cqe: c_int) -> Errno {
+        ibv_resize_cq(self.raw(), cqe)
     }
 
     pub(crate) fn acknowledge(&self, count: u32) {
@@ -547,8 +604,18 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    fn raw(&self) -> *mut Qp {
+    pub(crate) fn raw(&self) -> *mut Qp {
         self.qp.load(Acquire)
+    }
+
+    /// One that was made otherwise.
+    pub(crate) fn adopt(
+        qp: *mut Qp,
+        cap: verbs_sys::QpCap,
+        parts: Parts,
+        domain: &Arc<Domain>,
+    ) -> Result<QueuePair, Errno> {
+        Ok(QueuePair { qp: made(qp)?, cap, _parts: parts, domain: Arc::clone(domain) })
     }
 
     pub(crate) fn number(&self) -> u32 {
