@@ -127,6 +127,7 @@ mod every_profile {
         lifetimes::a_destroyed_queue_pair_leaves_no_completions,
         lifetimes::objects_leave_nothing_behind,
         lifetimes::fabrics_side_by_side_are_apart,
+        lifetimes::two_devices_in_one_process_are_apart,
         lifetimes::a_queue_pair_can_be_its_own_peer,
         lifetimes::a_killed_peer_is_noticed,
         lifetimes::peers_killed_at_work_wedge_nobody,
