@@ -292,4 +292,22 @@ mod tests {
         let nobody = Place::There { pid: i32::MAX as u32, address: 8 };
         assert_eq!(copy(nobody, Place::Here(source.as_ptr().cast_mut()), 100), Err(Fault::Gone));
     }
+
+    /// Its pages have been given back by whoever found it dead, maybe while we copied from them.
+    #[cfg(not(loom))]
+    #[test]
+    fn what_comes_from_the_dead_is_not_believed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let nic = super::super::rounds::tests::nic(&folder);
+        let digest = nic.process.directory.header().digest.load(std::sync::atomic::Ordering::Relaxed);
+        let directory = crate::shm::Directory::open(folder.path(), digest).expect("a folder");
+        let other = crate::shm::Process::join(directory.into(), 0).expect("a place");
+        let view = nic.process.view(other.me.slot, 0).expect("the other");
+        let need = Need { view, pd: 0, access: verbs_sys::AccessFlags::NONE, newest: 0 };
+        let from = List::Pieces { need, first: ptr::null(), count: 0 };
+        assert_eq!(from.cursor().is_sound(&nic), Ok(()));
+        drop(other);
+        assert!(view.is_dead());
+        assert_eq!(from.cursor().is_sound(&nic), Err(Fault::Gone));
+    }
 }

@@ -102,8 +102,8 @@ impl Nic {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(all(test, not(loom)))]
+pub(super) mod tests {
     use super::*;
     use crate::{
         shm::{Completion, Directory, Pushed, take_one, wait_readable},
@@ -111,7 +111,8 @@ mod tests {
     };
     use rustix::event::Timespec;
 
-    fn nic(folder: &tempfile::TempDir) -> Arc<Nic> {
+    /// An adapter in a fabric of its own.
+    pub(in super::super) fn nic(folder: &tempfile::TempDir) -> Arc<Nic> {
         let text = "profile = \"ib\"\n[[node]]\nname = \"a\"\ndevice = [{ name = \"d\" }]\n";
         let fabric = crate::fabric::Fabric::parse(text, std::path::Path::new("test")).expect("a fabric");
         let directory = Arc::new(Directory::open(folder.path(), fabric.digest).expect("a folder"));
