@@ -313,7 +313,7 @@ pub extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_resize_cq`: not offered.
+/// `ibv_resize_cq`: not offered, as by many drivers.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_resize_cq(_cq: *mut Cq, _cqe: c_int) -> c_int {
     code(|| Err(Errno::OPNOTSUPP))
