@@ -15,13 +15,13 @@
 //! and joins the thread before any other part of it is dropped. Futexes are words in mapped files.
 
 use super::{Nic, now, rounds::ROUND};
-use crate::shm::Agenda;
+use crate::{shm::Agenda, sync::AtomicU32};
 use std::{
     hint, ptr,
     sync::{
         Mutex, PoisonError,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
     },

@@ -136,6 +136,24 @@ fn loom_no_completion_is_slept_through() {
     });
 }
 
+/// Who looks around for what the dead have not announced announces nothing that the living do.
+#[test]
+fn loom_a_completion_is_announced_once() {
+    explore(|| {
+        let queue = Queue::new(2, 1);
+        queue.record.arm(false);
+        let pusher = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.push(1))
+        };
+        let early = queue.record.announce_missed(&*queue, 0);
+        let pushed = pusher.join().expect("a pusher");
+        assert!(early != (pushed == Pushed::ToWake), "{early} and {pushed:?}");
+        assert!(!queue.record.announce_missed(&*queue, 0), "once");
+        assert_eq!(queue.record.fixed.pending.load(Relaxed), 1);
+    });
+}
+
 #[test]
 fn loom_one_process_at_a_time_holds_a_lock() {
     explore(|| {
