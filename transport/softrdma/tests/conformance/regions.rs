@@ -107,6 +107,14 @@ pub(crate) fn memory_that_is_gone_is_given_back(rig: &Rig) {
         assert!(memory.has_only(0, memory.len(), round + 1));
     }
     assert!(taken(rig) <= 4 << 20, "{} bytes", taken(rig));
+    let many: Vec<_> = (0..32).map(|_| Memory::new(1 << 20)).collect();
+    many.iter().for_each(|memory| memory.fill(0, memory.len(), 1));
+    let regions: Vec<_> =
+        many.iter().map(|memory| domain.register(memory, ALL).expect("a registration")).collect();
+    assert_eq!(taken(rig) >= 32 << 20, rig.path == DataPath::Shared);
+    drop((regions, many));
+    let _next = domain.register(&Memory::new(PAGE), ALL).expect("a registration");
+    assert!(taken(rig) <= 4 << 20, "{} bytes", taken(rig));
 }
 
 /// What one thread registers does not hinder another, nor do messages that go meanwhile.
