@@ -189,12 +189,9 @@ impl Nic {
             timed = Completion { at: completion.due.max(now()), ..*completion };
             &timed
         };
-        match record.push(view, self.process.me, is_dead, intent.map(Intent), completion) {
-            Pushed::Quietly => true,
-            Pushed::ToWake => {
-                self.process.waker.wake(view.owner.slot, record.fixed.channel.load(Relaxed));
-                true
-            }
+        let wake = || self.process.waker.wake(view.owner.slot, record.fixed.channel.load(Relaxed));
+        match record.push(view, self.process.me, is_dead, intent.map(Intent), completion, wake) {
+            Pushed::Quietly | Pushed::ToWake => true,
             Pushed::Later => {
                 self.remind_queue(view, cq, completion.due);
                 true

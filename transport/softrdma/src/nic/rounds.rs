@@ -1,22 +1,21 @@
 //! What is said to a sleeper although who was to say it has died.
 //!
 //! A completion is announced in steps: it is written, the queue is disarmed, the announcement is counted, a datagram is
-//! sent. Whoever pushes it may be killed between any two, and nobody else would repeat the rest: the program that sleeps
-//! on the channel would sleep for ever. So while a queue is armed, or an announcement was not fetched, the
-//! [ticker](super::ticker) looks around now and then, and does what is left of it.
+//! sent. Whoever pushes it may be killed between any two. The lock of the queue is held through all of them, so the
+//! next who pushes finds it held by a dead process and does the rest. But if nobody pushes any more, the program that
+//! sleeps on the channel would sleep for ever. So while there is a channel, the [ticker](super::ticker) looks now and
+//! then whether a queue's lock is held by somebody dead.
 //!
-//! Invariant: a datagram is taken, and the announcement that it was about is, by one who holds [`Listening::taking`].
-//! So under that lock a channel with an announcement and without a datagram is one whose datagram was never sent.
+//! Invariants: a datagram is taken, and the announcement that it was about is, by one who holds [`Listening::taking`].
+//! There is a datagram for an announcement if nobody holds the queue's lock, and none without one: programs wait for
+//! the descriptor to become readable, and would then wait for the announcement in vain.
 
 use super::{Nic, now};
 use crate::shm::{CQS, CqRecord, is_readable};
 use rustix::{fd::OwnedFd, io};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{
-        AtomicBool,
-        Ordering::{Relaxed, SeqCst},
-    },
+    atomic::Ordering::{Relaxed, SeqCst},
 };
 
 /// How often the ticker looks around.
@@ -28,8 +27,6 @@ pub(crate) struct Listening {
     pub(crate) number: u32,
     pub(crate) fd: OwnedFd,
     taking: Mutex<()>,
-    /// It had an announcement and no datagram when it was last looked at.
-    was_silent: AtomicBool,
 }
 
 impl Listening {
@@ -48,8 +45,7 @@ impl Nic {
     pub(crate) fn listen(&self) -> io::Result<Arc<Listening>> {
         let number = self.process.new_channel();
         let fd = self.process.waker.listen(self.process.me.slot, number)?;
-        let listening =
-            Arc::new(Listening { number, fd, taking: Mutex::default(), was_silent: AtomicBool::default() });
+        let listening = Arc::new(Listening { number, fd, taking: Mutex::default() });
         self.channels().push(Arc::clone(&listening));
         Ok(listening)
     }
@@ -65,39 +61,37 @@ impl Nic {
         !self.channels().is_empty()
     }
 
-    /// Announces what should have been announced, and sends what should have been sent.
+    /// Says what the dead have not said.
     pub(super) fn make_rounds(&self) {
         let own = self.process.own();
         let now = now();
-        let mut untold = Vec::new();
-        for record in (1..CQS).filter_map(|index| own.cq(index)) {
+        for (index, record) in (1..CQS).filter_map(|index| Some((index, own.cq(index)?))) {
             let channel = record.fixed.channel.load(Relaxed);
             if channel == 0 || record.fixed.capacity.load(Relaxed) == 0 {
                 continue;
             }
-            if record.announce_due(now) || record.announce_missed(own, now) {
-                self.process.waker.wake(own.owner.slot, channel);
-            } else if record.fixed.pending.load(SeqCst) != 0 {
-                untold.push(channel);
+            let is_dead = |owner| self.process.is_dead(owner);
+            if record.mend(own, self.process.me, is_dead, now) {
+                self.ring_if_silent(channel);
             }
-        }
-        for channel in self.channels().clone() {
-            self.check_channel(&channel, untold.contains(&channel.number));
+            let next = record.next_announcement();
+            if next != u64::MAX {
+                self.remind_queue(own, index, next);
+            }
         }
     }
 
-    /// Sends a datagram that is missing; at the second look, as whoever is to send it may be about to.
-    fn check_channel(&self, channel: &Listening, has_untold: bool) {
-        let own = self.process.own();
+    /// Sends a datagram if there is none.
+    fn ring_if_silent(&self, number: u32) {
+        let found = self.channels().iter().find(|channel| channel.number == number).cloned();
+        let Some(channel) = found else { return };
         let _taking = channel.taking();
+        let own = self.process.own();
         let is_pending = |record: &CqRecord| {
-            record.fixed.channel.load(Relaxed) == channel.number && record.fixed.pending.load(SeqCst) != 0
+            record.fixed.channel.load(Relaxed) == number && record.fixed.pending.load(SeqCst) != 0
         };
-        let is_silent = has_untold
-            && !is_readable(&channel.fd)
-            && (1..CQS).filter_map(|index| own.cq(index)).any(is_pending);
-        if channel.was_silent.swap(is_silent, Relaxed) && is_silent {
-            self.process.waker.wake(own.owner.slot, channel.number);
+        if !is_readable(&channel.fd) && (1..CQS).filter_map(|index| own.cq(index)).any(is_pending) {
+            self.process.waker.wake(own.owner.slot, number);
         }
     }
 }
@@ -106,10 +100,13 @@ impl Nic {
 pub(super) mod tests {
     use super::*;
     use crate::{
-        shm::{Completion, Directory, Pushed, take_one, wait_readable},
+        shm::{Completion, Directory, Owner, Pushed, take_one, wait_readable},
         world::World,
     };
     use rustix::event::Timespec;
+
+    /// A process that there is not.
+    const DEAD: Owner = Owner { slot: 200, incarnation: 77 };
 
     /// An adapter in a fabric of its own.
     pub(in super::super) fn nic(folder: &tempfile::TempDir) -> Arc<Nic> {
@@ -132,7 +129,7 @@ pub(super) mod tests {
         record.begin(ring.0, 16, 16, channel.number, 0);
         let push = |due| {
             let completion = Completion { due, ..Completion::default() };
-            record.push(own, nic.process.me, |_| false, None, &completion)
+            record.push(own, nic.process.me, |_| false, None, &completion, || {})
         };
         let steps: [&dyn Fn(); 4] = [
             &|| assert_eq!(push(0), Pushed::ToWake, "and its datagram is never sent"),
@@ -154,6 +151,7 @@ pub(super) mod tests {
             nic.expect_sleep();
             record.arm(false);
             step();
+            std::mem::forget(record.pushers.lock.hold(DEAD, |_| false));
             assert!(
                 wait_readable(&channel.fd, Some(&Timespec { tv_sec: 20, tv_nsec: 0 }))
                     .is_ok_and(|ready| ready)

@@ -146,7 +146,8 @@ impl CqRecord {
         view.line(offset)
     }
 
-    /// Writes a completion behind the others. `view` is of the queue's owner.
+    /// Writes a completion behind the others. `view` is of the queue's owner, whom `wake` wakes. That is done before
+    /// the lock is free again: so a lock that is free means an owner who was told.
     pub(crate) fn push(
         &self,
         view: &impl Lines,
@@ -154,12 +155,17 @@ impl CqRecord {
         is_dead: impl FnMut(Owner) -> bool,
         intent: Option<Intent<'_>>,
         completion: &Completion,
+        wake: impl FnOnce(),
     ) -> Pushed {
         let held = self.pushers.lock.hold(me, is_dead);
         let mut tail = self.pushers.tail.load(Relaxed);
-        if held.came == Came::Stolen && self.is_written(view, tail) {
-            tail += 1;
-            self.pushers.tail.store(tail, Relaxed);
+        let mut is_untold = false;
+        if held.came == Came::Stolen {
+            if self.is_written(view, tail) {
+                tail += 1;
+                self.pushers.tail.store(tail, Relaxed);
+            }
+            is_untold = self.fixed.pending.load(SeqCst) != 0;
         }
         let capacity = self.fixed.capacity.load(Relaxed);
         if tail.wrapping_sub(self.pushers.seen_head.load(Relaxed)) >= capacity {
@@ -181,8 +187,15 @@ impl CqRecord {
         }
         line.0[0].store(tail + 1, Release);
         self.pushers.tail.store(tail + 1, Relaxed);
+        let mut pushed = self.announce(completion);
+        if is_untold && pushed == Pushed::Quietly {
+            pushed = Pushed::ToWake;
+        }
+        if pushed == Pushed::ToWake || is_untold {
+            wake();
+        }
         drop(held);
-        self.announce(completion)
+        pushed
     }
 
     /// The pusher's half of the agreement with [`CqRecord::arm`]: the completion is in place before the
@@ -232,17 +245,37 @@ impl CqRecord {
         announced
     }
 
-    /// Announces a completion that can be seen and has come since the queue was armed, if nobody did: whoever pushed it
-    /// has died. For its owner, who wakes the channel then.
-    pub(crate) fn announce_missed(&self, view: &impl Lines, now: u64) -> bool {
+    /// Takes over what a pusher has left undone that died before it had woken the owner, who calls this, and says
+    /// whether there is something to be told. Nothing is announced that anybody who lives announces.
+    pub(crate) fn mend(
+        &self,
+        view: &impl Lines,
+        me: Owner,
+        mut is_dead: impl FnMut(Owner) -> bool,
+        now: u64,
+    ) -> bool {
+        if !self.pushers.lock.holder().is_some_and(&mut is_dead) {
+            return false;
+        }
+        let held = self.pushers.lock.hold(me, is_dead);
+        let tail = self.pushers.tail.load(Relaxed);
+        if held.came == Came::Stolen && self.is_written(view, tail) {
+            self.pushers.tail.store(tail + 1, Relaxed);
+        }
+        held.came == Came::Stolen && (self.announce_missed(view, now) || self.fixed.pending.load(SeqCst) != 0)
+    }
+
+    /// Announces a completion that has come since the queue was armed. Under the lock of a dead pusher.
+    fn announce_missed(&self, view: &impl Lines, now: u64) -> bool {
         let armed = self.fixed.armed.load(SeqCst);
         if armed == 0 {
             return false;
         }
         let first = self.popper.head.load(Acquire).max(self.fixed.armed_from.load(Relaxed));
-        let unseen = (first..).map_while(|number| self.peek(view, number));
-        let is_wanted = |found: Completion| found.due <= now && (armed == 1 || found.is_called_for());
-        let announced = unseen.into_iter().any(is_wanted) && self.fixed.armed.swap(0, SeqCst) != 0;
+        let unseen: Vec<Completion> = (first..).map_while(|number| self.peek(view, number)).collect();
+        unseen.iter().filter(|found| found.due > now).for_each(|found| self.announce_later(found));
+        let is_wanted = |found: &Completion| found.due <= now && (armed == 1 || found.is_called_for());
+        let announced = unseen.iter().any(is_wanted) && self.fixed.armed.swap(0, SeqCst) != 0;
         if announced {
             self.fixed.pending.fetch_add(1, SeqCst);
         }

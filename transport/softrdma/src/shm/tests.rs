@@ -69,7 +69,7 @@ fn completions_come_in_order_until_there_is_no_room() {
     let peer = join(&folder);
     let there = peer.view(owner.me.slot, 0).expect("the owner");
     let record = there.cq(1).expect("a record");
-    let push = |number| record.push(there, peer.me, |_| false, None, &completion(number));
+    let push = |number| record.push(there, peer.me, |_| false, None, &completion(number), || {});
     for lap in 0..3 {
         for number in lap * SLOTS..(lap + 1) * SLOTS {
             assert_eq!(push(number), Pushed::Quietly);
@@ -89,7 +89,8 @@ fn an_armed_queue_wakes_once() {
     let folder = folder();
     let owner = with_queue(&folder);
     let record = owner.own().cq(1).expect("a record");
-    let push = |completion: &Completion| record.push(owner.own(), owner.me, |_| false, None, completion);
+    let push =
+        |completion: &Completion| record.push(owner.own(), owner.me, |_| false, None, completion, || {});
     record.arm(true);
     assert_eq!(push(&completion(0)), Pushed::Quietly);
     assert_eq!(push(&Completion { is_solicited: true, ..completion(1) }), Pushed::ToWake);
@@ -106,7 +107,8 @@ fn a_completion_of_the_dead_counts_once() {
     let owner = with_queue(&folder);
     let record = owner.own().cq(1).expect("a record");
     let dead = Owner { slot: 200, incarnation: 1 };
-    let push = |number| record.push(owner.own(), owner.me, |who| who == dead, None, &completion(number));
+    let push =
+        |number| record.push(owner.own(), owner.me, |who| who == dead, None, &completion(number), || {});
     assert_eq!(push(0), Pushed::Quietly);
     for is_written in [true, false] {
         let tail = record.pushers.tail.load(Relaxed);
@@ -129,7 +131,7 @@ fn an_intent_tells_whether_a_completion_was_written() {
     let record = owner.own().cq(1).expect("a record");
     let view = owner.own();
     assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
-    record.push(view, owner.me, |_| false, None, &completion(0));
+    record.push(view, owner.me, |_| false, None, &completion(0), || {});
     assert!(record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
     assert!(!record.was_pushed(view, 1, Some(8), Kind::Receive, 0));
     assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 1));

@@ -203,6 +203,10 @@ pub(crate) fn a_batch_is_posted_whole_or_not_at_all(rig: &Rig) {
             call!(calls, wr_set_sge_list, pieces.len(), pieces.as_ptr());
         });
         assert_eq!(too_scattered, libc::EINVAL);
+        b.receive(99, 0, 8);
+        a.post(&Work::send(&[a.piece(0, 8)]).id(98));
+        assert_eq!((a.sent(), b.received()), ((98, WcStatus::SUCCESS), (99, WcStatus::SUCCESS)));
+        a.send.stays_empty();
         let calls = Calls(a.qp.raw().cast());
         call!(calls, wr_start);
         (0..3).for_each(|id| send(&calls, id));
