@@ -36,7 +36,6 @@ const UNSAFE: &[&str] = &[
     "transport/softrdma/src/nic/",
     "transport/softrdma/src/remap.rs",
     "transport/softrdma/src/shm/",
-    "transport/softrdma/tests/basics.rs",
     "transport/softrdma/tests/conformance/",
     "transport/softrdma/tests/ends/",
     "transport/softrdma/tests/forks.rs",

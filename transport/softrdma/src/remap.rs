@@ -5,19 +5,27 @@
 //! (`SOFTRDMA_REMAP=1`): no other thread may write to them meanwhile, and a child no longer gets a copy of
 //! them.
 //!
+//! Pages that have never been written take up no memory before and take up none after: they stay holes in the file.
+//! So memory may run out when they are first written, which is a signal; it is shared only while there is room for
+//! all that this and other processes of the fabric have left open so. Nothing keeps strangers from taking that room.
+//!
 //! # Safety
 //! What lies at an address is read from the system's own list just before. Pages are replaced only where that
-//! list says that they are private anonymous memory that the program maps readable and writable, in one
-//! piece.
+//! list says that they are private anonymous memory that the program maps readable and writable.
 
-use crate::shm::Process;
+use crate::shm::{MRS, Process};
 use rustix::{
     fs,
     mm::{self, Advice, MapFlags, ProtFlags},
+    param::page_size,
 };
-use std::{io::BufRead, os::unix::fs::FileExt, slice};
-
-const PAGE: u64 = 4096;
+use std::{
+    fs::File,
+    io::{self, BufRead},
+    os::unix::fs::FileExt,
+    slice,
+    sync::atomic::Ordering::Relaxed,
+};
 
 /// A line of the list of mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,65 +54,176 @@ fn parse(line: &str) -> Option<Line> {
     })
 }
 
-fn lines_over(start: u64, end: u64) -> Vec<Line> {
-    let Ok(list) = std::fs::File::open("/proc/self/maps") else { return Vec::new() };
-    let lines = std::io::BufReader::new(list).lines().map_while(Result::ok);
-    lines.filter_map(|line| parse(&line)).filter(|line| line.start < end && line.end > start).collect()
+fn lines() -> Vec<Line> {
+    let Ok(list) = File::open("/proc/self/maps") else { return Vec::new() };
+    io::BufReader::new(list).lines().map_while(Result::ok).filter_map(|line| parse(&line)).collect()
+}
+
+/// The bytes of a page.
+fn page() -> u64 {
+    page_size() as u64
 }
 
 /// Is there memory at all of these addresses?
 pub(crate) fn is_mapped(start: u64, end: u64) -> bool {
-    const STEP: u64 = 4096 * PAGE;
     let mut residency = [0u8; 4096];
-    let mut at = start & !(PAGE - 1);
+    let step = residency.len() as u64 * page();
+    let mut at = start & !(page() - 1);
     while at < end {
-        let len = (end - at).min(STEP);
+        let len = (end - at).min(step);
         // SAFETY: `mincore` writes a byte for each page of the range, of which there are at most 4096; it
         // fails where nothing is mapped.
         if unsafe { libc::mincore(at as *mut libc::c_void, len as usize, residency.as_mut_ptr().cast()) } != 0
         {
             return false;
         }
-        at += STEP;
+        at += step;
     }
     true
 }
 
+/// A run of private pages that are to be shared, and where in the file.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: u64,
+    len: u64,
+    offset: u64,
+}
+
 /// Shares the pages of this memory, and returns where in the shared file they are. `None` when they are not
-/// of the kind that can be shared, or there is no room: they then stay as they are.
+/// of the kind that can be shared, or there is no room: they then stay as they are. Called by one thread at a time.
 pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
-    if !start.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) || len == 0 {
-        return None;
-    }
+    let inode = process.pages_inode()?;
+    let lines = lines();
+    release(process, &lines, inode);
     let end = start + len;
-    let lines = lines_over(start, end);
-    if let [line] = lines.as_slice()
-        && line.inode != 0
-        && Some(line.inode) == process.pages_inode()
-        && line.start <= start
-        && line.end >= end
-    {
-        // Shared by an earlier registration.
-        return Some(line.offset + (start - line.start));
-    }
-    let covered: u64 = lines.iter().map(|line| line.end.min(end) - line.start.max(start)).sum();
-    if covered != len || !lines.iter().all(|line| line.is_plain) {
+    let over: Vec<&Line> = lines.iter().filter(|line| line.start < end && line.end > start).collect();
+    let (first, last) = (over.first()?, over.last()?);
+    let is_gapless = over.windows(2).all(|pair| pair[0].end == pair[1].start);
+    if first.start > start || last.end < end || !is_gapless {
         return None;
     }
-    let (file, range) = process.take_pages(len).ok()?;
+    // Where in the file our start is, by what is mapped in this line.
+    let by = |line: &Line| line.offset.wrapping_add(start.wrapping_sub(line.start));
+    if over.iter().all(|line| line.inode == inode && by(line) == by(first)) {
+        return Some(by(first));
+    }
+    if !(start | len).is_multiple_of(page()) {
+        return None;
+    }
+    let offset = process.windows().place(start, end, (first.start, last.end))?;
+    let is_shared = |line: &&Line| line.inode == inode && by(line) == offset;
+    let private: Vec<&Line> = over.into_iter().filter(|line| !is_shared(line)).collect();
+    if !private.iter().all(|line| line.is_plain) {
+        return None;
+    }
+    let run = |line: &&Line| {
+        let (from, to) = (line.start.max(start), line.end.min(end));
+        Run { start: from, len: to - from, offset: offset + (from - start) }
+    };
+    let runs: Vec<Run> = private.iter().map(run).collect();
+    let shared = lines.iter().filter(|line| line.inode == inode).map(|line| line.end - line.start).sum();
+    replace(process, &runs, shared).map(|()| offset)
+}
+
+/// Gives back what the program has unmapped since, unless a registration still names it.
+fn release(process: &Process, lines: &[Line], inode: u64) {
+    let own = process.own();
+    let registered: Vec<(u64, u64)> = (0..MRS)
+        .filter_map(|index| own.mr(index))
+        .filter(|mr| mr.key.load(Relaxed) != 0 && mr.shared_at.load(Relaxed) != u64::MAX)
+        .map(|mr| (mr.shared_at.load(Relaxed), mr.len.load(Relaxed)))
+        .collect();
+    let mapped = lines.iter().filter(|line| line.inode == inode);
+    let used: Vec<(u64, u64)> =
+        mapped.map(|line| (line.offset, line.end - line.start)).chain(registered).collect();
+    let is_used = |start, end| used.iter().any(|&(at, len)| at < end && start < at + len);
+    for range in process.windows().release(is_used) {
+        process.empty_pages(range);
+    }
+}
+
+/// Puts the pages of these runs into the file, and the file in their place.
+fn replace(process: &Process, runs: &[Run], shared: u64) -> Option<()> {
+    let more: u64 = runs.iter().map(|run| run.len).sum();
+    process.promise_pages(shared, more)?;
+    let file = File::from(rustix::io::fcntl_dupfd_cloexec(process.pages_fd(), 0).ok()?);
+    let filled = runs.iter().try_for_each(|run| fill(process, &file, run));
+    if filled.is_none() {
+        runs.iter().for_each(|run| process.empty_pages((run.offset, run.len)));
+        process.promise_pages(shared, 0);
+        return None;
+    }
+    for run in runs {
+        let (place, len) = (run.start as *mut libc::c_void, run.len as usize);
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: replaces pages of private anonymous memory by shared ones with the same content and rights.
+        unsafe {
+            mm::mmap(place, len, rights, flags, process.pages_fd(), run.offset).ok()?;
+            let _ = mm::madvise(place, len, Advice::LinuxDontFork);
+        }
+    }
+    Some(())
+}
+
+/// Copies what was written of a run into its place in the file, which holds nothing else then.
+fn fill(process: &Process, file: &File, run: &Run) -> Option<()> {
+    process.empty_pages((run.offset, run.len));
+    written(run.start, run.len, |from, content| {
+        file.write_all_at(content, run.offset + (from - run.start)).ok()
+    })
+}
+
+/// Goes through the runs of pages that are not all zeroes, without touching those that were never written: reading
+/// them would cost memory and time.
+fn written(start: u64, len: u64, mut visit: impl FnMut(u64, &[u8]) -> Option<()>) -> Option<()> {
+    /// Pages that are looked up at a time.
+    const BATCH: u64 = 1 << 15;
+    let touched = File::open("/proc/self/pagemap").ok();
+    let mut words = vec![0u8; BATCH as usize * size_of::<u64>()];
+    let mut from = start;
+    while from < start + len {
+        let count = ((start + len - from) / page()).min(BATCH);
+        let words = &mut words[..count as usize * size_of::<u64>()];
+        // Without the list, all pages count as touched.
+        let place = from / page() * size_of::<u64>() as u64;
+        if touched.as_ref().is_none_or(|list| list.read_exact_at(words, place).is_err()) {
+            words.fill(0xff);
+        }
+        let mut run = None;
+        for number in 0..count {
+            let at = from + number * page();
+            let is_written = is_touched(words, number) && !is_zero(at);
+            if is_written {
+                run.get_or_insert(at);
+            }
+            let is_end = !is_written || number + 1 == count;
+            if let Some(begin) = run.filter(|_| is_end) {
+                let end = if is_written { at + page() } else { at };
+                visit(begin, content(begin, end - begin))?;
+                run = None;
+            }
+        }
+        from += count * page();
+    }
+    Some(())
+}
+
+/// Is a page in memory, or swapped out? By bits 63 and 62 of its word in the system's list.
+fn is_touched(words: &[u8], number: u64) -> bool {
+    words[number as usize * size_of::<u64>() + if cfg!(target_endian = "little") { 7 } else { 0 }] >> 6 != 0
+}
+
+fn content<'a>(start: u64, len: u64) -> &'a [u8] {
     // SAFETY: readable memory of the program, all of it mapped, as the list says. It is not written to
     // meanwhile: see above.
-    let content = unsafe { slice::from_raw_parts(start as *const u8, len as usize) };
-    let copy = std::fs::File::from(rustix::io::fcntl_dupfd_cloexec(file, 0).ok()?);
-    copy.write_all_at(content, range.0).ok()?;
-    let place = start as *mut libc::c_void;
-    // SAFETY: replaces pages of private anonymous memory by shared ones with the same content and rights.
-    unsafe {
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        mm::mmap(place, len as usize, ProtFlags::READ | ProtFlags::WRITE, flags, file, range.0).ok()?;
-        let _ = mm::madvise(place, len as usize, Advice::LinuxDontFork);
-    }
-    Some(range.0)
+    unsafe { slice::from_raw_parts(start as *const u8, len as usize) }
+}
+
+fn is_zero(at: u64) -> bool {
+    let bytes = content(at, page());
+    // A slice whose neighbours are equal and whose first is zero; compared as fast as memory goes.
+    bytes[0] == 0 && bytes[1..] == bytes[..bytes.len() - 1]
 }
 
 impl Process {
@@ -129,9 +248,32 @@ mod tests {
 
     #[test]
     fn what_is_not_mapped_is_noticed() {
-        let page = [0u8; 1];
-        let here = page.as_ptr() as u64;
+        let byte = [0u8; 1];
+        let here = byte.as_ptr() as u64;
         assert!(is_mapped(here, here + 1));
-        assert!(!is_mapped(8 * PAGE, 9 * PAGE));
+        assert!(!is_mapped(8 * page(), 9 * page()));
+    }
+
+    #[test]
+    fn only_what_was_written_is_found() {
+        let page = page() as usize;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new pages, of which the first, the fourth and the fifth are written and the seventh is read.
+        let start = unsafe {
+            let start = mm::mmap_anonymous(std::ptr::null_mut(), 64 * page, rights, MapFlags::PRIVATE)
+                .expect("memory");
+            [0, 3, 4].into_iter().for_each(|number| start.cast::<u8>().add(number * page + 5).write(1));
+            start.cast::<u8>().add(6 * page).read_volatile();
+            start
+        };
+        let pages = page as u64;
+        let mut found = Vec::new();
+        written(start as u64, 64 * pages, |from, content| {
+            found.push(((from - start as u64) / pages, content.len() as u64 / pages));
+            Some(())
+        });
+        assert_eq!(found, [(0, 1), (3, 2)]);
+        // SAFETY: the pages that were just made.
+        unsafe { mm::munmap(start, 64 * page).expect("ours") };
     }
 }

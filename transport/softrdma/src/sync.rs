@@ -70,6 +70,15 @@ mod model {
                     self.change(order, |word, order| word.fetch_max(value, order))
                 }
 
+                pub(crate) fn fetch_min(&self, value: $number, order: Ordering) -> $number {
+                    self.change(order, |word, order| word.fetch_min(value, order))
+                }
+
+                /// For what no model does: to sleep until the number changes.
+                pub(crate) fn as_ptr(&self) -> *mut $number {
+                    (&raw const self.0).cast_mut().cast()
+                }
+
                 pub(crate) fn compare_exchange(
                     &self,
                     from: $number,

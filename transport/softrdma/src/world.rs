@@ -27,11 +27,18 @@ pub(crate) struct Wire<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way<'a> {
     pub(crate) lane: &'a Lane,
+    /// The other direction.
+    back: &'a Lane,
     pub(crate) model: &'a LinkModel,
     pub(crate) direction: u64,
 }
 
-impl Way<'_> {
+impl<'a> Way<'a> {
+    /// The way in the other direction.
+    pub(crate) fn back(self) -> Way<'a> {
+        Way { lane: self.back, back: self.lane, model: self.model, direction: 1 - self.direction }
+    }
+
     /// Counts a message if the cable is ideal, and says whether it is.
     #[inline]
     pub(crate) fn count_if_ideal(&self, bytes: u32) -> bool {
@@ -75,8 +82,9 @@ impl World {
         let end = device.end?;
         let cable = &self.fabric.cables[end.cable];
         let is_connected = cable.ports[1 - end.side] == to as usize && control.is_up(self.device(to));
-        let lane = &control.cables[end.cable].lanes[end.side];
-        let way = Way { lane, model: &cable.model, direction: end.side as u64 };
+        let lanes = &control.cables[end.cable].lanes;
+        let (lane, back) = (&lanes[end.side], &lanes[1 - end.side]);
+        let way = Way { lane, back, model: &cable.model, direction: end.side as u64 };
         is_connected.then_some(Wire { cable: Some(way) })
     }
 

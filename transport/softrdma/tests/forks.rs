@@ -92,6 +92,35 @@ fn a_child_does_not_keep_its_parent_alive() {
     unsafe { libc::kill(grandchild, libc::SIGKILL) };
 }
 
+/// A program that starts another one in its place leaves the fabric, though its process lives on.
+#[test]
+fn whoever_becomes_another_program_leaves() {
+    let folder = folder();
+    let program = std::env::current_exe().expect("a test has a path");
+    let mut other = Command::new(program);
+    other.args(["--exact", "as_another", "--nocapture"]).env("EXEC_TEST_FOLDER", folder.path());
+    let mut other = other.spawn().expect("this test");
+    let until = Instant::now() + Duration::from_secs(20);
+    let name = format!("/proc/{}/comm", other.id());
+    while std::fs::read_to_string(&name).expect("our child").trim() != "sleep" {
+        assert!(Instant::now() < until, "it never became another program");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let end = End::new(IB, 0, folder.path(), Plan::of(QpType::RC));
+    assert_eq!(end.qpn() >> 16, 0, "the place of a program that is gone is still taken");
+    other.kill().expect("our child");
+    other.wait().expect("our child");
+}
+
+/// The part of the other program in `whoever_becomes_another_program_leaves`; nothing otherwise.
+#[test]
+fn as_another() {
+    let Some(path) = std::env::var_os("EXEC_TEST_FOLDER").map(std::path::PathBuf::from) else { return };
+    let _end = End::new(IB, 0, &path, Plan::of(QpType::RC));
+    assert!(path.join("p0").exists(), "its place");
+    panic!("{}", Command::new("sleep").arg("30").exec());
+}
+
 /// The part of the parent in `a_child_does_not_keep_its_parent_alive`, which starts this program again for it; nothing
 /// otherwise. Opens a device, forks a child that sleeps, and waits to be killed.
 #[test]

@@ -94,6 +94,11 @@ fn faults_are_seen_by_others() {
         assert_eq!(json["cables"][0]["lanes"][1]["messages"], 0);
         (json["cables"][1]["unplugged"].clone(), json["down"].to_string(), json["stalled"].to_string())
     };
+    let leaks = || {
+        let said = printed(softrdma().args(["stat", "--json", "--dir"]).arg(&dir));
+        serde_json::from_str::<serde_json::Value>(&said).expect("JSON")["leaks"].to_string()
+    };
+    assert_eq!(leaks(), "[]");
     assert_eq!(state(), (false.into(), "[]".into(), "[]".into()));
     for arguments in
         ["unplug mac2/rdma_en2", "port-down mac1/rdma_en3", "stall mac2", "fail-qp mac0/rdma_en2"]
@@ -103,6 +108,13 @@ fn faults_are_seen_by_others() {
     for arguments in ["unplug 1 --crash", "sleep mac0/rdma_en2", "leak mac0/rdma_en2 --domains 3"] {
         assert_eq!(printed(&mut fault(arguments)), "", "{arguments}");
     }
+    assert_eq!(leaks(), r#"[{"domains":3,"port":"mac0/rdma_en2"}]"#);
+    let said = printed(softrdma().args(["stat", "--dir"]).arg(&dir));
+    assert!(said.contains("\nmac0/rdma_en2 has leaked 3 protection domains\n"), "{said}");
+    assert_eq!(printed(&mut fault("leak mac0/rdma_en2")), "");
+    assert_eq!(leaks(), r#"[{"domains":11,"port":"mac0/rdma_en2"}]"#, "all that there are");
+    assert_eq!(printed(&mut fault("leak mac0/rdma_en2 --domains 0")), "");
+    assert_eq!(leaks(), "[]");
     let down = r#"["mac0/rdma_en3","mac1/rdma_en3","mac2/rdma_en2","mac2/rdma_en3"]"#;
     assert_eq!(state(), (true.into(), down.into(), r#"["mac2"]"#.into()));
     for arguments in ["replug 1", "port-up mac1/rdma_en3", "resume 2", "gid mac0/rdma_en2 --index 2"] {

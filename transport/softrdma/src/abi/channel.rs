@@ -4,18 +4,18 @@
 //! See the module above. Queues take themselves off their channel's list before they are destroyed.
 
 use super::{Object, code, context::ContextObject, cq::CqObject, errno, object};
-use crate::shm::take_one;
+use crate::{
+    nic::Listening,
+    shm::{is_readable, take_one, wait_readable},
+};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fd::{AsRawFd, OwnedFd},
+    fd::AsRawFd,
+    fs::{OFlags, fcntl_getfl},
     io::Errno,
 };
 use std::{
     ffi::{c_int, c_uint, c_void},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::Ordering::{Relaxed, SeqCst},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::SeqCst},
 };
 use verbs_sys::{CompChannel, Context, Cq};
 
@@ -25,8 +25,7 @@ use verbs_sys::{CompChannel, Context, Cq};
 pub(super) struct ChannelObject {
     channel: CompChannel,
     nic: Arc<crate::nic::Nic>,
-    fd: OwnedFd,
-    pub(super) number: u32,
+    pub(super) listening: Arc<Listening>,
     /// The queues that announce themselves here, as addresses of their objects.
     queues: Mutex<Vec<usize>>,
 }
@@ -62,7 +61,7 @@ impl ChannelObject {
                 }
             } else if pending.load(SeqCst) > 0 {
                 let left = pending.fetch_sub(1, SeqCst) - 1;
-                object.announced.fetch_add(1, Relaxed);
+                object.announced.fetch();
                 if left > 0 {
                     return Some((queue, true));
                 }
@@ -74,21 +73,29 @@ impl ChannelObject {
 
     /// Waits for an announcement, unless the descriptor is non-blocking.
     fn next(&self) -> Result<*mut Cq, Errno> {
+        let fd = &self.listening.fd;
         loop {
-            take_one(&self.fd, true)?;
-            self.nic.notice();
-            let Some((queue, more)) = self.pending() else { continue };
-            if more && !is_readable(&self.fd) {
-                self.nic.process.waker.wake(self.nic.process.me.slot, self.number);
+            match self.take() {
+                Ok(Some(queue)) => return Ok(queue),
+                Ok(None) => {}
+                Err(Errno::AGAIN) if fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) => return Err(Errno::AGAIN),
+                Err(Errno::AGAIN) => _ = wait_readable(fd, None)?,
+                Err(error) => return Err(error),
             }
-            return Ok(queue);
         }
     }
-}
 
-fn is_readable(fd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    /// Takes a datagram, and the announcement that it is about.
+    fn take(&self) -> Result<Option<*mut Cq>, Errno> {
+        let _taking = self.listening.taking();
+        take_one(&self.listening.fd, false)?;
+        self.nic.notice();
+        let Some((queue, more)) = self.pending() else { return Ok(None) };
+        if more && !is_readable(&self.listening.fd) {
+            self.nic.process.waker.wake(self.nic.process.me.slot, self.listening.number);
+        }
+        Ok(Some(queue))
+    }
 }
 
 /// `ibv_create_comp_channel`
@@ -99,12 +106,10 @@ pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompCha
         if !found.profile().completion_events {
             return Err(errno(found.profile().errnos.unsupported));
         }
-        let process = &found.nic.process;
-        let number = process.new_channel();
-        let fd = process.waker.listen(process.me.slot, number)?;
-        let channel = CompChannel { context, fd: fd.as_raw_fd(), refcnt: 0 };
+        let listening = found.nic.listen()?;
+        let channel = CompChannel { context, fd: listening.fd.as_raw_fd(), refcnt: 0 };
         let queues = Mutex::default();
-        Ok(ChannelObject { channel, nic: Arc::clone(&found.nic), fd, number, queues }.into_c())
+        Ok(ChannelObject { channel, nic: Arc::clone(&found.nic), listening, queues }.into_c())
     })
 }
 
@@ -119,7 +124,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> 
         if !found.queues().is_empty() {
             return Err(Errno::BUSY);
         }
-        found.nic.process.waker.forget(found.nic.process.me.slot, found.number);
+        found.nic.stop_listening(found.listening.number);
         // SAFETY: made by `ibv_create_comp_channel`, and not used again by the caller's promise.
         drop(unsafe { ChannelObject::take_back(channel) });
         Ok(())
@@ -151,7 +156,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 pub extern "C" fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint) {
     super::value((), || {
         if let Ok(found) = CqObject::from_c(cq) {
-            found.acknowledged.fetch_add(count, SeqCst);
+            found.announced.acknowledge(count);
         }
     });
 }

@@ -15,7 +15,7 @@ use rustix::{
 use std::{
     ffi::c_int,
     mem, ptr,
-    sync::{Arc, Mutex, atomic::AtomicU32},
+    sync::{Arc, Mutex},
 };
 use verbs_sys::{
     ABI_IS_EXTENDED, Clock, Context, Device, DeviceAttr, DeviceAttrEx, DeviceCapFlags, Gid, GidEntry,
@@ -36,8 +36,6 @@ pub(super) struct ContextObject {
     pub(super) async_fd: OwnedFd,
     /// Objects that asynchronous events can be about.
     pub(super) watched: Mutex<super::events::Watched>,
-    /// Protection domains that exist.
-    pub(super) pds: AtomicU32,
 }
 
 impl ContextObject {
@@ -108,7 +106,7 @@ impl ContextObject {
         attr.node_guid = guid;
         attr.sys_image_guid = guid;
         attr.max_mr_size = profile.max_mr_bytes;
-        attr.page_size_cap = !0xfff;
+        attr.page_size_cap = !(rustix::param::page_size() as u64 - 1);
         attr.vendor_id = profile.vendor_id;
         attr.vendor_part_id = profile.vendor_part_id;
         attr.max_qp = profile.reported_qps as c_int;
@@ -175,7 +173,6 @@ impl ContextObject {
             async_channel,
             async_fd,
             watched: Mutex::default(),
-            pds: AtomicU32::new(0),
         });
         opened.note_state();
         Ok(Box::leak(opened).as_c())

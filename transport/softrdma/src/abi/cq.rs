@@ -6,7 +6,10 @@
 //! # Safety
 //! See the module above. What only the polling thread may touch is behind `poll_lock`.
 
-use super::{Object, SpinLock, channel::ChannelObject, code, context::ContextObject, errno, object, place};
+use super::{
+    Object, SpinLock, channel::ChannelObject, code, context::ContextObject, errno, events::Told, object,
+    place,
+};
 use crate::{
     nic::{Nic, now, number},
     shm::{CQS, Completion, CqRecord, Kind},
@@ -18,10 +21,7 @@ use std::{
     ffi::{c_int, c_void},
     sync::{
         Arc, PoisonError,
-        atomic::{
-            AtomicU32,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
     thread,
 };
@@ -38,9 +38,9 @@ pub(super) struct CqObject {
     ring: (u64, u64),
     /// Queue pairs that complete here.
     pub(super) users: Arc<AtomicU32>,
-    /// Announcements that were fetched, and those that were acknowledged.
-    pub(super) announced: AtomicU32,
-    pub(super) acknowledged: AtomicU32,
+    /// Announcements on its channel.
+    pub(super) announced: Told,
+    pub(super) told: Told,
     pub(super) poll_lock: SpinLock,
     /// Under `poll_lock`.
     pub(super) polling: UnsafeCell<Polling>,
@@ -252,7 +252,7 @@ pub(super) fn make(
     if !channel.is_null() && !profile.completion_events {
         return Err(errno(profile.errnos.unsupported));
     }
-    let number = if channel.is_null() { 0 } else { ChannelObject::from_c(channel)?.number };
+    let number = if channel.is_null() { 0 } else { ChannelObject::from_c(channel)?.listening.number };
     let slots = cqe.next_power_of_two();
     let ring = nic.process.take(slots * LINE)?;
     let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
@@ -280,8 +280,8 @@ pub(super) fn make(
         port: found.port,
         ring,
         users: Arc::default(),
-        announced: AtomicU32::new(0),
-        acknowledged: AtomicU32::new(0),
+        announced: Told::default(),
+        told: Told::default(),
         poll_lock: SpinLock::default(),
         polling: UnsafeCell::default(),
     })
@@ -313,13 +313,13 @@ pub extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_resize_cq`: not offered.
+/// `ibv_resize_cq`: not offered, as by many drivers.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_resize_cq(_cq: *mut Cq, _cqe: c_int) -> c_int {
     code(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_destroy_cq`: waits until all announcements that were fetched are acknowledged.
+/// `ibv_destroy_cq`: waits until all announcements and events that were fetched are acknowledged.
 ///
 /// # Safety
 /// The queue must not be used again.
@@ -339,9 +339,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
         if let Ok(context) = ContextObject::from_c(found.cq.context) {
             context.watch(|watched| watched.cqs.retain(|&known| known != cq as usize));
         }
-        while found.announced.load(SeqCst) != found.acknowledged.load(SeqCst) {
-            thread::yield_now();
-        }
+        found.announced.wait();
+        found.told.wait();
         let record = found.record()?;
         record.fixed.capacity.store(0, Relaxed);
         found.nic.process.give(found.ring);

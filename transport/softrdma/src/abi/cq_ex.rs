@@ -9,8 +9,9 @@ use super::{
     Object,
     cq::{self, CqObject, Polling},
 };
+use crate::{nic::now, shm::Completion};
 use rustix::io::Errno;
-use std::ffi::c_int;
+use std::{ffi::c_int, sync::atomic::Ordering::Relaxed};
 use verbs_sys::{
     Context, CqEx, CqInitAttrEx, CqInitAttrMask, CreateCqWcFlags, PollCqAttr, WcOpcode, WcStatus,
 };
@@ -26,6 +27,10 @@ const KNOWN: u64 = (CreateCqWcFlags::BYTE_LEN.0
     | CreateCqWcFlags::COMPLETION_TIMESTAMP.0
     | CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK.0) as u64;
 
+/// Those that say when.
+const TIMES: u64 =
+    (CreateCqWcFlags::COMPLETION_TIMESTAMP.0 | CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK.0) as u64;
+
 pub(super) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
     super::object(|| {
         let attr = super::given(attr)?;
@@ -35,6 +40,8 @@ pub(super) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
         let mut queue =
             cq::make(context, attr.cqe.into(), attr.cq_context, attr.channel, attr.comp_vector.into())?;
         fill(&mut queue.cq);
+        let wants_times = attr.wc_flags & TIMES != 0;
+        queue.record()?.fixed.wants_times.store(wants_times.into(), Relaxed);
         cq::hand_out(queue).map(<*mut _>::cast)
     })
 }
@@ -62,7 +69,9 @@ fn fill(cq: &mut CqEx) {
 fn advance(cq: *mut CqEx, found: &CqObject) -> Result<(), Errno> {
     // SAFETY: the caller holds the polling lock.
     let polling: &mut Polling = unsafe { &mut *found.polling.get() };
-    let completion = found.next(polling).ok_or(Errno::NOENT)?;
+    let is_overrun = || found.record().is_ok_and(|record| record.fixed.overrun.load(Relaxed) != 0);
+    let none = || if is_overrun() { Errno::IO } else { Errno::NOENT };
+    let completion = found.next(polling).ok_or_else(none)?;
     polling.current = completion;
     // SAFETY: the caller's queue; members that programs read of the current completion.
     unsafe {
@@ -104,14 +113,19 @@ unsafe extern "C" fn end_poll(cq: *mut CqEx) {
     });
 }
 
-/// Reads a member of the current completion.
-fn read<T: Default>(cq: *mut CqEx, member: impl FnOnce(&verbs_sys::Wc) -> T) -> T {
+/// Reads of the current completion.
+fn current<T: Default>(cq: *mut CqEx, member: impl FnOnce(&Completion) -> T) -> T {
     super::value(T::default(), || {
         let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) else { return T::default() };
         // SAFETY: between `start_poll` and `end_poll` the caller holds the polling lock.
         let polling = unsafe { &*found.polling.get() };
-        member(&cq::work_completion(&polling.current))
+        member(&polling.current)
     })
+}
+
+/// Reads a member of the current completion.
+fn read<T: Default>(cq: *mut CqEx, member: impl FnOnce(&verbs_sys::Wc) -> T) -> T {
+    current(cq, |completion| member(&cq::work_completion(completion)))
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut CqEx) -> WcOpcode {
@@ -146,12 +160,14 @@ unsafe extern "C" fn read_zero_byte(_cq: *mut CqEx) -> u8 {
     0
 }
 
-/// By the clock that `ibv_query_rt_values_ex` reads, when the completion is read: no earlier time is kept.
-unsafe extern "C" fn read_completion_ts(_cq: *mut CqEx) -> u64 {
-    crate::nic::now()
+/// When the completion came, by the clock that `ibv_query_rt_values_ex` reads.
+unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
+    current(cq, |completion| completion.at)
 }
 
-unsafe extern "C" fn read_wallclock(_cq: *mut CqEx) -> u64 {
+/// When the completion came, by the clock on the wall as it goes now.
+unsafe extern "C" fn read_wallclock(cq: *mut CqEx) -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    let wall = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    current(cq, |completion| wall.wrapping_sub(now().wrapping_sub(completion.at)))
 }

@@ -13,6 +13,8 @@ use crate::{shm::take_one, sync::AtomicU32};
 use std::{
     ffi::c_int,
     sync::{PoisonError, atomic::Ordering::SeqCst},
+    thread,
+    time::Duration,
 };
 use verbs_sys::{AsyncElement, AsyncEvent, Context, Cq, EventType, Qp, Srq};
 
@@ -25,6 +27,33 @@ pub(super) struct Watched {
     /// The port as it was when last looked at.
     was_up: bool,
     gid_changes: u32,
+}
+
+/// Asynchronous events about an object: those that were fetched, and those of them that were acknowledged.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    fetched: AtomicU32,
+    acknowledged: AtomicU32,
+}
+
+impl Told {
+    pub(super) fn fetch(&self) {
+        self.fetched.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn acknowledge(&self, count: u32) {
+        self.acknowledged.fetch_add(count, SeqCst);
+    }
+
+    /// Waits until all are acknowledged, for ever if need be, as libibverbs does: the object that they name ends
+    /// after this. No more must be fetched meanwhile.
+    pub(super) fn wait(&self) {
+        let mut turns = 0u32;
+        while self.fetched.load(SeqCst) != self.acknowledged.load(SeqCst) {
+            turns += 1;
+            if turns < 1000 { thread::yield_now() } else { thread::sleep(Duration::from_millis(1)) }
+        }
+    }
 }
 
 /// Takes one bit of a word of events.
@@ -104,6 +133,7 @@ impl ContextObject {
             let cq = address as *mut Cq;
             let object = <CqObject as Object<Cq>>::from_c(cq).ok()?;
             if let Some(kind) = object.record().ok().and_then(|record| take(&record.fixed.events)) {
+                object.told.fetch();
                 return Some(event(kind, AsyncElement { cq }));
             }
         }
@@ -111,6 +141,7 @@ impl ContextObject {
             let qp = address as *mut Qp;
             let object = <QpObject as Object<Qp>>::from_c(qp).ok()?;
             if let Some(kind) = object.at().ok().and_then(|at| take(&at.qp.signals.events)) {
+                object.told.fetch();
                 return Some(event(kind, AsyncElement { qp }));
             }
         }
@@ -118,6 +149,7 @@ impl ContextObject {
             let srq = address as *mut Srq;
             let object = SrqObject::from_c(srq).ok()?;
             if let Some(kind) = object.queue.record().and_then(|record| take(&record.poster.events)) {
+                object.told.fetch();
                 return Some(event(kind, AsyncElement { srq }));
             }
         }
@@ -148,6 +180,39 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
     if result == 0 { 0 } else { -1 }
 }
 
-/// `ibv_ack_async_event`: nothing waits for it.
+/// The events of an object that an event is about; none for those of ports.
+fn told_of<'a>(event: &AsyncEvent) -> Option<&'a Told> {
+    // SAFETY: all members of the union are pointers or plain numbers, and the kind says which counts. The object is
+    // there: it does not end before this is acknowledged.
+    unsafe {
+        match event.event_type {
+            EventType::CQ_ERR => {
+                <CqObject as Object<Cq>>::from_c(event.element.cq).ok().map(|object| &object.told)
+            }
+            EventType::SRQ_ERR | EventType::SRQ_LIMIT_REACHED => {
+                SrqObject::from_c(event.element.srq).ok().map(|object| &object.told)
+            }
+            EventType::QP_FATAL
+            | EventType::QP_REQ_ERR
+            | EventType::QP_ACCESS_ERR
+            | EventType::COMM_EST
+            | EventType::SQ_DRAINED
+            | EventType::PATH_MIG
+            | EventType::PATH_MIG_ERR
+            | EventType::QP_LAST_WQE_REACHED => {
+                <QpObject as Object<Qp>>::from_c(event.element.qp).ok().map(|object| &object.told)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `ibv_ack_async_event`: whoever destroys the object waits for it.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_ack_async_event(_event: *mut AsyncEvent) {}
+pub extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
+    super::value((), || {
+        if let Some(told) = super::given(event).ok().and_then(told_of) {
+            told.acknowledge(1);
+        }
+    });
+}

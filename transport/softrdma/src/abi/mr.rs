@@ -188,7 +188,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     })
 }
 
-/// `ibv_rereg_mr`: not offered.
+/// `ibv_rereg_mr`: not offered, as by many drivers. The registration stays valid, which is what -1 says.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rereg_mr(
     _mr: *mut Mr,

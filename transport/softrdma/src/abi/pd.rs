@@ -4,15 +4,19 @@
 //! See the module above.
 
 use super::{Object, code, context::ContextObject, errno, given, object, place};
+use crate::shm::View;
 use rustix::io::Errno;
 use std::{
     ffi::c_int,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
 use verbs_sys::{Ah, AhAttr, Context, GlobalRoute, Grh, LinkLayer, Pd, Wc, WcFlags};
+
+/// Devices with so many protection domains have them for each process.
+const MANY: u32 = 1024;
 
 /// A protection domain.
 #[derive(Debug)]
@@ -57,11 +61,18 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
         let found = ContextObject::from_c(context)?;
         let profile = found.profile();
         let leaked = found.nic.control().ports[found.port as usize].leaked_domains.load(Relaxed);
-        let are_taken = found.pds.load(Relaxed).saturating_add(leaked) >= profile.max_pd;
-        if are_taken || !profile.domain_when_down && !found.is_up() {
+        let _guard = found.nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |view: &View| view.header().domains[found.port as usize].load(Relaxed);
+        // On devices with few, the others' count too.
+        let taken = if profile.max_pd < MANY {
+            found.nic.process.everyone().map(of).sum()
+        } else {
+            of(found.nic.process.own())
+        };
+        if leaked.saturating_add(taken) >= profile.max_pd || !profile.domain_when_down && !found.is_up() {
             return Err(errno(profile.errnos.no_domain));
         }
-        found.pds.fetch_add(1, Relaxed);
+        found.nic.process.own().header().domains[found.port as usize].fetch_add(1, Relaxed);
         let number = found.nic.serials.fetch_add(1, Relaxed) + 1;
         let pd = Pd { context, handle: number };
         Ok(PdObject { pd, number, users: Arc::default() }.into_c())
@@ -80,7 +91,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
         if found.users.load(Relaxed) != 0 {
             return Err(Errno::BUSY);
         }
-        context.pds.fetch_sub(1, Relaxed);
+        context.nic.process.own().header().domains[context.port as usize].fetch_sub(1, Relaxed);
         // SAFETY: made by `ibv_alloc_pd`, and not used again by the caller's promise.
         drop(unsafe { PdObject::take_back(pd) });
         Ok(())

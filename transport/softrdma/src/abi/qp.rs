@@ -8,6 +8,7 @@ use super::{
     Object, SpinLock, code,
     cq::CqObject,
     errno,
+    events::Told,
     pd::{AhObject, Use},
     receives::ReceiveQueue,
 };
@@ -49,6 +50,7 @@ pub(super) struct QpObject {
     pub(super) posting: UnsafeCell<Posting>,
     /// What was set last, for whoever asks; under `post_lock`.
     pub(super) attr: UnsafeCell<QpAttr>,
+    pub(super) told: Told,
     pub(super) _uses: Vec<Use>,
 }
 

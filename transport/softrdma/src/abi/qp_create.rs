@@ -6,7 +6,9 @@
 use super::{
     Object, SpinLock, code,
     context::ContextObject,
-    cq, errno, given, object,
+    cq, errno,
+    events::Told,
+    given, object,
     pd::{PdObject, Use},
     place,
     qp::QpObject,
@@ -88,8 +90,10 @@ fn begin(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
         word.store(0, Relaxed);
     }
     send.mask.store(slots - 1, Relaxed);
-    for word in [&signals.peer_waits, &signals.events, &signals.flush, &signals.timeout, &signals.retry_count]
-    {
+    for word in [&signals.peer_waits, &signals.events, &signals.flush, &signals.drain] {
+        word.store(0, Relaxed);
+    }
+    for word in [&signals.timeout, &signals.retry_count] {
         word.store(0, Relaxed);
     }
     for word in [&fixed.access, &fixed.qkey, &fixed.dest_qpn, &fixed.dest_incarnation] {
@@ -174,6 +178,7 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
         post_lock: SpinLock::default(),
         posting: UnsafeCell::default(),
         attr: UnsafeCell::new(QpAttr::zeroed()),
+        told: Told::default(),
         _uses: uses,
     })
 }
@@ -233,7 +238,7 @@ pub extern "C" fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     if is_extended { qp.cast() } else { std::ptr::null_mut() }
 }
 
-/// `ibv_destroy_qp`
+/// `ibv_destroy_qp`: waits until all events that were fetched are acknowledged.
 ///
 /// # Safety
 /// The queue pair must not be used again.
@@ -244,6 +249,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         let at = found.at()?;
         let context = ContextObject::from_c(found.qp.qp_base.context)?;
         context.watch(|watched| watched.qps.retain(|&known| known != qp as usize));
+        found.told.wait();
         at.qp.fixed.state.store(QpState::RESET.0, Release);
         found.nic.discard(at, || at.qp.fixed.qpn.store(0, Release));
         for queue in [found.qp.qp_base.send_cq, found.qp.qp_base.recv_cq] {

@@ -68,6 +68,7 @@ fn with(qp: *mut QpEx, body: impl FnOnce(&QpObject) -> Result<(), Errno>) {
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
     with(qp, |found| {
+        found.nic.notice();
         found.post_lock.lock();
         let at = found.at()?;
         // SAFETY: the lock was just taken.

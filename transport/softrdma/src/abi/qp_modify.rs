@@ -15,7 +15,7 @@ use std::{
     ffi::c_int,
     sync::atomic::Ordering::{Relaxed, Release, SeqCst},
 };
-use verbs_sys::{EventType, Mtu, Qp, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState};
+use verbs_sys::{Mtu, Qp, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState};
 
 /// Checks the members that count, whatever the change.
 fn check(context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
@@ -124,14 +124,14 @@ impl QpObject {
             QpState::RESET => self.reset(at)?,
             _ => {
                 at.note_use();
+                if from != to {
+                    let wants_to_know = to == QpState::SQD && attr.en_sqd_async_notify != 0;
+                    at.qp.signals.drain.store(wants_to_know.into(), SeqCst);
+                }
                 at.qp.fixed.state.store(to.0, SeqCst);
                 // Whoever waited for us to be ready, and what we have posted ourselves meanwhile.
                 self.nic.serve(at);
                 self.nic.work(at);
-                if from == QpState::RTS && to == QpState::SQD && attr.en_sqd_async_notify != 0 {
-                    // `work` has waited for whoever was at it.
-                    self.nic.raise(at, EventType::SQ_DRAINED);
-                }
             }
         }
         qp.state = to;

@@ -77,7 +77,7 @@ impl ReceiveQueue {
         };
         let (taker, poster) = (&record.taker, &record.poster);
         taker.lock.reset();
-        for word in [&taker.head, &taker.intent, &taker.seen_tail, &poster.tail] {
+        for word in [&taker.head, &taker.intent, &taker.seen_tail, &taker.last_due, &poster.tail] {
             word.store(0, Relaxed);
         }
         poster.ring.store(ring.0, Relaxed);

@@ -6,7 +6,9 @@
 use super::{
     Object, code,
     context::ContextObject,
-    errno, given, object,
+    errno,
+    events::Told,
+    given, object,
     pd::{PdObject, Use},
     place,
     receives::{For, ReceiveQueue},
@@ -33,6 +35,7 @@ pub(super) struct SrqObject {
     pub(super) queue: ReceiveQueue,
     /// Queue pairs that use it.
     pub(super) users: Arc<AtomicU32>,
+    pub(super) told: Told,
     _pd: Use,
 }
 
@@ -57,9 +60,15 @@ fn create(pd: *mut Pd, context: *mut std::ffi::c_void, attr: &mut SrqAttr) -> Re
     srq.srq_context = context;
     srq.pd = pd;
     srq.handle = queue.index;
-    let made =
-        SrqObject { srq, nic: Arc::clone(&owner.nic), queue, users: Arc::default(), _pd: domain.used() }
-            .into_c();
+    let made = SrqObject {
+        srq,
+        nic: Arc::clone(&owner.nic),
+        queue,
+        users: Arc::default(),
+        told: Told::default(),
+        _pd: domain.used(),
+    }
+    .into_c();
     owner.watch(|watched| watched.srqs.push(made as usize));
     Ok(made)
 }
@@ -122,7 +131,7 @@ pub extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     })
 }
 
-/// `ibv_destroy_srq`
+/// `ibv_destroy_srq`: waits until all events that were fetched are acknowledged.
 ///
 /// # Safety
 /// The queue must not be used again.
@@ -135,6 +144,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
             return Err(Errno::BUSY);
         }
         context.watch(|watched| watched.srqs.retain(|&known| known != srq as usize));
+        found.told.wait();
         // SAFETY: made by `create`, and not used again by the caller's promise.
         drop(unsafe { SrqObject::take_back(srq) });
         Ok(())

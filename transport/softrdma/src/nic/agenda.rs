@@ -9,11 +9,11 @@
 //! carries it out is killed, its owner looks again.
 
 use super::{At, Nic, now};
-use crate::shm::{Agenda, View};
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, SeqCst},
+use crate::{
+    shm::{Agenda, View},
+    sync::AtomicU64,
 };
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// How often it is looked whether the peer of a waiting request still lives, and what has become of its node.
 pub(super) const CHECKUP: u64 = 10_000_000;

@@ -160,7 +160,9 @@ impl Nic {
             Some(trip) => errand.trip = trip,
             None => return Done::badly(WcStatus::RETRY_EXC_ERR),
         }
-        if errand.trip.fate != Fate::Lost && is_one_sided(opcode) && self.is_on_its_way(at, &errand.trip) {
+        // Whether there is a receive for a message that found none when it left is seen when it arrives.
+        let is_judged_there = is_one_sided(opcode) || taken.is_none();
+        if errand.trip.fate != Fate::Lost && is_judged_there && self.is_on_its_way(at, &errand.trip) {
             return Outcome::Waits;
         }
         if errand.trip.fate == Fate::Lost || uses_receive && taken.is_none() {
@@ -172,6 +174,7 @@ impl Nic {
                 self.send(errand, &taken, profile, aftermath)
             }
             (WrOpcode::RDMA_WRITE_WITH_IMM, Some(taken)) => self.write_and_tell(errand, &taken, aftermath),
+            (WrOpcode::RDMA_READ, _) => self.read(errand, &wire, aftermath),
             (opcode, _) => self.one_sided(errand, opcode, aftermath),
         }
     }

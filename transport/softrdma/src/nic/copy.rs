@@ -106,6 +106,18 @@ impl<'a> Cursor<'a> {
         &self.list
     }
 
+    /// Were the bytes those of a living process? Pages that a dead one has shared are given back, and read as zeroes
+    /// from then on, but not before its file does, of which we know.
+    #[inline]
+    fn is_sound(&self, nic: &Nic) -> Result<(), Fault> {
+        match self.list {
+            List::Pieces { need, .. } if need.view.owner != nic.process.me && need.view.is_wiped() => {
+                Err(Fault::Gone)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Leaves out `len` bytes, which are of one piece.
     #[inline]
     pub(super) fn skip(&mut self, len: usize) {
@@ -149,7 +161,7 @@ impl Nic {
                 len -= self.move_astray(from, to, chunk)?;
             }
         }
-        Ok(())
+        from.is_sound(self)
     }
 
     /// Turns one bit of a list around, so many bytes behind `skip`.
@@ -279,5 +291,23 @@ mod tests {
         assert_eq!(copy(nowhere, Place::Here(source.as_ptr().cast_mut()), 100), Err(Fault::Destination));
         let nobody = Place::There { pid: i32::MAX as u32, address: 8 };
         assert_eq!(copy(nobody, Place::Here(source.as_ptr().cast_mut()), 100), Err(Fault::Gone));
+    }
+
+    /// Its pages have been given back by whoever found it dead, maybe while we copied from them.
+    #[cfg(not(loom))]
+    #[test]
+    fn what_comes_from_the_dead_is_not_believed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let nic = super::super::rounds::tests::nic(&folder);
+        let digest = nic.process.directory.header().digest.load(std::sync::atomic::Ordering::Relaxed);
+        let directory = crate::shm::Directory::open(folder.path(), digest).expect("a folder");
+        let other = crate::shm::Process::join(directory.into(), 0).expect("a place");
+        let view = nic.process.view(other.me.slot, 0).expect("the other");
+        let need = Need { view, pd: 0, access: verbs_sys::AccessFlags::NONE, newest: 0 };
+        let from = List::Pieces { need, first: ptr::null(), count: 0 };
+        assert_eq!(from.cursor().is_sound(&nic), Ok(()));
+        drop(other);
+        assert!(view.is_dead());
+        assert_eq!(from.cursor().is_sound(&nic), Err(Fault::Gone));
     }
 }

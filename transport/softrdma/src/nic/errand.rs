@@ -9,7 +9,7 @@ use super::{
     receive::{Arrival, Taken},
     region::{Denied, Need},
 };
-use crate::{link_model::Fate, profile::Profile, shm::Sge};
+use crate::{link_model::Fate, profile::Profile, shm::Sge, world::Wire};
 use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{AccessFlags, EventType, Grh, QpType, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 
@@ -35,7 +35,6 @@ impl Nic {
         let request = errand.slot.get();
         match opcode {
             WrOpcode::RDMA_WRITE => self.write(errand, aftermath),
-            WrOpcode::RDMA_READ => self.read(errand, aftermath),
             WrOpcode::ATOMIC_CMP_AND_SWP => {
                 self.atomic(errand, Change::Swap(request.compare_add, request.swap), aftermath)
             }
@@ -244,7 +243,8 @@ impl Nic {
         Done::well(slot.get().bytes, trip.sender_due)
     }
 
-    fn read(&self, errand: Errand<'_>, aftermath: &mut Aftermath) -> Outcome {
+    /// What is at the other end when the request arrives goes back over the cable.
+    pub(super) fn read(&self, errand: Errand<'_>, wire: &Wire<'_>, aftermath: &mut Aftermath) -> Outcome {
         let request = errand.slot.get();
         let bytes = request.bytes;
         if bytes > 0 {
@@ -260,7 +260,10 @@ impl Nic {
                 Err(Fault::Gone) => return self.vanished(errand),
             }
         }
-        Done::well(bytes, errand.trip.sender_due)
+        match self.answer(errand.at, wire, bytes, errand.trip.receiver_due) {
+            Some(due) => Done::well(bytes, due),
+            None => Done::badly(WcStatus::RETRY_EXC_ERR),
+        }
     }
 
     fn atomic(&self, errand: Errand<'_>, change: Change, aftermath: &mut Aftermath) -> Outcome {
@@ -277,6 +280,9 @@ impl Nic {
             return self.denied(errand, WcStatus::REM_ACCESS_ERR, aftermath);
         };
         let changed = self.change(errand.peer, place, change).and_then(|mut before| {
+            if errand.peer.view.is_wiped() {
+                return Err(Fault::Gone);
+            }
             let from = List::Plain { start: (&raw mut before).cast(), len: 8 };
             let mut to = errand.slot.list(errand.at).cursor();
             self.transfer(&mut from.cursor(), &mut to, 8).map_err(|_| Fault::Source)

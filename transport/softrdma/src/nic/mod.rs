@@ -22,6 +22,7 @@ mod idle;
 mod peer;
 mod receive;
 mod region;
+mod rounds;
 mod stray;
 mod ticker;
 mod travel;
@@ -45,6 +46,8 @@ use std::sync::{
 };
 use verbs_sys::{EventType, QpState, QpType, WcStatus};
 
+pub(crate) use rounds::Listening;
+
 /// This process as the adapters of its node.
 #[derive(Debug)]
 pub(crate) struct Nic {
@@ -61,6 +64,8 @@ pub(crate) struct Nic {
     pub(crate) received: Box<[AtomicU64]>,
     /// Held while records of the tables are taken or given back.
     pub(crate) tables: Mutex<()>,
+    /// The channels on which programs may sleep until something is completed.
+    channels: Mutex<Vec<Arc<Listening>>>,
     /// Counts protection domains, registrations and the like.
     pub(crate) serials: AtomicU32,
     /// The last change of the fabric that was looked at.
@@ -153,6 +158,7 @@ impl Nic {
             sent: words(QPS),
             received: words(RQS),
             tables: Mutex::new(()),
+            channels: Mutex::default(),
             serials: AtomicU32::new(0),
             seen_changes,
             seen_commands,
@@ -176,12 +182,16 @@ impl Nic {
     fn complete(&self, view: &View, cq: u32, intent: Option<&AtomicU64>, completion: &Completion) -> bool {
         let Some(record) = view.cq(cq) else { return false };
         let is_dead = |owner| self.process.is_dead(owner);
-        match record.push(view, self.process.me, is_dead, intent.map(Intent), completion) {
-            Pushed::Quietly => true,
-            Pushed::ToWake => {
-                self.process.waker.wake(view.owner.slot, record.fixed.channel.load(Relaxed));
-                true
-            }
+        let timed;
+        let completion = if record.fixed.wants_times.load(Relaxed) == 0 {
+            completion
+        } else {
+            timed = Completion { at: completion.due.max(now()), ..*completion };
+            &timed
+        };
+        let wake = || self.process.waker.wake(view.owner.slot, record.fixed.channel.load(Relaxed));
+        match record.push(view, self.process.me, is_dead, intent.map(Intent), completion, wake) {
+            Pushed::Quietly | Pushed::ToWake => true,
             Pushed::Later => {
                 self.remind_queue(view, cq, completion.due);
                 true
@@ -221,21 +231,40 @@ impl Nic {
     fn drain(&self, at: At<'_>, aftermath: &mut fail::Aftermath) {
         let send = &at.qp.send;
         loop {
-            let head = send.head.load(Relaxed);
+            let (head, state) = (send.head.load(Relaxed), at.state());
+            if state == QpState::SQD && !at.qp.flight.has_begun(head) {
+                return self.tell_drained(at);
+            }
             if head == at.qp.producer.tail.load(Acquire) {
                 at.qp.flight.due.store(0, Relaxed);
                 return;
             }
             let Some(slot) = self.send_slot(at, head) else { return };
-            let done = match at.state() {
+            let done = match state {
                 QpState::ERR | QpState::SQE => carry::Done::with(WcStatus::WR_FLUSH_ERR),
-                QpState::RTS => match self.carry_out(at, slot, aftermath) {
+                // When it is being drained, what is on its way arrives still.
+                QpState::RTS | QpState::SQD => match self.carry_out(at, slot, aftermath) {
                     carry::Outcome::Done(done) => done,
                     carry::Outcome::Waits => return,
                 },
                 _ => return,
             };
             self.finish(at, slot, head, &done, aftermath);
+        }
+    }
+
+    /// Nothing of this queue is on its way any more, and nothing more leaves: says so to an owner who has asked, once
+    /// the last completion can be seen.
+    #[cold]
+    fn tell_drained(&self, at: At<'_>) {
+        if at.qp.signals.drain.load(SeqCst) == 0 {
+            return;
+        }
+        let due = at.qp.send.last_due.load(Relaxed);
+        if due > now() {
+            self.remind(at, due);
+        } else if at.qp.signals.drain.swap(0, SeqCst) != 0 {
+            self.raise(at, EventType::SQ_DRAINED);
         }
     }
 
@@ -251,10 +280,11 @@ impl Nic {
     ) {
         let send = &at.qp.send;
         let is_error = done.status != WcStatus::SUCCESS;
+        let due = at.in_order(done.due);
         if is_error || slot.is_signaled() {
             let completion = Completion {
                 wr_id: slot.get().wr_id,
-                due: done.due,
+                due,
                 qpn: at.qpn(),
                 bytes: done.bytes,
                 number: head,
@@ -319,6 +349,7 @@ impl Nic {
         send.head.store(posted, Release);
         send.intent.store(0, Relaxed);
         send.waits_since.store(0, Relaxed);
+        send.last_due.store(0, Relaxed);
         at.qp.flight.number.store(0, Relaxed);
         at.qp.flight.due.store(0, Relaxed);
         self.sent[at.index() as usize].store(posted, Relaxed);
@@ -326,6 +357,7 @@ impl Nic {
             let posted = rq.poster.tail.load(Acquire);
             rq.taker.head.store(posted, Release);
             rq.taker.intent.store(0, Relaxed);
+            rq.taker.last_due.store(0, Relaxed);
             self.received[at.qp.fixed.rq.load(Relaxed) as usize].store(posted, Relaxed);
         }
         end();

@@ -48,6 +48,20 @@ impl RqRecord {
         (pieces as usize / size_of::<Sge>() > 0).then(|| (slot, slot.wrapping_add(1).cast::<Sge>()))
     }
 
+    /// When a completion may be seen: those of a queue pair's own receives come in their order, those that are flushed
+    /// too.
+    #[inline]
+    fn in_order(&self, due: u64) -> u64 {
+        let last = &self.taker.last_due;
+        if self.kind() == Kind::SharedReceive {
+            return due;
+        }
+        if due > last.load(Relaxed) {
+            last.store(due, Relaxed);
+        }
+        last.load(Relaxed)
+    }
+
     /// Pieces that a slot has room for.
     fn most_pieces(&self) -> u64 {
         self.poster.stride.load(Relaxed).saturating_sub(size_of::<RecvSlot>() as u64)
@@ -95,12 +109,13 @@ impl Nic {
         let Taken { rq, head, wr_id, .. } = taken;
         let completion = Completion {
             wr_id: *wr_id,
-            due: arrival.due,
+            due: rq.in_order(arrival.due),
             qpn: peer.qpn(),
             source_qpn: arrival.source_qpn,
             bytes: arrival.bytes,
             imm: arrival.imm,
             number: *head,
+            at: 0,
             status: arrival.status,
             opcode: arrival.opcode,
             flags: arrival.flags,
@@ -172,6 +187,7 @@ impl Nic {
         if let Some(view) = peer
             && let Some(qp) = view.qp(super::number::index(qpn))
             && qp.fixed.qpn.load(Relaxed) == qpn
+            && !view.seems_dead()
         {
             self.work(At::new(view, qp));
         }

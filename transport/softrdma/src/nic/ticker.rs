@@ -14,14 +14,14 @@
 //! The thread has the address of the adapter, which stays where it is from the first request on, in an `Arc`,
 //! and joins the thread before any other part of it is dropped. Futexes are words in mapped files.
 
-use super::{Nic, now};
-use crate::shm::Agenda;
+use super::{Nic, now, rounds::ROUND};
+use crate::{shm::Agenda, sync::AtomicU32};
 use std::{
     hint, ptr,
     sync::{
         Mutex, PoisonError,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
     },
@@ -48,6 +48,8 @@ pub(super) struct Ticker {
     pub(super) polled_at: AtomicU64,
     /// When the thread last did what was due.
     acted_at: AtomicU64,
+    /// When the thread last looked around.
+    looked_round_at: AtomicU64,
     /// When the program is to be given grace again.
     next_trial: AtomicU64,
     /// What wakes the thread, once it runs.
@@ -71,6 +73,15 @@ impl Ticker {
     pub(super) fn begin(&self, nic: &Nic) {
         if !self.is_begun.load(Acquire) {
             self.start(nic);
+        }
+    }
+
+    /// Now and then, while somebody may sleep: sees whether they were told all.
+    fn look_round(&self, nic: &Nic) {
+        let time = now();
+        if nic.is_listening() && time > self.looked_round_at.load(Relaxed) + ROUND {
+            self.looked_round_at.store(time, Relaxed);
+            nic.make_rounds();
         }
     }
 
@@ -128,6 +139,7 @@ fn run(nic: &Nic) {
     let mut encores = 0;
     loop {
         agenda.sleeps_until.store(0, SeqCst);
+        nic.ticker.look_round(nic);
         let rung = agenda.bell.load(SeqCst);
         if nic.ticker.must_end.load(SeqCst) {
             return;
@@ -135,7 +147,8 @@ fn run(nic: &Nic) {
         let due = agenda.due.load(SeqCst);
         if due == u64::MAX {
             encores += 1;
-            let until = if encores > ENCORES { u64::MAX } else { now() + GRACE };
+            let rests = if nic.is_listening() { now() + ROUND } else { u64::MAX };
+            let until = if encores > ENCORES { rests } else { now() + GRACE };
             sleep(agenda, rung, due, until);
         } else {
             encores = 0;

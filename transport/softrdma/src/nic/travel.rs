@@ -11,9 +11,9 @@
 
 use super::{At, Nic, now};
 use crate::{
-    link_model::Fate,
+    link_model::{Fate, Passage},
     shm::{Flight, SendSlot},
-    world::Wire,
+    world::{Way, Wire},
 };
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use verbs_sys::{QpType, WrOpcode};
@@ -33,9 +33,14 @@ impl Default for Trip {
 }
 
 impl Flight {
+    /// Is the request with that number on its way?
+    pub(super) fn has_begun(&self, number: u64) -> bool {
+        self.number.load(Acquire) == number + 1
+    }
+
     /// The trip of the request with that number, if it has begun.
     fn trip(&self, number: u64) -> Option<Trip> {
-        (self.number.load(Acquire) == number + 1).then(|| Trip {
+        self.has_begun(number).then(|| Trip {
             sender_due: self.sender_due.load(Relaxed),
             receiver_due: self.arrives.load(Relaxed),
             fate: match self.fate.load(Relaxed) {
@@ -77,7 +82,7 @@ impl Nic {
     ) -> Option<Trip> {
         match wire.cable {
             None => Some(Trip::default()),
-            Some(cable) if cable.count_if_ideal(request.bytes) => Some(Trip::default()),
+            Some(cable) if cable.count_if_ideal(carried(request)) => Some(Trip::default()),
             Some(_) => self.cross(at, kind, wire, request),
         }
     }
@@ -88,28 +93,31 @@ impl Nic {
         if let Some(trip) = flight.trip(head) {
             return Some(trip);
         }
-        let model = cable.model;
-        let leaves = leaves(at, request);
-        let mut passage = model.pass(cable.lane, cable.direction, u64::from(request.bytes), leaves);
-        let mut late = 0;
-        if kind == QpType::RC {
-            let mut tries = at.qp.signals.retry_count.load(Relaxed);
-            while passage.fate != Fate::Whole {
-                tries = tries.checked_sub(1)?;
-                late += ack_timeout(at).unwrap_or(1_000_000);
-                passage = model.pass(cable.lane, cable.direction, u64::from(request.bytes), leaves);
-            }
-        }
+        let Passed { passage, late } = pass(at, kind, &cable, carried(request), leaves(at, request))?;
         let arrives = passage.arrives + late;
-        let is_timed = model.is_timed() || late > 0;
-        let sender_due = if kind == QpType::RC { arrives + model.latency_ns } else { passage.departs };
+        let is_timed = cable.model.is_timed() || late > 0;
+        let sender_due = if kind == QpType::RC { arrives + cable.model.latency_ns } else { passage.departs };
         let trip = Trip {
-            sender_due: if is_timed { in_order(at, sender_due) } else { 0 },
+            sender_due: if is_timed { sender_due } else { 0 },
             receiver_due: if is_timed { arrives } else { 0 },
             fate: passage.fate,
         };
         flight.begin(head, &trip);
         Some(trip)
+    }
+
+    /// Sends so many bytes back that a read has asked for, and returns when they are there. `None` when the connection
+    /// gives up.
+    #[inline]
+    pub(super) fn answer(&self, at: At<'_>, wire: &Wire<'_>, bytes: u32, asked: u64) -> Option<u64> {
+        let Some(cable) = wire.cable.map(Way::back) else { return Some(0) };
+        if cable.count_if_ideal(bytes) {
+            return Some(0);
+        }
+        let leaves = if asked == 0 { now() } else { asked };
+        let Passed { passage, late } = pass(at, QpType::RC, &cable, bytes, leaves)?;
+        let is_timed = cable.model.is_timed() || late > 0;
+        Some(if is_timed { passage.arrives + late } else { 0 })
     }
 
     /// Is a request still on its way? Sees to it that it is looked at when it arrives.
@@ -132,11 +140,45 @@ fn leaves(at: At<'_>, request: &SendSlot) -> u64 {
     request.posted_at.max(not_before.load(Relaxed))
 }
 
-/// Completions of a queue pair come in the order of its requests.
-fn in_order(at: At<'_>, due: u64) -> u64 {
-    let due = due.max(at.qp.send.last_due.load(Relaxed));
-    at.qp.send.last_due.store(due, Relaxed);
-    due
+/// What a message has gone through, and how much later it was for having been repeated.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    passage: Passage,
+    late: u64,
+}
+
+/// Sends a message in one direction of a cable. A reliable connection repeats what is lost or damaged; `None` when it
+/// gives up.
+fn pass(at: At<'_>, kind: QpType, way: &Way<'_>, bytes: u32, leaves: u64) -> Option<Passed> {
+    let once = || way.model.pass(way.lane, way.direction, u64::from(bytes), leaves);
+    let (mut passage, mut late) = (once(), 0);
+    if kind == QpType::RC {
+        let mut tries = at.qp.signals.retry_count.load(Relaxed);
+        while passage.fate != Fate::Whole {
+            tries = tries.checked_sub(1)?;
+            late += ack_timeout(at).unwrap_or(1_000_000);
+            passage = once();
+        }
+    }
+    Some(Passed { passage, late })
+}
+
+/// Bytes that a request takes along. Those of a read come back with the answer.
+fn carried(request: &SendSlot) -> u32 {
+    if request.opcode == WrOpcode::RDMA_READ.0 { 0 } else { request.bytes }
+}
+
+impl At<'_> {
+    /// When a completion may be seen: those of a queue pair come in the order of its requests, those of failed ones
+    /// too.
+    #[inline]
+    pub(super) fn in_order(&self, due: u64) -> u64 {
+        let last = &self.qp.send.last_due;
+        if due > last.load(Relaxed) {
+            last.store(due, Relaxed);
+        }
+        last.load(Relaxed)
+    }
 }
 
 /// How long a sender waits for an acknowledgement; `None` for ever.

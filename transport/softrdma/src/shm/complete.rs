@@ -30,6 +30,8 @@ pub(crate) struct Completion {
     pub(crate) imm: u32,
     /// Which request of its queue it is about.
     pub(crate) number: u64,
+    /// When it came, in nanoseconds of the monotonic clock, if the queue wants to know.
+    pub(crate) at: u64,
     pub(crate) status: u8,
     pub(crate) opcode: u8,
     pub(crate) flags: u8,
@@ -72,7 +74,7 @@ impl Completion {
             u64::from(self.bytes) | u64::from(self.imm) << 32,
             self.number,
             small,
-            0,
+            self.at,
         ]
     }
 
@@ -85,6 +87,7 @@ impl Completion {
             bytes: words[3] as u32,
             imm: (words[3] >> 32) as u32,
             number: words[4],
+            at: words[6],
             status: words[5] as u8,
             opcode: (words[5] >> 8) as u8,
             flags: (words[5] >> 16) as u8,
@@ -126,7 +129,7 @@ impl CqRecord {
         for word in &fixed.announce {
             word.store(u64::MAX, Relaxed);
         }
-        for word in [&fixed.armed, &fixed.pending, &fixed.overrun, &fixed.events] {
+        for word in [&fixed.armed, &fixed.pending, &fixed.overrun, &fixed.events, &fixed.wants_times] {
             word.store(0, Relaxed);
         }
         fixed.mask.store(slots - 1, Relaxed);
@@ -143,7 +146,8 @@ impl CqRecord {
         view.line(offset)
     }
 
-    /// Writes a completion behind the others. `view` is of the queue's owner.
+    /// Writes a completion behind the others. `view` is of the queue's owner, whom `wake` wakes. That is done before
+    /// the lock is free again: so a lock that is free means an owner who was told.
     pub(crate) fn push(
         &self,
         view: &impl Lines,
@@ -151,12 +155,17 @@ impl CqRecord {
         is_dead: impl FnMut(Owner) -> bool,
         intent: Option<Intent<'_>>,
         completion: &Completion,
+        wake: impl FnOnce(),
     ) -> Pushed {
         let held = self.pushers.lock.hold(me, is_dead);
         let mut tail = self.pushers.tail.load(Relaxed);
-        if held.came == Came::Stolen && self.is_written(view, tail) {
-            tail += 1;
-            self.pushers.tail.store(tail, Relaxed);
+        let mut is_untold = false;
+        if held.came == Came::Stolen {
+            if self.is_written(view, tail) {
+                tail += 1;
+                self.pushers.tail.store(tail, Relaxed);
+            }
+            is_untold = self.fixed.pending.load(SeqCst) != 0;
         }
         let capacity = self.fixed.capacity.load(Relaxed);
         if tail.wrapping_sub(self.pushers.seen_head.load(Relaxed)) >= capacity {
@@ -178,8 +187,15 @@ impl CqRecord {
         }
         line.0[0].store(tail + 1, Release);
         self.pushers.tail.store(tail + 1, Relaxed);
+        let mut pushed = self.announce(completion);
+        if is_untold && pushed == Pushed::Quietly {
+            pushed = Pushed::ToWake;
+        }
+        if pushed == Pushed::ToWake || is_untold {
+            wake();
+        }
         drop(held);
-        self.announce(completion)
+        pushed
     }
 
     /// The pusher's half of the agreement with [`CqRecord::arm`]: the completion is in place before the
@@ -229,6 +245,43 @@ impl CqRecord {
         announced
     }
 
+    /// Takes over what a pusher has left undone that died before it had woken the owner, who calls this, and says
+    /// whether there is something to be told. Nothing is announced that anybody who lives announces.
+    pub(crate) fn mend(
+        &self,
+        view: &impl Lines,
+        me: Owner,
+        mut is_dead: impl FnMut(Owner) -> bool,
+        now: u64,
+    ) -> bool {
+        if !self.pushers.lock.holder().is_some_and(&mut is_dead) {
+            return false;
+        }
+        let held = self.pushers.lock.hold(me, is_dead);
+        let tail = self.pushers.tail.load(Relaxed);
+        if held.came == Came::Stolen && self.is_written(view, tail) {
+            self.pushers.tail.store(tail + 1, Relaxed);
+        }
+        held.came == Came::Stolen && (self.announce_missed(view, now) || self.fixed.pending.load(SeqCst) != 0)
+    }
+
+    /// Announces a completion that has come since the queue was armed. Under the lock of a dead pusher.
+    fn announce_missed(&self, view: &impl Lines, now: u64) -> bool {
+        let armed = self.fixed.armed.load(SeqCst);
+        if armed == 0 {
+            return false;
+        }
+        let first = self.popper.head.load(Acquire).max(self.fixed.armed_from.load(Relaxed));
+        let unseen: Vec<Completion> = (first..).map_while(|number| self.peek(view, number)).collect();
+        unseen.iter().filter(|found| found.due > now).for_each(|found| self.announce_later(found));
+        let is_wanted = |found: &Completion| found.due <= now && (armed == 1 || found.is_called_for());
+        let announced = unseen.iter().any(is_wanted) && self.fixed.armed.swap(0, SeqCst) != 0;
+        if announced {
+            self.fixed.pending.fetch_add(1, SeqCst);
+        }
+        announced
+    }
+
     /// When there is something to announce next; `u64::MAX` for nothing.
     pub(crate) fn next_announcement(&self) -> u64 {
         self.fixed.announce.iter().map(|word| word.load(SeqCst)).min().unwrap_or(u64::MAX)
@@ -236,6 +289,7 @@ impl CqRecord {
 
     /// Asks for an announcement of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, only_solicited: bool) {
+        self.fixed.armed_from.store(self.pushers.tail.load(Relaxed), Relaxed);
         // Arming for any completion is not undone by arming for solicited ones.
         match only_solicited {
             false => self.fixed.armed.store(1, SeqCst),
@@ -272,7 +326,8 @@ impl CqRecord {
         found.kind == kind && found.number == number && qpn.is_none_or(|qpn| found.qpn == qpn)
     }
 
-    /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time.
+    /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time; to others
+    /// it may be another one by the time that they have read it.
     #[inline]
     pub(crate) fn peek(&self, view: &impl Lines, head: u64) -> Option<Completion> {
         let line = self.line(view, head)?;

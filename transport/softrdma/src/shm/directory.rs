@@ -115,7 +115,7 @@ impl Directory {
     }
 
     /// The lock under which members come and go. `NOENT` when the folder was removed since it was opened.
-    fn lock(&self) -> io::Result<OwnedFd> {
+    pub(super) fn lock(&self) -> io::Result<OwnedFd> {
         let fabric = open_at(&self.folder, "fabric", OFlags::empty())?;
         life::lock_and_wait(fabric.as_fd())?;
         // Removed while we waited; or removed and, beside files of strangers, made anew.
@@ -175,6 +175,10 @@ impl Directory {
             MAGIC => Ok(()),
             _ => Err(io::Errno::BADMSG),
         }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn folder(&self) -> &OwnedFd {

@@ -9,7 +9,7 @@ use super::records::{CqRecord, Header, MrRecord, QpRecord, RqRecord};
 /// Begins every process file that is ready for use.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"softrdma");
 /// Changes whenever a layout of this folder changes.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 
 /// Processes of a fabric at a time; the number's bits are part of a queue pair number.
 pub(crate) const SLOTS: u32 = 256;

@@ -86,6 +86,11 @@ impl RobustLock {
         }
     }
 
+    /// Who holds it at the moment.
+    pub(crate) fn holder(&self) -> Option<Owner> {
+        Some(self.0.load(Acquire)).filter(|&word| word != 0).map(Owner::of)
+    }
+
     /// Forgets whoever held it: for a record that is being made anew by its owner.
     pub(crate) fn reset(&self) {
         self.0.store(0, Release);

@@ -43,12 +43,14 @@ impl Mapping {
         Area { start: self.start, len: self.len }
     }
 
-    /// Gives the memory behind the file back, whoever has it mapped. It reads as zeroes from now on.
-    pub(super) fn discard(&self) {
-        // SAFETY: our mapping, of a file that is shared. Whoever reads it finds zeroes, as any other process could
-        // have written there.
+    /// Gives the memory behind the file back from this page on, whoever has it mapped. It reads as zeroes from now on.
+    pub(super) fn discard(&self, from: usize) {
+        let from = from.min(self.len);
+        // SAFETY: within our mapping, of a file that is shared. Whoever reads it finds zeroes, as any other process
+        // could have written there.
         unsafe {
-            let _ = mm::madvise(self.start.cast(), self.len, mm::Advice::LinuxRemove);
+            let start = self.start.wrapping_add(from).cast();
+            let _ = mm::madvise(start, self.len - from, mm::Advice::LinuxRemove);
         }
     }
 

@@ -15,6 +15,7 @@ mod process;
 mod records;
 mod wait;
 mod wake;
+mod windows;
 
 #[cfg(all(test, loom))]
 mod models;
@@ -31,4 +32,4 @@ pub(crate) use records::{
     Agenda, CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES,
     SendSlot, Sge,
 };
-pub(crate) use wake::take_one;
+pub(crate) use wake::{is_readable, take_one, wait_readable};

@@ -53,8 +53,12 @@ impl Queue {
         Arc::new(queue)
     }
 
-    /// All words of it say who pushed it.
     fn push(&self, who: u32) -> Pushed {
+        self.push_among(who, |_| false)
+    }
+
+    /// All words of it say who pushed it.
+    fn push_among(&self, who: u32, is_dead: impl FnMut(Owner) -> bool) -> Pushed {
         let said = u64::from(who) + 100;
         let completion = Completion {
             wr_id: said,
@@ -65,7 +69,7 @@ impl Queue {
             kind: Kind::Receive,
             ..Completion::default()
         };
-        self.record.push(self, process(who), |_| false, None, &completion)
+        self.record.push(self, process(who), is_dead, None, &completion, || {})
     }
 
     /// Who pushed the completion of that number.
@@ -133,6 +137,42 @@ fn loom_no_completion_is_slept_through() {
         let pushed = pusher.join().expect("a pusher");
         assert!(found.is_some() || pushed == Pushed::ToWake, "asleep, with a completion");
         assert_eq!(queue.record.fixed.pending.load(Relaxed), u32::from(pushed == Pushed::ToWake));
+    });
+}
+
+/// Who looks around for what the dead have not announced announces nothing that the living do, and wakes nobody.
+#[test]
+fn loom_what_the_living_announce_is_theirs() {
+    explore(|| {
+        let queue = Queue::new(2, 1);
+        queue.record.arm(false);
+        let pusher = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.push(1))
+        };
+        assert!(!queue.record.mend(&*queue, process(3), |_| false, 0));
+        assert_eq!(pusher.join().expect("a pusher"), Pushed::ToWake);
+        assert_eq!(queue.record.fixed.pending.load(Relaxed), 1);
+    });
+}
+
+/// Of a new pusher and the owner who looks around, one takes over what a dead pusher has left, and one wakes.
+#[test]
+fn loom_what_the_dead_have_not_announced_is_announced_once() {
+    explore(|| {
+        let queue = Queue::new(4, 1);
+        queue.record.arm(false);
+        assert_eq!(queue.push(1), Pushed::ToWake, "and it dies before it has woken anybody");
+        std::mem::forget(queue.record.pushers.lock.hold(process(1), |_| false));
+        let is_dead = |owner: Owner| owner == process(1);
+        let pusher = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.push_among(2, is_dead))
+        };
+        let mended = queue.record.mend(&*queue, process(3), is_dead, 0);
+        let pushed = pusher.join().expect("a pusher");
+        assert!(mended != (pushed == Pushed::ToWake), "{mended} and {pushed:?}");
+        assert_eq!(queue.record.fixed.pending.load(Relaxed), 1);
     });
 }
 

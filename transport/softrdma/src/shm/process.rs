@@ -18,6 +18,7 @@ use super::{
     map::{Area, Mapping},
     records::{CqRecord, Header, MrRecord, QpRecord, RqRecord},
     wake::Waker,
+    windows::Windows,
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -28,9 +29,12 @@ use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
     atomic::{
         AtomicBool, AtomicU32,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
+        Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     },
 };
+
+/// So much room is left for queues when pages are shared.
+const ROOM_LEFT: u64 = 8 << 20;
 
 /// A process's file, mapped here.
 #[derive(Debug)]
@@ -93,10 +97,18 @@ impl View {
             self.was_found_dead.store(true, Relaxed);
             *life = None;
             // Our mappings stay, as others of our threads may be reading; they should not hold its memory.
-            self.file.discard();
-            self.pages.get().into_iter().flatten().for_each(Mapping::discard);
+            // The page that says so stays, lest reading it should need memory; and is written before anything is gone.
+            self.header().magic.store(0, SeqCst);
+            self.file.discard(rustix::param::page_size());
+            self.pages.get().into_iter().flatten().for_each(|pages| pages.discard(0));
         }
         is_dead || self.was_found_dead.load(Relaxed)
+    }
+
+    /// Has somebody found it dead, and given back what it held in memory?
+    #[inline]
+    pub(crate) fn is_wiped(&self) -> bool {
+        self.header().magic.load(Acquire) != MAGIC
     }
 
     /// As [`View::is_dead`], but asks only now and then, because asking costs as much as a message.
@@ -129,7 +141,7 @@ pub(crate) struct Process {
     own: Arc<View>,
     heap: Mutex<Heap>,
     pages_fd: OwnedFd,
-    pages_heap: Mutex<Heap>,
+    windows: Mutex<Windows>,
     peers: Box<[Peer]>,
     /// Views of dead users of slots.
     past: Mutex<Vec<Arc<View>>>,
@@ -180,7 +192,7 @@ impl Process {
             own: Arc::new(own),
             heap: Mutex::new(Heap::new(HEAP_START, FILE_BYTES - HEAP_START)),
             pages_fd: pages,
-            pages_heap: Mutex::new(Heap::new(0, PAGES_BYTES)),
+            windows: Mutex::new(Windows::new(PAGES_BYTES)),
             peers: std::iter::repeat_with(Peer::default).take(SLOTS as usize).collect(),
             past: Mutex::new(Vec::new()),
             channels: AtomicU32::new(0),
@@ -307,8 +319,14 @@ impl Process {
         let fd = self.life.fd();
         match fs::fallocate(fd, FallocateFlags::empty(), range.0, range.1) {
             Ok(()) => Ok(range),
-            Err(_) => {
+            Err(error) => {
                 lock(&self.heap).give(range);
+                if error == io::Errno::NOSPC {
+                    crate::log::say(format_args!(
+                        "{} is full: no room for a queue",
+                        self.directory.path().display()
+                    ));
+                }
                 Err(io::Errno::NOMEM)
             }
         }
@@ -323,16 +341,38 @@ impl Process {
         }
     }
 
-    /// Room for shared memory, as a file and a range of it.
-    pub(crate) fn take_pages(&self, bytes: u64) -> io::Result<(&OwnedFd, (u64, u64))> {
-        let range = lock(&self.pages_heap).take(bytes).ok_or(io::Errno::NOMEM)?;
-        match fs::fallocate(&self.pages_fd, FallocateFlags::empty(), range.0, range.1) {
-            Ok(()) => Ok((&self.pages_fd, range)),
-            Err(error) => {
-                lock(&self.pages_heap).give(range);
-                Err(error)
+    /// Which addresses have a place in the file of shared pages.
+    pub(crate) fn windows(&self) -> std::sync::MutexGuard<'_, Windows> {
+        lock(&self.windows)
+    }
+
+    /// Gives shared pages back. They read as zeroes from now on.
+    pub(crate) fn empty_pages(&self, range: (u64, u64)) {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = fs::fallocate(&self.pages_fd, how, range.0, range.1);
+    }
+
+    /// Shares `more` bytes beside `shared`, if there is room for all of it and for what others have promised, should
+    /// every page be written that none has written yet.
+    pub(crate) fn promise_pages(&self, shared: u64, more: u64) -> Option<()> {
+        // One after the other, or two could count on the same room.
+        let _held = self.directory.lock().ok()?;
+        let taken = |file: &OwnedFd| fs::fstat(file).map_or(0, |about| about.st_blocks as u64 * 512);
+        let mut open = (shared + more).saturating_sub(taken(&self.pages_fd));
+        for view in self.everyone().skip(1).filter(|view| !view.is_dead()) {
+            let promised = view.header().shared_bytes.load(Relaxed);
+            if promised != 0 {
+                let file = self.directory.file('m', view.owner.slot);
+                open += promised.saturating_sub(file.as_ref().map_or(0, taken));
             }
         }
+        let room = fs::fstatvfs(&self.pages_fd).ok()?;
+        // A file system without a limit says that it has no blocks.
+        if more > 0 && room.f_blocks != 0 && open + ROOM_LEFT > room.f_bavail.saturating_mul(room.f_frsize) {
+            return None;
+        }
+        self.own.header().shared_bytes.store(shared + more, Relaxed);
+        Some(())
     }
 
     /// The file through which memory is shared.

@@ -7,7 +7,10 @@ use super::{
     layout::{CQS, QPS, SLOTS},
     lock::RobustLock,
 };
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::{
+    control::PORTS,
+    sync::{AtomicU32, AtomicU64},
+};
 
 /// Begins a process file.
 #[derive(Debug)]
@@ -25,6 +28,10 @@ pub(crate) struct Header {
     pub(crate) attention: AtomicU32,
     /// Some queue pair of this process has a request that waits.
     pub(crate) waiting: AtomicU32,
+    /// Bytes of its memory that it shares, whether or not they have been written.
+    pub(crate) shared_bytes: AtomicU64,
+    /// Protection domains on each port.
+    pub(crate) domains: [AtomicU32; PORTS],
     /// Held during an atomic operation on memory that is not shared.
     pub(crate) atomics: RobustLock,
     pub(crate) agenda: Agenda,
@@ -180,6 +187,8 @@ pub(crate) struct Signals {
     pub(crate) min_rnr_timer: AtomicU32,
     /// The channel that asynchronous events of this queue pair are announced on.
     pub(crate) async_channel: AtomicU32,
+    /// Its owner wants to know when its send queue is drained.
+    pub(crate) drain: AtomicU32,
 }
 
 /// A receive queue, of one queue pair or shared by many.
@@ -205,6 +214,8 @@ pub(crate) struct Taker {
     pub(crate) intent_cq: AtomicU64,
     /// `tail` as last seen.
     pub(crate) seen_tail: AtomicU64,
+    /// No completion of this queue may be seen before this.
+    pub(crate) last_due: AtomicU64,
 }
 
 /// The side of the owner, who posts receives.
@@ -268,6 +279,8 @@ pub(crate) struct CqFixed {
     pub(crate) capacity: AtomicU64,
     /// Whose arrival is announced: nothing (0), the next one (1), the next solicited one (2).
     pub(crate) armed: AtomicU32,
+    /// The completion that was the next when it was armed.
+    pub(crate) armed_from: AtomicU64,
     /// Announced and not yet fetched by `ibv_get_cq_event`.
     pub(crate) pending: AtomicU32,
     /// The channel announcements go to; zero for none.
@@ -275,6 +288,8 @@ pub(crate) struct CqFixed {
     /// When the first completion that is on its way may be seen, and the first that is solicited or failed: what
     /// is armed then is announced then. `u64::MAX` for none.
     pub(crate) announce: [AtomicU64; 2],
+    /// Its completions are to have a time.
+    pub(crate) wants_times: AtomicU32,
     /// A completion found no room.
     pub(crate) overrun: AtomicU32,
     pub(crate) events: AtomicU32,

@@ -69,7 +69,7 @@ fn completions_come_in_order_until_there_is_no_room() {
     let peer = join(&folder);
     let there = peer.view(owner.me.slot, 0).expect("the owner");
     let record = there.cq(1).expect("a record");
-    let push = |number| record.push(there, peer.me, |_| false, None, &completion(number));
+    let push = |number| record.push(there, peer.me, |_| false, None, &completion(number), || {});
     for lap in 0..3 {
         for number in lap * SLOTS..(lap + 1) * SLOTS {
             assert_eq!(push(number), Pushed::Quietly);
@@ -89,7 +89,8 @@ fn an_armed_queue_wakes_once() {
     let folder = folder();
     let owner = with_queue(&folder);
     let record = owner.own().cq(1).expect("a record");
-    let push = |completion: &Completion| record.push(owner.own(), owner.me, |_| false, None, completion);
+    let push =
+        |completion: &Completion| record.push(owner.own(), owner.me, |_| false, None, completion, || {});
     record.arm(true);
     assert_eq!(push(&completion(0)), Pushed::Quietly);
     assert_eq!(push(&Completion { is_solicited: true, ..completion(1) }), Pushed::ToWake);
@@ -106,7 +107,8 @@ fn a_completion_of_the_dead_counts_once() {
     let owner = with_queue(&folder);
     let record = owner.own().cq(1).expect("a record");
     let dead = Owner { slot: 200, incarnation: 1 };
-    let push = |number| record.push(owner.own(), owner.me, |who| who == dead, None, &completion(number));
+    let push =
+        |number| record.push(owner.own(), owner.me, |who| who == dead, None, &completion(number), || {});
     assert_eq!(push(0), Pushed::Quietly);
     for is_written in [true, false] {
         let tail = record.pushers.tail.load(Relaxed);
@@ -129,7 +131,7 @@ fn an_intent_tells_whether_a_completion_was_written() {
     let record = owner.own().cq(1).expect("a record");
     let view = owner.own();
     assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
-    record.push(view, owner.me, |_| false, None, &completion(0));
+    record.push(view, owner.me, |_| false, None, &completion(0), || {});
     assert!(record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
     assert!(!record.was_pushed(view, 1, Some(8), Kind::Receive, 0));
     assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 1));
@@ -235,7 +237,7 @@ fn the_memory_of_the_dead_is_given_back() {
     let survivor = join(&folder);
     let dead = with_queue(&folder);
     let slot = dead.me.slot;
-    dead.take_pages(1 << 20).expect("room");
+    rustix::fs::fallocate(dead.pages_fd(), rustix::fs::FallocateFlags::empty(), 0, 1 << 20).expect("room");
     let open = |kind: char| std::fs::File::open(folder.path().join(format!("{kind}{slot}"))).expect("a file");
     let files = [open('p'), open('m')];
     let blocks = || files.each_ref().map(|file| file.metadata().expect("a file").blocks());
@@ -244,5 +246,25 @@ fn the_memory_of_the_dead_is_given_back() {
     assert!(blocks().iter().all(|blocks| *blocks > 0));
     drop(dead);
     assert!(view.is_dead());
-    assert_eq!(blocks(), [0, 0]);
+    let [file, pages] = blocks();
+    assert!(file * 512 <= rustix::param::page_size() as u64 && pages == 0, "{file} and {pages} blocks");
+}
+
+/// Pages that nobody has written yet are promised only while there is room for all of them.
+#[test]
+fn no_more_is_promised_than_there_is() {
+    let folder = folder();
+    let [a, b] = [0, 1].map(|_| join(&folder));
+    let about = rustix::fs::statvfs(folder.path()).expect("a file system");
+    let room = about.f_bavail * about.f_frsize;
+    if about.f_blocks == 0 {
+        return;
+    }
+    assert_eq!(a.promise_pages(0, room * 2), None);
+    assert_eq!(a.promise_pages(0, room / 2), Some(()));
+    assert_eq!(a.promise_pages(room / 2, room), None, "with what it has promised before");
+    assert_eq!(b.promise_pages(0, room / 3 * 2), None, "with what the other has promised");
+    assert_eq!(b.promise_pages(0, room / 4), Some(()));
+    drop(a);
+    assert_eq!(b.promise_pages(room / 4, room / 2), Some(()), "the other is gone");
 }

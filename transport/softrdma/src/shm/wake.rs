@@ -6,6 +6,7 @@
 //! everything.
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, AsRawFd, OwnedFd},
     io,
     net::{self, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType},
@@ -65,4 +66,15 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 pub(crate) fn take_one(fd: impl AsFd, wait: bool) -> io::Result<()> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     net::recv(fd, &mut [0u8; 8], flags).map(|_| ())
+}
+
+/// Is there a datagram?
+pub(crate) fn is_readable(fd: impl AsFd) -> bool {
+    wait_readable(fd, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(false)
+}
+
+/// Waits until there is a datagram, or for so long; for ever when no time is given.
+pub(crate) fn wait_readable(fd: impl AsFd, patience: Option<&Timespec>) -> io::Result<bool> {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, patience).map(|ready| ready > 0)
 }

@@ -72,8 +72,11 @@ pub(crate) fn domains_are_few(rig: &Rig) {
     let node = rig.open("a");
     let made: Vec<_> = (0..node.attr().max_pd).map(|_| node.pd().expect("a domain")).collect();
     assert_eq!(node.pd().err(), Some(libc::ENODATA));
+    let again = rig.open("a");
+    assert_eq!(again.pd().err(), Some(libc::ENODATA), "they are the device's, whoever has opened it");
+    assert!(rig.open("b").pd().is_ok(), "another device");
     drop(made);
-    assert!(node.pd().is_ok());
+    assert!(node.pd().is_ok() && again.pd().is_ok());
 }
 
 /// mesh's notes: zero-based registrations are refused.

@@ -1,8 +1,15 @@
 //! Cables that delay, lose and damage messages: who notices, and who does not.
 
-use crate::rig::{Options, Rig};
-use std::time::{Duration, Instant};
-use verbs_sys::{QpType, WcStatus};
+use crate::{
+    rig::{Options, Rig},
+    verbs::Work,
+};
+use softrdma::profile::NoReceive;
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
+use verbs_sys::{QpType, WcStatus, WrOpcode};
 
 const MANY: u64 = 200;
 
@@ -56,6 +63,55 @@ pub(crate) fn damage_reaches_unreliable_receivers(rig: &Rig) {
         let wrong: u32 = (0..8192).map(|at| b.memory.get(at).count_ones()).sum();
         let inside: u32 = (64..64 + len).map(|at| b.memory.get(at).count_ones()).sum();
         assert_eq!((wrong, inside), (1, 1), "{len}");
+    }
+}
+
+/// Messages without a receive are judged when they arrive, not when they leave.
+pub(crate) fn a_receive_in_time_is_one(rig: &Rig) {
+    let rig = rig.beside("", "latency_us = 20000.0");
+    let (a, b) = rig.pair(QpType::UC);
+    let holds = rig.profile.uc_without_receive == NoReceive::Hold;
+    a.memory.pattern(0, 8, 3);
+    let began = Instant::now();
+    a.send(1, 0, 8);
+    b.receive(2, 0, 8);
+    // The sender sleeps meanwhile.
+    assert_eq!(b.received(), (2, WcStatus::SUCCESS));
+    assert!(began.elapsed() >= Duration::from_millis(20), "{:?}", began.elapsed());
+    assert!(b.memory.has_pattern(0, 8, 3));
+    assert_eq!(a.sent(), (1, WcStatus::SUCCESS));
+    a.send(3, 0, 8);
+    if !holds {
+        assert_eq!(a.sent(), (3, WcStatus::SUCCESS));
+        b.receive(4, 0, 8);
+        b.recv.stays_empty();
+    }
+}
+
+/// The bytes of a read come back over the cable: they take time, and count, in that direction.
+pub(crate) fn what_is_read_travels_back(rig: &Rig) {
+    for cable in ["", "bandwidth_gbps = 0.01"] {
+        let rig = rig.beside("", cable);
+        let (a, b) = rig.pair(QpType::RC);
+        let bytes = 50_000;
+        let observer = rig.observer();
+        let count = |side: usize| observer.control().cables[0].lanes[side].bytes.load(Relaxed);
+        let began = Instant::now();
+        a.post(&Work::new(WrOpcode::RDMA_READ, &[a.piece(0, bytes)]).at(b.memory.address(), b.region.rkey));
+        // What leaves in the other direction meanwhile is not in its way.
+        a.receive(2, 0, 8);
+        b.receive(3, 0, 8);
+        a.send(4, 0, 8);
+        assert_eq!(b.received().1, WcStatus::SUCCESS);
+        if !cable.is_empty() {
+            assert!(began.elapsed() < Duration::from_millis(40), "{:?}", began.elapsed());
+        }
+        assert_eq!((a.sent().1, a.sent().1), (WcStatus::SUCCESS, WcStatus::SUCCESS));
+        if !cable.is_empty() {
+            // 50,000 bytes by 10 Mb/s.
+            assert!(began.elapsed() >= Duration::from_millis(40), "{:?}", began.elapsed());
+        }
+        assert_eq!((count(0), count(1)), (8, bytes as u64), "{cable}");
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::{
     rig::{ALL, Card, DataPath, End, Options, Rig, Way, init_attr},
-    verbs::{Node, PATIENCE, Parts, QueuePair, Region, Work, until},
+    verbs::{Domain, Node, PATIENCE, Parts, QueuePair, Region, Work, until},
 };
 use std::{
     env, fs,
@@ -174,12 +174,14 @@ fn peer(role: &str, end: &End) {
     }
 }
 
-/// All queue pairs and registrations of a device that can still be had.
-fn hoard(end: &End) -> (Vec<QueuePair>, Vec<Region>) {
+/// All queue pairs, registrations and domains of a device that can still be had.
+fn hoard(end: &End) -> (Vec<QueuePair>, Vec<Region>, Vec<Arc<Domain>>) {
     let parts = Parts { send: Arc::clone(&end.send), recv: Arc::clone(&end.recv), srq: None };
     let qp = || end.domain.qp(init_attr(end.kind, Options::default()), parts.clone()).ok();
     let region = || end.domain.register(&end.memory, ALL).ok();
-    (std::iter::from_fn(qp).collect(), std::iter::from_fn(region).collect())
+    let domain = || end.node.pd().ok();
+    use std::iter::from_fn;
+    (from_fn(qp).collect(), from_fn(region).collect(), from_fn(domain).collect())
 }
 
 /// How many messages [`write_words`] writes.

@@ -2,8 +2,9 @@
 
 use crate::{
     rig::{End, Options, Rig, init_attr},
-    verbs::{Channel, PATIENCE, Parts, Queue, Work, is_readable},
+    verbs::{Channel, Node, PATIENCE, Parts, Queue, Work, is_readable, until},
 };
+use softrdma::control::Command;
 use std::{
     sync::{
         Arc,
@@ -12,7 +13,7 @@ use std::{
     thread,
     time::Duration,
 };
-use verbs_sys::{QpState, QpType, SendFlags, WcStatus};
+use verbs_sys::{EventType, QpState, QpType, SendFlags, WcStatus};
 
 /// Connected ends, of which the second receives into a queue with a channel.
 fn announced(rig: &Rig) -> (End, End, Arc<Channel>, Arc<Queue>) {
@@ -87,6 +88,70 @@ pub(crate) fn announcements_are_acknowledged_before_the_end(rig: &Rig) {
         queue.acknowledge(2);
     });
     assert_eq!(channel.end(), 0);
+}
+
+/// Whether something waits until an event about it is acknowledged, and ends then.
+fn ends_once_acknowledged(node: &Node, kind: EventType, end: impl Fn() -> i32 + Sync) {
+    let event = until("an event", || {
+        let event = node.unacknowledged(PATIENCE).expect("an event");
+        if event.kind() == kind {
+            return Some(event);
+        }
+        event.acknowledge();
+        None
+    });
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(end(), 0);
+            has_ended.store(true, SeqCst);
+        });
+        thread::sleep(Duration::from_millis(20));
+        assert!(!has_ended.load(SeqCst), "{kind:?}: it ends before its event is acknowledged");
+        event.acknowledge();
+    });
+    assert!(has_ended.load(SeqCst));
+}
+
+pub(crate) fn events_are_acknowledged_before_the_end(rig: &Rig) {
+    let (a, _b) = rig.pair(QpType::UC);
+    let observer = rig.observer();
+    observer.control().issue(Command::OverflowCq { port: 0, qp: 0 });
+    observer.wake_all();
+    ends_once_acknowledged(&a.node, EventType::QP_FATAL, || a.qp.end());
+    let (a, _b) = rig.pair(QpType::UC);
+    observer.control().issue(Command::OverflowCq { port: 0, qp: a.qp.number() });
+    observer.wake_all();
+    // Of the two, that of the queue for sends is told first, being the older one.
+    let event = a.node.unacknowledged(PATIENCE).expect("an event");
+    assert_eq!(event.kind(), EventType::CQ_ERR);
+    assert_eq!(a.qp.end(), 0);
+    thread::scope(|scope| {
+        let ending = scope.spawn(|| a.send.end());
+        thread::sleep(Duration::from_millis(20));
+        assert!(!ending.is_finished(), "it ends before its event is acknowledged");
+        event.acknowledge();
+        assert_eq!(ending.join().expect("a thread"), 0);
+    });
+}
+
+pub(crate) fn events_of_shared_receives_are_acknowledged_before_the_end(rig: &Rig) {
+    let node = rig.open("a");
+    let end = End::new(&node, QpType::RC, Options::default());
+    let srq = end.domain.srq(4, 1).expect("a shared queue");
+    let parts =
+        Parts { send: Arc::clone(&end.send), recv: Arc::clone(&end.recv), srq: Some(Arc::clone(&srq)) };
+    let other = End::new(&rig.open("b"), QpType::RC, Options::default());
+    let mut shared = end;
+    shared.qp = shared.domain.qp(init_attr(QpType::RC, Options::default()), parts).expect("a queue pair");
+    shared.connect(&other.card(), Options::default());
+    other.connect(&shared.card(), Options::default());
+    (0..2).for_each(|id| assert_eq!(srq.post(id, &[shared.piece(0, 8)]), 0));
+    assert_eq!(srq.limit(2), 0);
+    other.send(1, 0, 8);
+    assert_eq!((other.sent().1, shared.received().1), (WcStatus::SUCCESS, WcStatus::SUCCESS));
+    assert_eq!(shared.qp.end(), 0);
+    ends_once_acknowledged(&node, EventType::SRQ_LIMIT_REACHED, || srq.end());
 }
 
 /// The usual loop (arm, poll once more, sleep) misses nothing, however the sender races with it.

@@ -231,11 +231,11 @@ pub(crate) fn posting_without_a_cable_crashes_when_asked_to(rig: &Rig) {
 
 /// A process that is killed with all queue pairs and registrations of a device: others can have them at once.
 pub(crate) fn a_killed_process_leaks_nothing(rig: &Rig) {
+    let node = rig.open("b");
+    let domain = node.pd().expect("a domain");
     let child = Child::start(rig, QpType::UC, "hoard");
     let a = End::new(&rig.open("a"), QpType::UC, Options::default());
     child.meet(&a.card());
-    let node = rig.open("b");
-    let domain = node.pd().expect("a domain");
     let memory = Memory::new(PAGE);
     let [send, recv] = [0, 1].map(|_| node.cq(4, None).expect("a queue"));
     let make = || {
@@ -244,7 +244,9 @@ pub(crate) fn a_killed_process_leaks_nothing(rig: &Rig) {
     };
     assert_eq!(make().err(), Some(libc::EBUSY));
     assert_eq!(domain.register(&memory, ALL).err(), Some(libc::ENOMEM));
+    assert_eq!(node.pd().err(), Some(libc::ENODATA));
     child.kill();
+    drop(until("a domain", || node.pd().ok()));
     let qps: Vec<_> = (0..10).map(|_| until("a queue pair", || make().ok())).collect();
     let regions: Vec<_> = (0..100).map(|_| domain.register(&memory, ALL).expect("a registration")).collect();
     assert_eq!((qps.len(), regions.len()), (10, 100));

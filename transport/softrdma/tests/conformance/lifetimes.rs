@@ -2,12 +2,12 @@
 
 use crate::{
     children::{self, Child},
-    rig::{ALL, DataPath, Options, Rig},
+    rig::{ALL, DataPath, End, Options, Rig},
     verbs::{Parts, Work},
 };
 use softrdma::profile::{NoReceive, Profile};
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 use verbs_sys::{QpState, QpType, WcStatus, WrOpcode};
@@ -86,6 +86,49 @@ pub(crate) fn fabrics_side_by_side_are_apart(rig: &Rig) {
     }
 }
 
+/// A process that uses two devices of its node: each has its own cable, and nothing of the other's.
+pub(crate) fn two_devices_in_one_process_are_apart(rig: &Rig) {
+    let rig = rig.doubled();
+    let open = |node, device| rig.way().open_device(node, device).expect("a device");
+    let nodes = ["d0", "d1"].map(|device| (open("a", device), open("b", device)));
+    for kind in rig.connections() {
+        let pairs = nodes
+            .each_ref()
+            .map(|(a, b)| (End::new(a, kind, Options::default()), End::new(b, kind, Options::default())));
+        let [(a, b), (c, d)] = &pairs;
+        assert_eq!(a.to_init(Options::default()), 0);
+        assert_eq!(a.to_rtr(&d.card()), libc::ETIMEDOUT, "no cable leads there");
+        assert_eq!(a.qp.become_state(QpState::RESET), 0);
+        for (left, right) in [(a, b), (c, d)] {
+            left.connect(&right.card(), Options::default());
+            right.connect(&left.card(), Options::default());
+        }
+        let observer = rig.observer();
+        let counted =
+            || [0, 1].map(|cable: usize| observer.control().cables[cable].lanes[0].messages.load(Relaxed));
+        let before = counted();
+        a.memory.pattern(0, 64, 1);
+        c.memory.pattern(0, 64, 2);
+        (0..2).for_each(|id| d.receive(id, id as usize * 64, 64));
+        b.receive(7, 0, 64);
+        c.send(1, 0, 64);
+        a.send(2, 0, 64);
+        c.send(3, 0, 64);
+        assert_eq!((a.sent(), b.received()), ((2, WcStatus::SUCCESS), (7, WcStatus::SUCCESS)));
+        assert_eq!((c.sent().0, c.sent().0, d.received().0, d.received().0), (1, 3, 0, 1));
+        assert!(
+            b.memory.has_pattern(0, 64, 1)
+                && d.memory.has_pattern(0, 64, 2)
+                && d.memory.has_pattern(64, 64, 2)
+        );
+        assert_eq!(counted(), [before[0] + 1, before[1] + 2]);
+        // A key of one device is none with the other.
+        let foreign = c.memory.piece(0, 64, c.region.lkey);
+        a.post(&Work::send(&[foreign]));
+        assert_eq!(a.sent().1, WcStatus::LOC_PROT_ERR, "{kind:?}");
+    }
+}
+
 /// One queue pair connected to itself.
 pub(crate) fn a_queue_pair_can_be_its_own_peer(rig: &Rig) {
     for kind in rig.connections() {
@@ -124,7 +167,7 @@ pub(crate) fn memory_is_not_written_after_its_registration(rig: &Rig) {
 pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
     for kind in rig.connections() {
         let child = Child::start(rig, kind, "wait");
-        let a = crate::rig::End::new(&rig.open("a"), kind, Options::default());
+        let a = End::new(&rig.open("a"), kind, Options::default());
         let card = child.meet(&a.card());
         a.connect(&card, Options::default());
         child.go();
@@ -167,7 +210,7 @@ pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
     for round in 0..12u64 {
         let kind = rig.connections().nth(round as usize % 2).unwrap_or(QpType::UC);
         let child = Child::start(rig, kind, "send");
-        let a = crate::rig::End::new(&rig.open("a"), kind, Options { cqe: 64, ..Options::default() });
+        let a = End::new(&rig.open("a"), kind, Options { cqe: 64, ..Options::default() });
         let card = child.meet(&a.card());
         a.connect(&card, Options::default());
         child.go();

@@ -6,6 +6,7 @@ mod asleep;
 mod cables;
 mod children;
 mod events;
+mod extended;
 mod faults;
 mod folders;
 mod keys;
@@ -15,6 +16,7 @@ mod operations;
 mod placement;
 mod queues;
 mod receivers;
+mod regions;
 mod rig;
 mod sends;
 mod states;
@@ -104,6 +106,7 @@ mod every_profile {
         cables::losses_are_repaired_or_kept_quiet,
         cables::damage_reaches_unreliable_receivers,
         cables::messages_take_their_time,
+        cables::a_receive_in_time_is_one,
         faults::a_pulled_cable_takes_both_ports_down_until_it_is_back,
         faults::a_port_that_goes_down_takes_the_other_end_along,
         faults::queue_pairs_fail_on_command,
@@ -113,10 +116,18 @@ mod every_profile {
         faults::leaked_domains_are_missing,
         sends::an_unreliable_error_stops_only_sends,
         sends::a_send_queue_that_is_drained_says_so,
+        sends::failures_do_not_overtake,
+        regions::what_was_never_touched_costs_nothing,
+        regions::regions_may_overlap,
+        regions::memory_that_is_gone_is_given_back,
+        regions::threads_register_and_connect_at_once,
+        events::events_are_acknowledged_before_the_end,
+        extended::what_is_not_offered_says_so,
         lifetimes::what_is_in_use_cannot_end,
         lifetimes::a_destroyed_queue_pair_leaves_no_completions,
         lifetimes::objects_leave_nothing_behind,
         lifetimes::fabrics_side_by_side_are_apart,
+        lifetimes::two_devices_in_one_process_are_apart,
         lifetimes::a_queue_pair_can_be_its_own_peer,
         lifetimes::a_killed_peer_is_noticed,
         lifetimes::peers_killed_at_work_wedge_nobody,
@@ -141,6 +152,8 @@ mod with_remote_keys {
         keys::regions_can_have_addresses_of_their_own,
         queues::a_completion_queue_that_overflows_says_so,
         cables::a_cable_that_loses_everything_ends_a_reliable_connection,
+        cables::what_is_read_travels_back,
+        sends::a_send_queue_is_drained_when_all_has_arrived,
         events::a_channel_is_readable_once_for_each_arming,
         events::solicited_arming_waits_for_what_is_solicited_or_failed,
         events::announcements_are_acknowledged_before_the_end,
@@ -151,6 +164,7 @@ mod with_remote_keys {
         operations::reads_and_writes_touch_what_they_name,
         operations::pieces_are_gathered_and_scattered,
         receivers::a_reliable_sender_gives_up_after_its_retries,
+        regions::writes_reach_every_region_over_the_memory,
         receivers::a_peer_that_does_not_answer_fails_a_reliable_connection,
     }
 }
@@ -167,6 +181,15 @@ mod with_everything {
         operations::datagrams_that_nobody_takes_are_lost,
         receivers::shared_receives_serve_all_queue_pairs,
         sends::the_last_shared_receive_is_told,
+        events::events_of_shared_receives_are_acknowledged_before_the_end,
+        extended::every_operation_can_be_posted_by_calls,
+        extended::reads_and_atomics_can_be_posted_by_calls,
+        extended::a_batch_is_posted_whole_or_not_at_all,
+        extended::datagrams_can_be_posted_by_calls,
+        extended::calls_that_a_kind_does_not_have_are_refused,
+        extended::completions_can_be_read_by_calls,
+        extended::one_thread_at_a_time_reads_by_calls,
+        extended::completions_say_when_they_came,
         sends::datagrams_that_do_not_fit_are_dropped,
     }
 }

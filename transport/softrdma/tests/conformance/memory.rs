@@ -55,6 +55,26 @@ impl Memory {
         self.len
     }
 
+    /// Bytes of it that are in memory.
+    pub(crate) fn resident(&self) -> usize {
+        let mut pages = vec![0u8; self.len / PAGE];
+        // SAFETY: a byte for each of our pages, or of what the system's larger ones have in their place.
+        assert_eq!(unsafe { libc::mincore(self.start.cast(), self.len, pages.as_mut_ptr()) }, 0);
+        pages.iter().filter(|&&page| page & 1 != 0).count() * PAGE
+    }
+
+    /// Is all of it shared with others?
+    pub(crate) fn is_shared(&self) -> bool {
+        let list = std::fs::read_to_string("/proc/self/maps").expect("a list");
+        let is_over = |line: &&str| {
+            let (start, end) =
+                line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
+            let number = |text| u64::from_str_radix(text, 16).expect("a number");
+            number(start) < self.address() + self.len as u64 && number(end) > self.address()
+        };
+        list.lines().filter(is_over).all(|line| line.contains(" rw-s "))
+    }
+
     fn byte(&self, index: usize) -> *mut u8 {
         assert!(index < self.len);
         self.start.wrapping_add(index)

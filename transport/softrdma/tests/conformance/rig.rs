@@ -98,8 +98,13 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Opens the device of a node.
+    /// Opens the first device of a node.
     pub(crate) fn open(&self, node: &str) -> Result<Arc<Node>, Errno> {
+        self.open_device(node, "d0")
+    }
+
+    /// Opens a device of a node.
+    pub(crate) fn open_device(&self, node: &str, device: &str) -> Result<Arc<Node>, Errno> {
         let _held = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = if self.path == DataPath::Shared { "1" } else { "0" };
         for (name, value) in [
@@ -111,7 +116,7 @@ impl Way {
             // SAFETY: under the lock, see the module.
             unsafe { env::set_var(name, value) };
         }
-        Node::open("d0")
+        Node::open(device)
     }
 }
 
@@ -133,18 +138,32 @@ impl Rig {
         device: &str,
         cable: &str,
     ) -> Rig {
+        let comma = if device.is_empty() { "" } else { ", " };
+        let text = format!(
+            "[[node]]\nname = \"a\"\ndevice = [{{ name = \"d0\"{comma}{device} }}]\n\
+             [[node]]\nname = \"b\"\ndevice = [{{ name = \"d0\" }}]\n[[cable]]\nends = [\"a/d0\", \"b/d0\"]\n{cable}\n"
+        );
+        Rig::of_text(profile, path, place, &text)
+    }
+
+    /// One more fabric of the same kind, whose nodes have two devices each, `d0` and `d1`, with a cable between equal ones.
+    pub(crate) fn doubled(&self) -> Rig {
+        let node = |name| {
+            format!("[[node]]\nname = \"{name}\"\ndevice = [{{ name = \"d0\" }}, {{ name = \"d1\" }}]\n")
+        };
+        let cable = |device| format!("[[cable]]\nends = [\"a/{device}\", \"b/{device}\"]\n");
+        let text = [node("a"), node("b"), cable("d0"), cable("d1")].concat();
+        Rig::of_text(self.profile, self.path, None, &text)
+    }
+
+    fn of_text(profile: &'static Profile, path: DataPath, place: Option<Place>, text: &str) -> Rig {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
         static SWEPT: Once = Once::new();
         SWEPT.call_once(|| sweep(&base));
         let prefix = format!("{PREFIX}{}-", std::process::id());
         let home = tempfile::Builder::new().prefix(&prefix).tempdir_in(base).expect("a folder");
-        let comma = if device.is_empty() { "" } else { ", " };
-        let text = format!(
-            "profile = \"{}\"\n[[node]]\nname = \"a\"\ndevice = [{{ name = \"d0\"{comma}{device} }}]\n\
-             [[node]]\nname = \"b\"\ndevice = [{{ name = \"d0\" }}]\n[[cable]]\nends = [\"a/d0\", \"b/d0\"]\n{cable}\n",
-            profile.name
-        );
+        let text = format!("profile = \"{}\"\n{text}", profile.name);
         fs::write(home.path().join("fabric.toml"), text).expect("room for a file");
         Rig { profile, path, home: home.path().to_owned(), _folder: Some(home), _place: place }
     }

@@ -4,8 +4,11 @@ use crate::{
     rig::{End, Options, QKEY, Rig, init_attr},
     verbs::{PATIENCE, Parts, Work},
 };
-use std::{sync::Arc, time::Duration};
-use verbs_sys::{AhAttr, EventType, QpAttr, QpAttrMask, QpState, QpType, Sge, WcStatus};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use verbs_sys::{AhAttr, EventType, QpAttr, QpAttrMask, QpState, QpType, Sge, WcStatus, WrOpcode};
 
 /// A failed send of an unreliable connection stops what is behind it; receives go on, and so do sends, when told to.
 pub(crate) fn an_unreliable_error_stops_only_sends(rig: &Rig) {
@@ -46,6 +49,47 @@ pub(crate) fn a_send_queue_that_is_drained_says_so(rig: &Rig) {
         assert_eq!((a.sent(), b.received()), ((2, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
         assert_eq!(a.qp.become_state(QpState::SQD), 0);
         assert_eq!(a.node.event(Duration::ZERO), None, "nobody asked");
+    }
+}
+
+/// What is on its way when the queue is stopped arrives, and only then the queue is drained; what is behind it stays.
+pub(crate) fn a_send_queue_is_drained_when_all_has_arrived(rig: &Rig) {
+    let rig = rig.beside("", "latency_us = 20000.0");
+    let latency = Duration::from_millis(20);
+    for kind in rig.connections() {
+        let (a, b) = rig.pair(kind);
+        a.memory.set_word(0, 7);
+        let write = Work::new(WrOpcode::RDMA_WRITE, &[a.piece(0, 8)]);
+        let began = Instant::now();
+        for id in 0..2 {
+            a.post(&write.clone().at(b.memory.address() + id * 8, b.region.rkey).id(id));
+        }
+        let mut attr = QpAttr::zeroed();
+        (attr.qp_state, attr.en_sqd_async_notify) = (QpState::SQD, 1);
+        assert_eq!(a.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY), 0);
+        assert_eq!(a.node.event(PATIENCE), Some(EventType::SQ_DRAINED));
+        let answered = if kind == QpType::RC { 2 * latency } else { latency };
+        assert!(began.elapsed() >= answered, "{kind:?}: {:?}", began.elapsed());
+        assert_eq!((b.memory.aligned_word(0), b.memory.aligned_word(8)), (7, 0), "{kind:?}");
+        assert_eq!(a.sent(), (0, WcStatus::SUCCESS));
+        a.send.stays_empty();
+        assert_eq!(a.qp.become_state(QpState::RTS), 0);
+        assert_eq!(a.sent(), (1, WcStatus::SUCCESS));
+    }
+}
+
+/// Failures are not seen before what was posted before them.
+pub(crate) fn failures_do_not_overtake(rig: &Rig) {
+    let rig = rig.beside("", "latency_us = 20000.0");
+    for kind in rig.connections() {
+        let (a, b) = rig.pair(kind);
+        (0..2).for_each(|id| b.receive(id, 0, 8));
+        let wrong = Sge { lkey: a.region.lkey ^ 1, ..a.piece(0, 8) };
+        a.send(1, 0, 8);
+        a.post(&Work::send(&[wrong]).id(2));
+        assert_eq!(b.qp.become_state(QpState::ERR), 0);
+        assert_eq!((a.sent(), a.sent().1), ((1, WcStatus::SUCCESS), WcStatus::LOC_PROT_ERR));
+        assert_eq!((b.received(), b.received()), ((0, WcStatus::SUCCESS), (1, WcStatus::WR_FLUSH_ERR)));
     }
 }
 

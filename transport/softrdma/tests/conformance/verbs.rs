@@ -5,6 +5,11 @@
 //! `end` takes it away when the device has destroyed it. Lists of requests live until the call returns. The
 //! functions are declared with the types of `verbs-sys`, from which the device defines them.
 
+#[path = "verbs/posting.rs"]
+mod posting;
+
+pub(crate) use posting::{QueuePair, Work};
+
 use crate::memory::Memory;
 use softrdma as _;
 use std::{
@@ -21,8 +26,7 @@ use std::{
 };
 use verbs_sys::{
     AccessFlags, Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, EventType, Gid, Mr,
-    Pd, PortAttr, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState, RecvWr, SendFlags, SendTarget, SendWr, Sge,
-    Srq, SrqAttr, SrqAttrMask, SrqInitAttr, Wc, WrOpcode,
+    Pd, PortAttr, Qp, QpAttr, QpInitAttr, RecvWr, Sge, Srq, SrqAttr, SrqAttrMask, SrqInitAttr, Wc,
 };
 
 unsafe extern "C" {
@@ -44,6 +48,15 @@ unsafe extern "C" {
         access: c_uint,
     ) -> *mut Mr;
     fn ibv_dereg_mr(mr: *mut Mr) -> c_int;
+    safe fn ibv_rereg_mr(
+        mr: *mut Mr,
+        flags: c_int,
+        pd: *mut Pd,
+        addr: *mut c_void,
+        len: usize,
+        access: c_int,
+    ) -> c_int;
+    safe fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int;
     safe fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel;
     fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int;
     fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, about: *mut *mut c_void) -> c_int;
@@ -141,7 +154,7 @@ impl Node {
         Ok(Arc::new(Node { context: made(ibv_open_device(found))? }))
     }
 
-    fn raw(&self) -> *mut Context {
+    pub(crate) fn raw(&self) -> *mut Context {
         self.context.load(Acquire)
     }
 
@@ -177,13 +190,17 @@ impl Node {
 
     /// The next asynchronous event, if there is one within so long.
     pub(crate) fn event(&self, patience: Duration) -> Option<EventType> {
+        self.unacknowledged(patience).map(|event| event.acknowledge())
+    }
+
+    /// As [`Node::event`], to be acknowledged by whoever has it.
+    pub(crate) fn unacknowledged(&self, patience: Duration) -> Option<Event> {
         if !is_readable(self.context().async_fd, patience) {
             return None;
         }
         let mut event = AsyncEvent::zeroed();
         assert_eq!(ibv_get_async_event(self.raw(), &raw mut event), 0);
-        ibv_ack_async_event(&raw mut event);
-        Some(event.event_type)
+        Some(Event(event))
     }
 
     pub(crate) fn pd(self: &Arc<Node>) -> Result<Arc<Domain>, Errno> {
@@ -205,6 +222,24 @@ impl Node {
         Ok(Arc::new(Queue { cq, node: Arc::clone(self), _channel: channel.cloned() }))
     }
 }
+
+/// An asynchronous event that was fetched.
+#[derive(Debug)]
+pub(crate) struct Event(AsyncEvent);
+
+impl Event {
+    pub(crate) fn kind(&self) -> EventType {
+        self.0.event_type
+    }
+
+    pub(crate) fn acknowledge(mut self) -> EventType {
+        ibv_ack_async_event(&raw mut self.0);
+        self.0.event_type
+    }
+}
+
+// SAFETY: the pointer in it is only handed to the device.
+unsafe impl Send for Event {}
 
 impl Drop for Node {
     fn drop(&mut self) {
@@ -247,7 +282,7 @@ impl Domain {
         Ok(Region { mr, lkey, rkey, _domain: Arc::clone(self), _memory: Arc::clone(memory) })
     }
 
-    fn raw(&self) -> *mut Pd {
+    pub(crate) fn raw(&self) -> *mut Pd {
         self.pd.load(Acquire)
     }
 
@@ -289,6 +324,13 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Changes what is allowed.
+    pub(crate) fn register_anew(&self, access: AccessFlags) -> c_int {
+        const CHANGE_ACCESS: c_int = 4;
+        let mr = self.mr.load(Acquire);
+        ibv_rereg_mr(mr, CHANGE_ACCESS, ptr::null_mut(), ptr::null_mut(), 0, access.0 as c_int)
+    }
+
     pub(crate) fn end(&self) -> Errno {
         end(&self.mr, ibv_dereg_mr)
     }
@@ -305,6 +347,12 @@ impl Drop for Region {
 pub(crate) struct Address {
     ah: AtomicPtr<Ah>,
     _domain: Arc<Domain>,
+}
+
+impl Address {
+    pub(crate) fn raw(&self) -> *mut Ah {
+        self.ah.load(Acquire)
+    }
 }
 
 impl Drop for Address {
@@ -355,6 +403,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    pub(crate) fn raw(&self) -> *mut Cq {
+        self.cq.load(Acquire)
+    }
+
+    /// One that was made otherwise.
+    pub(crate) fn adopt(cq: *mut Cq, node: &Arc<Node>) -> Result<Arc<Queue>, Errno> {
+        Ok(Arc::new(Queue { cq: made(cq)?, node: Arc::clone(node), _channel: None }))
+    }
+
     /// What a poll returns: one completion, none, or an error.
     pub(crate) fn try_poll(&self) -> Result<Option<Wc>, c_int> {
         let mut wc = Wc::zeroed();
@@ -384,6 +441,10 @@ impl Queue {
         let arm = self.node.context().ops.req_notify_cq.expect("a slot that is filled");
         // SAFETY: a living queue.
         unsafe { arm(self.cq.load(Acquire), solicited_only.into()) }
+    }
+
+    pub(crate) fn resize(&self, cqe: c_int) -> Errno {
+        ibv_resize_cq(self.raw(), cqe)
     }
 
     pub(crate) fn acknowledge(&self, count: u32) {
@@ -445,177 +506,4 @@ pub(crate) struct Parts {
     pub(crate) send: Arc<Queue>,
     pub(crate) recv: Arc<Queue>,
     pub(crate) srq: Option<Arc<Shared>>,
-}
-
-/// What is posted to a send queue.
-#[derive(Clone, Debug)]
-pub(crate) struct Work {
-    id: u64,
-    opcode: WrOpcode,
-    flags: SendFlags,
-    imm: u32,
-    pieces: Vec<Sge>,
-    remote: (u64, u32),
-    operands: (u64, u64),
-    datagram: Option<(Arc<Address>, u32, u32)>,
-}
-
-impl Work {
-    /// Signalled, with the number 0.
-    pub(crate) fn new(opcode: WrOpcode, pieces: &[Sge]) -> Work {
-        Work {
-            id: 0,
-            opcode,
-            flags: SendFlags::SIGNALED,
-            imm: 0,
-            pieces: pieces.to_vec(),
-            remote: (0, 0),
-            operands: (0, 0),
-            datagram: None,
-        }
-    }
-
-    pub(crate) fn send(pieces: &[Sge]) -> Work {
-        Work::new(WrOpcode::SEND, pieces)
-    }
-
-    pub(crate) fn id(self, id: u64) -> Work {
-        Work { id, ..self }
-    }
-
-    pub(crate) fn flags(self, flags: SendFlags) -> Work {
-        Work { flags, ..self }
-    }
-
-    pub(crate) fn imm(self, imm: u32) -> Work {
-        Work { imm, ..self }
-    }
-
-    /// The peer's memory.
-    pub(crate) fn at(self, address: u64, rkey: u32) -> Work {
-        Work { remote: (address, rkey), ..self }
-    }
-
-    /// What an atomic operation adds or compares with, and what it swaps in.
-    pub(crate) fn operands(self, first: u64, second: u64) -> Work {
-        Work { operands: (first, second), ..self }
-    }
-
-    pub(crate) fn to(self, address: &Arc<Address>, qpn: u32, qkey: u32) -> Work {
-        Work { datagram: Some((Arc::clone(address), qpn, qkey)), ..self }
-    }
-
-    fn target(&self) -> SendTarget {
-        let (remote_addr, rkey) = self.remote;
-        match (&self.datagram, self.opcode) {
-            (Some((address, remote_qpn, remote_qkey)), _) => SendTarget {
-                ud: verbs_sys::DatagramTarget {
-                    ah: address.ah.load(Acquire),
-                    remote_qpn: *remote_qpn,
-                    remote_qkey: *remote_qkey,
-                },
-            },
-            (None, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD) => {
-                let (compare_add, swap) = self.operands;
-                SendTarget { atomic: verbs_sys::AtomicTarget { remote_addr, compare_add, swap, rkey } }
-            }
-            _ => SendTarget { rdma: verbs_sys::RdmaTarget { remote_addr, rkey } },
-        }
-    }
-
-    fn request(&mut self) -> SendWr {
-        let mut wr = SendWr::zeroed();
-        wr.wr_id = self.id;
-        wr.opcode = self.opcode;
-        wr.send_flags = self.flags.0;
-        wr.imm_data = self.imm;
-        wr.wr = self.target();
-        wr.num_sge = self.pieces.len() as c_int;
-        wr.sg_list = if self.pieces.is_empty() { ptr::null_mut() } else { self.pieces.as_mut_ptr() };
-        wr
-    }
-}
-
-/// A queue pair.
-#[derive(Debug)]
-pub(crate) struct QueuePair {
-    qp: AtomicPtr<Qp>,
-    /// What was granted.
-    pub(crate) cap: verbs_sys::QpCap,
-    _parts: Parts,
-    domain: Arc<Domain>,
-}
-
-impl QueuePair {
-    fn raw(&self) -> *mut Qp {
-        self.qp.load(Acquire)
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        // SAFETY: there until it is ended.
-        unsafe { (*self.raw()).qp_num }
-    }
-
-    pub(crate) fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Errno {
-        let mut attr = *attr;
-        ibv_modify_qp(self.raw(), &raw mut attr, mask.0 as c_int)
-    }
-
-    pub(crate) fn become_state(&self, state: QpState) -> Errno {
-        let mut attr = QpAttr::zeroed();
-        attr.qp_state = state;
-        self.modify(&attr, QpAttrMask::STATE)
-    }
-
-    pub(crate) fn query(&self) -> (QpAttr, QpInitAttr) {
-        let (mut attr, mut init) = (QpAttr::zeroed(), QpInitAttr::zeroed());
-        assert_eq!(ibv_query_qp(self.raw(), &raw mut attr, !0, &raw mut init), 0);
-        (attr, init)
-    }
-
-    pub(crate) fn state(&self) -> QpState {
-        self.query().0.qp_state
-    }
-
-    pub(crate) fn receive(&self, id: u64, pieces: &[Sge]) -> Errno {
-        let post = self.domain.node.context().ops.post_recv.expect("every device receives");
-        let mut pieces = pieces.to_vec();
-        let (mut wr, mut bad) = (receive(id, &mut pieces), ptr::null_mut());
-        // SAFETY: a living queue pair and a list of one request.
-        let result = unsafe { post(self.raw(), &raw mut wr, &raw mut bad) };
-        assert_eq!(bad.is_null(), result == 0, "the bad request is named exactly if there is one");
-        result
-    }
-
-    pub(crate) fn post(&self, work: &Work) -> Errno {
-        self.post_list(std::slice::from_ref(work)).0
-    }
-
-    /// Posts a list, and returns how many of it were accepted.
-    pub(crate) fn post_list(&self, list: &[Work]) -> (Errno, usize) {
-        let post = self.domain.node.context().ops.post_send.expect("every device sends");
-        let mut list = list.to_vec();
-        let mut requests: Vec<SendWr> = list.iter_mut().map(Work::request).collect();
-        let first = requests.as_mut_ptr();
-        let mut bad = ptr::null_mut();
-        // SAFETY: a living queue pair; the links stay within the vector, which is not moved until the call returns.
-        unsafe {
-            for index in 1..list.len() {
-                (*first.add(index - 1)).next = first.add(index);
-            }
-            let result = post(self.raw(), first, &raw mut bad);
-            assert_eq!(bad.is_null(), result == 0, "the bad request is named exactly if there is one");
-            (result, if bad.is_null() { list.len() } else { bad.offset_from_unsigned(first) })
-        }
-    }
-
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.qp, ibv_destroy_qp)
-    }
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        self.end();
-    }
 }

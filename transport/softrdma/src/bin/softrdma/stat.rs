@@ -29,6 +29,15 @@ struct View {
     down: Vec<String>,
     /// Nodes that are stalled.
     stalled: Vec<String>,
+    /// Ports whose protection domains were leaked.
+    leaks: Vec<LeakView>,
+}
+
+#[derive(Serialize)]
+struct LeakView {
+    port: String,
+    /// Of which there are no more than the device has.
+    domains: u32,
 }
 
 #[derive(Serialize)]
@@ -71,7 +80,13 @@ fn view(fabric: &Fabric, control: &Control) -> View {
         fabric.devices.iter().filter(|device| device.end.is_some() && !control.has_link(fabric, device));
     let stalled = fabric.nodes.iter().zip(&control.nodes);
     let stalled = stalled.filter(|(_, words)| words.is_stalled.load(Relaxed) != 0);
+    let leaks = fabric.devices.iter().filter_map(|device| {
+        let leaked = control.ports[device.port].leaked_domains.load(Relaxed);
+        let domains = leaked.min(device.profile.max_pd);
+        (domains > 0).then(|| LeakView { port: fabric.name_of(device), domains })
+    });
     View {
+        leaks: leaks.collect(),
         cables: cables.collect(),
         down: down.map(|device| fabric.name_of(device)).collect(),
         stalled: stalled.map(|(node, _)| node.name.clone()).collect(),
@@ -116,6 +131,9 @@ fn table(view: &View) -> String {
     }
     for port in &view.down {
         _ = writeln!(text, "{port} is down");
+    }
+    for LeakView { port, domains } in &view.leaks {
+        _ = writeln!(text, "{port} has leaked {domains} protection domains");
     }
     for node in &view.stalled {
         _ = writeln!(text, "{node} is stalled");

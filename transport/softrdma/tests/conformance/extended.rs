@@ -1,0 +1,392 @@
+//! The extended interfaces: posting and polling by calls.
+//!
+//! # Safety
+//! See `verbs`. Calls to post come between `wr_start` and `wr_complete` or `wr_abort`, those that read a completion
+//! between `start_poll` and `end_poll`, all from one thread.
+
+use crate::{
+    rig::{ALL, End, Options, QKEY, Rig, init_attr},
+    verbs::{Errno, Parts, Queue, QueuePair, Work, until},
+};
+use std::{
+    mem::offset_of,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use verbs_sys::{
+    AccessFlags, AhAttr, CqEx, CqInitAttrEx, CreateCqWcFlags, DataBuf, PollCqAttr, QpEx, QpInitAttrEx,
+    QpInitAttrMask, QpType, SendFlags, SendOpsFlags, Sge, ValuesEx, VerbsContext, WcFlags, WcOpcode,
+    WcStatus, WrOpcode,
+};
+
+/// The larger structure that a context ends.
+fn tables(end: &End) -> &VerbsContext {
+    // SAFETY: a context that says that it is extended, which the suite's C header test compares.
+    unsafe { &*end.node.raw().byte_sub(offset_of!(VerbsContext, context)).cast::<VerbsContext>() }
+}
+
+const TIMES: CreateCqWcFlags =
+    CreateCqWcFlags::COMPLETION_TIMESTAMP.with(CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
+
+/// A queue that is read by calls.
+fn read_by_calls(end: &End, cqe: u32, flags: CreateCqWcFlags) -> Result<Arc<Queue>, Errno> {
+    let mut attr = CqInitAttrEx::zeroed();
+    (attr.cqe, attr.wc_flags) = (cqe, u64::from(flags.0));
+    let create = tables(end).create_cq_ex.expect("an extended device");
+    // SAFETY: an open device, and attributes that live.
+    Queue::adopt(unsafe { create(end.node.raw(), &raw mut attr) }.cast(), &end.node)
+}
+
+/// A queue pair to which all is posted by calls that its kind has, in the place of an end's own.
+fn extend(end: &mut End, options: Options, send: &Arc<Queue>, recv: &Arc<Queue>) {
+    let mut ops = SendOpsFlags::NONE;
+    for (flag, opcode) in [
+        (SendOpsFlags::SEND, WrOpcode::SEND),
+        (SendOpsFlags::SEND_WITH_IMM, WrOpcode::SEND_WITH_IMM),
+        (SendOpsFlags::RDMA_WRITE, WrOpcode::RDMA_WRITE),
+        (SendOpsFlags::RDMA_WRITE_WITH_IMM, WrOpcode::RDMA_WRITE_WITH_IMM),
+        (SendOpsFlags::RDMA_READ, WrOpcode::RDMA_READ),
+        (SendOpsFlags::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_CMP_AND_SWP),
+        (SendOpsFlags::ATOMIC_FETCH_AND_ADD, WrOpcode::ATOMIC_FETCH_AND_ADD),
+    ] {
+        if softrdma::profile::Profile::IB.allows(end.kind, opcode) {
+            ops |= flag;
+        }
+    }
+    let parts = Parts { send: Arc::clone(send), recv: Arc::clone(recv), srq: None };
+    end.qp = make(end, ops, options, parts).expect("a queue pair");
+    (end.send, end.recv) = (Arc::clone(send), Arc::clone(recv));
+}
+
+fn make(end: &End, ops: SendOpsFlags, options: Options, parts: Parts) -> Result<QueuePair, Errno> {
+    let plain = init_attr(end.kind, options);
+    let mut attr = QpInitAttrEx::zeroed();
+    (attr.send_cq, attr.recv_cq) = (parts.send.raw(), parts.recv.raw());
+    (attr.cap, attr.qp_type, attr.pd) = (plain.cap, plain.qp_type, end.domain.raw());
+    attr.comp_mask = (QpInitAttrMask::PD | QpInitAttrMask::SEND_OPS_FLAGS).0;
+    attr.send_ops_flags = u64::from(ops.0);
+    let create = tables(end).create_qp_ex.expect("an extended device");
+    // SAFETY: an open device, and attributes that live.
+    let qp = unsafe { create(end.node.raw(), &raw mut attr) };
+    QueuePair::adopt(qp, attr.cap, parts, &end.domain)
+}
+
+/// Two ends of which the first posts by calls.
+fn pair(rig: &Rig, kind: QpType, options: Options) -> (End, End) {
+    let (mut a, b) = rig.unconnected(kind, options);
+    let (send, recv) = (Arc::clone(&a.send), Arc::clone(&a.recv));
+    extend(&mut a, options, &send, &recv);
+    a.connect(&b.card(), options);
+    b.connect(&a.card(), options);
+    (a, b)
+}
+
+/// Posts by calls; what `wr_complete` says.
+fn batch(end: &End, post: impl FnOnce(&Calls)) -> Errno {
+    let calls = Calls(end.qp.raw().cast());
+    // SAFETY: see the module.
+    unsafe {
+        (calls.table().wr_start.expect("a call"))(calls.0);
+        post(&calls);
+        (calls.table().wr_complete.expect("a call"))(calls.0)
+    }
+}
+
+/// The calls of a queue pair, between start and end.
+struct Calls(*mut QpEx);
+
+/// One of them, by its name.
+macro_rules! call {
+    ($calls:expr, $name:ident $(, $argument:expr)*) => {
+        // SAFETY: see the module; what is passed lives during the call.
+        unsafe { ($calls.table().$name.expect("a call"))($calls.0 $(, $argument)*) }
+    };
+}
+
+impl Calls {
+    fn table(&self) -> &QpEx {
+        // SAFETY: a living queue pair that was made with calls.
+        unsafe { &*self.0 }
+    }
+
+    fn begin(&self, id: u64, flags: SendFlags) -> &Calls {
+        // SAFETY: members that are there to be set.
+        unsafe { ((*self.0).wr_id, (*self.0).wr_flags) = (id, flags.0) };
+        self
+    }
+
+    fn piece(&self, piece: Sge) {
+        call!(self, wr_set_sge, piece.lkey, piece.addr, piece.length);
+    }
+}
+
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+pub(crate) fn every_operation_can_be_posted_by_calls(rig: &Rig) {
+    for kind in rig.connections() {
+        let (a, b) = pair(rig, kind, Options { sges: 4, inline: 64, ..Options::default() });
+        let (address, rkey) = (b.memory.address(), b.region.rkey);
+        let imm = 0x0102_0304_u32.to_be();
+        a.memory.pattern(0, 4000, 1);
+        (0..3).for_each(|id| b.receive(id, 20_000 + id as usize * 1000, 1000));
+        let posted = batch(&a, |calls| {
+            call!(calls.begin(1, SIGNALED), wr_send);
+            calls.piece(a.piece(0, 100));
+            call!(calls.begin(2, SIGNALED), wr_send_imm, imm);
+            let pieces = [a.piece(100, 50), a.piece(150, 0), a.piece(150, 70)];
+            call!(calls, wr_set_sge_list, 3, pieces.as_ptr());
+            call!(calls.begin(3, SIGNALED), wr_rdma_write, rkey, address + 4096);
+            let mut bytes = *b"taken at once";
+            call!(calls, wr_set_inline_data, bytes.as_mut_ptr().cast(), bytes.len());
+            bytes.fill(0);
+            call!(calls.begin(4, SIGNALED), wr_rdma_write_imm, rkey, address + 8192, imm);
+            let halves = [*b"one", *b"two"];
+            let list =
+                halves.each_ref().map(|half| DataBuf { addr: half.as_ptr().cast_mut().cast(), length: 3 });
+            call!(calls, wr_set_inline_data_list, 2, list.as_ptr());
+        });
+        assert_eq!(posted, 0);
+        (1..=4).for_each(|id| assert_eq!(a.sent(), (id, WcStatus::SUCCESS)));
+        let told =
+            [(WcOpcode::RECV, 100, 0), (WcOpcode::RECV, 120, imm), (WcOpcode::RECV_RDMA_WITH_IMM, 6, imm)];
+        for (opcode, len, imm) in told {
+            let wc = b.recv.poll();
+            assert_eq!((wc.opcode, wc.byte_len, wc.imm_data), (opcode, len, imm), "{kind:?}");
+        }
+        assert!(b.memory.has_pattern(20_000, 100, 1));
+        assert!((0..120).all(|at| b.memory.get(21_000 + at) == a.memory.get(100 + at)));
+        let text = |at: usize, len: usize| (at..at + len).map(|at| b.memory.get(at)).collect::<Vec<u8>>();
+        assert_eq!((text(4096, 13), text(8192, 6)), (b"taken at once".to_vec(), b"onetwo".to_vec()));
+    }
+}
+
+pub(crate) fn reads_and_atomics_can_be_posted_by_calls(rig: &Rig) {
+    let (a, b) = pair(rig, QpType::RC, Options::default());
+    let (address, rkey) = (b.memory.address(), b.region.rkey);
+    b.memory.set_word(0, 5);
+    let posted = batch(&a, |calls| {
+        call!(calls.begin(1, SendFlags::NONE), wr_atomic_fetch_add, rkey, address, 10);
+        calls.piece(a.piece(0, 8));
+        call!(calls.begin(2, SendFlags::NONE), wr_atomic_cmp_swp, rkey, address, 15, 99);
+        calls.piece(a.piece(8, 8));
+        call!(calls.begin(3, SIGNALED), wr_rdma_read, rkey, address);
+        calls.piece(a.piece(16, 8));
+    });
+    assert_eq!((posted, a.sent()), (0, (3, WcStatus::SUCCESS)));
+    assert_eq!([0, 8, 16].map(|at| a.memory.word(at)), [5, 15, 99]);
+}
+
+/// A batch is posted as a whole or not at all, whatever is wrong with it, and the next one is not the worse for it.
+pub(crate) fn a_batch_is_posted_whole_or_not_at_all(rig: &Rig) {
+    for kind in rig.connections() {
+        let options = Options { inline: 16, depth: 4, sges: 2, ..Options::default() };
+        let (a, b) = pair(rig, kind, options);
+        let send = |calls: &Calls, id| {
+            call!(calls.begin(id, SIGNALED), wr_send);
+            calls.piece(a.piece(0, 8));
+        };
+        let most = a.qp.cap.max_inline_data as usize;
+        let mut long = vec![0u8; most + 1];
+        let pieces = vec![a.piece(0, 1); a.qp.cap.max_send_sge as usize + 1];
+        let too_many = batch(&a, |calls| (0..5).for_each(|id| send(calls, id)));
+        assert_eq!(too_many, libc::ENOMEM);
+        let too_long = batch(&a, |calls| {
+            send(calls, 1);
+            call!(calls.begin(2, SIGNALED), wr_send);
+            call!(calls, wr_set_inline_data, long.as_mut_ptr().cast(), long.len());
+        });
+        assert_eq!(too_long, libc::ENOMEM);
+        let too_scattered = batch(&a, |calls| {
+            send(calls, 1);
+            call!(calls.begin(2, SIGNALED), wr_send);
+            call!(calls, wr_set_sge_list, pieces.len(), pieces.as_ptr());
+        });
+        assert_eq!(too_scattered, libc::EINVAL);
+        b.receive(99, 0, 8);
+        a.post(&Work::send(&[a.piece(0, 8)]).id(98));
+        assert_eq!((a.sent(), b.received()), ((98, WcStatus::SUCCESS), (99, WcStatus::SUCCESS)));
+        a.send.stays_empty();
+        let calls = Calls(a.qp.raw().cast());
+        call!(calls, wr_start);
+        (0..3).for_each(|id| send(&calls, id));
+        call!(calls, wr_abort);
+        a.send.stays_empty();
+        // All of the room is there still, and lists can be posted as ever.
+        (0..4).for_each(|id| b.receive(id, 0, 8));
+        assert_eq!(batch(&a, |calls| (10..13).for_each(|id| send(calls, id))), 0);
+        a.post(&Work::send(&[a.piece(0, 8)]).id(13));
+        for id in 10..14 {
+            assert_eq!((a.sent(), b.received()), ((id, WcStatus::SUCCESS), (id - 10, WcStatus::SUCCESS)));
+        }
+        b.recv.stays_empty();
+    }
+}
+
+pub(crate) fn datagrams_can_be_posted_by_calls(rig: &Rig) {
+    let (a, b) = pair(rig, QpType::UD, Options::default());
+    let mut attr = AhAttr::zeroed();
+    (attr.is_global, attr.port_num, attr.grh.sgid_index) = (1, 1, 1);
+    attr.grh.dgid = b.card().gid;
+    let address = a.domain.address(attr).expect("an address");
+    b.receive(1, 0, 100);
+    a.memory.pattern(0, 20, 6);
+    let posted = batch(&a, |calls| {
+        call!(calls.begin(2, SIGNALED), wr_send);
+        call!(calls, wr_set_ud_addr, address.raw(), b.qp.number(), QKEY);
+        calls.piece(a.piece(0, 20));
+    });
+    assert_eq!((posted, a.sent(), b.received()), (0, (2, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
+    assert!(b.memory.has_pattern(40, 20, 6));
+}
+
+pub(crate) fn calls_that_a_kind_does_not_have_are_refused(rig: &Rig) {
+    for (kind, ops) in [(QpType::UC, SendOpsFlags::RDMA_READ), (QpType::UD, SendOpsFlags::RDMA_WRITE)] {
+        let (a, _b) = rig.unconnected(kind, Options::default());
+        let parts = Parts { send: Arc::clone(&a.send), recv: Arc::clone(&a.recv), srq: None };
+        assert_eq!(make(&a, ops, Options::default(), parts).err(), Some(libc::EOPNOTSUPP), "{kind:?}");
+    }
+    let a = rig.unconnected(QpType::RC, Options::default()).0;
+    assert_eq!(read_by_calls(&a, 4, CreateCqWcFlags(1 << 30)).err(), Some(libc::EOPNOTSUPP));
+    assert_eq!(read_by_calls(&a, 0, CreateCqWcFlags::BYTE_LEN).err(), Some(libc::EINVAL));
+}
+
+/// Polling by calls: the number that says whether there is one; then everything about it is read.
+fn start(queue: &Queue) -> (*mut CqEx, Errno) {
+    let cq: *mut CqEx = queue.raw().cast();
+    let mut attr = PollCqAttr::zeroed();
+    // SAFETY: a queue that is read by calls.
+    (cq, unsafe { ((*cq).start_poll.expect("a call"))(cq, &raw mut attr) })
+}
+
+/// Reads a member of a completion.
+macro_rules! read {
+    ($cq:expr, $name:ident) => {
+        // SAFETY: see the module.
+        unsafe { ((*$cq).$name.expect("a call"))($cq) }
+    };
+}
+
+pub(crate) fn completions_can_be_read_by_calls(rig: &Rig) {
+    for kind in rig.connections() {
+        let (a, mut b) = rig.unconnected(kind, Options::default());
+        let queue = read_by_calls(&b, 64, CreateCqWcFlags::BYTE_LEN | CreateCqWcFlags::IMM).expect("a queue");
+        extend(&mut b, Options::default(), &queue, &queue);
+        a.connect(&b.card(), Options::default());
+        b.connect(&a.card(), Options::default());
+        assert_eq!(start(&queue).1, libc::ENOENT);
+        (0..3).for_each(|id| b.receive(70 + id, 0, 64));
+        let imm = 7u32.to_be();
+        for len in [5, 6] {
+            a.post(&Work::new(WrOpcode::SEND_WITH_IMM, &[a.piece(0, len)]).imm(imm));
+        }
+        let (cq, found) = start(&queue);
+        assert_eq!(found, 0);
+        for (id, len) in [(70, 5), (71, 6)] {
+            // SAFETY: members that are there to be read.
+            assert_eq!(unsafe { ((*cq).wr_id, (*cq).status) }, (id, WcStatus::SUCCESS));
+            assert_eq!((read!(cq, read_opcode), read!(cq, read_byte_len)), (WcOpcode::RECV, len));
+            assert_eq!((read!(cq, read_imm_data), read!(cq, read_qp_num)), (imm, b.qp.number()));
+            assert_eq!(
+                (read!(cq, read_wc_flags), read!(cq, read_src_qp)),
+                (WcFlags::WITH_IMM.0, a.qp.number())
+            );
+            assert_eq!((read!(cq, read_vendor_err), read!(cq, read_slid), read!(cq, read_sl)), (0, 0, 0));
+            let next = read!(cq, next_poll);
+            assert_eq!(next, if id == 70 { 0 } else { libc::ENOENT });
+        }
+        read!(cq, end_poll);
+        assert_eq!(b.qp.become_state(verbs_sys::QpState::ERR), 0);
+        let (cq, found) = start(&queue);
+        // SAFETY: as above.
+        assert_eq!((found, unsafe { ((*cq).wr_id, (*cq).status) }), (0, (72, WcStatus::WR_FLUSH_ERR)));
+        read!(cq, end_poll);
+        // The lock is free again: the plain call works too.
+        queue.stays_empty();
+    }
+}
+
+/// A thread that reads a completion keeps others from the queue until it is done.
+pub(crate) fn one_thread_at_a_time_reads_by_calls(rig: &Rig) {
+    let (mut a, b) = rig.unconnected(QpType::RC, Options::default());
+    let queue = read_by_calls(&a, 512, CreateCqWcFlags::BYTE_LEN).expect("a queue");
+    extend(&mut a, Options { depth: 512, ..Options::default() }, &queue, &queue);
+    a.connect(&b.card(), Options::default());
+    b.connect(&a.card(), Options::default());
+    let write = Work::new(WrOpcode::RDMA_WRITE, &[a.piece(0, 8)]).at(b.memory.address(), b.region.rkey);
+    (0..400).for_each(|id| a.post(&write.clone().id(id)));
+    let read_some = || {
+        let mut ids = Vec::new();
+        for _ in 0..200 {
+            let cq = until("a completion", || Some(start(&queue)).filter(|(_, found)| *found == 0)).0;
+            // SAFETY: a member that is there to be read, by who holds the lock.
+            let id = unsafe { (*cq).wr_id };
+            thread::yield_now();
+            // SAFETY: as above.
+            assert_eq!(unsafe { (*cq).wr_id }, id, "somebody else reads");
+            ids.push(id);
+            read!(cq, end_poll);
+        }
+        ids
+    };
+    let mut ids = thread::scope(|scope| {
+        let other = scope.spawn(read_some);
+        let mut ids = read_some();
+        ids.extend(other.join().expect("a thread"));
+        ids
+    });
+    ids.sort_unstable();
+    assert!(ids.into_iter().eq(0..400));
+}
+
+/// By the device's clock.
+fn clock(end: &End) -> u64 {
+    let mut values = ValuesEx::zeroed();
+    let query = tables(end).query_rt_values.expect("an extended device");
+    // SAFETY: an open device, and a place for values.
+    assert_eq!(unsafe { query(end.node.raw(), &raw mut values) }, 0);
+    values.raw_clock.0.tv_sec as u64 * 1_000_000_000 + values.raw_clock.0.tv_nsec as u64
+}
+
+fn wall() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos() as u64
+}
+
+/// Times are those at which completions came, not those at which they are read.
+pub(crate) fn completions_say_when_they_came(rig: &Rig) {
+    const PAUSE: Duration = Duration::from_millis(50);
+    for cable in ["", "latency_us = 10000.0"] {
+        let rig = rig.beside("", cable);
+        let latency = if cable.is_empty() { 0 } else { 10_000_000 };
+        let (mut a, b) = rig.unconnected(QpType::RC, Options { access: ALL, ..Options::default() });
+        let queue = read_by_calls(&a, 64, TIMES).expect("a queue");
+        extend(&mut a, Options::default(), &queue, &queue);
+        a.connect(&b.card(), Options::default());
+        b.connect(&a.card(), Options::default());
+        let write = Work::new(WrOpcode::RDMA_WRITE, &[a.piece(0, 8)]).at(b.memory.address(), b.region.rkey);
+        let (posted, posted_by_wall) = (clock(&a), wall());
+        a.post(&write);
+        let began = Instant::now();
+        thread::sleep(PAUSE);
+        let paused = began.elapsed().as_nanos() as u64;
+        let cq = until("a completion", || Some(start(&queue)).filter(|(_, found)| *found == 0)).0;
+        let (came, by_wall) = (read!(cq, read_completion_ts), read!(cq, read_completion_wallclock_ns));
+        read!(cq, end_poll);
+        let (came, by_wall) =
+            (came.checked_sub(posted).expect("after it was posted"), by_wall - posted_by_wall);
+        assert!(came >= 2 * latency && came < paused, "{came} ns, {cable}");
+        // Two clocks are read one after the other, maybe with a pause between.
+        assert!(by_wall.abs_diff(came) < 30_000_000, "{by_wall} and {came} ns, {cable}");
+    }
+}
+
+/// What is not offered says so, and leaves everything as it was.
+pub(crate) fn what_is_not_offered_says_so(rig: &Rig) {
+    let (a, b) = rig.pair(QpType::UC);
+    assert_eq!(a.send.resize(512), libc::EOPNOTSUPP);
+    let changed = a.region.register_anew(AccessFlags::LOCAL_WRITE);
+    assert_eq!((changed, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EOPNOTSUPP)));
+    b.receive(1, 0, 8);
+    a.send(2, 0, 8);
+    assert_eq!((a.sent(), b.received()), ((2, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
+}
