@@ -11,7 +11,7 @@
 //! and the remedy.
 
 use super::{
-    VerbsConfig,
+    VerbsConfig, choice,
     engine::Engine,
     incoming::Incoming,
     introduction::{Device, Devices, End, Rails, Reach, gid_of, gid_text, pack, unpack},
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     Link, TransportError,
-    driver::Endpoint,
+    driver::{Endpoint, RailInfo},
     memory::{Mapping, Registered, Slab},
     verbs::{
         Abilities, Access, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu, PortState, QpType,
@@ -283,9 +283,10 @@ impl VerbsEndpoint {
         let numbers = data.iter().flatten().map(Queue::number).collect();
         let end = End { peer, rail: index, psn, control: control.number(), data: numbers };
         let name = format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name);
+        let theirs = card.name.clone();
         // Filled in when the peer has said its numbers.
         let far = Far { control: remote(card, 0, 0, peer)?, data: Vec::new() };
-        let rail = Rail::new((cable.ours, name), control, data, (near(port, card, psn), far), places);
+        let rail = Rail::new((cable.ours, name, theirs), control, data, (near(port, card, psn), far), places);
         Ok((rail, end))
     }
 
@@ -366,6 +367,14 @@ impl Endpoint for VerbsEndpoint {
 
     fn slab(&self) -> &Slab {
         &self.slab
+    }
+
+    fn rails(&self, peer: u32) -> Vec<RailInfo> {
+        choice::rails(&lock(&self.engine), peer)
+    }
+
+    fn prefer_rail(&mut self, peer: u32, rail: Option<usize>) {
+        choice::prefer(&mut lock(&self.engine), peer, rail);
     }
 
     fn close(&mut self, patience: Duration) {

@@ -65,6 +65,7 @@ impl Engine {
             let mut batch = [Completion::default(); POLL_BATCH];
             let came = self.ports[port].cq.poll(&mut batch)?;
             self.polls.polled(came.len());
+            self.ports[port].found(came.len());
             if came.is_empty() {
                 continue;
             }
@@ -119,6 +120,16 @@ impl Engine {
             peer.flush(&mut env)?;
         }
         Ok(())
+    }
+
+    /// How completions were found on all ports together.
+    pub(super) fn poll_counters(&self) -> PollCounters {
+        let depths = self.ports.iter().map(|port| port.depth_high_water);
+        PollCounters {
+            depth_high_water: depths.max().unwrap_or_default(),
+            async_events: self.polls.async_events + self.ports.iter().map(|port| port.events).sum::<u64>(),
+            ..self.polls
+        }
     }
 
     /// Hands a completion to its peer.

@@ -83,8 +83,12 @@ pub(super) struct Far {
 pub(super) struct Rail {
     /// Our device, as an index.
     pub(super) port: usize,
-    /// For people: `rdma_en2 (rank 0) to rdma_en3 (rank 1)`.
+    /// For people: `rdma_en2 of rank 0 to rdma_en3 of rank 1`.
     pub(super) name: String,
+    /// Their device, as its rank calls it.
+    pub(super) theirs: String,
+    /// Is it one of those that are to be used?
+    pub(super) is_chosen: bool,
     pub(super) control: Queue,
     pub(super) control_state: State,
     pub(super) data: Option<[Queue; LANES]>,
@@ -141,7 +145,7 @@ impl Places {
 impl Rail {
     /// A rail that is down at both ends.
     pub(super) fn new(
-        (port, name): (usize, String),
+        (port, name, theirs): (usize, String, String),
         control: Queue,
         data: Option<[Queue; LANES]>,
         (near, far): (LocalAddress, Far),
@@ -150,6 +154,8 @@ impl Rail {
         Rail {
             port,
             name,
+            theirs,
+            is_chosen: true,
             control,
             control_state: State::DOWN,
             data_state: State::DOWN,
