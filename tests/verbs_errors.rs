@@ -213,7 +213,7 @@ fn a_broken_cable_is_told_of_the_peer_that_it_leads_to() {
         assert!(link.is_some() && link == cable, "{line}");
     }
     // Both ends, our port's state, and what to do.
-    told(&lines, &["en3 of rank 1 to en3 of rank 2: ", "our port is DOWN", "check the cables and the ports"]);
+    told(&lines, &["en3 of rank 1", "en3 of rank 2", "our port is DOWN", "check the cables and the ports"]);
 }
 
 #[test]
