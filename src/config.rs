@@ -261,7 +261,7 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
     ConfigOption {
         env: "TBCCL_IBV_DEVICES",
-        doc: "JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES, which is read too (found out)",
+        doc: "JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES and JACCL_IBV_DEVICES, which count where this is not set (found out)",
         shared: false,
         set: |c, v| put(&mut c.ibv_devices, Ok((!v.is_empty()).then(|| v.into()))),
         get: |c| c.ibv_devices.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
@@ -373,6 +373,9 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
 ];
 
+/// Where other programs look for the path of a device matrix.
+const MATRICES: [&str; 2] = ["MLX_IBV_DEVICES", "JACCL_IBV_DEVICES"];
+
 /// Variables that tell a rank who it is; set by the launcher, not options.
 pub(crate) const IDENTITY: &[&str] = &[
     "TBCCL_RANK",
@@ -394,7 +397,12 @@ impl Config {
     /// nothing reads.
     pub fn from_vars(vars: impl IntoIterator<Item = (String, String)>) -> Result<Config> {
         let mut config = Config::default();
-        for (name, value) in vars.into_iter().filter(|(name, _)| name.starts_with("TBCCL_")) {
+        let (vars, others): (Vec<_>, Vec<_>) =
+            vars.into_iter().partition(|(name, _)| name.starts_with("TBCCL_"));
+        let matrix = MATRICES.iter().find_map(|name| others.iter().find(|(given, _)| given == name));
+        config.ibv_devices =
+            matrix.map(|(_, path)| path.trim().into()).filter(|path| *path != PathBuf::new());
+        for (name, value) in vars {
             if IDENTITY.contains(&name.as_str()) {
                 continue;
             }
@@ -537,6 +545,19 @@ mod tests {
     fn a_misspelt_variable_is_an_error_with_a_suggestion() {
         let error = with("TBCCL_TIMEOUTS", "3").expect_err("no such variable");
         assert!(error.to_string().contains("did you mean `TBCCL_TIMEOUT`?"), "{error}");
+    }
+
+    #[test]
+    fn the_device_matrix_of_mlx_is_ours_too() {
+        let all =
+            [("MLX_IBV_DEVICES", "/mlx"), ("JACCL_IBV_DEVICES", "/jaccl"), ("TBCCL_IBV_DEVICES", "/ours")];
+        for (count, path) in [(1, "/mlx"), (2, "/mlx"), (3, "/ours")] {
+            let vars = all[..count].iter().rev().map(|(name, value)| ((*name).into(), (*value).into()));
+            let config = Config::from_vars(vars).expect("paths");
+            assert_eq!(config.ibv_devices.as_deref(), Some(std::path::Path::new(path)));
+        }
+        assert_eq!(with("JACCL_IBV_DEVICES", "").expect("empty").ibv_devices, None);
+        assert_eq!(with("JACCL_IBV_DEVICES", "/j").expect("a path").ibv_devices, Some("/j".into()));
     }
 
     #[test]

@@ -112,6 +112,16 @@ pub enum Error {
     /// The library's memory is not to be had.
     #[error("{0}")]
     Transport(Arc<transport::TransportError>),
+    /// The transport could not be brought up.
+    #[error("rank {rank} on {host}: {error}")]
+    Start {
+        /// Whose transport.
+        rank: Rank,
+        /// The name of its host.
+        host: String,
+        /// Why.
+        error: Arc<transport::TransportError>,
+    },
     /// A link failed.
     #[error("the link to {peer} failed: {error} [{place}]")]
     Link {

@@ -32,4 +32,4 @@ pub use config::{Config, ConfigOption, OPTIONS, Transport, parse_bytes};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};
 pub use topology::Rank;
-pub use transport::{Counters, PollCounters};
+pub use transport::{Counters, PollCounters, driver::RailInfo};

@@ -110,7 +110,9 @@ impl From<&tbccl::Error> for ResultCode {
             tbccl::Error::Mismatch { .. } => ResultCode::Mismatch,
             tbccl::Error::Timeout { .. } => ResultCode::Timeout,
             tbccl::Error::Remote { .. } => ResultCode::RemoteError,
-            tbccl::Error::Transport(_) | tbccl::Error::Link { .. } => ResultCode::TransportError,
+            tbccl::Error::Transport(_) | tbccl::Error::Link { .. } | tbccl::Error::Start { .. } => {
+                ResultCode::TransportError
+            }
             tbccl::Error::Bootstrap(_) => ResultCode::BootstrapError,
             tbccl::Error::LauncherGone => ResultCode::LauncherGone,
             tbccl::Error::System { .. } => ResultCode::SystemError,

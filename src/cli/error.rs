@@ -26,14 +26,19 @@ impl Failed {
 
     /// Says it on stderr.
     pub(crate) fn report(self) -> ExitCode {
-        let _ = writeln!(io::stderr(), "tbccl: error: {}", self.message);
+        say(&format!("tbccl: error: {}\n", self.message));
         ExitCode::from(Failed::STATUS)
     }
 }
 
 /// Says something on stderr that keeps nothing from being done.
 pub(crate) fn warn(message: impl Display) {
-    let _ = writeln!(io::stderr(), "tbccl: warning: {message}");
+    say(&format!("tbccl: warning: {message}\n"));
+}
+
+/// In one piece, since the ranks of a job share a stderr.
+fn say(line: &str) {
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// Help and version are printed; an error is put into one line. `commands` are all that there are.

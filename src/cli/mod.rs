@@ -8,7 +8,11 @@ mod bench;
 mod devices;
 mod error;
 mod fabric;
+mod pin;
+mod ping;
+mod place;
 mod plan;
+mod progress;
 mod run;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -48,12 +52,13 @@ enum Command {
     Bench(bench::Args),
     Plan(plan::Args),
     Devices(devices::Args),
+    Ping(ping::Args),
     Fabric(fabric::Args),
 }
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 5] = ["run", "bench", "plan", "devices", "fabric"];
+    const NAMES: [&str; 6] = ["run", "bench", "plan", "devices", "ping", "fabric"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
@@ -70,6 +75,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Bench(args) => bench::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Devices(args) => devices::run(&args),
+            Command::Ping(args) => ping::run(&args),
             Command::Fabric(args) => fabric::run(args),
         },
         Err(usage) => error::usage(&usage, names),

@@ -252,15 +252,17 @@ fn confirm(
 fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
     let (step, peer, error) = match stop {
         Stop::Watch(error) => return error,
-        Stop::Link { step, peer, error } => (step, peer, error),
+        Stop::Link { step, peer, error } => (step, error.peer().map_or(peer, Rank), error),
     };
     let cause = match error {
         TransportError::Mismatch { found, .. } => match watch.find(peer, found) {
             Some(theirs) => Some(watch.mismatch(peer, theirs)),
             None => watch.failure_meanwhile(|| step.clone()),
         },
-        // A process that cannot be read has most likely just ended; the launcher will say so in a moment.
-        TransportError::Unreadable { .. } => failure_soon(watch, peer, &step),
+        // A process that cannot be read or reached has most likely just ended; the launcher will say so in a moment.
+        TransportError::Unreadable { .. }
+        | TransportError::Unplugged { .. }
+        | TransportError::Protocol { .. } => failure_soon(watch, peer, &step),
         _ => None,
     };
     cause.unwrap_or_else(|| Error::Link {

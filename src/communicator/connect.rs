@@ -7,9 +7,10 @@ use crate::{
     bootstrap::{self, Connection, Hello, Joined, Member},
     error::{Error, PeerName, Result},
 };
+use std::sync::Arc;
 use topology::Rank;
 use transport::{
-    Link,
+    Link, TransportError,
     driver::{Endpoint, local, rehearsal::Rehearsal, shm},
     memory::{Arena, ArenaLayout, Slab},
 };
@@ -201,6 +202,14 @@ fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
     Ok(Communicator::assemble(parts, config))
 }
 
+/// The error of a rank whose transport does not come up. Some say themselves which rank they are about.
+pub(super) fn not_started(rank: u32, error: TransportError) -> Error {
+    match error {
+        TransportError::Wiring { .. } | TransportError::Introduction { .. } => error.into(),
+        other => Error::Start { rank: Rank(rank), host: host_name(), error: Arc::new(other) },
+    }
+}
+
 /// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
 fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Config) -> Result<Communicator> {
     let Identity { rank, size, bootstrap } = identity;
@@ -213,8 +222,13 @@ fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Conf
             Ok(Some(word)) => heard = connection.exchange(&word)?,
             Ok(None) => break,
             Err(error) => {
-                connection.give_up(&error.to_string());
-                return Err(error.into());
+                // The others are told whose word it is.
+                let said = match &error {
+                    TransportError::Wiring { rank: of, what } if of == rank => what.clone(),
+                    error => error.to_string(),
+                };
+                connection.give_up(&said);
+                return Err(not_started(*rank, error));
             }
         }
     }

@@ -31,7 +31,7 @@ use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank};
 use transport::{
     Counters, Link, PollCounters, WaitPolicy,
-    driver::Endpoint,
+    driver::{Endpoint, RailInfo},
     memory::{Registered, Slab},
 };
 use watch::Peers;
@@ -161,6 +161,22 @@ impl Communicator {
     #[must_use]
     pub fn poll_counters(&self) -> PollCounters {
         self.executor.poll_counters()
+    }
+
+    /// The cables to a peer, in the order that both ends number them; none where the transport has one way to it that
+    /// has no name.
+    #[must_use]
+    pub fn rails(&self, peer: Rank) -> Vec<RailInfo> {
+        self.endpoint.as_ref().map(|endpoint| endpoint.rails(peer.0)).unwrap_or_default()
+    }
+
+    /// From the next call on, what travels between this rank and a peer takes that rail, or all of them again with
+    /// `None`. Both ends say it between the same two calls. While the rail is down the others are used; a transport
+    /// without rails takes no note.
+    pub fn prefer_rail(&mut self, peer: Rank, rail: Option<usize>) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.prefer_rail(peer.0, rail);
+        }
     }
 
     /// The algorithm that a call of these arguments takes, and the segments it cuts each chunk into. `count` is the

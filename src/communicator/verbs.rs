@@ -1,5 +1,6 @@
 //! The verbs transport as a rank of a job opens it: from options to an endpoint.
 
+use super::connect::not_started;
 use crate::{
     Config, Transport,
     error::{Error, Result},
@@ -15,7 +16,9 @@ pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endp
     debug_assert!(config.transport == Transport::Verbs);
     let matrix = config.ibv_devices.as_ref().map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| broken(error.to_string()))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))
+        })?;
         let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
         matrix.check_size(size).map_err(|error| broken(error.to_string()))?;
         let row = |from: u32| (0..size).map(move |to| (Rank(from), Rank(to)));
@@ -41,5 +44,8 @@ pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endp
         keep_alive: config.keep_alive,
     };
     let mut say = |what: &str| eprintln!("tbccl: rank {rank}: {what}");
-    Ok(Box::new(VerbsEndpoint::open(&options, rank, size, &mut say)?))
+    match VerbsEndpoint::open(&options, rank, size, &mut say) {
+        Ok(endpoint) => Ok(Box::new(endpoint)),
+        Err(error) => Err(not_started(rank, error)),
+    }
 }

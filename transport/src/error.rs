@@ -60,6 +60,14 @@ pub enum TransportError {
     /// A verbs library or a device refused something.
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),
+    /// A cable to a peer could not be put to use.
+    #[error("{rail}: {error}")]
+    Rail {
+        /// The devices and ranks at both ends.
+        rail: String,
+        /// What our device refused.
+        error: crate::verbs::VerbsError,
+    },
     /// No cable to a peer works any more.
     #[error(
         "no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl devices`"
@@ -96,4 +104,15 @@ pub enum TransportError {
         /// What is wrong, and the remedy.
         what: String,
     },
+}
+
+impl TransportError {
+    /// The peer that it is about, where it says so itself. Whoever polls one link may hear of another one's end.
+    #[must_use]
+    pub fn peer(&self) -> Option<u32> {
+        match self {
+            TransportError::Unplugged { peer, .. } | TransportError::Protocol { peer, .. } => Some(*peer),
+            _ => None,
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! What is to be measured, checked as far as one process can before others are started.
 
 use super::{
-    super::Failed,
+    super::{Failed, place::Place},
     args::{Args, Choice, Transport},
     memory,
     operation::{Form, Named, Operation},
@@ -32,18 +32,6 @@ pub(super) struct Job {
     pub(super) output: Output,
     /// For the communicator.
     pub(super) config: Config,
-}
-
-/// Where the ranks come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// We start them.
-    Launcher,
-    /// Somebody has started them, and this process is one.
-    Rank {
-        /// How many there are.
-        ranks: u32,
-    },
 }
 
 /// An element type, and what is done to elements of it.
@@ -99,8 +87,8 @@ impl Job {
         let operation = args.op.operation;
         let config = config(&args)?;
         let transport = args.transport.unwrap_or(Transport::Between(config.transport));
-        let place = place(&args, transport)?;
-        let ranks = ranks(&args, place)?;
+        let place = if transport == Transport::Local { Place::Launcher } else { Place::here(args.ranks)? };
+        let ranks = place.ranks(args.ranks, "bench ...")?;
         let job = Job {
             sizes: Sizes { min: args.min_bytes, max: args.max_bytes, factor: args.factor },
             types: types(operation, args.dtype, args.redop)?,
@@ -177,33 +165,6 @@ impl Job {
             )));
         }
         Ok(())
-    }
-}
-
-/// Where this process stands. Threads are always ours, also in a job.
-fn place(args: &Args, transport: Transport) -> Result<Place, Failed> {
-    let Some(size) = std::env::var_os("TBCCL_SIZE") else { return Ok(Place::Launcher) };
-    if transport == Transport::Local {
-        return Ok(Place::Launcher);
-    }
-    let ranks = size
-        .to_str()
-        .and_then(|size| size.parse().ok())
-        .ok_or_else(|| Failed::new(format_args!("TBCCL_SIZE={} is not a number of ranks", size.display())))?;
-    match args.ranks {
-        Some(wanted) if wanted != ranks => Err(Failed::new(format_args!(
-            "--ranks {wanted}: this is a rank of a job of {ranks} ranks; leave --ranks out"
-        ))),
-        _ => Ok(Place::Rank { ranks }),
-    }
-}
-
-fn ranks(args: &Args, place: Place) -> Result<u32, Failed> {
-    match (place, args.ranks) {
-        (Place::Rank { ranks }, _) | (Place::Launcher, Some(ranks)) => Ok(ranks),
-        (Place::Launcher, None) => Err(Failed::new(
-            "how many ranks? say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl bench ...",
-        )),
     }
 }
 

@@ -13,7 +13,6 @@ mod measure;
 mod memory;
 mod operation;
 mod pattern;
-mod pin;
 mod report;
 mod stats;
 mod work;
@@ -21,15 +20,14 @@ mod worker;
 
 pub(crate) use args::Args;
 
-use super::{Failed, WRONG};
-use args::Transport;
-use job::{Job, Output, Place};
-use std::{ffi::OsString, process::ExitCode, thread};
-use tbccl::{
-    Communicator, Rank,
-    bootstrap::Server,
-    launch::{LaunchSpec, launch},
+use super::{
+    Failed, WRONG, pin,
+    place::{self, Place},
 };
+use args::Transport;
+use job::{Job, Output};
+use std::{process::ExitCode, thread};
+use tbccl::{Communicator, Rank};
 use worker::{Verdict, work};
 
 /// Carries out `tbccl bench`.
@@ -42,7 +40,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     match (job.place, job.transport) {
         (Place::Rank { .. }, _) => as_rank_of_a_job(&job),
         (Place::Launcher, Transport::Local) => create_json(&job).and_then(|()| run_threads(&job)),
-        (Place::Launcher, Transport::Between(_)) => create_json(&job).and_then(|()| launch_processes(&job)),
+        (Place::Launcher, Transport::Between(_)) => {
+            create_json(&job)?;
+            place::start_ranks("tbccl bench", job.ranks, &job.config)
+        }
     }
 }
 
@@ -52,26 +53,6 @@ fn create_json(job: &Job) -> Result<(), Failed> {
         Output::TableAndJson(path) => report::create(path),
         _ => Ok(()),
     }
-}
-
-/// Starts every rank as a process.
-fn launch_processes(job: &Job) -> Result<ExitCode, Failed> {
-    let program = std::env::current_exe()
-        .map_err(|why| Failed::new(format_args!("the path of this program can't be found: {why}")))?;
-    let mut typed = std::env::args_os().skip(1);
-    let command = typed.next().into_iter().chain([OsString::from("--worker")]);
-    let spec = LaunchSpec {
-        args: command.chain(typed).collect(),
-        name: "tbccl bench",
-        explained: &[WRONG, Failed::STATUS],
-        ..LaunchSpec::new(job.ranks, program)
-    };
-    if job.config.transport.name() == "shm" {
-        Communicator::preflight(job.ranks, &job.config).map_err(Failed::new)?;
-    }
-    let server = Server::start(job.ranks).map_err(Failed::new)?;
-    let outcome = launch(&spec, &server).map_err(Failed::new)?;
-    Ok(ExitCode::from(outcome.exit_code()))
 }
 
 /// One rank of a job that somebody else has started.

@@ -6,6 +6,21 @@
 use crate::{Link, Sleeper, TransportError, memory::Slab};
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
+/// A cable between two ranks, as one of them sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RailInfo {
+    /// Our device.
+    pub ours: String,
+    /// The peer's device.
+    pub theirs: String,
+    /// What our port says of its speed in each direction, in Gb/s as signalled; what arrives of it is less.
+    pub gigabits: Option<f64>,
+    /// Does Thunderbolt run on it, as our device says?
+    pub is_thunderbolt: bool,
+    /// Can it be used now?
+    pub is_up: bool,
+}
+
 /// One rank's part of a driver. It stays alive as long as its links.
 pub trait Endpoint: Debug + Send {
     /// Takes everyone's latest words, by rank, and says the next one; `None` when all is said. Begins with no words. The
@@ -25,6 +40,15 @@ pub trait Endpoint: Debug + Send {
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
         None
     }
+
+    /// The rails to a peer, in the order that both ends number them; none where there is one way and it has no name.
+    fn rails(&self, _peer: u32) -> Vec<RailInfo> {
+        Vec::new()
+    }
+
+    /// From now on what goes to a peer, and what is asked of it, takes that rail; all of them again with `None`. To be
+    /// said at both ends. A rail that is down is not waited for: the others are used while it is.
+    fn prefer_rail(&mut self, _peer: u32, _rail: Option<usize>) {}
 
     /// Ends it in good order: waits, for so long at most, until all that was sent has arrived, and tells the peers.
     fn close(&mut self, patience: Duration);

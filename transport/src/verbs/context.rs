@@ -164,7 +164,8 @@ impl Context {
     }
 
     /// Does Thunderbolt run on its wire, whose devices differ from all others?
-    pub(super) fn is_thunderbolt(&self) -> bool {
+    #[must_use]
+    pub fn is_thunderbolt(&self) -> bool {
         self.0.info.transport_type == TransportType::THUNDERBOLT
     }
 

@@ -1,18 +1,16 @@
 //! What rank 0 tells the world: a table, lines of JSON, and how far it is.
 
 mod json;
-mod progress;
 mod table;
 
 use super::{
-    super::Failed,
+    super::{Failed, progress::Progress},
     job::{Job, Output},
     operation::Form,
     stats::{self, RankStats},
     worker::Measured,
 };
 use collectives::{DType, ReduceOp};
-use progress::Progress;
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
@@ -64,7 +62,7 @@ impl Reporter {
             facts: Facts::new(comm, job),
             table: (job.output != Output::Json).then(Table::default),
             json,
-            progress: Progress::new(lines),
+            progress: Progress::new(lines, "sizes"),
         }
     }
 

@@ -11,7 +11,7 @@
 //! and the remedy.
 
 use super::{
-    VerbsConfig,
+    VerbsConfig, choice,
     engine::Engine,
     incoming::Incoming,
     introduction::{Device, Devices, End, Rails, Reach, gid_of, gid_text, pack, unpack},
@@ -26,15 +26,15 @@ use super::{
     sleeper::DeviceSleeper,
     tender::Tender,
     wire::{LANES, SLOT_BYTES},
-    wiring::{Cable, found, given},
+    wiring::{Cable, check_queue_pairs, found, given},
 };
 use crate::{
     Link, Sleeper, TransportError,
-    driver::Endpoint,
+    driver::{Endpoint, RailInfo},
     memory::{Mapping, Registered, Slab},
     verbs::{
-        Abilities, Access, Channel, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu, PortState,
-        QpType, QueuePairSpec, RemoteAddress, find_gid,
+        Abilities, Access, Cause, Channel, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu,
+        PortState, QpType, QueuePairSpec, RemoteAddress, VerbsError, find_gid,
     },
 };
 use std::{
@@ -268,8 +268,11 @@ impl VerbsEndpoint {
     fn make_rails(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<Rails, TransportError> {
         let mut word = Rails::default();
         let rank = self.rank;
-        for peer in (0..self.size).filter(|peer| *peer != rank) {
-            let cables = self.cables(peer, devices, reach)?;
+        let peers = (0..self.size).filter(|peer| *peer != rank);
+        let cables: Vec<Vec<Cable>> =
+            peers.clone().map(|peer| self.cables(peer, devices, reach)).collect::<Result<_, _>>()?;
+        self.check_queue_pairs(&cables)?;
+        for (peer, cables) in peers.zip(&cables) {
             let mut rails = Vec::new();
             for (index, cable) in cables.iter().enumerate() {
                 let (rail, end) = self.make_rail(peer, index, *cable, devices)?;
@@ -287,6 +290,13 @@ impl VerbsEndpoint {
             lock(&self.engine).peers[peer as usize] = Some(Peer::new(peer, rails, slots, out, incoming));
         }
         Ok(word)
+    }
+
+    fn check_queue_pairs(&self, cables: &[Vec<Cable>]) -> Result<(), TransportError> {
+        let engine = lock(&self.engine);
+        let per_rail = if engine.rules.one_sided { 1 } else { 1 + LANES as u32 };
+        let devices = engine.ports.iter().map(|port| (port.name(), port.abilities.max_queue_pairs));
+        check_queue_pairs(self.rank, cables, per_rail, &devices.collect::<Vec<_>>())
     }
 
     fn make_rail(
@@ -318,10 +328,11 @@ impl VerbsEndpoint {
         let numbers = data.iter().flatten().map(Queue::number).collect();
         let end = End { peer, rail: index, psn, control: control.number(), data: numbers };
         let name = format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name);
+        let theirs = card.name.clone();
         // Filled in when the peer has said its numbers.
         let far = Far { control: remote(card, 0, 0, peer)?, data: Vec::new() };
         let rail = Rail::new(
-            (cable.ours, name, self.rank < peer),
+            (cable.ours, name, theirs, self.rank < peer),
             control,
             data,
             (near(port, card, psn), far),
@@ -417,6 +428,14 @@ impl Endpoint for VerbsEndpoint {
         Some(Arc::new(DeviceSleeper::new(&self.engine)?))
     }
 
+    fn rails(&self, peer: u32) -> Vec<RailInfo> {
+        choice::rails(&lock(&self.engine), peer)
+    }
+
+    fn prefer_rail(&mut self, peer: u32, rail: Option<usize>) {
+        choice::prefer(&mut lock(&self.engine), peer, rail);
+    }
+
     fn close(&mut self, patience: Duration) {
         let until = Instant::now() + patience;
         while Instant::now() < until {
@@ -461,25 +480,35 @@ fn open_devices(
         Some(names) => names.clone(),
         None => library.devices()?.into_iter().map(|device| device.name).collect(),
     };
+    if wanted.is_empty() {
+        return Err(library.no_devices(None).into());
+    }
     let mut opened = Vec::new();
-    let mut obstacles = Vec::new();
+    let mut down = Vec::new();
     for name in wanted {
-        let context = library.open(&name)?;
+        let context = library.open(&name).map_err(|error| of_matrix(rank, named.is_some(), error))?;
         if context.port()?.state != PortState::ACTIVE {
-            obstacles.push(format!("the port of {name} is down"));
+            down.push(name);
             continue;
         }
         opened.push(open_device(context, config, say)?);
     }
     if opened.is_empty() {
-        let what =
-            if obstacles.is_empty() { "there are no RDMA devices".to_owned() } else { obstacles.join(", ") };
-        return Err(TransportError::Wiring {
-            rank,
-            what: format!("no device of it can be used: {what}; see `tbccl devices`"),
-        });
+        let (ports, remedy) = (down.join(", "), Cause::PortDown.remedy());
+        let what = format!("no RDMA device can be used: the port is down ({ports}); {remedy}");
+        return Err(TransportError::Wiring { rank, what });
     }
     Ok(opened)
+}
+
+/// A name that no device has comes from the matrix, if there is one.
+fn of_matrix(rank: u32, is_given: bool, error: VerbsError) -> TransportError {
+    match error {
+        VerbsError::UnknownDevice { .. } if is_given => {
+            TransportError::Wiring { rank, what: format!("the device matrix names an {error}") }
+        }
+        other => other.into(),
+    }
 }
 
 fn open_device(

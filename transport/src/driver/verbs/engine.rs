@@ -87,13 +87,13 @@ impl Engine {
             let mut batch = [Completion::default(); POLL_BATCH];
             let came = self.ports[port].receives.poll_up_to(self.batch, &mut batch)?;
             self.polls.polled(came.len());
+            self.ports[port].found(came.len());
             if came.is_empty() {
                 self.in_a_row = 0;
                 any |= self.take_sends(port)?;
                 continue;
             }
             self.in_a_row += came.len() as u64;
-            self.polls.depth_high_water = self.polls.depth_high_water.max(self.in_a_row);
             self.take_all(came)?;
             any = true;
             // Now and then also when there is always something to receive.
@@ -164,6 +164,16 @@ impl Engine {
             peer.flush(&mut env)?;
         }
         Ok(())
+    }
+
+    /// How completions were found on all ports together.
+    pub(super) fn poll_counters(&self) -> PollCounters {
+        let depths = self.ports.iter().map(|port| port.depth_high_water);
+        PollCounters {
+            depth_high_water: depths.max().unwrap_or_default(),
+            async_events: self.polls.async_events + self.ports.iter().map(|port| port.events).sum::<u64>(),
+            ..self.polls
+        }
     }
 
     /// Hands a completion to its peer.

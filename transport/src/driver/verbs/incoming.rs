@@ -243,10 +243,10 @@ impl Peer {
         Ok(true)
     }
 
-    /// The rail with the least under way to us, of those that take pieces of this lane.
+    /// The rail with the least under way to us, of those that take pieces of this lane; a chosen one if there is one.
     fn idlest_rail(&self, lane: usize) -> Option<usize> {
         let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.takes_pieces(lane));
-        up.min_by_key(|(_, rail)| rail.incoming_bytes).map(|(index, _)| index)
+        up.min_by_key(|(_, rail)| (!rail.is_chosen, rail.incoming_bytes)).map(|(index, _)| index)
     }
 
     /// Makes ready for a piece on a rail, and tells the peer.

@@ -4,7 +4,8 @@
 
 use super::{endpoint::lock, engine::Engine, wire::PAYLOAD_BYTES};
 use crate::{
-    Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    Capabilities, Counters, Link, PollCounters, RecvProgress, RecvState, SendProgress, SendState, Sink,
+    TransportError,
     memory::{Span, SpanMut},
 };
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,13 @@ impl Link for VerbsLink {
     fn counters(&self) -> Counters {
         let engine = lock(&self.engine);
         engine.peers[self.peer].as_ref().map_or(Counters::default(), |peer| peer.counters[self.lane])
+    }
+
+    fn poll_counters(&self) -> PollCounters {
+        let engine = lock(&self.engine);
+        // The link that tells for all that share the queues.
+        let is_first = self.lane == 0 && engine.peers.iter().position(Option::is_some) == Some(self.peer);
+        if is_first { engine.poll_counters() } else { PollCounters::default() }
     }
 
     #[inline]

@@ -12,6 +12,7 @@
 //! | `peer` | numbered messages over whichever rails are up |
 //! | `outgoing`, `incoming` | messages in slots, and pieces that go where they are granted |
 //! | `rails` | what happens when a cable goes down and comes back |
+//! | `choice` | which rails there are, and which of them to use |
 //! | `queue`, `port`, `memory` | a queue pair, a device, and the slab, with their accounts |
 //! | `wire` | bytes |
 //!
@@ -26,6 +27,7 @@
 //!
 //! This module does not know the software device, does not open connections, and does not decide when to give up.
 
+mod choice;
 mod endpoint;
 mod engine;
 mod incoming;

@@ -155,10 +155,11 @@ impl Peer {
         }
     }
 
-    /// The first rail that is up.
+    /// The first rail that is up, of the chosen ones if any of these is.
     #[inline]
     pub(super) fn active(&self) -> Option<usize> {
-        self.rails.iter().position(|rail| rail.control_state == State::Up)
+        let chosen = self.rails.iter().position(|rail| rail.is_chosen && rail.is_up());
+        chosen.or_else(|| self.rails.iter().position(Rail::is_up))
     }
 
     /// Fails when no rail is left.

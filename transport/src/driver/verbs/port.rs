@@ -3,7 +3,7 @@
 use super::memory::Keys;
 use crate::{
     TransportError,
-    verbs::{Abilities, Channel, CompletionQueue, Context, Domain, PortState},
+    verbs::{Abilities, Channel, CompletionQueue, Context, Domain, POLL_BATCH, PortState},
 };
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,10 @@ pub(super) struct Port {
     next_look: Instant,
     /// Asynchronous events so far.
     pub(super) events: u64,
+    /// Completions taken since a poll last found less than a full batch.
+    due: u64,
+    /// The most of these.
+    pub(super) depth_high_water: u64,
 }
 
 impl Port {
@@ -49,11 +53,23 @@ impl Port {
             is_active: true,
             next_look: Instant::now(),
             events: 0,
+            due: 0,
+            depth_high_water: 0,
         }
     }
 
     pub(super) fn name(&self) -> &str {
         self.context.name()
+    }
+
+    /// Takes note of how many completions a poll has found: full batches one after the other were due together.
+    #[inline]
+    pub(super) fn found(&mut self, completions: usize) {
+        self.due += completions as u64;
+        self.depth_high_water = self.depth_high_water.max(self.due);
+        if completions < POLL_BATCH {
+            self.due = 0;
+        }
     }
 
     /// Looks at the port if it is time to; true when something has changed. A device without events is asked, too.

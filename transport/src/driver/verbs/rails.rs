@@ -85,8 +85,12 @@ pub(super) struct Far {
 pub(super) struct Rail {
     /// Our device, as an index.
     pub(super) port: usize,
-    /// For people: `rdma_en2 (rank 0) to rdma_en3 (rank 1)`.
+    /// For people: `rdma_en2 of rank 0 to rdma_en3 of rank 1`.
     pub(super) name: String,
+    /// Their device, as its rank calls it.
+    pub(super) theirs: String,
+    /// Is it one of those that are to be used?
+    pub(super) is_chosen: bool,
     pub(super) control: Queue,
     pub(super) control_state: State,
     pub(super) data: Option<[Queue; LANES]>,
@@ -147,7 +151,7 @@ impl Places {
 impl Rail {
     /// A rail that is down at both ends.
     pub(super) fn new(
-        (port, name, is_lower_end): (usize, String, bool),
+        (port, name, theirs, is_lower_end): (usize, String, String, bool),
         control: Queue,
         data: Option<[Queue; LANES]>,
         (near, far): (LocalAddress, Far),
@@ -157,6 +161,8 @@ impl Rail {
             port,
             name,
             is_lower_end,
+            theirs,
+            is_chosen: true,
             control,
             control_state: State::DOWN,
             data_state: State::DOWN,
@@ -300,7 +306,8 @@ impl Rail {
 impl Peer {
     /// Makes our end of a rail new at the start, when the peer does the same; both know by the exchange that follows.
     pub(super) fn start_rail(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        self.rails[rail].renew(env, false)?;
+        let r = &mut self.rails[rail];
+        r.renew(env, false).map_err(|error| TransportError::Rail { rail: r.name.clone(), error })?;
         self.rails[rail].control_state = State::Up;
         self.rails[rail].data_state = State::Up;
         self.post_slots(env, rail)
@@ -431,14 +438,23 @@ impl Peer {
         if data_only {
             self.renew_rail(env, rail, true)?;
         } else if self.active().is_none() {
-            let causes = self.rails.iter().map(|rail| format!("{}: {}", rail.name, rail.cause));
-            self.broken = Some(causes.collect::<Vec<_>>().join("; "));
+            self.broken = Some(self.obituary(env));
             return self.check();
         } else {
             self.repeat(env)?;
         }
         self.regrant_rail(env, rail)?;
         self.flush(env)
+    }
+
+    /// What happened to each rail, and how our ports are now.
+    fn obituary(&self, env: &Env<'_>) -> String {
+        let one = |rail: &Rail| {
+            let port = env.ports[rail.port].context.port();
+            let state = port.ok().and_then(|port| port.state.name()).unwrap_or("silent");
+            format!("{}: {}, our port is {state}", rail.name, rail.cause)
+        };
+        self.rails.iter().map(one).collect::<Vec<_>>().join("; ")
     }
 
     /// The peer has ended its use of a rail.
@@ -454,7 +470,7 @@ impl Peer {
             return Err(self.protocol("news of a rail that is not there"));
         };
         if state == State::Up {
-            self.fence(rail, data_only, "the peer has given it up");
+            self.fence(rail, data_only, "the other end has given it up");
             return self.go_on_without(env, rail, data_only);
         }
         // Ours have been dead since it was last up; what the peer made new meanwhile is dead again.

@@ -6,7 +6,7 @@ use tbccl::Communicator;
 ///
 /// To be called when the communicator is made: that counts the cores itself.
 #[cfg(target_os = "linux")]
-pub(super) fn pin(comm: &Communicator) {
+pub(crate) fn pin(comm: &Communicator) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
@@ -24,4 +24,4 @@ pub(super) fn pin(comm: &Communicator) {
 
 /// There is nothing like it elsewhere.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn pin(_comm: &Communicator) {}
+pub(crate) fn pin(_comm: &Communicator) {}

@@ -5,16 +5,17 @@ use std::io::{self, IsTerminal};
 
 /// A bar that makes way for what is printed.
 #[derive(Debug)]
-pub(super) struct Progress(Option<ProgressBar>);
+pub(crate) struct Progress(Option<ProgressBar>);
 
 impl Progress {
-    /// For so many lines.
-    pub(super) fn new(lines: usize) -> Progress {
+    /// For so many lines, of which each is one of `units`.
+    pub(crate) fn new(lines: usize, units: &str) -> Progress {
         let bar = (io::stderr().is_terminal() && lines > 1).then(|| ProgressBar::new(lines as u64));
         if let Some(bar) = &bar {
-            let style = ProgressStyle::with_template("[{elapsed}] {bar:40} {pos}/{len} sizes");
+            let style =
+                ProgressStyle::with_template(&format!("[{{elapsed}}] {{bar:40}} {{pos}}/{{len}} {units}"));
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            // Drawn when a size is done and not in between: a thread that draws would be measured as well.
+            // Drawn when a line is done and not in between: a thread that draws would be measured as well.
             bar.set_position(0);
             bar.tick();
             bar.disable_steady_tick();
@@ -23,14 +24,14 @@ impl Progress {
     }
 
     /// One more line is done.
-    pub(super) fn advance(&self) {
+    pub(crate) fn advance(&self) {
         if let Some(bar) = &self.0 {
             bar.inc(1);
         }
     }
 
     /// Prints something else.
-    pub(super) fn aside<R>(&self, print: impl FnOnce() -> R) -> R {
+    pub(crate) fn aside<R>(&self, print: impl FnOnce() -> R) -> R {
         match &self.0 {
             Some(bar) => bar.suspend(print),
             None => print(),
@@ -38,7 +39,7 @@ impl Progress {
     }
 
     /// Takes the bar away.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
         }

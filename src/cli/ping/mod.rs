@@ -1,0 +1,99 @@
+//! `tbccl ping`: what each cable between each two ranks does, in both directions, beside what it should do.
+//!
+//! Ranks come together as for `tbccl bench`. All of them go through the same list of pairs, directions and rails;
+//! whoever is not of the pair waits for its result, so that one thing is measured at a time. Rank 0 reports.
+
+mod measure;
+mod report;
+mod row;
+
+use super::{
+    Failed, WRONG, arguments, pin,
+    place::{self, Place},
+};
+use std::{process::ExitCode, str::FromStr, time::Duration};
+use tbccl::{Communicator, Config, Transport};
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl ping --ranks 4                                      between processes of this machine
+  tbccl run -n 2 --transport verbs -- tbccl ping            between the ranks of a job, by RDMA
+  tbccl fabric run --fabric configs/fabrics/mesh-3.toml -- tbccl ping --transport verbs
+  tbccl ping --ranks 2 --json | jq .gigabits
+
+A line is a rail: one cable between two ranks, in one direction, and where there are several, a line of all
+of them together. Latency is half of a round trip of 8 bytes that `from` begins. Bandwidth is what arrives
+at `to`, of messages of --size bytes in registered memory, in Gb/s (10^9 bits).
+
+The rate is what the ports at both ends signal, as `tbccl devices` shows it; the slower one counts. Headers
+and acknowledgements cost a part of it. A line is marked `slow` when less than 60 % arrive. The rate says
+nothing about the machine behind the port: a slow line on a good cable may be its memory or processor.
+The latency that is expected is the one published for such cables: over Thunderbolt 5, 5 to 10 us (Apple,
+WWDC26, session 233: single-digit microseconds; 7.4 us for 64-byte writes in reports from Linux). For other
+wires none is known here.
+
+Exit status: 0, with slow rails too; 1 when a rail is down; 2 when a pair of ranks can't be measured, for
+bad usage, or for an environment that does not allow it.";
+
+/// Measure latency and bandwidth of every cable between every two ranks, in both directions
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How many ranks to start on this machine; in a job, those of the job
+    #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    ranks: Option<u32>,
+
+    /// What moves the bytes: shm or verbs; auto is shm [default: what TBCCL_TRANSPORT says, or auto]
+    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    transport: Option<Transport>,
+
+    /// Bytes of a message when bandwidth is measured; K, M and G are understood
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size, allow_negative_numbers = true)]
+    size: u64,
+
+    /// Seconds for each latency and each bandwidth
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = arguments::seconds)]
+    time: Duration,
+
+    /// Let the system move ranks between cores, even if there is one for each
+    #[arg(long)]
+    no_pin: bool,
+
+    /// One line of JSON per rail and direction, instead of the table
+    #[arg(long)]
+    json: bool,
+
+    /// Said by the launcher to the ranks that it starts
+    #[arg(long, hide = true)]
+    worker: bool,
+}
+
+/// Carries out `tbccl ping`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
+    let mut config = Config::from_env().map_err(Failed::new)?;
+    config.transport = args.transport.unwrap_or(config.transport);
+    let place = Place::here(args.ranks)?;
+    let ranks = place.ranks(args.ranks, "ping")?;
+    if ranks < 2 {
+        return Err(Failed::new("a ping is between two ranks; use --ranks 2 or more"));
+    }
+    if place == Place::Launcher {
+        return place::start_ranks("tbccl ping", ranks, &config);
+    }
+    let mut comm = Communicator::from_env_with(&config).map_err(Failed::new)?;
+    if !args.no_pin {
+        pin::pin(&comm);
+    }
+    // Ranks wait for the pair that is measured.
+    comm.set_timeout(config.timeout + args.time * 8);
+    let all_up = measure::go(&mut comm, args)?;
+    Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+}
+
+/// A size that a message can have: up to what a slab of the smallest kind holds twice.
+fn size(text: &str) -> Result<u64, String> {
+    match tbccl::parse_bytes(text)? {
+        bytes @ 1..=0x1000_0000 => Ok(bytes),
+        _ => Err("must be from 1 to 256M".to_owned()),
+    }
+}

@@ -1,0 +1,229 @@
+//! What a user reads when the verbs transport can't be used, or breaks: one line that names rank, device and remedy.
+
+#![cfg(target_os = "linux")]
+
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::Once,
+    time::{Duration, Instant},
+};
+
+const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
+const BARRIER: &str = "exec $TBCCL bench barrier -n 2 --transport verbs";
+const OURS: &str = "tbccl: error: ";
+
+/// Builds the tool and the library beside `tbccl`: cargo does so only for the package that they belong to.
+fn setup() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let release = Path::new(TBCCL).parent().is_some_and(|folder| folder.ends_with("release"));
+        let profile: &[&str] = if release { &["--release"] } else { &[] };
+        let built =
+            Command::new(env!("CARGO")).args(["build", "-q", "-p", "softrdma"]).args(profile).status();
+        assert!(built.expect("cargo").success(), "softrdma can't be built");
+    });
+}
+
+fn clean() -> Command {
+    let mut tbccl = Command::new(TBCCL);
+    for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD", "TBCCL_VERBS_LIB"] {
+        tbccl.env_remove(name);
+    }
+    tbccl.env("TBCCL", TBCCL).stdin(Stdio::null());
+    tbccl
+}
+
+/// A shell script on each node of a fabric, with a file that it finds as $MATRIX.
+fn on(fabric: &str, matrix: &str, script: &str) -> Output {
+    setup();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        path
+    };
+    let (fabric, matrix) = (write("fabric.toml", fabric), write("matrix.json", matrix));
+    let mut tbccl = clean();
+    tbccl.args(["fabric", "run", "--timeout", "60"]).arg("--fabric").arg(fabric);
+    tbccl
+        .arg("--dir")
+        .arg(folder.path().join("shared"))
+        .args(["--", "sh", "-c", script])
+        .env("MATRIX", matrix);
+    tbccl.output().expect("it starts")
+}
+
+/// The lines of ranks that begin as errors do, without that beginning; the status is 2.
+fn errors(output: &Output) -> Vec<String> {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let lines: Vec<String> =
+        said.lines().filter_map(|line| line.strip_prefix(OURS)).map(str::to_owned).collect();
+    assert!(
+        !lines.is_empty() && !said.contains(": rank 0: rank 0") && !said.contains(": rank 1: rank 1"),
+        "{said}"
+    );
+    lines
+}
+
+/// Two Macs with two cables; `first` says more of the first device.
+fn pair(first: &str) -> String {
+    format!(
+        "profile = 'apple-tb5'
+        [[node]]
+        name = 'a'
+        device = [{{ name = 'en2'{first} }}, {{ name = 'en3' }}]
+        [[node]]
+        name = 'b'
+        device = [{{ name = 'en2' }}, {{ name = 'en3' }}]
+        [[cable]]
+        ends = ['a/en2', 'b/en2']
+        [[cable]]
+        ends = ['a/en3', 'b/en3']"
+    )
+}
+
+/// A rank that has a line like this.
+fn told(errors: &[String], parts: &[&str]) {
+    let fits = |line: &String| parts.iter().all(|part| line.contains(part));
+    assert!(errors.iter().any(fits), "no line with {parts:?}: {errors:#?}");
+}
+
+#[test]
+fn a_library_that_is_missing_or_none_is_named_by_each_rank() {
+    for (library, parts) in [
+        ("/no/such/library.so", ["rank 1 on ", "/no/such/library.so can't be loaded", "set TBCCL_VERBS_LIB"]),
+        (
+            "libc.so.6",
+            ["rank 1 on ", "libc.so.6 has no function ibv_get_device_list", "TBCCL_VERBS_LIB is not set"],
+        ),
+    ] {
+        let bench = ["bench", "barrier", "--ranks", "2", "-n", "2", "--transport", "verbs"];
+        let output = clean().args(bench).env("TBCCL_VERBS_LIB", library).output().expect("it starts");
+        told(&errors(&output), &parts);
+    }
+}
+
+#[test]
+fn devices_that_can_not_be_used_are_named_with_the_remedy() {
+    let no_device = pair("").replace("device = [{ name = 'en2' }, { name = 'en3' }]", "device = []");
+    let no_device = no_device.split("[[cable]]").next().expect("nodes").to_owned();
+    let single = "profile = 'apple-tb5'
+        [[node]]
+        name = 'a'
+        device = [{ name = 'en2', port = 'down' }]
+        [[node]]
+        name = 'b'
+        device = [{ name = 'en2' }]
+        [[cable]]
+        ends = ['a/en2', 'b/en2']";
+    let leak = format!("$TBCCL fabric fault leak a/en3 && {BARRIER}");
+    for (fabric, script, parts) in [
+        (no_device.as_str(), BARRIER, ["rank 0 on ", "knows no RDMA device: ", "or set TBCCL_VERBS_LIB"]),
+        (single, BARRIER, ["rank 0: ", "the port is down (en2); ", "plug in the cable"]),
+        (&pair(""), &leak, ["rank 0 on ", "en3/1: making a protection domain failed", "restart the machine"]),
+    ] {
+        told(&errors(&on(fabric, "", script)), &parts);
+    }
+}
+
+#[test]
+fn cables_that_lead_elsewhere_are_named_with_both_ends() {
+    let apart = pair("").replace("'b/en2']", "'a/en3']").replace("['a/en3', 'b/en3']", "['b/en2', 'b/en3']");
+    let apart = errors(&on(&apart, "", BARRIER));
+    told(&apart, &[": none of its devices (en2, en3) reaches one of rank", "; check that there is a cable"]);
+    let script = format!("TBCCL_IBV_DEVICES=$MATRIX {BARRIER}");
+    for (matrix, parts) in [
+        (r#"[[null, "en2"], ["en3", null]]"#, [" of rank 0", "leads elsewhere", "device matrix"]),
+        (
+            r#"[[null, "en7"], ["en2", null]]"#,
+            ["rank 0: the device matrix names an unknown", "`en7`", "known: en2, en3"],
+        ),
+        (r#"[[null, "en2"], [null, null]]"#, ["matrix.json", "row 0, column 1", "name both"]),
+        ("{", ["matrix.json", "is not JSON", "line 1"]),
+    ] {
+        told(&errors(&on(&pair(""), matrix, &script)), &parts);
+    }
+    let gone = format!("TBCCL_IBV_DEVICES=$MATRIX.gone {BARRIER}");
+    told(
+        &errors(&on(&pair(""), "", &gone)),
+        &["matrix.json.gone: the device matrix can't be read", "TBCCL_IBV_DEVICES"],
+    );
+}
+
+#[test]
+fn a_device_without_queue_pairs_for_all_is_not_asked_for_them() {
+    // All ranks on one node, with a plug that leads back into the port.
+    let loopback = "profile = 'apple-tb5'
+        [[node]]
+        name = 'a'
+        device = [{ name = 'en2' }]
+        [[cable]]
+        ends = ['a/en2', 'a/en2']";
+    let alone = "unset TBCCL_SIZE TBCCL_RANK TBCCL_BOOTSTRAP TBCCL_LOCAL_RANK TBCCL_LOCAL_SIZE TBCCL_NODE_RANK; \
+                 exec $TBCCL bench barrier -n 2 --transport verbs --ranks";
+    let five = errors(&on(loopback, "", &format!("{alone} 5")));
+    told(&five, &[": en2 would need 12 queue pairs, 3 for each of its 4 rails, and has 10; use fewer ranks"]);
+    // One rank by itself could have what it needs, but not all of them together.
+    let four = errors(&on(loopback, "", &format!("{alone} 4")));
+    told(
+        &four,
+        &["en2/1: making a queue pair (UC) failed with EBUSY", "are taken", "fewer ranks on this machine"],
+    );
+}
+
+/// Three Macs, each wired to each, all-reducing; rank 0 does this meanwhile.
+fn while_running(fault: &str) -> (Output, Duration) {
+    let mesh = "profile = 'apple-tb5'
+        [[node]]
+        name = 'a'
+        device = [{ name = 'en2' }, { name = 'en3' }]
+        [[node]]
+        name = 'b'
+        device = [{ name = 'en2' }, { name = 'en3' }]
+        [[node]]
+        name = 'c'
+        device = [{ name = 'en2' }, { name = 'en3' }]
+        [[cable]]
+        ends = ['a/en2', 'b/en2']
+        [[cable]]
+        ends = ['a/en3', 'c/en2']
+        [[cable]]
+        ends = ['b/en3', 'c/en3']";
+    let script = format!(
+        "echo $$ > $SOFTRDMA_DIR/$TBCCL_RANK\n\
+         [ $TBCCL_RANK = 0 ] && {{ (until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done; sleep 0.3; {fault}) & }}\n\
+         exec $TBCCL bench all_reduce -b 256K -e 256K --time 20 --transport verbs >> $SOFTRDMA_DIR/report"
+    );
+    let start = Instant::now();
+    (on(mesh, "", &script), start.elapsed())
+}
+
+#[test]
+fn a_broken_cable_is_told_of_the_peer_that_it_leads_to() {
+    let (output, took) = while_running("$TBCCL fabric fault unplug b/en3");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let lines = errors(&output);
+    let rank = |line: &str, before: &str| {
+        line.split(before).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
+    };
+    for line in &lines {
+        let (link, cable) = (rank(line, "the link to rank "), rank(line, "no cable to rank "));
+        assert!(link.is_some() && link == cable, "{line}");
+    }
+    // Both ends, our port's state, and what to do.
+    told(&lines, &["en3 of rank 1", "en3 of rank 2", "our port is DOWN", "check the cables and the ports"]);
+}
+
+#[test]
+fn a_dead_process_is_told_of_rather_than_its_cables() {
+    let (output, took) = while_running("kill -9 $(cat $SOFTRDMA_DIR/2)");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(took < Duration::from_secs(15) && output.status.code() == Some(137), "{said}");
+    let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(OURS)).collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    for line in lines {
+        assert!(line.contains("rank 2 (process ") && line.contains("was killed by SIGKILL"), "{line}");
+    }
+}
