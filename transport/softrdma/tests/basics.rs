@@ -10,7 +10,7 @@ use std::{ffi::c_int, ptr};
 use verbs_sys::{AccessFlags, QpInitAttr, QpState, QpType, RdmaTarget, WcOpcode, WcStatus, WrOpcode};
 
 const IB: &str = "ib-pair.toml";
-const APPLE: &str = "mesh-2.toml";
+const APPLE: &str = "apple-tb5-mesh2.toml";
 
 #[test]
 fn a_send_meets_a_receive() {
