@@ -85,7 +85,7 @@ fn shipped_files_are_wired_as_their_names_say() {
 
 #[test]
 fn loopback_is_one_port_with_a_plug() {
-    let (_, fabric) = shipped().swap_remove(1);
+    let (_, fabric) = shipped().into_iter().find(|(name, _)| name == "loopback-ib").expect("shipped");
     assert_eq!((fabric.nodes.len(), fabric.devices.len(), fabric.cables.len()), (1, 1, 1));
     assert_eq!(fabric.peer(&fabric.devices[0]), Some(&fabric.devices[0]));
 }
