@@ -261,13 +261,21 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         Stop::Watch(error) => return error,
         Stop::Link { step, peer, error } => (step, peer, error),
     };
+    // Links of a rank may share what fails: it is not always the one that was polled.
+    let peer = match &error {
+        TransportError::Unplugged { peer, .. } | TransportError::Protocol { peer, .. } => Rank(*peer),
+        _ => peer,
+    };
     let cause = match error {
         TransportError::Mismatch { found, .. } => match watch.find(peer, found) {
             Some(theirs) => Some(watch.mismatch(peer, theirs)),
             None => watch.failure_meanwhile(|| step.clone()),
         },
-        // A process that cannot be read has most likely just ended; the launcher will say so in a moment.
-        TransportError::Unreadable { .. } => failure_soon(watch, peer, &step),
+        // A process that cannot be read, or does not answer, has most likely just ended; the launcher will say so in a
+        // moment.
+        TransportError::Unreadable { .. } | TransportError::Unplugged { .. } => {
+            failure_soon(watch, peer, &step)
+        }
         _ => None,
     };
     cause.unwrap_or_else(|| Error::Link {

@@ -123,8 +123,11 @@ impl Engine {
         let id = Id::unpack(completion.id);
         let (peer, mut env) = self.peer(rank);
         let (env, index) = (&mut env, usize::from(id.rail));
-        let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.life == id.life) else { return Ok(()) };
         let is_data = id.wire > 0;
+        let Some(rail) = peer.rails.get_mut(index) else { return Ok(()) };
+        if id.life != if is_data { rail.data_life } else { rail.life } {
+            return Ok(());
+        }
         let state = if is_data { rail.data_state } else { rail.control_state };
         if completion.status != WcStatus::SUCCESS {
             if state != State::Up {

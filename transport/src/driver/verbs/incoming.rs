@@ -75,6 +75,14 @@ struct Piece {
     said: u8,
 }
 
+impl Piece {
+    /// Is it, or its trailer, still to come through its queue? Where there are no trailers the checksum is a message that
+    /// is repeated until it arrives.
+    fn is_missed(&self, one_sided: bool) -> bool {
+        !self.arrived && !(self.is_here && one_sided)
+    }
+}
+
 /// One lane's incoming side.
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -400,7 +408,7 @@ impl Peer {
             return Err(self.protocol("a reply for a lane that is not there"));
         }
         let Some(piece) = self.incoming[lane].piece_mut(mark.piece) else { return Ok(()) };
-        if piece.is_here || usize::from(piece.rail) != rail {
+        if !piece.is_missed(env.rules.one_sided) || usize::from(piece.rail) != rail {
             return Ok(());
         }
         if env.rules.one_sided {
@@ -420,7 +428,7 @@ impl Peer {
             let number = self.incoming[lane].done;
             let Some(piece) = self.incoming[lane].piece_mut(number) else { continue };
             let since = *piece.since.get_or_insert(now);
-            if piece.is_here || piece.arrived || now.saturating_duration_since(since) < PATIENCE {
+            if !piece.is_missed(env.rules.one_sided) || now.saturating_duration_since(since) < PATIENCE {
                 continue;
             }
             piece.since = Some(now);

@@ -17,10 +17,16 @@ use crate::{
     memory::Span,
     verbs::{Operation, RemoteRun},
 };
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 /// Pieces of a lane that are granted and not known to have arrived: more than any peer grants.
 pub(super) const PIECES: usize = 256;
+
+/// How long a piece may be on its way over an unreliable rail before the peer is asked whether it has arrived.
+const PATIENCE: Duration = Duration::from_millis(4);
 
 /// Does a message of this length go in pieces? Both ends ask the same.
 #[inline]
@@ -62,6 +68,8 @@ pub(super) struct Outgoing {
     pieces: VecDeque<Piece>,
     /// The number of the first of these.
     arrived: u32,
+    /// When we last had reason to be content: a piece arrived, or we asked. None while nothing is under way.
+    content: Option<Instant>,
     /// Free staging places, by offset.
     staging: Vec<u32>,
     staging_base: usize,
@@ -78,6 +86,7 @@ impl Outgoing {
             expected: 0,
             pieces: VecDeque::with_capacity(PIECES),
             arrived: 0,
+            content: None,
             staging: (0..staging).collect(),
             staging_base,
         }
@@ -122,8 +131,22 @@ impl Outgoing {
     fn pop(&mut self) {
         if let Some(piece) = self.pieces.pop_front() {
             self.staging.extend(piece.staging);
+            self.content = None;
             self.arrived = self.arrived.wrapping_add(1);
         }
+    }
+
+    /// Has the oldest piece been on its way for so long that the peer is to be asked after it?
+    pub(super) fn wonders(&mut self, now: Instant) -> bool {
+        if self.pieces.is_empty() {
+            return false;
+        }
+        let since = *self.content.get_or_insert(now);
+        let wonders = now.saturating_duration_since(since) >= PATIENCE;
+        if wonders {
+            self.content = Some(now);
+        }
+        wonders
     }
 
     /// Grants of a rail that has gone down are void.

@@ -360,6 +360,10 @@ impl Peer {
                 self.gone = true;
                 Ok(false)
             }
+            Kind::Query => {
+                self.ack_now = true;
+                Ok(false)
+            }
             Kind::Probe => {
                 let mark = mark().ok_or_else(|| self.protocol("a broken probe"))?;
                 self.answer(env, rail, mark)?;
@@ -501,6 +505,13 @@ impl Peer {
         {
             self.patience = (self.patience * 2).min(LAST_PATIENCE);
             self.repeat(env)?;
+        }
+        // A lost word of pieces that have arrived is said again only by who is asked: nothing else may follow it.
+        if self.out.iter_mut().any(|out| out.wonders(now))
+            && let Some(active) = self.active()
+            && !self.gone
+        {
+            self.say(env, active, Kind::Query, None)?;
         }
         Ok(())
     }

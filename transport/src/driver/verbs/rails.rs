@@ -91,8 +91,9 @@ pub(super) struct Rail {
     pub(super) data_state: State,
     pub(super) near: LocalAddress,
     pub(super) far: Far,
-    /// How often it has been made new; completions of earlier lives are not heeded.
+    /// How often its control queue has been made new, and its data queues; completions of earlier lives are not heeded.
     pub(super) life: u8,
+    pub(super) data_life: u8,
     /// Bytes granted on it that have not come.
     pub(super) incoming_bytes: u64,
     /// Why it is down.
@@ -157,6 +158,7 @@ impl Rail {
             near,
             far,
             life: 0,
+            data_life: 0,
             incoming_bytes: 0,
             cause: String::new(),
             places,
@@ -257,8 +259,9 @@ impl Rail {
     /// Makes the queue pairs new, with receives posted where they stand ready at all times.
     fn renew(&mut self, env: &mut Env<'_>, data_only: bool) -> Result<(), VerbsError> {
         let access = if env.rules.one_sided { Access::Remote } else { Access::Local };
-        self.life = (self.life + 1) % 16;
+        self.data_life = (self.data_life + 1) % 16;
         if !data_only {
+            self.life = (self.life + 1) % 16;
             self.control.initialise(access)?;
             self.control.set_life(self.life);
             self.free.clear();
@@ -267,7 +270,7 @@ impl Rail {
         }
         for (queue, far) in self.data.iter_mut().flatten().zip(&self.far.data) {
             queue.initialise(access)?;
-            queue.set_life(self.life);
+            queue.set_life(self.data_life);
             queue.connect(&self.near, far)?;
         }
         if !data_only {

@@ -47,12 +47,14 @@ pub(super) enum Kind {
     Trailer = 9,
     /// The sender is closing; it neither needs nor gives anything any more.
     Goodbye = 10,
+    /// What have you received? Answered by any message, since all carry the counters.
+    Query = 11,
 }
 
 impl Kind {
     fn of(number: u8) -> Option<Kind> {
-        use Kind::{Ack, Eager, Goodbye, Grants, Probe, RailDown, RailReady, Reply, Sent, Trailer};
-        [Eager, Grants, Sent, RailDown, RailReady, Ack, Probe, Reply, Trailer, Goodbye]
+        use Kind::{Ack, Eager, Goodbye, Grants, Probe, Query, RailDown, RailReady, Reply, Sent, Trailer};
+        [Eager, Grants, Sent, RailDown, RailReady, Ack, Probe, Reply, Trailer, Goodbye, Query]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -216,7 +218,7 @@ mod tests {
             Header { magic: 1, ..good },
             Header { version: 9, ..good },
             Header { kind: 0, ..good },
-            Header { kind: 11, ..good },
+            Header { kind: 12, ..good },
             Header { lane: 2, ..good },
         ] {
             broken.checked(64).expect_err("broken");
