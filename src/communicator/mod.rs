@@ -21,14 +21,14 @@ use crate::{
     Config,
     agreement::{Agreement, Published},
     bootstrap::Connection,
-    error::{Error, PeerName},
+    error::{Error, PeerName, Result},
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };
 use collectives::{Collective, DType, schedule::InPlace};
 use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
-use topology::{Placement, Rank};
+use topology::{Placement, Rank, Reach};
 use transport::{
     Counters, Link, PollCounters, WaitPolicy,
     driver::{Endpoint, RailInfo},
@@ -68,6 +68,7 @@ struct Parts {
     agreement: Agreement,
     slab: Slab,
     links: Vec<Option<Box<dyn Link>>>,
+    reach: Reach,
     connection: Option<Connection>,
     endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
@@ -84,7 +85,7 @@ impl Communicator {
     pub(crate) const LANES: u8 = 2;
 
     fn assemble(parts: Parts, config: &Config) -> Communicator {
-        let Parts { rank, names, agreement, slab, links, connection, endpoint, transport } = parts;
+        let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport } = parts;
         let size = names.len() as u32;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
         let on_this_host = ranks_on_host_of(rank, &names);
@@ -103,7 +104,7 @@ impl Communicator {
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         Communicator {
-            plans: Plans::new(rank, size, Self::LANES, config),
+            plans: Plans::new(rank, size, Self::LANES, reach, config),
             executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),
             peers: Peers {
                 rank,
@@ -181,14 +182,16 @@ impl Communicator {
 
     /// The algorithm that a call of these arguments takes, and the segments it cuts each chunk into. `count` is the
     /// number of elements of one block.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`Error::Plan`] when no algorithm, or not the one that the options ask for, can do with the cables there are.
     pub fn plan_of(
         &self,
         collective: Collective,
         count: u64,
         dtype: DType,
         root: Rank,
-    ) -> (&'static str, u32) {
+    ) -> Result<(&'static str, u32)> {
         let elem_bytes = dtype.size() as u32;
         self.plans.choose(&CallShape { collective, count, elem_bytes, root, in_place: InPlace::No })
     }

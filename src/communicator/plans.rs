@@ -7,7 +7,7 @@ use collectives::{
     select::{self, Tuning},
 };
 use std::{collections::HashMap, sync::Arc};
-use topology::Rank;
+use topology::{Rank, Reach};
 
 /// What decides which plan a call takes. All but `in_place` are equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +39,8 @@ pub(super) struct Plans {
     rank: Rank,
     ranks: u32,
     lanes: u8,
+    /// Plans send between ranks that reach each other.
+    reach: Reach,
     algorithm: Option<String>,
     segments: u32,
     tuning: Tuning,
@@ -47,11 +49,12 @@ pub(super) struct Plans {
 }
 
 impl Plans {
-    pub(super) fn new(rank: Rank, ranks: u32, lanes: u8, config: &Config) -> Plans {
+    pub(super) fn new(rank: Rank, ranks: u32, lanes: u8, reach: Reach, config: &Config) -> Plans {
         Plans {
             rank,
             ranks,
             lanes,
+            reach,
             algorithm: config.algorithm.clone(),
             segments: config.segments,
             tuning: Tuning::default(),
@@ -79,7 +82,7 @@ impl Plans {
     }
 
     fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
-        let (algorithm, segments) = self.choose(shape);
+        let (algorithm, segments) = self.choose(shape)?;
         let key = Key {
             collective: shape.collective,
             algorithm,
@@ -102,27 +105,30 @@ impl Plans {
 
     /// The algorithm and the number of segments: a function of what all ranks agree on. A collective that has no
     /// algorithm of the name that the options ask for takes its own choice.
-    pub(super) fn choose(&self, shape: &CallShape) -> (&'static str, u32) {
+    pub(super) fn choose(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
         let call = select::Call {
             collective: shape.collective,
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
-        let choice = select::choose(call, &self.tuning);
-        let mut algorithm = choice.algorithm;
-        if let Some(name) = &self.algorithm
-            && let Ok(wanted) = plan::algorithm(shape.collective, name)
-        {
-            algorithm = wanted.name;
-        }
-        let segments = if self.segments > 0 && shape.collective != Collective::Barrier {
-            self.segments
-        } else if algorithm == choice.algorithm {
-            choice.segments
-        } else {
-            select::segments(call, algorithm, &self.tuning)
+        let wanted = self.algorithm.as_ref().and_then(|name| plan::algorithm(shape.collective, name).ok());
+        let algorithm = match wanted {
+            Some(wanted) => {
+                select::check(call, shape.root, wanted.name, &self.reach)?;
+                wanted.name
+            }
+            None => select::choose_within(call, shape.root, &self.reach, &self.tuning)?.algorithm,
         };
-        (algorithm, segments)
+        let segments = match self.segments {
+            asked if asked > 0 && shape.collective != Collective::Barrier => asked,
+            _ => select::segments(call, algorithm, &self.tuning),
+        };
+        Ok((algorithm, segments))
+    }
+
+    /// Can this rank send to that one, and hear from it?
+    pub(super) fn reaches(&self, peer: Rank) -> bool {
+        self.reach.connects(self.rank, peer)
     }
 }
 

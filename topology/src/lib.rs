@@ -1,8 +1,9 @@
 //! What is wired to what.
 //!
 //! This crate names the participants of a job: [`Rank`]s, the hosts they run on, which of them share a
-//! host, and which RDMA devices lead from one to another ([`DeviceMatrix`]). Planners take a [`Placement`] and
-//! nothing else from the outside world, so that a plan is a pure function of values that every rank agrees on.
+//! host, which RDMA devices lead from one to another ([`DeviceMatrix`]), and which ranks reach each other ([`Reach`]).
+//! Planners and selection take such values and nothing else from the outside world, so that a plan is a pure function
+//! of what every rank agrees on.
 //!
 //! Invariants: ranks are dense, `0..size`; a placement covers every rank exactly once.
 //!
@@ -12,7 +13,9 @@
 mod device_matrix;
 mod placement;
 mod rank;
+mod reach;
 
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
 pub use placement::{HostIndex, Placement, PlacementError};
 pub use rank::Rank;
+pub use reach::Reach;

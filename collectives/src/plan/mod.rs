@@ -77,10 +77,14 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "from rank to rank down a line; segments make it stream";
     AllToAll all_to_all::direct as "direct" up to 1024:
         "everyone sends each block to its destination, one stage";
+    AllToAll all_to_all::ring as "ring" up to 32:
+        "blocks travel round the ring and are dropped on the way, n-1 stages; for rings of cables";
     SendRecv send_recv::shift as "shift" up to 4096:
         "everyone sends to the next rank and receives from the one before";
     Barrier barrier::dissemination as "dissemination" up to 4096:
         "everyone tells the rank 1, 2, 4, ... places ahead, log2(n) stages";
+    Barrier barrier::ring as "ring" up to 1024:
+        "everyone tells the next rank whom it has heard of, n-1 stages; for rings of cables";
 };
 
 /// The algorithms of a collective.

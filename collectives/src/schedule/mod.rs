@@ -28,7 +28,7 @@ pub use toml_form::TomlError;
 
 use crate::{Collective, analysis::Memory};
 use serde::{Deserialize, Serialize};
-use topology::Rank;
+use topology::{Rank, Reach};
 
 /// One of the three memories a rank's steps work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -162,6 +162,16 @@ impl Schedule {
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.programs.len() as u32
+    }
+
+    /// The first two ranks that a message travels between though nothing connects them.
+    #[must_use]
+    pub fn gap(&self, reach: &Reach) -> Option<(Rank, Rank)> {
+        let ranks = (0..).map(Rank).zip(&self.programs);
+        let mut pairs = ranks.flat_map(|(rank, program)| {
+            program.steps.iter().filter_map(move |step| step.action.message().map(|(peer, _)| (rank, peer)))
+        });
+        pairs.find(|(rank, peer)| !reach.connects(*rank, *peer))
     }
 
     /// Have two ranges of a rank's buffers memory in common? In place, input and output may.

@@ -141,7 +141,7 @@ impl Worker<'_> {
         let (algorithm, segments) = match case.operation.collective() {
             Some(c) => {
                 let root = self.job.root.unwrap_or(Rank(0));
-                self.comm.plan_of(c, case.count as u64, T::DTYPE, root)
+                self.comm.plan_of(c, case.count as u64, T::DTYPE, root)?
             }
             None => ("message", 1),
         };

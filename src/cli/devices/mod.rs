@@ -13,7 +13,7 @@ use transport::verbs::Library;
 const EXAMPLES: &str = "\
 Examples:
   tbccl devices
-  tbccl fabric run --fabric configs/fabrics/mesh-2.toml --node 0 -- tbccl devices
+  tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh2.toml --node 0 -- tbccl devices
 
 What a device can do is found by trying: a queue pair and some memory are taken for a moment. The verbs
 library is librdma.dylib on macOS and libibverbs.so.1 elsewhere, or the one that TBCCL_VERBS_LIB names.

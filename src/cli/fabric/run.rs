@@ -18,8 +18,8 @@ use tbccl::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tbccl fabric run --fabric mesh-3.toml -- ibv_devinfo    on each of three nodes
-  tbccl fabric run --fabric mesh-3.toml -- tbccl bench all_reduce
+  tbccl fabric run --fabric apple-tb5-mesh3.toml -- ibv_devinfo    on each of three nodes
+  tbccl fabric run --fabric apple-tb5-mesh3.toml -- tbccl bench all_reduce
   tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 

@@ -41,7 +41,7 @@ fn complaint(command: &mut Command) -> String {
 
 #[test]
 fn files_are_checked_and_listed() {
-    let mesh = shipped("mesh-3.toml");
+    let mesh = shipped("apple-tb5-mesh3.toml");
     let said = printed(softrdma().arg("check").arg(&mesh));
     assert_eq!(said, format!("{}: 3 nodes, 6 devices, 3 cables\n", mesh.display()));
     let said = printed(softrdma().arg("nodes").arg(&mesh));
@@ -60,19 +60,19 @@ fn a_shell_can_take_over_the_environment() {
     let said = printed(
         softrdma()
             .args(["env", "--node", "mac1", "--fabric"])
-            .arg(shipped("mesh-2.toml"))
+            .arg(shipped("apple-tb5-mesh2.toml"))
             .arg("--dir")
             .arg(&dir),
     );
     let script = format!("{said}\nLD_PRELOAD=; echo $SOFTRDMA_NODE; cat \"$SOFTRDMA_DIR/fabric.toml\"");
     let copied = printed(Command::new("sh").args(["-c", &script]));
-    let original = std::fs::read_to_string(shipped("mesh-2.toml")).expect("text");
+    let original = std::fs::read_to_string(shipped("apple-tb5-mesh2.toml")).expect("text");
     assert_eq!(copied, format!("1\n{original}"));
     let mut other = softrdma();
-    other.args(["env", "--json", "--fabric"]).arg(shipped("mesh-3.toml")).arg("--dir").arg(&dir);
+    other.args(["env", "--json", "--fabric"]).arg(shipped("apple-tb5-mesh3.toml")).arg("--dir").arg(&dir);
     assert!(complaint(&mut other).contains("belongs to another fabric"));
     let mut unknown = softrdma();
-    unknown.args(["env", "--node", "mac7", "--fabric"]).arg(shipped("mesh-2.toml"));
+    unknown.args(["env", "--node", "mac7", "--fabric"]).arg(shipped("apple-tb5-mesh2.toml"));
     assert_eq!(complaint(&mut unknown), "unknown node `mac7`, did you mean `mac1`?; known: mac0, mac1");
 }
 
@@ -81,7 +81,11 @@ fn faults_are_seen_by_others() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("fabric");
     printed(
-        softrdma().args(["env", "--json", "--fabric"]).arg(shipped("mesh-3.toml")).arg("--dir").arg(&dir),
+        softrdma()
+            .args(["env", "--json", "--fabric"])
+            .arg(shipped("apple-tb5-mesh3.toml"))
+            .arg("--dir")
+            .arg(&dir),
     );
     let fault = |arguments: &str| {
         let mut command = softrdma();

@@ -72,7 +72,7 @@ fn usb4_has_connections_but_no_datagrams() {
 
 #[test]
 fn thunderbolt_has_unreliable_connections_only() {
-    let fabric = Fabric::new(Some("mesh-2.toml"));
+    let fabric = Fabric::new(Some("apple-tb5-mesh2.toml"));
     fabric.passes("ibv_uc_pingpong", &["-g", "1", "-r", "30"]);
     for program in ["ibv_rc_pingpong", "ibv_ud_pingpong"] {
         let refused = fabric.run(program, &["-g", "1"]);

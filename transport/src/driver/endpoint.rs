@@ -30,7 +30,10 @@ pub trait Endpoint: Debug + Send {
     /// When a peer can't be reached, or its words are none of ours.
     fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError>;
 
-    /// The link to `peer` on `lane`. To be made once at each end, after the conversation.
+    /// Do these two ranks reach each other? After the conversation; the same on all ranks.
+    fn connects(&self, a: u32, b: u32) -> bool;
+
+    /// The link to `peer`, which we reach, on `lane`. To be made once at each end, after the conversation.
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link>;
 
     /// The memory that this driver's links move without copying it.

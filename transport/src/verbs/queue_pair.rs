@@ -63,7 +63,7 @@ pub struct RemoteAddress {
 /// of 7 attempts, so a lost peer is noticed within a second; receives are waited for without end, 10 us at a time,
 /// since deadlines are the business of whoever waits.
 mod patience {
-    pub(super) const TIMEOUT: u8 = 14;
+    pub(super) const TIMEOUT: u8 = 17;
     pub(super) const RETRIES: u8 = 7;
     pub(super) const RETRIES_WITHOUT_RECEIVE: u8 = 7;
     pub(super) const RNR_TIMER: u8 = 1;

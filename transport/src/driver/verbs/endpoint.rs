@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open        devices, memory        ->  "devices"  ->  everyone's
-//! converse    who reaches whom       ->  "reach"    ->  everyone's     (left out where a matrix says it)
+//! converse    who reaches whom       ->  "reach"    ->  everyone's     (not tried where a matrix says it)
 //! converse    queue pairs            ->  "rails"    ->  everyone's
 //! converse    connects them, posts receives  ->  "ready"  ->  everyone's: from now on anyone may send
 //! ```
@@ -26,7 +26,7 @@ use super::{
     sleeper::DeviceSleeper,
     tender::Tender,
     wire::{LANES, SLOT_BYTES},
-    wiring::{Cable, check_queue_pairs, found, given},
+    wiring::{Cable, check_matrices, check_queue_pairs, connects, digest, found, given},
 };
 use crate::{
     Link, Sleeper, TransportError,
@@ -83,6 +83,8 @@ pub struct VerbsEndpoint {
     engine: Arc<Mutex<Engine>>,
     slab: Slab,
     tender: Option<Tender>,
+    /// Which ranks reach each other, by rank and peer; known once all have said.
+    connected: Vec<Vec<bool>>,
     /// Slots and staging places, which live as long as the endpoint.
     _places: Vec<Registered>,
 }
@@ -128,6 +130,7 @@ impl VerbsEndpoint {
             engine,
             slab,
             tender: None,
+            connected: Vec::new(),
             _places: Vec::new(),
         })
     }
@@ -217,7 +220,8 @@ impl VerbsEndpoint {
     /// Tries which of our devices reach which of the others'. With a matrix there is nothing to try.
     fn probe(&self, devices: &[Devices]) -> Result<Reach, TransportError> {
         let mut reach = Reach::default();
-        if self.config.matrix.is_some() {
+        if let Some(matrix) = &self.config.matrix {
+            reach.matrix = Some(digest(matrix));
             return Ok(reach);
         }
         let service = self.service();
@@ -240,26 +244,30 @@ impl VerbsEndpoint {
     }
 
     fn cables(&self, peer: u32, devices: &[Devices], reach: &[Reach]) -> Result<Vec<Cable>, TransportError> {
-        let cables = match &self.config.matrix {
-            Some(matrix) => given(self.rank, peer, matrix, devices)?,
-            None => found(self.rank, peer, reach),
-        };
-        if !cables.is_empty() {
-            return Ok(cables);
+        match &self.config.matrix {
+            Some(matrix) => given(self.rank, peer, matrix, devices),
+            None => Ok(found(self.rank, peer, reach)),
         }
-        let names = |rank: u32| {
-            let names: Vec<&str> = devices[rank as usize].devices.iter().map(|d| d.name.as_str()).collect();
-            names.join(", ")
-        };
+    }
+
+    /// Notes which ranks reach each other. Not all need to; but one that reaches nobody can't take part.
+    fn note_reach(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
+        check_matrices(reach)?;
+        let matrix = self.config.matrix.as_ref();
+        let reaches = |a: u32, b: u32| a != b && connects(a, b, matrix, reach);
+        self.connected = (0..self.size).map(|a| (0..self.size).map(|b| reaches(a, b)).collect()).collect();
+        let Some(alone) = self.connected.iter().position(|row| !row.contains(&true)) else { return Ok(()) };
+        if self.size == 1 {
+            return Ok(());
+        }
+        let names: Vec<&str> = devices[alone].devices.iter().map(|d| d.name.as_str()).collect();
         Err(TransportError::Wiring {
-            rank: self.rank,
+            rank: alone as u32,
             what: format!(
-                "none of its devices ({}) reaches one of rank {peer} ({}); check that there is a cable between {} and \
-                 {}, that both ports are up, and that the Thunderbolt bridge is off",
-                names(self.rank),
-                names(peer),
-                devices[self.rank as usize].host,
-                devices[peer as usize].host,
+                "none of its devices ({}) reaches one of another rank; check that there is a cable between {} and \
+                 another host, that both ports are up, and that the Thunderbolt bridge is off",
+                names.join(", "),
+                devices[alone].host,
             ),
         })
     }
@@ -268,11 +276,13 @@ impl VerbsEndpoint {
     fn make_rails(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<Rails, TransportError> {
         let mut word = Rails::default();
         let rank = self.rank;
-        let peers = (0..self.size).filter(|peer| *peer != rank);
+        self.note_reach(devices, reach)?;
+        let peers = (0..self.size).filter(|peer| *peer != rank && self.connects(rank, *peer));
+        let peers: Vec<u32> = peers.collect();
         let cables: Vec<Vec<Cable>> =
-            peers.clone().map(|peer| self.cables(peer, devices, reach)).collect::<Result<_, _>>()?;
+            peers.iter().map(|peer| self.cables(*peer, devices, reach)).collect::<Result<_, _>>()?;
         self.check_queue_pairs(&cables)?;
-        for (peer, cables) in peers.zip(&cables) {
+        for (peer, cables) in peers.into_iter().zip(&cables) {
             let mut rails = Vec::new();
             for (index, cable) in cables.iter().enumerate() {
                 let (rail, end) = self.make_rail(peer, index, *cable, devices)?;
@@ -355,6 +365,9 @@ impl VerbsEndpoint {
         for peer in (0..self.size).filter(|peer| *peer != self.rank) {
             let ends: Vec<&End> =
                 words[peer as usize].rails.iter().filter(|end| end.peer == self.rank).collect();
+            if engine.peers[peer as usize].is_none() {
+                continue;
+            }
             let (them, mut env) = engine.peer(peer as usize);
             let lanes = if env.rules.one_sided { 0 } else { LANES };
             let fits = |(index, end): (usize, &&End)| end.rail == index && end.data.len() == lanes;
@@ -412,11 +425,12 @@ impl Endpoint for VerbsEndpoint {
         }
     }
 
+    fn connects(&self, a: u32, b: u32) -> bool {
+        self.connected[a as usize][b as usize]
+    }
+
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
-        assert!(
-            peer != self.rank && peer < self.size && usize::from(lane) < LANES,
-            "a link to a peer on a lane"
-        );
+        assert!(self.connects(self.rank, peer) && usize::from(lane) < LANES, "a link to a peer on a lane");
         Box::new(VerbsLink::new(Arc::clone(&self.engine), peer, lane))
     }
 

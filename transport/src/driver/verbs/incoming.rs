@@ -79,6 +79,14 @@ struct Piece {
     life: u8,
 }
 
+impl Piece {
+    /// Is it, or its trailer, still to come through its queue? Where there are no trailers the checksum is a message that
+    /// is repeated until it arrives.
+    fn is_missed(&self, one_sided: bool) -> bool {
+        !self.arrived && !(self.is_here && one_sided)
+    }
+}
+
 /// One lane's incoming side.
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -416,7 +424,7 @@ impl Peer {
         }
         let Some(piece) = self.incoming[lane].piece_mut(mark.piece) else { return Ok(()) };
         let is_other = usize::from(piece.rail) != rail || u32::from(piece.attempt) != mark.attempt;
-        if piece.arrived || is_other || piece.is_here && env.rules.one_sided {
+        if is_other || !piece.is_missed(env.rules.one_sided) {
             return Ok(());
         }
         if env.rules.one_sided {
@@ -436,8 +444,7 @@ impl Peer {
             let number = self.incoming[lane].done;
             let Some(piece) = self.incoming[lane].piece_mut(number) else { continue };
             let since = *piece.since.get_or_insert(now);
-            let comes = piece.is_here && env.rules.one_sided;
-            if comes || piece.arrived || now.saturating_duration_since(since) < PATIENCE {
+            if !piece.is_missed(env.rules.one_sided) || now.saturating_duration_since(since) < PATIENCE {
                 continue;
             }
             piece.since = Some(now);

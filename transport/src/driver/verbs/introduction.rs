@@ -42,12 +42,14 @@ pub(super) struct Devices {
     pub(super) devices: Vec<Device>,
 }
 
-/// The second word: which devices of ours (by index) reach which of whom.
+/// The second word: which devices of ours (by index) reach which of whom; or what we have been given instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reach {
     /// Peer, our device, theirs.
     pub(super) pairs: Vec<(u32, usize, usize)>,
+    /// A digest of the device matrix that we have been given.
+    pub(super) matrix: Option<u32>,
 }
 
 /// The third word: our ends of all rails.
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn words_survive_packing_and_others_are_refused() {
-        let word = Reach { pairs: vec![(1, 0, 2)] };
+        let word = Reach { pairs: vec![(1, 0, 2)], matrix: Some(7) };
         let packed = pack("reach", &word);
         assert_eq!(unpack::<Reach>("reach", std::slice::from_ref(&packed)).expect("ours"), [word]);
         for (broken, says) in [

@@ -202,6 +202,9 @@ impl Peer {
             self.out[lane].grants.pop_front();
             state.staged += grant.len as usize;
         }
+        if !self.notices.is_empty() {
+            self.flush(env)?;
+        }
         if state.staged == src.len() {
             let out = &self.out[lane];
             state.awaits = Some(u64::from(out.arrived.wrapping_add(out.pieces.len() as u32)));

@@ -21,6 +21,31 @@ pub(super) struct Cable {
 /// The names of devices that a user has given: by rank, by peer, in the order of the rails.
 pub type Matrix = Vec<Vec<Vec<String>>>;
 
+/// A number that two different matrices are unlikely to share.
+pub(super) fn digest(matrix: &Matrix) -> u32 {
+    crc32c::crc32c(&serde_json::to_vec(matrix).expect("text becomes JSON"))
+}
+
+/// Have all ranks been given the same matrix, or none?
+pub(super) fn check_matrices(reach: &[Reach]) -> Result<(), TransportError> {
+    let Some(odd) = reach.iter().position(|word| word.matrix != reach[0].matrix) else { return Ok(()) };
+    let what = match (reach[0].matrix, reach[odd].matrix) {
+        (Some(_), None) => "it has no device matrix, and rank 0 has one",
+        (None, Some(_)) => "it has a device matrix, and rank 0 has none",
+        _ => "its device matrix differs from that of rank 0",
+    };
+    let what = format!("{what}; give all ranks the same TBCCL_IBV_DEVICES");
+    Err(TransportError::Wiring { rank: odd as u32, what })
+}
+
+/// Does any cable connect two ranks? The same on all ranks, from the same words.
+pub(super) fn connects(a: u32, b: u32, matrix: Option<&Matrix>, reach: &[Reach]) -> bool {
+    match matrix {
+        Some(matrix) => !matrix[a as usize][b as usize].is_empty(),
+        None => !found(a, b, reach).is_empty(),
+    }
+}
+
 /// The cables to a peer by what both ends have found, in an order that both ends agree on: a device is used once.
 pub(super) fn found(us: u32, peer: u32, reach: &[Reach]) -> Vec<Cable> {
     let (low, high) = (us.min(peer), us.max(peer));
@@ -97,7 +122,7 @@ mod tests {
     use super::*;
 
     fn reach(pairs: &[(u32, usize, usize)]) -> Reach {
-        Reach { pairs: pairs.to_vec() }
+        Reach { pairs: pairs.to_vec(), matrix: None }
     }
 
     #[test]
@@ -128,6 +153,35 @@ mod tests {
         let cables = found(0, 1, &[all(1), all(0)]);
         assert_eq!(cables, [Cable { ours: 0, theirs: 0 }, Cable { ours: 1, theirs: 1 }]);
         assert!(found(0, 1, &[reach(&[]), all(0)]).is_empty());
+    }
+
+    #[test]
+    fn all_ranks_know_which_pairs_have_cables() {
+        // 0-1 and 1-2; rank 0 believes that it reaches 2, which does not believe so.
+        let words = [reach(&[(1, 0, 0), (2, 0, 0)]), reach(&[(0, 0, 0), (2, 1, 0)]), reach(&[(1, 0, 1)])];
+        for (a, b, expected) in [(0, 1, true), (1, 2, true), (0, 2, false)] {
+            assert_eq!(connects(a, b, None, &words), expected, "{a} {b}");
+            assert_eq!(connects(b, a, None, &words), expected, "{b} {a}");
+        }
+        let cell = |name: &str| vec![name.to_owned()];
+        let matrix = vec![vec![vec![], cell("x"), vec![]], vec![cell("y"), vec![], vec![]], vec![vec![]; 3]];
+        assert!(connects(0, 1, Some(&matrix), &[]) && !connects(0, 2, Some(&matrix), &[]));
+    }
+
+    #[test]
+    fn ranks_with_different_matrices_are_told_so() {
+        let word = |matrix| Reach { pairs: vec![], matrix };
+        check_matrices(&[word(None), word(None)]).expect("equal");
+        check_matrices(&[word(Some(1)), word(Some(1))]).expect("equal");
+        for (first, second, says) in
+            [(Some(1), None, "no device matrix"), (None, Some(1), "has none"), (Some(1), Some(2), "differs")]
+        {
+            let error =
+                check_matrices(&[word(first), word(first), word(second)]).expect_err("not equal").to_string();
+            assert!(error.starts_with("rank 2: ") && error.contains(says), "{error}");
+        }
+        let one = vec![vec![vec!["a".to_owned()]]];
+        assert_ne!(digest(&one), digest(&vec![vec![vec!["b".to_owned()]]]));
     }
 
     #[test]

@@ -1,0 +1,63 @@
+//! Every collective on every kind of device, however it is wired.
+
+use crate::{
+    job::Job,
+    wiring::{KINDS, Shape, Wiring},
+};
+
+/// All collectives on this wiring with every kind of device.
+fn everywhere(shape: Shape, nodes: u32, cables: u32) {
+    for (profile, service) in KINDS {
+        let wiring = Wiring { profile, shape, nodes, cables };
+        let env = [("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
+        let done = Job::run(&wiring, "", "collectives", &env);
+        assert!(done.code == 0, "{wiring:?}, {service}: {:?}\n{}", done.said, done.stderr);
+        done.is_right("done", nodes);
+    }
+}
+
+#[test]
+fn two_ranks_with_one_cable_and_with_two() {
+    everywhere(Shape::Mesh, 2, 1);
+    everywhere(Shape::Mesh, 2, 2);
+}
+
+#[test]
+fn three_ranks_with_one_cable_and_with_two() {
+    everywhere(Shape::Mesh, 3, 1);
+    everywhere(Shape::Mesh, 3, 2);
+}
+
+#[test]
+fn four_ranks_in_a_mesh() {
+    everywhere(Shape::Mesh, 4, 1);
+}
+
+#[test]
+fn four_ranks_in_a_ring() {
+    everywhere(Shape::Ring, 4, 1);
+}
+
+#[test]
+fn five_ranks_in_a_mesh() {
+    everywhere(Shape::Mesh, 5, 1);
+}
+
+#[test]
+fn five_ranks_in_a_ring_with_one_cable_and_with_two() {
+    everywhere(Shape::Ring, 5, 1);
+    everywhere(Shape::Ring, 5, 2);
+}
+
+#[test]
+fn what_needs_more_cables_is_refused_on_every_rank_and_the_rest_goes_on() {
+    let ring = Wiring { profile: "apple-tb5", shape: Shape::Ring, nodes: 5, cables: 1 };
+    Job::run(&ring, "", "gaps", &[]).is_right("done", 5);
+    let done = Job::run(&ring, "", "gaps", &[("TBCCL_ALGO", "mesh")]);
+    let errors = done.all("error");
+    assert_eq!(errors.len(), 5, "{:?}\n{}", done.said, done.stderr);
+    for error in errors {
+        let says = "mesh sends messages of all_reduce from rank 0 to rank 2, and no cable connects them";
+        assert!(error.rest.contains(says) && error.rest.contains("choose ring"), "{error:?}");
+    }
+}

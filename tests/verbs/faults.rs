@@ -1,0 +1,1 @@
+//! Cables that lose and damage messages, and what breaks while ranks work.

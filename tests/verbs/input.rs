@@ -1,0 +1,1 @@
+//! Input that is wrong: device matrices, libraries, words of other ranks.

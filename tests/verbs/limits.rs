@@ -1,0 +1,1 @@
+//! Devices with few regions and few queue pairs.

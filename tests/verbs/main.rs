@@ -1,0 +1,19 @@
+//! Ranks over RDMA, on fabrics of software devices: real processes, a verbs library, and nothing that knows that the
+//! devices are not of metal.
+//!
+//! Ranks are this program again, in the role that [`roles::play`] gives them.
+
+#[cfg(target_os = "linux")]
+mod collectives;
+#[cfg(target_os = "linux")]
+mod faults;
+#[cfg(target_os = "linux")]
+mod input;
+#[cfg(target_os = "linux")]
+mod job;
+#[cfg(target_os = "linux")]
+mod limits;
+#[cfg(target_os = "linux")]
+mod roles;
+#[cfg(target_os = "linux")]
+mod wiring;

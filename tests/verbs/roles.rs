@@ -1,0 +1,287 @@
+//! What the ranks of these tests do.
+
+use crate::job::now;
+use std::{
+    fmt::Debug,
+    io::Write,
+    path::Path,
+    time::{Duration, Instant},
+};
+use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
+
+/// Not a test: the role of this process, if it has one.
+#[test]
+fn play() {
+    let Ok(role) = std::env::var("ROLE") else { return };
+    let mut comm = match Communicator::from_env() {
+        Ok(comm) => comm,
+        Err(error) => {
+            let rank = std::env::var("TBCCL_RANK").unwrap_or_else(|_| "0".into());
+            print(&format!("\n@refused {rank} {error}\n"));
+            std::process::exit(3);
+        }
+    };
+    let (name, rest) = role.split_once(' ').unwrap_or((&role, ""));
+    let done = match name {
+        "collectives" => collectives(&mut comm),
+        "gaps" => gaps(&mut comm),
+        "operations" => operations(&mut comm, rest.parse().expect("a number")),
+        "until" => until(&mut comm, Path::new(rest)),
+        "large_slab" => large_slab(&mut comm),
+        other => panic!("no role {other}"),
+    };
+    match done {
+        Ok(()) => say(&comm, "done", ""),
+        Err(error) => {
+            say(&comm, "error", &format!("{} {error}", now()));
+            let again = comm.barrier().expect_err("it has failed");
+            assert_eq!(again.to_string(), error.to_string());
+            drop(comm);
+            std::process::exit(1);
+        }
+    }
+}
+
+/// In one write, so that ranks do not mix.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().flush();
+}
+
+pub(crate) fn say(comm: &Communicator, word: &str, rest: &str) {
+    print(&format!("\n@{word} {} {rest}\n", comm.rank()));
+}
+
+/// Elements whose sums and products over five ranks are exact.
+trait Small: Element + PartialEq + Debug {
+    fn of(number: u32) -> Self;
+}
+
+macro_rules! small {
+    ($($type:ty),*) => { $(impl Small for $type {
+        #[allow(clippy::cast_lossless, reason = "one line for all")]
+        fn of(number: u32) -> Self {
+            number as $type
+        }
+    })* };
+}
+
+small!(f32, f64, i8, u16, i32, u64);
+
+/// What element `at` of a rank's input is: 1 or 2, so that nothing overflows.
+fn element(rank: u32, at: usize) -> u32 {
+    1 + ((at as u32).wrapping_mul(2_654_435_761).wrapping_add(rank * 97) >> 13) % 2
+}
+
+fn combined(op: ReduceOp, ranks: u32, at: usize) -> u32 {
+    let all = (0..ranks).map(|rank| element(rank, at));
+    match op {
+        ReduceOp::Sum => all.sum(),
+        ReduceOp::Prod => all.product(),
+        ReduceOp::Max => all.max().unwrap_or_default(),
+        _ => all.min().unwrap_or_default(),
+    }
+}
+
+/// Memory of either kind.
+enum Memory<T: Element> {
+    Ours(Vec<T>),
+    Registered(tbccl::Buffer<T>),
+}
+
+impl<T: Small> Memory<T> {
+    fn new(comm: &Communicator, registered: bool, len: usize, value: impl Fn(usize) -> u32) -> Memory<T> {
+        let values = (0..len).map(|at| T::of(value(at)));
+        if !registered {
+            return Memory::Ours(values.collect());
+        }
+        let mut buffer = comm.alloc(len).expect("room in the slab");
+        buffer.iter_mut().zip(values).for_each(|(place, value)| *place = value);
+        Memory::Registered(buffer)
+    }
+
+    fn slice(&mut self) -> &mut [T] {
+        match self {
+            Memory::Ours(values) => values,
+            Memory::Registered(buffer) => buffer,
+        }
+    }
+
+    fn holds(&mut self, what: &str, value: impl Fn(usize) -> u32) {
+        let wrong = self.slice().iter().enumerate().find(|(at, found)| **found != T::of(value(*at)));
+        assert!(wrong.is_none(), "{what}: wrong at {wrong:?}");
+    }
+}
+
+fn collectives(comm: &mut Communicator) -> Result<()> {
+    for registered in [false, true] {
+        for count in [1, 100, 1031, 40_000] {
+            all_of::<f32>(comm, registered, count)?;
+            all_of::<i8>(comm, registered, count)?;
+        }
+        all_of::<u16>(comm, registered, 3000)?;
+        all_of::<f64>(comm, registered, 5000)?;
+        all_of::<i32>(comm, registered, 300_000)?;
+        all_of::<u64>(comm, registered, 1024)?;
+    }
+    Ok(())
+}
+
+/// All collectives, and messages between neighbours, on blocks of `count` elements.
+fn all_of<T: Small>(comm: &mut Communicator, registered: bool, count: usize) -> Result<()> {
+    let (n, me) = (comm.size(), comm.rank().0);
+    let ours = move |at: usize| element(me, at);
+    let what = format!("{count} of {}, registered {registered}", std::any::type_name::<T>());
+    let before = comm.counters().copied_bytes;
+    let memory = |comm: &Communicator, blocks: u32, value: &dyn Fn(usize) -> u32| {
+        Memory::<T>::new(comm, registered, count * blocks as usize, value)
+    };
+    for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
+        let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, 1, &|_| 0));
+        comm.all_reduce(input.slice(), output.slice(), op)?;
+        output.holds(&format!("all_reduce {op}, {what}"), |at| combined(op, n, at));
+        comm.all_reduce_in_place(input.slice(), op)?;
+        input.holds(&format!("all_reduce {op} in place, {what}"), |at| combined(op, n, at));
+        let (mut input, mut output) = (memory(comm, n, &ours), memory(comm, 1, &|_| 0));
+        let block = me as usize * count;
+        comm.reduce_scatter(input.slice(), output.slice(), op)?;
+        output.holds(&format!("reduce_scatter {op}, {what}"), |at| combined(op, n, block + at));
+        comm.reduce_scatter_in_place(input.slice(), op)?;
+        let mut block = Memory::Ours(input.slice()[block..block + count].to_vec());
+        block.holds(&format!("reduce_scatter {op} in place, {what}"), |at| {
+            combined(op, n, me as usize * count + at)
+        });
+    }
+    let everyones = |at: usize| element((at / count) as u32, at % count);
+    let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, n, &|_| 0));
+    comm.all_gather(input.slice(), output.slice())?;
+    output.holds(&format!("all_gather, {what}"), everyones);
+    let own = move |at: usize| if at / count == me as usize { element(me, at % count) } else { 0 };
+    let mut data = memory(comm, n, &own);
+    comm.all_gather_in_place(data.slice())?;
+    data.holds(&format!("all_gather in place, {what}"), everyones);
+    for root in 0..n {
+        let mut data = memory(comm, 1, &ours);
+        comm.broadcast(data.slice(), Rank(root))?;
+        data.holds(&format!("broadcast from {root}, {what}"), |at| element(root, at));
+        let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, 1, &|_| 0));
+        comm.broadcast_from(input.slice(), output.slice(), Rank(root))?;
+        output.holds(&format!("broadcast_from {root}, {what}"), |at| element(root, at));
+    }
+    let (mut input, mut output) = (memory(comm, n, &ours), memory(comm, n, &|_| 0));
+    comm.all_to_all(input.slice(), output.slice())?;
+    let block = me as usize * count;
+    output.holds(&format!("all_to_all, {what}"), |at| element((at / count) as u32, block + at % count));
+    let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, 1, &|_| 0));
+    comm.send_recv(input.slice(), output.slice())?;
+    output.holds(&format!("send_recv, {what}"), |at| element((me + n - 1) % n, at));
+    comm.barrier()?;
+    let mut answer = memory(comm, 1, &|_| 0);
+    match me {
+        0 => {
+            comm.send(input.slice(), Rank(1))?;
+            comm.recv(answer.slice(), Rank(1))?;
+        }
+        1 => {
+            comm.recv(answer.slice(), Rank(0))?;
+            comm.send(input.slice(), Rank(0))?;
+        }
+        _ => {}
+    }
+    if me < 2 {
+        answer.holds(&format!("messages, {what}"), |at| element(1 - me, at));
+    }
+    let copied = comm.counters().copied_bytes - before;
+    assert!(
+        copied == 0 || !registered || count * size_of::<T>() < 4096,
+        "{what}: {copied} bytes were copied"
+    );
+    Ok(())
+}
+
+/// What can't be done on a ring of five, and that all goes on afterwards.
+fn gaps(comm: &mut Communicator) -> Result<()> {
+    let me = comm.rank().0;
+    let far = Rank((me + 2) % 5);
+    for error in [comm.send(&[1u8], far), comm.recv(&mut [0u8], far)] {
+        let error = error.expect_err("no cable");
+        let says = format!("rank {me}: no cable connects it with rank {far} (process ");
+        assert!(matches!(error, Error::Transport(_)) && error.to_string().starts_with(&says), "{error}");
+    }
+    let mut data = [me];
+    comm.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
+    assert_eq!(data, [10]);
+    Ok(())
+}
+
+/// So many operations of all kinds, most of them small, each checked.
+fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
+    let (n, me) = (comm.size(), comm.rank().0);
+    let started = Instant::now();
+    for k in 0..count {
+        let len = [1, 7, 60, 500, 1000, 3][k as usize % 6] * if k % 100 == 99 { 40 } else { 1 };
+        let turn = k as usize;
+        let mut data = Memory::<f32>::new(comm, k % 2 == 0, len, |at| element(me, at + turn));
+        match k % 3 {
+            0 => {
+                let mut all = Memory::<f32>::new(comm, k % 2 == 0, len * n as usize, |_| 0);
+                comm.all_gather(data.slice(), all.slice())?;
+                all.holds(&format!("all_gather {k}"), |at| element((at / len) as u32, at % len + turn));
+            }
+            1 => {
+                comm.broadcast(data.slice(), Rank(k % n))?;
+                data.holds(&format!("broadcast {k}"), |at| element(k % n, at + turn));
+            }
+            _ => {
+                comm.all_reduce_in_place(data.slice(), ReduceOp::Sum)?;
+                data.holds(&format!("all_reduce {k}"), |at| combined(ReduceOp::Sum, n, at + turn));
+            }
+        }
+    }
+    say(comm, "took", &started.elapsed().as_millis().to_string());
+    Ok(())
+}
+
+/// Operations until there is a file of that name, as rank 0 sees it.
+fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
+    let (n, me) = (comm.size(), comm.rank().0);
+    let mut data = comm.alloc::<i32>(200_000)?;
+    let mut rounds = 0u64;
+    loop {
+        for (at, place) in data.iter_mut().enumerate() {
+            *place = (at % 1000) as i32 + me as i32;
+        }
+        comm.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
+        let base = (0..n as i32).sum::<i32>();
+        let wrong = data.iter().enumerate().find(|(at, x)| **x != (at % 1000) as i32 * n as i32 + base);
+        assert!(wrong.is_none(), "round {rounds}: {wrong:?}");
+        let mut over = [u8::from(me == 0 && file.exists())];
+        comm.broadcast(&mut over, Rank(0))?;
+        if rounds == 3 {
+            say(comm, "running", &std::process::id().to_string());
+        }
+        rounds += 1;
+        if over[0] != 0 && rounds > 3 {
+            say(comm, "rounds", &rounds.to_string());
+            return Ok(());
+        }
+    }
+}
+
+/// Buffers all over a slab of 6 GiB, touched here and there.
+fn large_slab(comm: &mut Communicator) -> Result<()> {
+    let (n, me) = (comm.size(), comm.rank().0);
+    let gib = (1usize << 30) / size_of::<i32>();
+    let mut buffers: Vec<_> = (0..5).map(|_| comm.alloc::<i32>(gib)).collect::<Result<_>>()?;
+    for buffer in &mut buffers {
+        for at in [0, gib / 3, gib - 5000] {
+            let part = &mut buffer[at..at + 5000];
+            part.iter_mut().for_each(|x| *x = me as i32 + 1);
+            comm.all_reduce_in_place(part, ReduceOp::Sum)?;
+            assert!(part.iter().all(|x| *x == (1..=n as i32).sum::<i32>()), "wrong at {at}");
+        }
+    }
+    assert!(comm.alloc::<i32>(2 * gib).is_err(), "6 GiB are full");
+    std::thread::sleep(Duration::from_millis(10));
+    Ok(())
+}
