@@ -272,6 +272,7 @@ pub(crate) struct Popper {
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct CqFixed {
+    // What every push reads is in the first line.
     pub(crate) ring: AtomicU64,
     /// Slots of the ring minus one.
     pub(crate) mask: AtomicU64,
@@ -279,20 +280,20 @@ pub(crate) struct CqFixed {
     pub(crate) capacity: AtomicU64,
     /// Whose arrival is announced: nothing (0), the next one (1), the next solicited one (2).
     pub(crate) armed: AtomicU32,
-    /// The completion that was the next when it was armed.
-    pub(crate) armed_from: AtomicU64,
-    /// Announced and not yet fetched by `ibv_get_cq_event`.
-    pub(crate) pending: AtomicU32,
     /// The channel announcements go to; zero for none.
     pub(crate) channel: AtomicU32,
-    /// When the first completion that is on its way may be seen, and the first that is solicited or failed: what
-    /// is armed then is announced then. `u64::MAX` for none.
-    pub(crate) announce: [AtomicU64; 2],
     /// Its completions are to have a time.
     pub(crate) wants_times: AtomicU32,
     /// A completion found no room.
     pub(crate) overrun: AtomicU32,
+    /// Announced and not yet fetched by `ibv_get_cq_event`.
+    pub(crate) pending: AtomicU32,
     pub(crate) events: AtomicU32,
+    /// When the first completion that is on its way may be seen, and the first that is solicited or failed: what
+    /// is armed then is announced then. `u64::MAX` for none.
+    pub(crate) announce: [AtomicU64; 2],
+    /// The completion that was the next when it was armed.
+    pub(crate) armed_from: AtomicU64,
     pub(crate) async_channel: AtomicU32,
 }
 
