@@ -156,8 +156,8 @@ mod on_a_fabric {
     fn a_rail_that_goes_down_is_named_and_the_status_is_1() {
         // Rank 0 pulls the cable once both ranks have met: the first line of its report comes then.
         let script = "\
-            [ $TBCCL_RANK = 0 ] || exec $TBCCL ping --time 0.5 --size 256K\n\
-            $TBCCL ping --time 0.5 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
+            [ $TBCCL_RANK = 0 ] || exec $TBCCL ping --time 0.2 --size 256K\n\
+            $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
             until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done\n\
             $TBCCL fabric fault unplug second; wait $ping; status=$?; cat $SOFTRDMA_DIR/report; exit $status";
         let output = on(&two_cables("apple-tb5", ""), &["sh", "-c", script]);
@@ -177,8 +177,8 @@ mod on_a_fabric {
         let one =
             two_cables("apple-tb5", "").replace("ends = ['a/en3', 'b/en4']", "ends = ['a/en3', 'a/en3']");
         let script = "\
-            [ $TBCCL_RANK = 0 ] || exec $TBCCL ping --time 0.5 --size 256K\n\
-            $TBCCL ping --time 0.5 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
+            [ $TBCCL_RANK = 0 ] || exec $TBCCL ping --time 0.2 --size 256K\n\
+            $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
             until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done\n\
             $TBCCL fabric fault unplug a/en2; wait $ping";
         let output = on(&one, &["sh", "-c", script]);

@@ -239,27 +239,30 @@ fn send_what_is_asked_for(comm: &mut Communicator, to: Rank, memory: &Buffer<u8>
     }
 }
 
-/// Asks for messages; the Gb/s at which they arrive. The first one of a row is not counted.
+/// Asks for messages, in rows of twice the length each until the time is over; the Gb/s at which they arrive. The first
+/// message of a row, and the first row, are not counted.
 fn ask_and_receive(
     comm: &mut Communicator,
     from: Rank,
     time: Duration,
     memory: &mut Buffer<u8>,
 ) -> Result<f64, Stop> {
-    let mut seconds_of_one = |count: u64| -> Result<f64, Stop> {
-        comm.send(&[count + 1], from)?;
+    let (mut messages, mut seconds, mut row) = (0u64, 0.0, 1u64);
+    while messages == 0 || seconds < time.as_secs_f64() {
+        comm.send(&[row + 1], from)?;
         comm.recv(memory, from)?;
         let start = Instant::now();
-        for _ in 0..count {
+        for _ in 0..row {
             comm.recv(memory, from)?;
         }
-        Ok(start.elapsed().as_secs_f64() / count as f64)
-    };
-    let guess = seconds_of_one(2)?.max(1e-9);
-    let count = (time.as_secs_f64() / guess).ceil().clamp(2.0, 1e6);
-    let seconds = seconds_of_one(count as u64)?.max(1e-9);
+        if row > 1 {
+            seconds += start.elapsed().as_secs_f64();
+            messages += row;
+        }
+        row *= 2;
+    }
     comm.send(&[0u64], from)?;
-    Ok(memory.len() as f64 * 8.0 / seconds / 1e9)
+    Ok(memory.len() as f64 * messages as f64 * 8.0 / seconds.max(1e-9) / 1e9)
 }
 
 #[cfg(test)]
