@@ -23,10 +23,16 @@ fn join(server: &Server, rank: u32, size: u32, patience_ms: u64) -> Result<Conne
 /// What each of three ranks gets out of its role.
 fn three<T: Send>(patience_ms: u64, role: impl Fn(u32, Connection) -> T + Sync) -> Vec<T> {
     let server = Server::start(3).expect("a socket");
+    // A role that ends the job at once must not meet a rank that is still joining.
+    let joined = std::sync::Barrier::new(3);
     thread::scope(|scope| {
         let rank = |rank| {
-            let (server, role) = (&server, &role);
-            scope.spawn(move || role(rank, join(server, rank, 3, patience_ms).expect("all join")))
+            let (server, role, joined) = (&server, &role, &joined);
+            scope.spawn(move || {
+                let connection = join(server, rank, 3, patience_ms).expect("all join");
+                joined.wait();
+                role(rank, connection)
+            })
         };
         let threads: Vec<_> = (0..3).map(rank).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
