@@ -246,7 +246,8 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
     ConfigOption {
         env: "TBCCL_IBV_DEVICES",
-        doc: "JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES, which is read too (found out)",
+        doc: "JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES and JACCL_IBV_DEVICES, which \
+              are read when this is not set (found out)",
         shared: false,
         set: |c, v| put(&mut c.ibv_devices, Ok((!v.is_empty()).then(|| v.into()))),
         get: |c| c.ibv_devices.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
@@ -304,6 +305,9 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
 ];
 
+/// Where others look for the matrix of devices; asked in this order when `TBCCL_IBV_DEVICES` is not set.
+const FOREIGN_MATRICES: [&str; 2] = ["MLX_IBV_DEVICES", "JACCL_IBV_DEVICES"];
+
 /// Variables that tell a rank who it is; set by the launcher, not options.
 pub(crate) const IDENTITY: &[&str] = &[
     "TBCCL_RANK",
@@ -325,7 +329,14 @@ impl Config {
     /// nothing reads.
     pub fn from_vars(vars: impl IntoIterator<Item = (String, String)>) -> Result<Config> {
         let mut config = Config::default();
-        for (name, value) in vars.into_iter().filter(|(name, _)| name.starts_with("TBCCL_")) {
+        let mut foreign: [Option<PathBuf>; FOREIGN_MATRICES.len()] = Default::default();
+        for (name, value) in vars {
+            if let Some(at) = FOREIGN_MATRICES.iter().position(|foreign| *foreign == name) {
+                foreign[at] = (!value.trim().is_empty()).then(|| value.trim().into());
+            }
+            if !name.starts_with("TBCCL_") {
+                continue;
+            }
             if IDENTITY.contains(&name.as_str()) {
                 continue;
             }
@@ -335,6 +346,7 @@ impl Config {
             (option.set)(&mut config, value.trim())
                 .map_err(|why| Error::InvalidArgument(format!("{name}={value}: {why}; {}", option.doc)))?;
         }
+        config.ibv_devices = config.ibv_devices.or_else(|| foreign.into_iter().flatten().next());
         config.check()?;
         Ok(config)
     }
@@ -453,6 +465,23 @@ mod tests {
     fn a_misspelt_variable_is_an_error_with_a_suggestion() {
         let error = with("TBCCL_TIMEOUTS", "3").expect_err("no such variable");
         assert!(error.to_string().contains("did you mean `TBCCL_TIMEOUT`?"), "{error}");
+    }
+
+    #[test]
+    fn matrices_of_others_are_taken_in_order_when_there_is_none_of_ours() {
+        let of = |names: &[&str]| {
+            let vars = names.iter().map(|name| ((*name).to_owned(), format!("/{name}")));
+            Config::from_vars(vars).expect("valid").ibv_devices
+        };
+        let (ours, mlx, jaccl) = ("TBCCL_IBV_DEVICES", "MLX_IBV_DEVICES", "JACCL_IBV_DEVICES");
+        for (given, taken) in [
+            (vec![jaccl, mlx, ours], Some(ours)),
+            (vec![jaccl, mlx], Some(mlx)),
+            (vec![jaccl], Some(jaccl)),
+            (vec![], None),
+        ] {
+            assert_eq!(of(&given), taken.map(|name| format!("/{name}").into()), "{given:?}");
+        }
     }
 
     #[test]

@@ -1,12 +1,7 @@
 //! What the ranks of these tests do.
 
 use crate::job::now;
-use std::{
-    fmt::Debug,
-    io::Write,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fmt::Debug, io::Write, path::Path, time::Instant};
 use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
 
 /// Not a test: the role of this process, if it has one.
@@ -282,6 +277,6 @@ fn large_slab(comm: &mut Communicator) -> Result<()> {
         }
     }
     assert!(comm.alloc::<i32>(2 * gib).is_err(), "6 GiB are full");
-    std::thread::sleep(Duration::from_millis(10));
+    say(comm, "full", "");
     Ok(())
 }
