@@ -192,3 +192,27 @@ fn an_address_that_moves_does_not_end_connections() {
         work.stop();
     }
 }
+
+/// Without checksums, damaged headers and grants are read as they are. What comes of them may be wrong, but it is never a
+/// crash, and never a wait without end.
+#[test]
+fn damaged_messages_that_nothing_checks_end_in_errors_at_the_worst() {
+    let mut failed = 0;
+    for profile in UNRELIABLE {
+        for seed in 1..=3 {
+            let link = format!("corruption = 0.05\nseed = {seed}");
+            let env = [
+                ("TBCCL_RDMA_SERVICE", "uc"),
+                ("TBCCL_CHECKSUM", "0"),
+                ("TBCCL_TIMEOUT", "1"),
+                ("SOFTRDMA_REMAP", "1"),
+            ];
+            let done = Job::run(&Wiring::pair(profile, 1), &link, "survive", &env);
+            let (right, errors) = (done.all("done").len(), done.all("error").len());
+            assert_eq!(right + errors, 2, "{profile} {seed}: {:?}\n{}", done.said, done.stderr);
+            assert!(!done.stderr.contains("panicked"), "{profile} {seed}: {}", done.stderr);
+            failed += errors;
+        }
+    }
+    assert!(failed > 0, "nothing was damaged");
+}

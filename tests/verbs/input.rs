@@ -53,6 +53,7 @@ fn ours_goes_before_theirs() {
     let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes: 2, cables: 1 };
     let env = [("TBCCL_IBV_DEVICES", "/nowhere/ours.json"), ("MLX_IBV_DEVICES", "/nowhere/theirs.json")];
     let done = Job::run(&wiring, "", "operations 1", &env);
+    assert!(!done.all("refused").is_empty(), "{:?}", done.said);
     assert!(
         done.all("refused").iter().all(|said| said.rest.contains("/nowhere/ours.json")),
         "{:?}",

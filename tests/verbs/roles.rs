@@ -22,6 +22,7 @@ fn play() {
         "gaps" => gaps(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "until" => until(&mut comm, Path::new(rest)),
+        "survive" => survive(&mut comm),
         "large_slab" => large_slab(&mut comm),
         other => panic!("no role {other}"),
     };
@@ -234,6 +235,15 @@ fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
         }
     }
     say(comm, "took", &started.elapsed().as_millis().to_string());
+    Ok(())
+}
+
+/// Operations whose results may be wrong, since messages are damaged and nothing checks them.
+fn survive(comm: &mut Communicator) -> Result<()> {
+    let mut data = comm.alloc::<u64>(50_000)?;
+    for k in 0..300 {
+        comm.all_reduce_in_place(&mut data[..[3, 50_000, 700][k % 3]], ReduceOp::Max)?;
+    }
     Ok(())
 }
 
