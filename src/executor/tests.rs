@@ -7,10 +7,15 @@ use collectives::{
     BlockLayout, Collective, DType, ReduceOp, Schedule, Spec, plan,
     schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step},
 };
-use std::{thread, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
 use topology::Rank;
 use transport::{
-    Link, Size, WaitPolicy,
+    Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
+    TransportError, WaitPolicy,
     driver::{Endpoint, local, rehearsal::Rehearsal},
     memory::{ArenaLayout, Registered, Slab, Span, SpanMut},
     ring::RingLayout,
@@ -279,4 +284,96 @@ fn a_run_that_fails_ends_the_use_of_its_memory() {
     // The link says so by a panic.
     let again = std::panic::AssertUnwindSafe(|| message(&mut executor, 1, &mut data, Way::Recv).is_ok());
     assert!(std::panic::catch_unwind(again).is_err(), "the link was not ended");
+}
+
+/// Completes the second of two messages at once, and the first one much later.
+#[derive(Debug, Default)]
+struct Overtaking {
+    /// Where the first message is, once it is known.
+    first: Option<usize>,
+    polls: u32,
+    /// What the first message held when it was complete.
+    sent: Arc<Mutex<Vec<u8>>>,
+}
+
+const OVERTAKING: Capabilities = Capabilities {
+    driver: "overtaking",
+    inline_bytes: 0,
+    piece_bytes: 4096,
+    direct: false,
+    pull: false,
+    announced: false,
+};
+
+impl Link for Overtaking {
+    fn capabilities(&self) -> &Capabilities {
+        &OVERTAKING
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn poll_send(&mut self, _: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+        if *self.first.get_or_insert(src.as_ptr() as usize) != src.as_ptr() as usize {
+            return Ok(SendProgress::Complete);
+        }
+        self.polls += 1;
+        if self.polls < 10 {
+            return Ok(SendProgress::Posted);
+        }
+        let mut bytes = vec![0; src.len()];
+        SpanMut::from(&mut bytes[..]).copy_from(src);
+        *self.sent.lock().expect("one thread") = bytes;
+        Ok(SendProgress::Complete)
+    }
+
+    fn poll_recv(&mut self, _: &mut RecvState, _: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
+        Ok(RecvProgress::Idle)
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first() {
+    let chunk = |buffer, first| ChunkRange { buffer, first, len: 1 };
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
+    let send = |first| Action::Send { peer: Rank(1), src: chunk(Buffer::Output, first) };
+    // The copy relies on the order of sends: it comes after the second one, and writes to where the first one reads.
+    let overwrite = Action::Copy { src: chunk(Buffer::Input, 0), dst: chunk(Buffer::Output, 0) };
+    let steps = vec![step(send(0), &[]), step(send(1), &[]), step(overwrite, &[1])];
+    let schedule = Schedule {
+        collective: Collective::AllReduce,
+        algorithm: "by_hand".into(),
+        root: Rank(0),
+        in_place: InPlace::No,
+        chunks: 2,
+        scratch_blocks: 0,
+        lanes: 1,
+        programs: vec![RankProgram { steps }, RankProgram::default()],
+    };
+    let program = Program::compile(&schedule, Rank(0), LANES);
+    let (_, slab) = over_local(1).remove(0);
+    let sent = Arc::default();
+    let link = Overtaking { sent: Arc::<Mutex<Vec<u8>>>::clone(&sent), ..Overtaking::default() };
+    let mut executor = executor(vec![None, None, Some(Box::new(link)), None], &slab, 2);
+    let (input, mut output) = (vec![9u8; 1024], vec![1u8; 1024]);
+    let binding = Binding {
+        input: Span::from(&input[..]),
+        output: SpanMut::from(&mut output[..]),
+        scratch: SpanMut::empty(),
+        layout: BlockLayout::new(1024, 1, 2, 1).expect("small"),
+        elem_bytes: 1,
+        reducer: None,
+        ranks: 2,
+        threads: Threads::ONE,
+        size: Size::Small,
+        confirmed: false,
+    };
+    executor.run(&program, &binding, 8, &mut Patience).expect("both are sent");
+    assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");
+    assert_eq!(output, [[9; 512], [1; 512]].concat());
 }

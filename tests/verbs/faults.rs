@@ -1,1 +1,218 @@
 //! Cables that lose and damage messages, and what breaks while ranks work.
+
+use crate::{
+    job::{Job, now},
+    wiring::{Shape, Wiring},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{thread::sleep, time::Duration};
+
+/// What an error may take to reach everyone.
+const TWO_SECONDS: u128 = 2000;
+
+/// Unreliable connections, by profile.
+const UNRELIABLE: [&str; 3] = ["ib", "usb4", "apple-tb5"];
+
+const BAD_CABLES: &str = "loss = 0.01\ncorruption = 0.01\nlatency_us = 3.0\njitter_us = 3.0\nseed = 7";
+
+/// Many operations over cables that lose, damage and delay messages: all right.
+fn unreliable(profile: &'static str) {
+    for (cables, operations) in [(1, 10_000), (2, 2_000)] {
+        let env = [("TBCCL_RDMA_SERVICE", "uc"), ("SOFTRDMA_REMAP", "1")];
+        let wiring = Wiring::pair(profile, cables);
+        let mut job = Job::start(&wiring, BAD_CABLES, &format!("operations {operations}"), &env);
+        job.wait_for("took", 2);
+        job.finish().is_right("done", 2);
+    }
+}
+
+#[test]
+fn ten_thousand_operations_on_bad_infiniband_cables_are_right() {
+    unreliable(UNRELIABLE[0]);
+}
+
+#[test]
+fn ten_thousand_operations_on_bad_usb4_cables_are_right() {
+    unreliable(UNRELIABLE[1]);
+}
+
+#[test]
+fn ten_thousand_operations_on_bad_cables_of_macs_are_right() {
+    unreliable(UNRELIABLE[2]);
+}
+
+/// A job of ranks that work until `stop` is called.
+struct Working {
+    job: Job,
+    ranks: u32,
+    pids: Vec<String>,
+}
+
+fn working(wiring: &Wiring, service: &str, env: &[(&str, &str)]) -> Working {
+    let mut all = vec![("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
+    all.extend(env);
+    let mut job = Job::start(wiring, "", "until $HOME_OF_TEST/stop", &all);
+    let pids = job.wait_for("running", wiring.nodes);
+    Working { job, ranks: wiring.nodes, pids }
+}
+
+impl Working {
+    fn stop(self) {
+        std::fs::write(self.job.home.path().join("stop"), "").expect("our folder");
+        self.job.finish().is_right("done", self.ranks);
+    }
+
+    /// Every rank but `dead` fails, in time after `since`; what each says.
+    fn fails(self, since: u128, dead: Option<u32>) -> Vec<String> {
+        let done = self.job.finish();
+        let errors = done.all("error");
+        let expected = self.ranks as usize - usize::from(dead.is_some());
+        assert_eq!(errors.len(), expected, "{:?}\n{}", done.said, done.stderr);
+        let text = |rest: &str| {
+            let (at, text) = rest.split_once(' ').expect("the time first");
+            let late = at.parse::<u128>().expect("a time").saturating_sub(since);
+            assert!(late < TWO_SECONDS, "after {late} ms: {text}");
+            text.to_owned()
+        };
+        errors.iter().map(|said| text(&said.rest)).collect()
+    }
+
+    /// Bytes that a cable carries from now on; waits until it has carried some.
+    fn carries(&self, cable: usize) -> bool {
+        let before = self.job.carried()[cable];
+        (0..100).any(|_| {
+            sleep(Duration::from_millis(20));
+            self.job.carried()[cable] > before + 1_000_000
+        })
+    }
+}
+
+/// The devices that have a choice, reliable and not, and Macs'.
+const EACH: [(&str, &str); 4] = [("ib", "rc"), ("ib", "uc"), ("usb4", "rc"), ("apple-tb5", "uc")];
+
+#[test]
+fn with_two_cables_one_that_is_pulled_is_done_without_and_used_again_once_it_is_back() {
+    for (profile, service) in EACH {
+        let work = working(&Wiring::pair(profile, 2), service, &[]);
+        assert!(work.carries(0) && work.carries(1), "{profile} {service}: both cables are used");
+        work.job.fault(&["unplug", "0"]);
+        sleep(Duration::from_millis(300));
+        assert!(work.carries(1), "{profile} {service}: the other one goes on");
+        work.job.fault(&["replug", "0"]);
+        assert!(work.carries(0), "{profile} {service}: it is used again");
+        work.job.fault(&["unplug", "1"]);
+        sleep(Duration::from_millis(300));
+        assert!(work.carries(0), "{profile} {service}: and alone");
+        work.stop();
+    }
+}
+
+#[test]
+fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
+    for (profile, service) in EACH {
+        for ranks in [2, 3] {
+            let wiring = Wiring { profile, shape: Shape::Mesh, nodes: ranks, cables: 1 };
+            let work = working(&wiring, service, &[]);
+            let since = now();
+            work.job.fault(&["unplug", "0"]);
+            for text in work.fails(since, None) {
+                let named = text.contains("d0 of rank 0 to d0 of rank 1")
+                    || text.contains("d0 of rank 1 to d0 of rank 0");
+                assert!(named && text.contains("no cable to rank"), "{profile} {service}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_is_named_too() {
+    for (profile, service) in [("usb4", "rc"), ("apple-tb5", "uc")] {
+        let work = working(&Wiring::pair(profile, 1), service, &[]);
+        let since = now();
+        work.job.fault(&["port-down", "n1/d0"]);
+        for text in work.fails(since, None) {
+            assert!(text.contains("no cable to rank") && text.contains("d0"), "{profile}: {text}");
+        }
+        let work = working(&Wiring::pair(profile, 2), service, &[]);
+        work.job.fault(&["port-down", "n1/d1"]);
+        sleep(Duration::from_millis(200));
+        work.job.fault(&["port-up", "n1/d1"]);
+        assert!(work.carries(1), "{profile}: it is used again");
+        work.stop();
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_with_its_process_on_every_other_one_in_time() {
+    for (profile, service) in EACH {
+        let wiring = Wiring { profile, shape: Shape::Mesh, nodes: 3, cables: 1 };
+        let work = working(&wiring, service, &[]);
+        let pid = work.pids[1].clone();
+        let since = now();
+        kill_process(pid.parse().ok().and_then(Pid::from_raw).expect("a process"), Signal::KILL)
+            .expect("it runs");
+        for text in work.fails(since, Some(1)) {
+            let who = format!("rank 1 (process {pid} on ");
+            assert!(
+                text.contains(&who) && text.contains("was killed by SIGKILL"),
+                "{profile} {service}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn failed_queue_pairs_are_made_new_while_the_other_cable_carries_on() {
+    for (profile, service) in EACH {
+        let work = working(&Wiring::pair(profile, 2), service, &[]);
+        work.job.fault(&["fail-qp", "n0/d0"]);
+        assert!(work.carries(1) && work.carries(0), "{profile} {service}: both are used again");
+        work.stop();
+    }
+}
+
+#[test]
+fn a_peer_that_stalls_for_less_than_the_time_limit_is_no_error() {
+    for (profile, service) in EACH {
+        let work = working(&Wiring::pair(profile, 1), service, &[("TBCCL_TIMEOUT", "20")]);
+        work.job.fault(&["stall", "n1"]);
+        sleep(Duration::from_millis(1500));
+        work.job.fault(&["resume", "n1"]);
+        assert!(work.carries(0), "{profile} {service}: it goes on");
+        work.stop();
+    }
+}
+
+#[test]
+fn an_address_that_moves_does_not_end_connections() {
+    for (profile, service) in EACH {
+        let work = working(&Wiring::pair(profile, 1), service, &[]);
+        work.job.fault(&["gid", "n1/d0", "--index", "2"]);
+        assert!(work.carries(0), "{profile} {service}: it goes on");
+        work.stop();
+    }
+}
+
+/// Without checksums, damaged headers and grants are read as they are. What comes of them may be wrong, but it is never a
+/// crash, and never a wait without end.
+#[test]
+fn damaged_messages_that_nothing_checks_end_in_errors_at_the_worst() {
+    let mut failed = 0;
+    for profile in UNRELIABLE {
+        for seed in 1..=3 {
+            let link = format!("corruption = 0.05\nseed = {seed}");
+            let env = [
+                ("TBCCL_RDMA_SERVICE", "uc"),
+                ("TBCCL_CHECKSUM", "0"),
+                ("TBCCL_TIMEOUT", "1"),
+                ("SOFTRDMA_REMAP", "1"),
+            ];
+            let done = Job::run(&Wiring::pair(profile, 1), &link, "survive", &env);
+            let (right, errors) = (done.all("done").len(), done.all("error").len());
+            assert_eq!(right + errors, 2, "{profile} {seed}: {:?}\n{}", done.said, done.stderr);
+            assert!(!done.stderr.contains("panicked"), "{profile} {seed}: {}", done.stderr);
+            failed += errors;
+        }
+    }
+    assert!(failed > 0, "nothing was damaged");
+}

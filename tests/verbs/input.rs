@@ -1,1 +1,75 @@
-//! Input that is wrong: device matrices, libraries, words of other ranks.
+//! Input that is wrong: device matrices, libraries.
+
+use crate::{
+    job::{Finished, Job},
+    wiring::{Shape, Wiring},
+};
+
+/// Two Macs with two cables, with this device matrix given to both by this variable.
+fn with_matrix(variable: &str, matrix: &str) -> Finished {
+    let wiring = Wiring::pair("apple-tb5", 2);
+    let env = [(variable, "$HOME_OF_TEST/matrix.json"), ("TBCCL_TIMEOUT", "10")];
+    let write = |home: &std::path::Path| {
+        std::fs::write(home.join("matrix.json"), matrix).expect("our folder");
+    };
+    Job::start_with(&wiring, "", "operations 20", &env, write).finish()
+}
+
+#[test]
+fn a_matrix_of_devices_is_followed() {
+    let swapped = r#"[[null, ["d1", "d0"]], [["d1", "d0"], null]]"#;
+    for matrix in [r#"[[null, "d1"], ["d1", null]]"#, swapped] {
+        for variable in ["TBCCL_IBV_DEVICES", "MLX_IBV_DEVICES", "JACCL_IBV_DEVICES"] {
+            with_matrix(variable, matrix).is_right("done", 2);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_matrix_is_an_error_on_every_rank_that_says_what_is_wrong() {
+    for (matrix, says) in [
+        ("[[null, \"d0\"]]", "matrix.json"),
+        ("[[null, \"d0\"], [null, null]]", "matrix.json"),
+        ("[[null, \"d0\"], [\"d0\"]]", "matrix.json"),
+        ("{}", "matrix.json"),
+        ("[[null, \"d7\"], [\"d0\", null]]", "d7"),
+        // The two ends of different cables.
+        ("[[null, \"d0\"], [\"d1\", null]]", "cable"),
+    ] {
+        let done = with_matrix("TBCCL_IBV_DEVICES", matrix);
+        let refused = done.all("refused");
+        assert!(done.code != 0 && refused.len() == 2, "{matrix}: {:?}\n{}", done.said, done.stderr);
+        // Who can't even open its devices is named by the others.
+        let knows = |rest: &str| {
+            rest.contains(says) || rest.contains("exited with status 3 before all ranks had joined")
+        };
+        assert!(refused.iter().all(|said| knows(&said.rest)), "{matrix}: {refused:?}");
+        assert!(refused.iter().any(|said| said.rest.contains(says)), "{matrix}: {refused:?}");
+    }
+}
+
+#[test]
+fn ours_goes_before_theirs() {
+    let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes: 2, cables: 1 };
+    let env = [("TBCCL_IBV_DEVICES", "/nowhere/ours.json"), ("MLX_IBV_DEVICES", "/nowhere/theirs.json")];
+    let done = Job::run(&wiring, "", "operations 1", &env);
+    assert!(!done.all("refused").is_empty(), "{:?}", done.said);
+    assert!(
+        done.all("refused").iter().all(|said| said.rest.contains("/nowhere/ours.json")),
+        "{:?}",
+        done.said
+    );
+}
+
+#[test]
+fn a_library_without_a_symbol_is_named_with_it() {
+    let wiring = Wiring::pair("usb4", 1);
+    for (library, says) in [("libc.so.6", "ibv_"), ("/nowhere/libibverbs.so", "/nowhere/libibverbs.so")] {
+        let done = Job::run(&wiring, "", "operations 1", &[("TBCCL_VERBS_LIB", library)]);
+        let refused = done.all("refused");
+        assert!(!refused.is_empty(), "{:?}\n{}", done.said, done.stderr);
+        for said in refused {
+            assert!(said.rest.contains(library) && said.rest.contains(says), "{said:?}");
+        }
+    }
+}

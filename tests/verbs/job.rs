@@ -66,6 +66,8 @@ pub(crate) struct Job {
     /// Where the fabric lives.
     folder: PathBuf,
     lines: mpsc::Receiver<Said>,
+    /// What was said while something else was waited for.
+    earlier: Vec<Said>,
     stderr: Option<thread::JoinHandle<String>>,
 }
 
@@ -120,12 +122,14 @@ impl Job {
         prepare(home.path());
         let program = std::env::current_exe().expect("this program");
         let mut command = tbccl();
-        command.args(["fabric", "run", "--timeout", "60", "--fabric"]).arg(&fabric).arg("--").arg(program);
-        command.args(["--exact", "roles::play", "--nocapture", "--test-threads=1"]);
-        command.env("TBCCL_TRANSPORT", "verbs").env("ROLE", role);
-        for (name, value) in env {
-            command.env(name, value.replace("$HOME_OF_TEST", &home.path().to_string_lossy()));
+        command.args(["fabric", "run", "--timeout", "60", "--fabric"]).arg(&fabric).args(["--", "env"]);
+        // Said last, so that they hold against what the launcher sets.
+        let role = ("ROLE", role);
+        for (name, value) in [("TBCCL_TRANSPORT", "verbs"), role].iter().chain(env) {
+            let value = value.replace("$HOME_OF_TEST", &home.path().to_string_lossy());
+            command.arg(format!("{name}={value}"));
         }
+        command.arg(program).args(["--exact", "roles::play", "--nocapture", "--test-threads=1"]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("it starts");
         let (send, lines) = mpsc::channel();
@@ -146,7 +150,7 @@ impl Job {
             String::from_utf8_lossy(&text).into_owned()
         });
         let folder = folder_of(process.id());
-        Job { process, home, folder, lines, stderr: Some(stderr) }
+        Job { process, home, folder, lines, earlier: Vec::new(), stderr: Some(stderr) }
     }
 
     /// Runs a job to its end.
@@ -176,14 +180,17 @@ impl Job {
             assert_ne!(said.word, "error", "{said:?}");
             if said.word == word {
                 rest[said.rank as usize] = Some(said.rest);
+            } else {
+                self.earlier.push(said);
             }
         }
         rest.into_iter().flatten().collect()
     }
 
     fn fabric(&self, args: &[&str]) -> Output {
-        let output =
-            tbccl().arg("fabric").args(args).arg("--dir").arg(&self.folder).output().expect("it starts");
+        let mut command = tbccl();
+        command.args(["fabric", args[0], "--dir"]).arg(&self.folder).args(&args[1..]);
+        let output = command.output().expect("it starts");
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         output
     }
@@ -224,7 +231,8 @@ impl Job {
         assert!(!self.folder.exists(), "{} is left", self.folder.display());
         let stderr = self.stderr.take().expect("once").join().expect("no panic");
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-        Finished { code, said: self.lines.iter().collect(), stderr }
+        self.earlier.extend(self.lines.iter());
+        Finished { code, said: std::mem::take(&mut self.earlier), stderr }
     }
 }
 

@@ -1,1 +1,32 @@
 //! Devices with few regions and few queue pairs.
+
+use crate::{
+    job::Job,
+    wiring::{Shape, Wiring},
+};
+
+#[test]
+fn six_gibibytes_are_split_into_segments_that_every_device_has_room_for() {
+    for (profile, nodes) in [("ib", 2), ("apple-tb5", 2), ("apple-tb5", 4)] {
+        let wiring = Wiring { profile, shape: Shape::Mesh, nodes, cables: 1 };
+        let env = [("TBCCL_SLAB_BYTES", "6G")];
+        let mut job = Job::start(&wiring, "", "large_slab", &env);
+        job.wait_for("full", nodes);
+        job.finish().is_right("done", nodes);
+    }
+}
+
+/// 100 segments are what a Mac has regions for, and no more are ever asked for: one more is an error before any rank
+/// has sent, which says how to do with fewer.
+#[test]
+fn the_last_region_is_used_and_one_more_is_an_error_with_the_remedy() {
+    let wiring = Wiring::pair("apple-tb5", 1);
+    let env = |slab| [("TBCCL_SLAB_BYTES", slab), ("TBCCL_SEGMENT_BYTES", "1M"), ("SOFTRDMA_REMAP", "1")];
+    Job::run(&wiring, "", "operations 20", &env("100M")).is_right("done", 2);
+    let done = Job::run(&wiring, "", "operations 20", &env("101M"));
+    let refused = done.all("refused");
+    assert!(!refused.is_empty(), "{:?}\n{}", done.said, done.stderr);
+    for said in refused {
+        assert!(said.rest.contains("TBCCL_SEGMENT_BYTES"), "{said:?}");
+    }
+}

@@ -1,12 +1,7 @@
 //! What the ranks of these tests do.
 
 use crate::job::now;
-use std::{
-    fmt::Debug,
-    io::Write,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fmt::Debug, io::Write, path::Path, time::Instant};
 use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
 
 /// Not a test: the role of this process, if it has one.
@@ -27,6 +22,7 @@ fn play() {
         "gaps" => gaps(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "until" => until(&mut comm, Path::new(rest)),
+        "survive" => survive(&mut comm),
         "large_slab" => large_slab(&mut comm),
         other => panic!("no role {other}"),
     };
@@ -242,6 +238,15 @@ fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
     Ok(())
 }
 
+/// Operations whose results may be wrong, since messages are damaged and nothing checks them.
+fn survive(comm: &mut Communicator) -> Result<()> {
+    let mut data = comm.alloc::<u64>(50_000)?;
+    for k in 0..300 {
+        comm.all_reduce_in_place(&mut data[..[3, 50_000, 700][k % 3]], ReduceOp::Max)?;
+    }
+    Ok(())
+}
+
 /// Operations until there is a file of that name, as rank 0 sees it.
 fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
@@ -282,6 +287,6 @@ fn large_slab(comm: &mut Communicator) -> Result<()> {
         }
     }
     assert!(comm.alloc::<i32>(2 * gib).is_err(), "6 GiB are full");
-    std::thread::sleep(Duration::from_millis(10));
+    say(comm, "full", "");
     Ok(())
 }

@@ -59,9 +59,10 @@ pub struct RemoteAddress {
     pub psn: u32,
 }
 
-/// How reliable connections deal with a peer that does not answer or has no receive: 4.096 us << 14 is 67 ms for each
-/// of 7 attempts, so a lost peer is noticed within a second; receives are waited for without end, 10 us at a time,
-/// since deadlines are the business of whoever waits.
+/// How reliable connections deal with a peer that does not answer or has no receive: 4.096 us << 17 is 0.54 s for each
+/// of 7 attempts, so a peer that is slow for a moment is not given up; a port that goes down and a process that dies are
+/// noticed otherwise, and sooner. Receives are waited for without end, 10 us at a time, since deadlines are the business
+/// of whoever waits.
 mod patience {
     pub(super) const TIMEOUT: u8 = 17;
     pub(super) const RETRIES: u8 = 7;

@@ -156,6 +156,19 @@ impl VerbsEndpoint {
             let access = if abilities.one_sided { Access::Remote } else { Access::Local };
             let mut keys = Keys::new(domain.clone(), access, memory.clone());
             if !abilities.late_registration {
+                let segments = memory.segments() as u64;
+                let regions =
+                    context.attributes().map_or(u64::MAX, |attributes| attributes.max_mr.max(0) as u64);
+                if segments > regions {
+                    return Err(TransportError::Wiring {
+                        rank: self.rank,
+                        what: format!(
+                            "the slab is {segments} segments, and {} has {regions} regions of memory; make the segments \
+                             larger with TBCCL_SEGMENT_BYTES, or the slab smaller with TBCCL_SLAB_BYTES",
+                            card.name
+                        ),
+                    });
+                }
                 keys.register_all()?;
             }
             let channel = self.channel(&context, abilities.events)?;

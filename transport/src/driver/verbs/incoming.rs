@@ -83,7 +83,7 @@ impl Piece {
     /// Is it, or its trailer, still to come through its queue? Where there are no trailers the checksum is a message that
     /// is repeated until it arrives.
     fn is_missed(&self, one_sided: bool) -> bool {
-        !self.arrived && !(self.is_here && one_sided)
+        !(self.arrived || self.is_here && one_sided)
     }
 }
 
