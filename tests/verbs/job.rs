@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 
 const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 
@@ -122,7 +122,7 @@ impl Job {
         prepare(home.path());
         let program = std::env::current_exe().expect("this program");
         let mut command = tbccl();
-        command.args(["fabric", "run", "--timeout", "60", "--fabric"]).arg(&fabric).args(["--", "env"]);
+        command.args(["fabric", "run", "--timeout", "90", "--fabric"]).arg(&fabric).args(["--", "env"]);
         // Said last, so that they hold against what the launcher sets.
         let role = ("ROLE", role);
         for (name, value) in [("TBCCL_TRANSPORT", "verbs"), role].iter().chain(env) {
@@ -224,7 +224,9 @@ impl Job {
             }
             if Instant::now() > until {
                 let _ = self.process.kill();
-                panic!("it does not end: {:?}", self.lines.try_iter().collect::<Vec<_>>());
+                let said: Vec<Said> = self.lines.try_iter().collect();
+                let stderr = self.stderr.take().expect("once").join().expect("no panic");
+                panic!("it does not end: {said:?}\n{stderr}");
             }
             thread::sleep(Duration::from_millis(2));
         };

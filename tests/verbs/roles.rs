@@ -111,10 +111,10 @@ impl<T: Small> Memory<T> {
 
 fn collectives(comm: &mut Communicator) -> Result<()> {
     for registered in [false, true] {
-        for count in [1, 100, 1031, 40_000] {
+        for count in [1, 1031, 40_000] {
             all_of::<f32>(comm, registered, count)?;
-            all_of::<i8>(comm, registered, count)?;
         }
+        all_of::<i8>(comm, registered, 100)?;
         all_of::<u16>(comm, registered, 3000)?;
         all_of::<f64>(comm, registered, 5000)?;
         all_of::<i32>(comm, registered, 300_000)?;
