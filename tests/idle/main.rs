@@ -33,26 +33,27 @@ fn programs() -> &'static Path {
     })
 }
 
-/// Runs ranks of this program in a role on a fabric.
+/// Runs ranks of this program in a role on a fabric; they do their part.
 fn ranks(role: &str, fabric: &str, variables: &[&str]) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("fabric.toml");
-    fs::write(&file, fabric).expect("writable");
-    let mut command = Command::new(programs().join("tbccl"));
-    command.args(["fabric", "run", "--fabric"]).arg(&file).args([
-        "--timeout",
-        "60",
-        "-x",
-        "TBCCL_TRANSPORT=verbs",
-    ]);
-    command.args(["-x", &format!("{ROLE}={role}")]).args(variables.iter().flat_map(|v| ["-x", v]));
-    command.arg("--").arg(env::current_exe().expect("this program"));
-    command.args(["--exact", "plays_a_role", "--nocapture"]).stdin(Stdio::null());
-    let output = command.output().expect("it starts");
+    let output = run(role, fabric, variables, folder.path());
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}");
     output
+}
+
+/// As above, however it ends, with a folder for the fabric.
+fn run(role: &str, fabric: &str, variables: &[&str], folder: &Path) -> Output {
+    let file = folder.join("fabric.toml");
+    fs::write(&file, fabric).expect("writable");
+    let mut command = Command::new(programs().join("tbccl"));
+    command.args(["fabric", "run", "--fabric"]).arg(&file).arg("--dir").arg(folder.join("shared"));
+    command.args(["--timeout", "60", "-x", "TBCCL_TRANSPORT=verbs"]);
+    command.args(["-x", &format!("{ROLE}={role}")]).args(variables.iter().flat_map(|v| ["-x", v]));
+    command.arg("--").arg(env::current_exe().expect("this program"));
+    command.args(["--exact", "plays_a_role", "--nocapture"]).stdin(Stdio::null());
+    command.output().expect("it starts")
 }
 
 /// Does nothing unless another test has started it.
@@ -72,6 +73,8 @@ fn plays_a_role() {
         "late" if comm.rank().0 == 0 => thread::sleep(SILENCE),
         "late" => comm.barrier().expect("the other one comes"),
         "idle" => thread::sleep(SILENCE),
+        "signalled" => end_by(rustix::process::Signal::TERM),
+        "killed" => end_by(rustix::process::Signal::KILL),
         other => panic!("no role {other}"),
     }
     let used = cpu_time() - before;
@@ -80,6 +83,14 @@ fn plays_a_role() {
     }
     sum(&mut comm);
     writeln!(std::io::stdout(), "used {} us", used.as_micros()).expect("it is read");
+}
+
+/// Ends this process by a signal, after the others had time to get this far.
+fn end_by(signal: rustix::process::Signal) {
+    thread::sleep(Duration::from_millis(500));
+    rustix::process::kill_process(rustix::process::getpid(), signal).expect("it is ours");
+    thread::sleep(Duration::from_secs(30));
+    unreachable!("the signal ends it");
 }
 
 /// Processor time of this process.
@@ -127,4 +138,24 @@ fn connections_that_stop_working_when_idle_are_kept_alive() {
     let fabric = pair("apple-tb5", ", idle_ms = 1000");
     ranks("idle", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
     ranks("late", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
+}
+
+/// What processes have left with the device: their records, which an orderly end removes.
+fn left_behind(role: &str) -> usize {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run(role, &pair("apple-tb5", ""), &[], folder.path());
+    assert!(!output.status.success(), "{output:?}");
+    let records = |files: fs::ReadDir| {
+        files
+            .filter_map(Result::ok)
+            .filter(|file| file.file_name().to_string_lossy().starts_with('p'))
+            .count()
+    };
+    fs::read_dir(folder.path().join("shared")).map_or(0, records)
+}
+
+#[test]
+fn connections_end_in_order_when_a_signal_ends_the_process() {
+    assert_eq!(left_behind("signalled"), 0);
+    assert!(left_behind("killed") > 0, "it can be told");
 }
