@@ -269,17 +269,29 @@ impl VerbsEndpoint {
         let matrix = self.config.matrix.as_ref();
         let reaches = |a: u32, b: u32| a != b && connects(a, b, matrix, reach);
         self.connected = (0..self.size).map(|a| (0..self.size).map(|b| reaches(a, b)).collect()).collect();
-        let Some(alone) = self.connected.iter().position(|row| !row.contains(&true)) else { return Ok(()) };
+        let is_alone = |rank: usize| !self.connected[rank].contains(&true);
+        // Everyone says it of itself, where it is so.
+        let us = Some(self.rank as usize).filter(|rank| is_alone(*rank));
+        let Some(alone) = us.or_else(|| (0..self.size as usize).find(|rank| is_alone(*rank))) else {
+            return Ok(());
+        };
         if self.size == 1 {
             return Ok(());
         }
-        let names: Vec<&str> = devices[alone].devices.iter().map(|d| d.name.as_str()).collect();
+        let names = |rank: usize| {
+            let names: Vec<&str> = devices[rank].devices.iter().map(|device| device.name.as_str()).collect();
+            names.join(", ")
+        };
+        let (whom, where_to) = match (self.size, 1 - alone.min(1)) {
+            (2, peer) => (format!("rank {peer} ({})", names(peer)), devices[peer].host.clone()),
+            _ => ("another rank".to_owned(), "another host".to_owned()),
+        };
         Err(TransportError::Wiring {
             rank: alone as u32,
             what: format!(
-                "none of its devices ({}) reaches one of another rank; check that there is a cable between {} and \
-                 another host, that both ports are up, and that the Thunderbolt bridge is off",
-                names.join(", "),
+                "none of its devices ({}) reaches one of {whom}; check that there is a cable between {} and {where_to}, \
+                 that both ports are up, and that the Thunderbolt bridge is off",
+                names(alone),
                 devices[alone].host,
             ),
         })
