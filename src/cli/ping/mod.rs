@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   tbccl ping --ranks 4                                      between processes of this machine
   tbccl run -n 2 --transport verbs -- tbccl ping            between the ranks of a job, by RDMA
-  tbccl fabric run --fabric configs/fabrics/mesh-3.toml -- tbccl ping --transport verbs
+  tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh3.toml -- tbccl ping --transport verbs
   tbccl ping --ranks 2 --json | jq .gigabits
 
 A line is a rail: one cable between two ranks, in one direction, and where there are several, a line of all
