@@ -3,7 +3,7 @@
 //! A small message waits in its slot until the runtime asks for it. For a larger one the runtime says ahead of time
 //! where it is to go: into registered memory, or, where there is none or the bytes are to be combined with others,
 //! into staging places from which they are handed over in place. Either is cut into pieces, granted to the peer in
-//! order, each on the rail on which it is expected to arrive first, so that faster rails get more.
+//! order, each on the rail that has the least under way, so that faster rails get more.
 //!
 //! Invariants: pieces are handed over in order and once. A place is granted anew only when nothing can write to it any
 //! more on account of the earlier grant: its message is known to be lost, or its queue pair is dead.
@@ -219,9 +219,9 @@ impl Peer {
         index: usize,
         message: &Message,
     ) -> Result<bool, TransportError> {
-        let len = (message.total - message.granted).min(env.rules.piece_bytes);
-        let Some(rail) = self.quickest_rail(lane, len) else { return Ok(false) };
+        let Some(rail) = self.idlest_rail(lane) else { return Ok(false) };
         let incoming = &mut self.incoming[lane];
+        let len = (message.total - message.granted).min(env.rules.piece_bytes);
         let (at, staging) = match message.landing {
             Some(at) => (at + message.granted, None),
             None => {
@@ -251,15 +251,10 @@ impl Peer {
         Ok(true)
     }
 
-    /// The rail on which a piece is expected to arrive first, of those that take pieces of this lane; a chosen one if
-    /// there is one.
-    fn quickest_rail(&self, lane: usize, bytes: usize) -> Option<usize> {
-        if let [rail] = self.rails.as_slice() {
-            return rail.takes_pieces(lane).then_some(0);
-        }
+    /// The rail with the least under way to us, of those that take pieces of this lane; a chosen one if there is one.
+    fn idlest_rail(&self, lane: usize) -> Option<usize> {
         let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.takes_pieces(lane));
-        up.min_by_key(|(_, rail)| (!rail.is_chosen, rail.pace.arrival_ns(bytes as u64)))
-            .map(|(index, _)| index)
+        up.min_by_key(|(_, rail)| (!rail.is_chosen, rail.incoming_bytes)).map(|(index, _)| index)
     }
 
     /// Makes ready for a piece on a rail, and tells the peer.
@@ -280,10 +275,7 @@ impl Peer {
         piece.said = 0;
         let piece = *piece;
         let message = incoming.messages[(piece.message - incoming.first_message) as usize];
-        // With one rail there is nothing to choose, and no need of a clock.
-        if self.rails.len() > 1 {
-            self.rails[rail].pace.grant(piece.len as u64, Instant::now());
-        }
+        self.rails[rail].incoming_bytes += piece.len as u64;
         let mut grant = Grant {
             address: 0,
             digest: message.digest,
@@ -323,9 +315,7 @@ impl Peer {
         }
         piece.is_here = true;
         let (len, is_first) = (piece.len as u64, piece.attempt == 0);
-        if self.rails.len() > 1 {
-            self.rails[rail].pace.come(len, Instant::now());
-        }
+        self.rails[rail].incoming_bytes = self.rails[rail].incoming_bytes.saturating_sub(len);
         self.settle(env, lane, number)?;
         if !env.rules.reliable && env.rules.one_sided && is_first {
             let mut earlier = self.incoming[lane].done;
@@ -393,9 +383,10 @@ impl Peer {
             piece.attempt = piece.attempt.wrapping_add(1);
         }
         if !piece.is_here {
-            self.rails[usize::from(piece.rail)].pace.give_up(piece.len as u64);
+            let bytes = &mut self.rails[usize::from(piece.rail)].incoming_bytes;
+            *bytes = bytes.saturating_sub(piece.len as u64);
         }
-        match self.quickest_rail(lane, piece.len) {
+        match self.idlest_rail(lane) {
             Some(rail) => self.send_grant(env, lane, number, rail),
             // It is granted again when a rail comes back.
             None => Ok(()),

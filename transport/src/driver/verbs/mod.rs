@@ -11,7 +11,6 @@
 //! | `engine` | completions, and whom they belong to |
 //! | `peer` | numbered messages over whichever rails are up |
 //! | `outgoing`, `incoming` | messages in slots, and pieces that go where they are granted |
-//! | `pace` | which rail is quickest |
 //! | `rails` | what happens when a cable goes down and comes back |
 //! | `choice` | which rails there are, and which of them to use |
 //! | `queue`, `port`, `memory` | a queue pair, a device, and the slab, with their accounts |
@@ -36,7 +35,6 @@ mod introduction;
 mod link;
 mod memory;
 mod outgoing;
-mod pace;
 mod peer;
 mod port;
 mod queue;

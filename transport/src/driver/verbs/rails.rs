@@ -16,7 +16,6 @@ use super::{
     incoming::Incoming,
     memory::Run,
     outgoing::Outgoing,
-    pace::Pace,
     peer::{AUX_SLOTS, Env, Notice, Peer, RX_SLOTS, read},
     queue::{Queue, What},
     wire::{Header, Kind, LANES, Mark, SLOT_BYTES, Tally},
@@ -104,8 +103,8 @@ pub(super) struct Rail {
     /// not heeded.
     control_life: u8,
     data_life: u8,
-    /// What comes on it, and how fast.
-    pub(super) pace: Pace,
+    /// Bytes granted on it that have not come.
+    pub(super) incoming_bytes: u64,
     /// Why it is down.
     pub(super) cause: String,
     places: Places,
@@ -172,7 +171,7 @@ impl Rail {
             far,
             control_life: 0,
             data_life: 0,
-            pace: Pace::default(),
+            incoming_bytes: 0,
             cause: String::new(),
             places,
             free: Vec::with_capacity(RX_SLOTS as usize),
@@ -290,7 +289,7 @@ impl Rail {
             self.control.set_life(self.control_life);
             self.free.clear();
             self.aux_requests = [u32::MAX; AUX_SLOTS as usize];
-            self.pace.restart();
+            self.incoming_bytes = 0;
         }
         for (queue, far) in self.data.iter_mut().flatten().zip(&self.far.data) {
             queue.initialise(access)?;
