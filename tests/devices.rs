@@ -2,35 +2,11 @@
 
 #![cfg(target_os = "linux")]
 
+mod software_device;
+
 use serde_json::Value;
-use std::{
-    path::Path,
-    process::{Command, Output},
-    sync::Once,
-};
-
-const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
-
-/// Builds the tool and the library beside `tbccl`: cargo does so only for the package that they belong to.
-fn setup() {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        let release = Path::new(TBCCL).parent().is_some_and(|folder| folder.ends_with("release"));
-        let profile: &[&str] = if release { &["--release"] } else { &[] };
-        let built =
-            Command::new(env!("CARGO")).args(["build", "-q", "-p", "softrdma"]).args(profile).status();
-        assert!(built.expect("cargo").success(), "softrdma can't be built");
-    });
-}
-
-fn clean(arguments: &[&str]) -> Command {
-    let mut tbccl = Command::new(TBCCL);
-    for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD", "TBCCL_VERBS_LIB"] {
-        tbccl.env_remove(name);
-    }
-    tbccl.args(arguments);
-    tbccl
-}
+use software_device::{TBCCL, tbccl};
+use std::process::{Command, Output};
 
 /// Status, stdout and stderr.
 fn outcome(command: &mut Command) -> (i32, String, String) {
@@ -41,7 +17,6 @@ fn outcome(command: &mut Command) -> (i32, String, String) {
 
 /// On the first node of a fabric.
 fn on(fabric: &str, options: &[&str]) -> (i32, String, String) {
-    setup();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("fabric.toml");
     std::fs::write(&file, fabric).expect("writable");
@@ -49,7 +24,7 @@ fn on(fabric: &str, options: &[&str]) -> (i32, String, String) {
     let dir = folder.path().join("shared");
     let dir = dir.to_str().expect("text");
     let run = ["fabric", "run", "--fabric", file, "--dir", dir, "--node", "0", "--", TBCCL, "devices"];
-    outcome(&mut clean(&[&run, options].concat()))
+    outcome(tbccl().args([&run, options].concat()))
 }
 
 /// A Mac with a cable, a port without one, and a port without IPv4.
@@ -161,7 +136,7 @@ fn no_library_is_an_error_with_a_remedy() {
             ["libc.so.6 has no function ibv_get_device_list", "see that TBCCL_VERBS_LIB is not set"],
         ),
     ] {
-        let (status, text, said) = outcome(clean(&["devices"]).env("TBCCL_VERBS_LIB", library));
+        let (status, text, said) = outcome(tbccl().arg("devices").env("TBCCL_VERBS_LIB", library));
         assert_eq!((status, text.as_str(), said.lines().count()), (2, "", 1), "{said}");
         assert!(said.starts_with("tbccl: error: ") && parts.iter().all(|part| said.contains(part)), "{said}");
     }

@@ -2,28 +2,21 @@
 
 #![cfg(target_os = "linux")]
 
+mod software_device;
+
+use software_device::TBCCL;
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::{Mutex, MutexGuard, Once, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-
-const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 
 /// Tests that look for running fabrics must not find each other's.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Builds the tool and the library beside `tbccl`: cargo does so only for the package that they belong to.
-fn setup() -> MutexGuard<'static, ()> {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        let release = Path::new(TBCCL).parent().is_some_and(|folder| folder.ends_with("release"));
-        let profile: &[&str] = if release { &["--release"] } else { &[] };
-        let built =
-            Command::new(env!("CARGO")).args(["build", "-q", "-p", "softrdma"]).args(profile).status();
-        assert!(built.expect("cargo").success(), "softrdma can't be built");
-    });
+/// Waits for this test's turn.
+fn turn() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -32,10 +25,7 @@ fn shipped(name: &str) -> PathBuf {
 }
 
 fn tbccl(command: &str) -> Command {
-    let mut tbccl = Command::new(TBCCL);
-    for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD", "TBCCL_VERBS_LIB"] {
-        tbccl.env_remove(name);
-    }
+    let mut tbccl = software_device::tbccl();
     tbccl.args(["fabric", command]);
     tbccl
 }
@@ -57,7 +47,7 @@ fn outcome(command: &mut Command) -> (i32, Vec<String>, String) {
 
 #[test]
 fn each_node_has_a_process_that_knows_where_it_is() {
-    let _turn = setup();
+    let _turn = turn();
     let script =
         "echo $SOFTRDMA_NODE $TBCCL_RANK/$TBCCL_SIZE $LD_PRELOAD $TBCCL_VERBS_LIB; cmp $SOFTRDMA_FABRIC $0";
     let mut run = run("apple-tb5-mesh3.toml", &[], script);
@@ -70,7 +60,7 @@ fn each_node_has_a_process_that_knows_where_it_is() {
 
 #[test]
 fn a_program_finds_the_device_by_the_library_path_too() {
-    let _turn = setup();
+    let _turn = turn();
     let script = "echo ${LD_LIBRARY_PATH%%:*} $SOFTRDMA_DIR/lib $LD_PRELOAD; readlink -e $SOFTRDMA_DIR/lib/*";
     let mut run = run("apple-tb5-mesh2.toml", &["--node", "0", "--inject", "library-path"], script);
     let (status, lines, said) = outcome(run.env("LD_LIBRARY_PATH", "/nowhere"));
@@ -89,7 +79,7 @@ fn a_program_finds_the_device_by_the_library_path_too() {
 
 #[test]
 fn the_folder_is_gone_however_a_run_ends() {
-    let _turn = setup();
+    let _turn = turn();
     let (status, lines, _) = outcome(&mut run("apple-tb5-mesh2.toml", &[], "echo $SOFTRDMA_DIR; exit 3"));
     assert_eq!(status, 3);
     assert!(!lines.is_empty() && !Path::new(&lines[0]).exists(), "{lines:?}");
@@ -107,7 +97,7 @@ fn the_folder_is_gone_however_a_run_ends() {
 
 #[test]
 fn single_nodes_meet_in_one_folder() {
-    let _turn = setup();
+    let _turn = turn();
     let script = "echo $SOFTRDMA_NODE $SOFTRDMA_DIR";
     let (status, lines, said) = outcome(&mut run("usb4-pair.toml", &["--node", "node1"], script));
     assert_eq!((status, said.as_str()), (0, ""));
@@ -127,7 +117,7 @@ fn single_nodes_meet_in_one_folder() {
 
 #[test]
 fn a_named_folder_is_kept() {
-    let _turn = setup();
+    let _turn = turn();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("fabric").display().to_string();
     let (status, lines, _) =
@@ -140,7 +130,7 @@ fn a_named_folder_is_kept() {
 
 #[test]
 fn a_running_fabric_is_found_broken_and_looked_at() {
-    let _turn = setup();
+    let _turn = turn();
     let (status, _, said) = outcome(&mut tbccl("stat"));
     assert!(status == 2 && said.starts_with("tbccl: error: no fabric is running here"), "{said}");
     let mut running = run("apple-tb5-mesh3.toml", &[], "exec sleep 100").spawn().expect("it starts");
@@ -161,7 +151,7 @@ fn a_running_fabric_is_found_broken_and_looked_at() {
 
 #[test]
 fn traffic_is_counted_per_cable_and_direction() {
-    let _turn = setup();
+    let _turn = turn();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("fabric").display().to_string();
     let found = Command::new("sh").args(["-c", "command -v ibv_uc_pingpong"]).output().expect("a shell");
@@ -190,7 +180,7 @@ fn traffic_is_counted_per_cable_and_direction() {
 
 #[test]
 fn errors_are_one_line_with_the_remedy() {
-    let _turn = setup();
+    let _turn = turn();
     let cases = [
         (run("mesh-9.toml", &[], "true"), "mesh-9.toml: can't be read: "),
         (run("apple-tb5-mesh2.toml", &["--node", "mac2"], "true"), "unknown node `mac2`, did you mean `mac"),

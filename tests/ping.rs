@@ -1,6 +1,9 @@
 //! `tbccl ping`: over shared memory, and over the rails of software RDMA devices.
 
 use serde_json::Value;
+#[cfg(target_os = "linux")]
+mod software_device;
+
 use std::process::{Command, Output, Stdio};
 
 const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
@@ -74,33 +77,17 @@ fn what_can_not_be_is_refused_in_one_line() {
 #[cfg(target_os = "linux")]
 mod on_a_fabric {
     use super::*;
-    use std::{path::Path, sync::Once};
-
-    /// Builds the tool and the library beside `tbccl`: cargo does so only for the package that they belong to.
-    fn setup() {
-        static BUILT: Once = Once::new();
-        BUILT.call_once(|| {
-            let release = Path::new(TBCCL).parent().is_some_and(|folder| folder.ends_with("release"));
-            let profile: &[&str] = if release { &["--release"] } else { &[] };
-            let built =
-                Command::new(env!("CARGO")).args(["build", "-q", "-p", "softrdma"]).args(profile).status();
-            assert!(built.expect("cargo").success(), "softrdma can't be built");
-        });
-    }
+    use crate::software_device::tbccl;
 
     /// A command as the ranks of a fabric with two nodes and two cables.
     fn on(fabric: &str, command: &[&str]) -> Output {
-        setup();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("fabric.toml");
         std::fs::write(&file, fabric).expect("writable");
-        let mut tbccl = Command::new(TBCCL);
-        for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD", "TBCCL_VERBS_LIB"] {
-            tbccl.env_remove(name);
-        }
+        let mut tbccl = tbccl();
         tbccl.args(["fabric", "run", "--timeout", "60", "--transport", "verbs"]).arg("--dir");
         tbccl.arg(folder.path().join("shared")).arg("--fabric").arg(&file).arg("--").args(command);
-        tbccl.env("TBCCL", TBCCL).stdin(Stdio::null()).output().expect("it starts")
+        tbccl.output().expect("it starts")
     }
 
     fn two_cables(profile: &str, second: &str) -> String {

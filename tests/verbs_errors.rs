@@ -2,41 +2,19 @@
 
 #![cfg(target_os = "linux")]
 
+mod software_device;
+
+use software_device::tbccl;
 use std::{
-    path::Path,
-    process::{Command, Output, Stdio},
-    sync::Once,
+    process::Output,
     time::{Duration, Instant},
 };
 
-const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 const BARRIER: &str = "exec $TBCCL bench barrier -n 2 --transport verbs";
 const OURS: &str = "tbccl: error: ";
 
-/// Builds the tool and the library beside `tbccl`: cargo does so only for the package that they belong to.
-fn setup() {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        let release = Path::new(TBCCL).parent().is_some_and(|folder| folder.ends_with("release"));
-        let profile: &[&str] = if release { &["--release"] } else { &[] };
-        let built =
-            Command::new(env!("CARGO")).args(["build", "-q", "-p", "softrdma"]).args(profile).status();
-        assert!(built.expect("cargo").success(), "softrdma can't be built");
-    });
-}
-
-fn clean() -> Command {
-    let mut tbccl = Command::new(TBCCL);
-    for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD", "TBCCL_VERBS_LIB"] {
-        tbccl.env_remove(name);
-    }
-    tbccl.env("TBCCL", TBCCL).stdin(Stdio::null());
-    tbccl
-}
-
 /// A shell script on each node of a fabric, with a file that it finds as $MATRIX.
 fn on(fabric: &str, matrix: &str, script: &str) -> Output {
-    setup();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -44,7 +22,7 @@ fn on(fabric: &str, matrix: &str, script: &str) -> Output {
         path
     };
     let (fabric, matrix) = (write("fabric.toml", fabric), write("matrix.json", matrix));
-    let mut tbccl = clean();
+    let mut tbccl = tbccl();
     tbccl.args(["fabric", "run", "--timeout", "60"]).arg("--fabric").arg(fabric);
     tbccl
         .arg("--dir")
@@ -100,7 +78,7 @@ fn a_library_that_is_missing_or_none_is_named_by_each_rank() {
         ),
     ] {
         let bench = ["bench", "barrier", "--ranks", "2", "-n", "2", "--transport", "verbs"];
-        let output = clean().args(bench).env("TBCCL_VERBS_LIB", library).output().expect("it starts");
+        let output = tbccl().args(bench).env("TBCCL_VERBS_LIB", library).output().expect("it starts");
         told(&errors(&output), &parts);
     }
 }

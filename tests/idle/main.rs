@@ -4,34 +4,17 @@
 
 #![cfg(target_os = "linux")]
 
-use std::{
-    env, fs,
-    io::Write,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    sync::OnceLock,
-    thread,
-    time::Duration,
-};
+#[path = "../software_device/mod.rs"]
+mod software_device;
+
+use software_device::tbccl;
+use std::{env, fs, io::Write, path::Path, process::Output, thread, time::Duration};
 use tbccl::Communicator;
 
 /// How long nothing happens.
 const SILENCE: Duration = Duration::from_secs(4);
 /// Says to a process that it is a rank, and what it does.
 const ROLE: &str = "TEST_IDLE_ROLE";
-
-/// The folder of the built programs, the software device among them.
-fn programs() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_tbccl")).parent().expect("cargo's folder").to_owned();
-        let release: &[&str] = if folder.ends_with("release") { &["--release"] } else { &[] };
-        let built =
-            Command::new(env!("CARGO")).args(["build", "--quiet", "-p", "softrdma"]).args(release).status();
-        assert!(built.expect("cargo").success(), "the software device can't be built");
-        folder
-    })
-}
 
 /// Runs ranks of this program in a role on a fabric; they do their part.
 fn ranks(role: &str, fabric: &str, variables: &[&str]) -> Output {
@@ -47,12 +30,12 @@ fn ranks(role: &str, fabric: &str, variables: &[&str]) -> Output {
 fn run(role: &str, fabric: &str, variables: &[&str], folder: &Path) -> Output {
     let file = folder.join("fabric.toml");
     fs::write(&file, fabric).expect("writable");
-    let mut command = Command::new(programs().join("tbccl"));
+    let mut command = tbccl();
     command.args(["fabric", "run", "--fabric"]).arg(&file).arg("--dir").arg(folder.join("shared"));
     command.args(["--timeout", "60", "-x", "TBCCL_TRANSPORT=verbs"]);
     command.args(["-x", &format!("{ROLE}={role}")]).args(variables.iter().flat_map(|v| ["-x", v]));
     command.arg("--").arg(env::current_exe().expect("this program"));
-    command.args(["--exact", "plays_a_role", "--nocapture"]).stdin(Stdio::null());
+    command.args(["--exact", "plays_a_role", "--nocapture"]);
     command.output().expect("it starts")
 }
 

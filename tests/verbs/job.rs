@@ -1,19 +1,17 @@
 //! A job whose ranks are this program on the nodes of a fabric, and what they say.
 
-use crate::wiring::Wiring;
+use crate::{software_device::tbccl, wiring::Wiring};
 use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    sync::{Once, mpsc},
+    process::{Child, Output, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
-
-const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 
 /// Milliseconds since the epoch: a clock that processes share.
 pub(crate) fn now() -> u128 {
@@ -35,27 +33,6 @@ impl Said {
         let rank = parts.next()?.parse().ok()?;
         Some(Said { word, rank, rest: parts.next().unwrap_or_default().to_owned() })
     }
-}
-
-/// Builds the tool and the library beside `tbccl`: cargo does so only for the package that they belong to.
-fn build() {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        let release = Path::new(TBCCL).parent().is_some_and(|folder| folder.ends_with("release"));
-        let profile: &[&str] = if release { &["--release"] } else { &[] };
-        let built =
-            Command::new(env!("CARGO")).args(["build", "-q", "-p", "softrdma"]).args(profile).status();
-        assert!(built.expect("cargo").success(), "softrdma can't be built");
-    });
-}
-
-fn tbccl() -> Command {
-    let mut command = Command::new(TBCCL);
-    for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "SOFTRDMA_LIB", "LD_PRELOAD", "TBCCL_VERBS_LIB"] {
-        command.env_remove(name);
-    }
-    command.stdin(Stdio::null());
-    command
 }
 
 /// A running job.
@@ -115,7 +92,6 @@ impl Job {
         env: &[(&str, &str)],
         prepare: impl FnOnce(&Path),
     ) -> Job {
-        build();
         let home = tempfile::tempdir().expect("a temporary folder");
         let fabric = home.path().join("fabric.toml");
         std::fs::write(&fabric, wiring.text(link)).expect("our folder");

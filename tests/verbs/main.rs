@@ -16,4 +16,7 @@ mod limits;
 #[cfg(target_os = "linux")]
 mod roles;
 #[cfg(target_os = "linux")]
+#[path = "../software_device/mod.rs"]
+mod software_device;
+#[cfg(target_os = "linux")]
 mod wiring;
