@@ -81,8 +81,12 @@ fn ask_everything(schedule: &Schedule) -> Result<(), TestCaseError> {
     }
     let _ = verify(schedule, Credits(1));
     let _ = (schedule.to_string(), schedule.stable_hash());
-    if let Ok(cut) = pass::segment(schedule, 3) {
-        prop_assert_eq!(verify(&cut, Credits(0)).is_ok(), verdict.is_ok());
+    // What is right stays right. What is wrong need not stay wrong: pieces are listed anew by stage, and a step that was
+    // listed before the one it should come after may be listed behind it then.
+    if let Ok(cut) = pass::segment(schedule, 3)
+        && verdict.is_ok()
+    {
+        prop_assert!(verify(&cut, Credits(0)).is_ok());
     }
     if verdict.is_ok() {
         let rules = DeviceRules { max_message_bytes: 100, frame_bytes: 0, queue_depth: 1 };
