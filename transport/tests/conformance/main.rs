@@ -85,3 +85,5 @@ on_every_device! { @ on_bad_uc "bad_ib uc" verbs::what_is_lost_or_damaged_is_sen
 on_every_device! { @ on_bad_usb4 "bad_usb4 uc" verbs::what_is_lost_or_damaged_is_sent_again }
 #[cfg(target_os = "linux")]
 on_every_device! { @ on_bad_apple "bad_apple" verbs::what_is_lost_or_damaged_is_sent_again }
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_slow_ib "slow_ib" verbs::an_endpoint_closes_when_its_device_has_sent_all }

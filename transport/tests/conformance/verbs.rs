@@ -19,6 +19,8 @@ pub(crate) const FABRIC: &str = "
         { name = 'lo_ib', profile = 'ib' },
         { name = 'lo_usb4', profile = 'usb4' },
         { name = 'lo_apple', profile = 'apple-tb5' },
+        { name = 'slow_ib', profile = 'ib' },
+        { name = 'slow_ib_2', profile = 'ib' },
         { name = 'bad_ib', profile = 'ib' },
         { name = 'bad_ib_2', profile = 'ib' },
         { name = 'bad_usb4', profile = 'usb4' },
@@ -32,6 +34,9 @@ pub(crate) const FABRIC: &str = "
     ends = ['a/lo_usb4', 'a/lo_usb4']
     [[cable]]
     ends = ['a/lo_apple', 'a/lo_apple']
+    [[cable]]
+    ends = ['a/slow_ib', 'a/slow_ib_2']
+    latency_us = 30000.0
     [[cable]]
     ends = ['a/bad_ib', 'a/bad_ib_2']
     loss = 0.01
@@ -55,7 +60,11 @@ pub(crate) const FABRIC: &str = "
 /// connections.
 pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2] {
     let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
-    let other = if device.starts_with("bad") { format!("{device}_2") } else { device.to_owned() };
+    let other = if device.starts_with("bad") || device.starts_with("slow") {
+        format!("{device}_2")
+    } else {
+        device.to_owned()
+    };
     let config = VerbsConfig {
         library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
         matrix: Some(vec![vec![vec![], vec![device.to_owned()]], vec![vec![other], vec![]]]),
@@ -139,4 +148,16 @@ pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
     // Where sends meet receives by their order, queues are made new.
     let matched = pair.0[0].endpoint.as_ref().is_some_and(|endpoint| !endpoint.is_one_sided());
     assert_eq!(renewed > 0, matched, "{renewed} connections were made new");
+}
+
+/// A queue pair that ends takes along what its device has not sent: the last message of a job would be lost.
+pub(crate) fn an_endpoint_closes_when_its_device_has_sent_all(mut pair: Pair) {
+    let bytes = noise(100, 1);
+    let (a, _) = pair.ends(0);
+    let sent = a.poll_send(&mut SendState::new(1, Protocol::Copy), Span::from(&*bytes)).expect("send");
+    assert_eq!(sent, SendProgress::Complete, "its memory is free at once");
+    let began = Instant::now();
+    let endpoint = pair.0[0].endpoint.as_mut().expect("an endpoint");
+    endpoint.close(PATIENCE);
+    assert!(began.elapsed().as_millis() >= 30, "the cable takes 30 ms");
 }

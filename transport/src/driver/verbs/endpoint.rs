@@ -147,6 +147,19 @@ impl VerbsEndpoint {
         self.rank
     }
 
+    /// Goes on until something is so, a connection fails, or the time is over.
+    fn progress_until(&self, until: Instant, is_so: impl Fn(&Engine) -> bool) {
+        while Instant::now() < until {
+            let mut engine = lock(&self.engine);
+            let failed = engine.progress().is_err() || engine.tick().is_err();
+            if failed || is_so(&engine) {
+                return;
+            }
+            drop(engine);
+            std::thread::yield_now();
+        }
+    }
+
     fn introduce(&mut self, opened: Vec<Opened>) -> Result<Vec<u8>, TransportError> {
         let mut engine = lock(&self.engine);
         let memory = engine.memory.clone();
@@ -477,16 +490,9 @@ impl Endpoint for VerbsEndpoint {
 
     fn close(&mut self, patience: Duration) {
         let until = Instant::now() + patience;
-        while Instant::now() < until {
-            let mut engine = lock(&self.engine);
-            let failed = engine.progress().is_err() || engine.tick().is_err();
-            if failed || engine.is_drained() {
-                break;
-            }
-            drop(engine);
-            std::thread::yield_now();
-        }
+        self.progress_until(until, Engine::is_drained);
         lock(&self.engine).say_goodbye();
+        self.progress_until(until, Engine::has_sent_all);
     }
 }
 

@@ -290,11 +290,21 @@ impl Engine {
                 continue;
             }
             let (peer, mut env) = self.peer(rank);
-            if let Some(active) = peer.active() {
-                // Whoever misses it finds out by itself.
-                let _ = peer.say(&mut env, active, super::wire::Kind::Goodbye, None);
+            for rail in 0..peer.rails.len() {
+                if peer.rails[rail].is_up() && !peer.gone {
+                    // Whoever misses it finds out by itself.
+                    let _ = peer.say(&mut env, rail, super::wire::Kind::Goodbye, None);
+                }
             }
         }
+    }
+
+    /// After the goodbyes: have the devices sent all that they were given? On reliable connections it has arrived then.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.peers.iter().flatten().all(|peer| {
+            let mut up = peer.rails.iter().filter(|rail| rail.is_up());
+            peer.gone || peer.broken.is_some() || up.all(|rail| rail.control.is_empty())
+        })
     }
 
     /// Is all that was sent known to have arrived, or will nobody ever say so?

@@ -238,7 +238,7 @@ impl Peer {
         bytes: usize,
     ) -> Result<(), TransportError> {
         let run = env.keys(&self.rails[rail]).run(at, bytes)?;
-        match self.rails[rail].control.send(run) {
+        match self.rails[rail].control.send(run, false) {
             Ok(_) => Ok(()),
             Err(error) => self.take_down(env, rail, false, &error.to_string()),
         }

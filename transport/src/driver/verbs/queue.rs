@@ -135,10 +135,15 @@ impl Queue {
         super::wire::is_before(request, self.completed)
     }
 
-    /// Posts a message.
+    /// Has all that was posted left the queue? Known at once only if the last request has asked for its completion.
+    pub(super) fn is_empty(&self) -> bool {
+        self.posted == self.completed
+    }
+
+    /// Posts a message. `signaled`: its completion is wanted.
     #[inline]
-    pub(super) fn send(&mut self, run: Run) -> Result<bool, PostError> {
-        let signaled = self.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
+    pub(super) fn send(&mut self, run: Run, signaled: bool) -> Result<bool, PostError> {
+        let signaled = signaled || self.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
         self.post(run, Operation::Send, signaled)
     }
 

@@ -230,7 +230,7 @@ impl Rail {
         self.aux_requests[index as usize] = self.control.next();
         self.aux_next = self.aux_next.wrapping_add(1);
         // If the queue has failed, its completions say so.
-        Ok(self.control.send(run).unwrap_or(false))
+        Ok(self.control.send(run, kind == Kind::Goodbye).unwrap_or(false))
     }
 
     fn write_message(
@@ -358,7 +358,7 @@ impl Peer {
         let run =
             self.rails[rail].write_message(env, at, (Kind::Trailer, Tally::default(), 0), Some(mark))?;
         let Some(data) = &mut self.rails[rail].data else { return Ok(()) };
-        match data[lane].send(run) {
+        match data[lane].send(run, false) {
             Ok(true) => Ok(()),
             Ok(false) => self.take_down(env, rail, true, "the send queue is full"),
             Err(error) => self.take_down(env, rail, true, &error.to_string()),
