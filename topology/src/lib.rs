@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 
 mod device_matrix;
+mod hostfile;
 mod placement;
 mod rank;
 mod reach;
 
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
+pub use hostfile::{Format, Host, Hostfile, HostfileError};
 pub use placement::{HostIndex, Placement, PlacementError};
 pub use rank::Rank;
 pub use reach::Reach;
