@@ -6,6 +6,7 @@ use crate::{
     agreement::Agreement,
     bootstrap::{self, Connection, Hello, Joined, Member},
     error::{Error, PeerName, Result},
+    identity::Identity,
 };
 use std::sync::Arc;
 use topology::{Rank, Reach};
@@ -14,40 +15,6 @@ use transport::{
     driver::{Endpoint, local, rehearsal::Rehearsal, shm},
     memory::{Arena, ArenaLayout, Slab},
 };
-
-/// Who this process is, as the launcher says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) rank: u32,
-    pub(crate) size: u32,
-    pub(crate) bootstrap: String,
-}
-
-impl Identity {
-    fn from_env() -> Result<Identity> {
-        let var = |name: &str| {
-            std::env::var(name).map_err(|_| {
-                Error::Bootstrap(format!(
-                    "{name} is not set: start the program with `tbccl run -n RANKS -- PROGRAM`, or use Communicator::local"
-                ))
-            })
-        };
-        let number = |name: &str| {
-            let text = var(name)?;
-            text.parse().map_err(|_| Error::Bootstrap(format!("{name}={text} is not a number of ranks")))
-        };
-        let identity = Identity {
-            rank: number("TBCCL_RANK")?,
-            size: number("TBCCL_SIZE")?,
-            bootstrap: var("TBCCL_BOOTSTRAP")?,
-        };
-        if identity.rank >= identity.size {
-            let Identity { rank, size, .. } = identity;
-            return Err(Error::Bootstrap(format!("TBCCL_RANK={rank} is not one of 0..{size} (TBCCL_SIZE)")));
-        }
-        Ok(identity)
-    }
-}
 
 fn layout(ranks: u32, config: &Config) -> ArenaLayout {
     ArenaLayout {
