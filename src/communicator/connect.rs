@@ -143,13 +143,13 @@ fn names(members: &[Member]) -> Vec<PeerName> {
 
 /// Joins over shared memory: everyone maps everyone's arena.
 fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
-    let Identity { rank, size, bootstrap } = identity;
+    let Identity { rank, size, place } = identity;
     let layout = layout(*size, config);
     let (ours, object) = Arena::shared(layout)?;
     // The word that others try to read; it must stay where it is until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
     let hello = greeting(identity, config, true, &probe);
-    let Joined { mut connection, members, arenas } = Connection::join(bootstrap, &hello, Some(&object))?;
+    let Joined { mut connection, members, arenas } = Connection::join(place, &hello, Some(&object))?;
     let arenas = arenas
         .iter()
         .enumerate()
@@ -185,9 +185,9 @@ pub(super) fn not_started(rank: u32, error: TransportError) -> Error {
 
 /// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
 fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Config) -> Result<Communicator> {
-    let Identity { rank, size, bootstrap } = identity;
+    let Identity { rank, size, place } = identity;
     let hello = greeting(identity, config, false, &0);
-    let Joined { mut connection, members, .. } = Connection::join(bootstrap, &hello, None)?;
+    let Joined { mut connection, members, .. } = Connection::join(place, &hello, None)?;
     connection.agree_on_pulling(Some("there is no memory in common".into()))?;
     let mut heard = Vec::new();
     loop {

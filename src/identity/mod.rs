@@ -2,14 +2,34 @@
 //!
 //! Read once from the environment, before anything is opened. Nothing here connects.
 
-use crate::error::{Error, Result};
+use crate::{
+    bootstrap::{Address, Place, Secret},
+    error::{Error, Result},
+};
+use std::time::Duration;
+
+/// How long a rank tries to reach a rendezvous that must be there already.
+const RETRY: Duration = Duration::ZERO;
+
+/// The job's secret, from the environment or a file.
+fn secret() -> Result<Option<Secret>> {
+    let wrong = |name: &str, e| Error::Bootstrap(format!("{name}: {e}"));
+    if let Ok(digits) = std::env::var("TBCCL_SECRET") {
+        return Secret::from_hex(&digits).map(Some).map_err(|e| wrong("TBCCL_SECRET", e));
+    }
+    match std::env::var_os("TBCCL_SECRET_FILE") {
+        Some(path) => Secret::from_file(path.as_ref()).map(Some).map_err(|e| wrong("TBCCL_SECRET_FILE", e)),
+        None => Ok(None),
+    }
+}
 
 /// Who this process is, as the launcher says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) rank: u32,
     pub(crate) size: u32,
-    pub(crate) bootstrap: String,
+    /// Where the others are met.
+    pub(crate) place: Place,
 }
 
 impl Identity {
@@ -32,7 +52,11 @@ impl Identity {
         let identity = Identity {
             rank: number("TBCCL_RANK")?,
             size: number("TBCCL_SIZE")?,
-            bootstrap: var("TBCCL_BOOTSTRAP")?,
+            place: Place {
+                addresses: Address::list(&var("TBCCL_BOOTSTRAP")?).map_err(Error::Bootstrap)?,
+                secret: secret()?,
+                patience: RETRY,
+            },
         };
         if identity.rank >= identity.size {
             let Identity { rank, size, .. } = identity;
