@@ -11,6 +11,7 @@
 use super::{
     outgoing::goes_in_pieces,
     peer::{Env, Peer},
+    rails::{Rail, Taken},
     wire::{CONFIRM, Grant, Kind, LANES, Mark, is_before},
 };
 use crate::{RecvProgress, RecvState, Sink, TransportError, memory::SpanMut};
@@ -69,6 +70,8 @@ struct Piece {
     /// What its checksum is to be, where that counts.
     crc: Option<u32>,
     arrived: bool,
+    /// The device took no receive for it: it is granted when there is room.
+    is_held: bool,
     /// Since when we wait for it, once that is noted.
     since: Option<Instant>,
     /// How often the peer has said that it was sent.
@@ -106,6 +109,8 @@ pub(super) struct Incoming {
     pub(super) done: u32,
     /// Granted pieces that have not arrived.
     pub(super) outstanding: usize,
+    /// Of these, pieces that wait for room in a queue.
+    held: usize,
     staging: Vec<u32>,
     staging_base: usize,
 }
@@ -123,6 +128,7 @@ impl Incoming {
             first_piece: 0,
             done: 0,
             outstanding: 0,
+            held: 0,
             staging: (0..staging).collect(),
             staging_base,
         }
@@ -140,6 +146,23 @@ impl Incoming {
 
     fn piece_mut(&mut self, number: u32) -> Option<&mut Piece> {
         self.pieces.get_mut(number.wrapping_sub(self.first_piece) as usize)
+    }
+
+    /// The first piece that waits for room in a queue.
+    fn first_held(&self) -> Option<u32> {
+        if self.held == 0 {
+            return None;
+        }
+        let index = self.pieces.iter().position(|piece| piece.is_held)?;
+        Some(self.first_piece.wrapping_add(index as u32))
+    }
+
+    /// A piece is to be granted when a rail has room for it.
+    fn hold(&mut self, number: u32) {
+        if let Some(piece) = self.piece_mut(number).filter(|piece| !piece.is_held) {
+            piece.is_held = true;
+            self.held += 1;
+        }
     }
 
     /// The length of a piece that is granted.
@@ -196,6 +219,13 @@ impl Peer {
 
     /// Grants pieces of expected messages, as many as may be under way.
     fn grant_more(&mut self, env: &mut Env<'_>, lane: usize) -> Result<(), TransportError> {
+        while let Some(number) = self.incoming[lane].first_held() {
+            let Some(rail) = self.idlest_rail(lane) else { return Ok(()) };
+            self.send_grant(env, lane, number, rail)?;
+            if self.incoming[lane].first_held() == Some(number) {
+                return Ok(());
+            }
+        }
         let mut index = 0;
         while let Some(message) = self.incoming[lane].messages.get(index).copied() {
             if message.granted == message.total {
@@ -240,6 +270,7 @@ impl Peer {
             is_here: false,
             crc: None,
             arrived: false,
+            is_held: false,
             since: None,
             said: 0,
             attempt: 0,
@@ -251,9 +282,19 @@ impl Peer {
         Ok(true)
     }
 
+    /// Pieces of a lane that are to come by a rail.
+    fn expected_on(&self, rail: usize, lane: usize) -> usize {
+        let to_come = |p: &&Piece| usize::from(p.rail) == rail && !p.arrived && !p.is_held;
+        self.incoming[lane].pieces.iter().filter(to_come).count()
+    }
+
     /// The rail with the least under way to us, of those that take pieces of this lane; a chosen one if there is one.
     fn idlest_rail(&self, lane: usize) -> Option<usize> {
-        let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.takes_pieces(lane));
+        let has_room = |(index, rail): &(usize, &Rail)| {
+            let limit = rail.piece_limits[lane];
+            rail.takes_pieces(lane) && (limit == usize::MAX || self.expected_on(*index, lane) < limit)
+        };
+        let up = self.rails.iter().enumerate().filter(has_room);
         up.min_by_key(|(_, rail)| (!rail.is_chosen, rail.incoming_bytes)).map(|(index, _)| index)
     }
 
@@ -267,6 +308,7 @@ impl Peer {
     ) -> Result<(), TransportError> {
         let incoming = &mut self.incoming[lane];
         let Some(piece) = incoming.piece_mut(number) else { return Ok(()) };
+        let was_held = std::mem::take(&mut piece.is_held);
         piece.rail = rail as u8;
         piece.life = self.rails[rail].piece_life();
         piece.is_here = false;
@@ -274,6 +316,7 @@ impl Peer {
         piece.since = None;
         piece.said = 0;
         let piece = *piece;
+        incoming.held -= usize::from(was_held);
         let message = incoming.messages[(piece.message - incoming.first_message) as usize];
         self.rails[rail].incoming_bytes += piece.len as u64;
         let mut grant = Grant {
@@ -291,10 +334,38 @@ impl Peer {
         if env.rules.one_sided {
             let place = env.keys(&self.rails[rail]).remote(piece.at)?;
             (grant.address, grant.rkey) = (place.address, place.rkey);
-        } else if let Err(error) = self.rails[rail].expect_piece(env, lane, number, (piece.at, piece.len))? {
-            return self.take_down(env, rail, true, &error.to_string());
+        } else {
+            match self.rails[rail].expect_piece(env, lane, number, (piece.at, piece.len))? {
+                Ok(Taken::Both) => {}
+                Ok(taken) => return self.hold(env, lane, number, (rail, taken)),
+                Err(error) => return self.take_down(env, rail, true, &error.to_string()),
+            }
         }
         self.grants.push(grant);
+        Ok(())
+    }
+
+    /// A device takes fewer receives than it has said: from now on it is asked for no more, and this piece waits.
+    #[cold]
+    fn hold(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        number: u32,
+        (rail, taken): (usize, Taken),
+    ) -> Result<(), TransportError> {
+        self.counters[lane].refused += 1;
+        self.incoming[lane].hold(number);
+        let len = self.incoming[lane].len_of(number).unwrap_or(0) as u64;
+        self.rails[rail].incoming_bytes = self.rails[rail].incoming_bytes.saturating_sub(len);
+        let limit = self.expected_on(rail, lane);
+        if limit == 0 {
+            return self.take_down(env, rail, false, "the device takes no receive of a piece");
+        }
+        self.rails[rail].piece_limits[lane] = limit;
+        if taken == Taken::Piece {
+            return self.take_down(env, rail, true, "the device takes fewer receives than it has said");
+        }
         Ok(())
     }
 
@@ -382,14 +453,17 @@ impl Peer {
         if let Some(piece) = self.incoming[lane].piece_mut(number) {
             piece.attempt = piece.attempt.wrapping_add(1);
         }
-        if !piece.is_here {
+        if !piece.is_here && !piece.is_held {
             let bytes = &mut self.rails[usize::from(piece.rail)].incoming_bytes;
             *bytes = bytes.saturating_sub(piece.len as u64);
         }
         match self.idlest_rail(lane) {
             Some(rail) => self.send_grant(env, lane, number, rail),
-            // It is granted again when a rail comes back.
-            None => Ok(()),
+            None => {
+                // It is granted again when a rail comes back, or has room.
+                self.incoming[lane].hold(number);
+                Ok(())
+            }
         }
     }
 

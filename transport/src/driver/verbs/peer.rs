@@ -17,13 +17,13 @@ use super::{
     outgoing::Outgoing,
     port::Port,
     queue::{Queue, What},
-    rails::{Rail, State},
+    rails::Rail,
     wire::{
         ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally,
         is_before,
     },
 };
-use crate::{Counters, TransportError, memory::Span};
+use crate::{Counters, TransportError, memory::Span, verbs::PostError};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -93,6 +93,8 @@ pub(super) struct Peer {
     /// The number of the next sequenced message, and of the first one that is not acknowledged.
     pub(super) next: u32,
     pub(super) acked: u32,
+    /// From this sequenced message on, none has been posted: the queue took no more.
+    held: Option<u32>,
     /// Bytes of each sequenced message that is kept.
     lengths: [u32; TX_SLOTS as usize],
     /// Since when the first unacknowledged message has been waiting, and how long it may.
@@ -137,6 +139,7 @@ impl Peer {
             tx_base,
             next: 0,
             acked: 0,
+            held: None,
             lengths: [0; TX_SLOTS as usize],
             waiting_since: None,
             patience: FIRST_PATIENCE,
@@ -203,7 +206,7 @@ impl Peer {
             return Ok(false);
         }
         let Some(active) = self.active() else { return Ok(false) };
-        if !self.rails[active].control.has_room(1) {
+        if self.held.is_some() || !self.rails[active].control.has_room(1) {
             return Ok(false);
         }
         let len = payload.len();
@@ -217,48 +220,47 @@ impl Peer {
             header.crc = header.checksum(env.memory.bytes(at + size_of::<Header>(), len));
         }
         env.memory.put(at, Span::from(bytemuck::bytes_of(&header)));
-        let bytes = size_of::<Header>() + len;
-        self.lengths[slot as usize] = bytes as u32;
+        self.lengths[slot as usize] = (size_of::<Header>() + len) as u32;
+        self.held = Some(self.next);
         self.next = self.next.wrapping_add(1);
         self.told = tally;
         self.ack_now = false;
         if !env.rules.reliable && self.waiting_since.is_none() {
             self.waiting_since = Some(Instant::now());
         }
-        self.post_slot(env, active, at, bytes)?;
+        self.post_held(env, active)?;
         Ok(true)
     }
 
-    /// Posts what lies in a slot; a queue that fails takes its rail down, and the message is repeated on another one.
-    fn post_slot(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        at: usize,
-        bytes: usize,
-    ) -> Result<(), TransportError> {
-        let run = env.keys(&self.rails[rail]).run(at, bytes)?;
-        match self.rails[rail].control.send(run, false) {
-            Ok(_) => Ok(()),
-            Err(error) => self.take_down(env, rail, false, &error.to_string()),
+    /// Posts the messages that no queue has taken yet, as far as this rail's does. One that fails takes its rail down, and
+    /// all that is not acknowledged is repeated on another one.
+    #[inline]
+    fn post_held(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
+        while let Some(seq) = self.held {
+            if !is_before(seq, self.next) {
+                self.held = None;
+                break;
+            }
+            let seq = if is_before(seq, self.acked) { self.acked } else { seq };
+            let slot = (seq % TX_SLOTS) as usize;
+            let (at, bytes) = (self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize);
+            let run = env.keys(&self.rails[rail]).run(at, bytes)?;
+            match self.rails[rail].control.send(run, false) {
+                Ok(true) => self.held = Some(seq.wrapping_add(1)),
+                Ok(false) => break,
+                Err(error) => return self.take_down(env, rail, false, &error.to_string()),
+            }
         }
+        Ok(())
     }
 
     /// Repeats all that is not acknowledged.
     pub(super) fn repeat(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         let Some(active) = self.active() else { return Ok(()) };
         self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
-        let mut seq = self.acked;
-        while seq != self.next
-            && self.rails[active].control.has_room(1)
-            && self.rails[active].control_state == State::Up
-        {
-            let slot = (seq % TX_SLOTS) as usize;
-            self.post_slot(env, active, self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize)?;
-            seq = seq.wrapping_add(1);
-            self.counters[0].repeated += 1;
-        }
-        Ok(())
+        self.counters[0].repeated += u64::from(self.unacknowledged());
+        self.held = Some(self.acked);
+        self.post_held(env, active)
     }
 
     /// Sends an unsequenced message on a rail, if it can be done at once.
@@ -299,6 +301,12 @@ impl Peer {
     /// Sends what waits to be sent: notices, grants, and a word of what was received.
     #[inline]
     pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if self.held.is_some()
+            && let Some(active) = self.active()
+        {
+            self.post_held(env, active)?;
+        }
+        self.repeat_pieces(env)?;
         if !self.notices.is_empty() {
             self.flush_notices(env)?;
         }
@@ -557,15 +565,33 @@ impl Peer {
         Ok(())
     }
 
-    /// Posts a control receive anew.
+    /// Posts a control receive anew; false when the device takes no more of them.
     #[inline]
-    pub(super) fn repost(&mut self, env: &mut Env<'_>, rail: usize, slot: u32) -> Result<(), TransportError> {
+    pub(super) fn repost(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        slot: u32,
+    ) -> Result<bool, TransportError> {
         let at = self.rails[rail].slot(slot);
         let run = env.keys(&self.rails[rail]).run(at, SLOT_BYTES)?;
         match self.rails[rail].control.receive(What::Slot, slot, run) {
-            Ok(()) => Ok(()),
-            Err(error) => self.take_down(env, rail, false, &error.to_string()),
+            Ok(()) => Ok(true),
+            Err(PostError::Full) => {
+                self.counters[0].refused += 1;
+                Ok(false)
+            }
+            Err(error) => self.take_down(env, rail, false, &error.to_string()).map(|()| true),
         }
+    }
+
+    /// What a lane has done. What is counted once for all lanes stands with the first.
+    pub(super) fn counters(&self, lane: usize) -> Counters {
+        let mut counters = self.counters[lane];
+        if lane == 0 {
+            counters.refused += self.queues().map(|queue| queue.refusals).sum::<u64>();
+        }
+        counters
     }
 
     /// The queue pairs of all rails, for those who end them.

@@ -103,6 +103,8 @@ pub(super) struct Rail {
     /// not heeded.
     control_life: u8,
     data_life: u8,
+    /// Pieces of each lane that its device takes receives for at a time, once that is known.
+    pub(super) piece_limits: [usize; LANES],
     /// Bytes granted on it that have not come.
     pub(super) incoming_bytes: u64,
     /// Why it is down.
@@ -112,6 +114,15 @@ pub(super) struct Rail {
     free: Vec<u32>,
     aux_next: u32,
     aux_requests: [u32; AUX_SLOTS as usize],
+}
+
+/// Of the receives for a piece and its trailer, those that the device has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    None,
+    /// The piece's. Nothing must be sent through that queue any more.
+    Piece,
+    Both,
 }
 
 /// Where a rail's messages are, by offset in the slab.
@@ -171,6 +182,7 @@ impl Rail {
             far,
             control_life: 0,
             data_life: 0,
+            piece_limits: [usize::MAX; LANES],
             incoming_bytes: 0,
             cause: String::new(),
             places,
@@ -227,10 +239,14 @@ impl Rail {
             return Ok(false);
         }
         let run = self.write_message(env, self.places.aux(index), (kind, tally, flags), mark)?;
-        self.aux_requests[index as usize] = self.control.next();
-        self.aux_next = self.aux_next.wrapping_add(1);
+        let request = self.control.next();
         // If the queue has failed, its completions say so.
-        Ok(self.control.send(run, kind == Kind::Goodbye).unwrap_or(false))
+        let sent = self.control.send(run, kind == Kind::Goodbye).unwrap_or(false);
+        if sent {
+            self.aux_requests[index as usize] = request;
+            self.aux_next = self.aux_next.wrapping_add(1);
+        }
+        Ok(sent)
     }
 
     fn write_message(
@@ -250,21 +266,29 @@ impl Rail {
         env.ports[self.port].keys.run(at, size_of::<Header>() + payload.len())
     }
 
-    /// Posts receives for a piece and its trailer.
+    /// Posts receives for a piece and its trailer; says how many of these the device has taken when it takes no more.
     pub(super) fn expect_piece(
         &mut self,
         env: &mut Env<'_>,
         lane: usize,
         piece: u32,
         (at, len): (usize, usize),
-    ) -> Result<Result<(), PostError>, TransportError> {
+    ) -> Result<Result<Taken, PostError>, TransportError> {
         let keys = &mut env.ports[self.port].keys;
         let data = keys.run(at, len)?;
         let trailer = keys.run(self.places.trailer_in(lane, piece), SLOT_BYTES)?;
-        let Some(queue) = self.data.as_ref().map(|data| &data[lane]) else { return Ok(Ok(())) };
-        Ok(queue
-            .receive(What::Piece, piece, data)
-            .and_then(|()| queue.receive(What::Trailer, piece, trailer)))
+        let Some(queue) = self.data.as_ref().map(|data| &data[lane]) else {
+            return Ok(Ok(Taken::Both));
+        };
+        Ok(match queue.receive(What::Piece, piece, data) {
+            Ok(()) => match queue.receive(What::Trailer, piece, trailer) {
+                Ok(()) => Ok(Taken::Both),
+                Err(PostError::Full) => Ok(Taken::Piece),
+                Err(error) => Err(error),
+            },
+            Err(PostError::Full) => Ok(Taken::None),
+            Err(error) => Err(error),
+        })
     }
 
     /// What a trailer says, if it is whole and of that piece.
@@ -319,8 +343,11 @@ impl Peer {
             let kept = self.incoming.iter().any(|incoming| {
                 incoming.eager.iter().any(|message| usize::from(message.rail) == rail && message.slot == slot)
             });
-            if !kept {
-                self.repost(env, rail, slot)?;
+            if !kept && !self.repost(env, rail, slot)? {
+                if self.rails[rail].free.len() + 1 == RX_SLOTS as usize {
+                    return self.take_down(env, rail, false, "the device takes no receives");
+                }
+                self.rails[rail].free.push(slot);
             }
         }
         Ok(())
@@ -339,8 +366,10 @@ impl Peer {
             return Ok(());
         }
         while let Some(slot) = self.rails[rail].free.pop() {
-            if self.rails[rail].control_state.ours() {
-                self.repost(env, rail, slot)?;
+            if self.rails[rail].control_state.ours() && !self.repost(env, rail, slot)? {
+                // When something has come there is room for one more.
+                self.rails[rail].free.push(slot);
+                break;
             }
         }
         Ok(())
