@@ -30,15 +30,15 @@ use super::{
 };
 use crate::{
     Link, Sleeper, TransportError,
-    driver::{Endpoint, RailInfo},
-    memory::{Mapping, Registered, Slab},
+    driver::{Endpoint, Lease, RailInfo},
+    memory::{Mapping, Registered, Slab, Span},
     verbs::{
         Abilities, Access, Cause, Channel, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu,
         PortState, QpType, QueuePairSpec, RemoteAddress, VerbsError, find_gid,
     },
 };
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -476,6 +476,26 @@ impl Endpoint for VerbsEndpoint {
         &self.slab
     }
 
+    unsafe fn lend(&mut self, start: *mut u8, len: usize) -> Result<Option<Box<dyn Lease>>, TransportError> {
+        let mut engine = lock(&self.engine);
+        if !engine.ports.iter().all(|port| port.abilities.late_registration) {
+            return Ok(None);
+        }
+        if !engine.lent.lend(start as usize, len) {
+            return Err(TransportError::Lent { rank: self.rank });
+        }
+        Ok(Some(Box::new(VerbsLease { engine: Arc::downgrade(&self.engine), start: start as usize })))
+    }
+
+    fn begin_use(&mut self, memory: Span<'_>) {
+        let engine = &mut *lock(&self.engine);
+        engine.lent.begin_use(memory.as_ptr() as usize, memory.len(), &mut engine.ports);
+    }
+
+    fn end_use(&mut self, memory: Span<'_>) {
+        lock(&self.engine).lent.end_use(memory.as_ptr() as usize, memory.len());
+    }
+
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
         Some(Arc::new(DeviceSleeper::new(&self.engine)?))
     }
@@ -493,6 +513,24 @@ impl Endpoint for VerbsEndpoint {
         self.progress_until(until, Engine::is_drained);
         lock(&self.engine).say_goodbye();
         self.progress_until(until, Engine::has_sent_all);
+    }
+}
+
+/// Memory that is lent to an engine, by its first address.
+#[derive(Debug)]
+struct VerbsLease {
+    engine: Weak<Mutex<Engine>>,
+    start: usize,
+}
+
+impl Lease for VerbsLease {}
+
+impl Drop for VerbsLease {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            let engine = &mut *lock(&engine);
+            engine.lent.give_back(self.start, &mut engine.ports);
+        }
     }
 }
 

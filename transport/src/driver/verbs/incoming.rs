@@ -210,7 +210,7 @@ impl Peer {
             return Ok(false);
         }
         state.announced = Some(incoming.first_message + incoming.messages.len() as u64);
-        let landing = landing.and_then(|span| env.memory.locate(span.as_mut_ptr(), span.len()));
+        let landing = landing.and_then(|span| env.locate(span.as_mut_ptr(), span.len()));
         incoming.messages.push_back(Message { digest: state.digest, total: state.len, granted: 0, landing });
         self.grant_more(env, lane)?;
         self.flush(env)?;

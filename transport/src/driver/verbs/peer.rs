@@ -13,6 +13,7 @@
 
 use super::{
     incoming::{Incoming, RxMessage},
+    lent::Lent,
     memory::{Keys, Memory},
     outgoing::Outgoing,
     port::Port,
@@ -63,10 +64,17 @@ pub(super) struct Rules {
 pub(super) struct Env<'a> {
     pub(super) rules: Rules,
     pub(super) memory: &'a Memory,
+    pub(super) lent: &'a Lent,
     pub(super) ports: &'a mut [Port],
 }
 
 impl Env<'_> {
+    /// Where memory lies that devices know, if it is such.
+    #[inline]
+    pub(super) fn locate(&self, start: *const u8, len: usize) -> Option<usize> {
+        self.memory.locate(start, len).or_else(|| self.lent.locate(start, len))
+    }
+
     pub(super) fn keys(&mut self, rail: &Rail) -> &mut Keys {
         &mut self.ports[rail.port].keys
     }
