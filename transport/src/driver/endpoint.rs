@@ -2,6 +2,9 @@
 //!
 //! The ranks' side channel carries words from everyone to everyone, round after round, until the driver has said all:
 //! [`Endpoint::converse`]. Links exist from then on; no rank is through with it before all have connected.
+//!
+//! # Safety
+//! Memory of the caller's is lent by a function that is unsafe to call: its contract stands there.
 
 use crate::{
     Link, Sleeper, TransportError,

@@ -12,7 +12,7 @@ use super::{
     peer::{Env, Peer, Rules},
     port::Port,
     queue::{Id, What},
-    rails::State,
+    rail::State,
     wire::piece_of,
 };
 use crate::{
