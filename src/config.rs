@@ -404,6 +404,8 @@ pub(crate) const IDENTITY: &[&str] = &[
     "TBCCL_LOCAL_SIZE",
     "TBCCL_NODE_RANK",
     "TBCCL_BOOTSTRAP",
+    "TBCCL_SECRET",
+    "TBCCL_SECRET_FILE",
 ];
 
 impl Config {

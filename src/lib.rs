@@ -22,6 +22,7 @@ mod config;
 pub mod element;
 mod error;
 mod executor;
+mod identity;
 pub mod kernels;
 pub mod launch;
 

@@ -21,6 +21,7 @@ mod error;
 mod link;
 pub mod memory;
 pub mod ring;
+pub mod secure;
 pub mod verbs;
 mod wait;
 

@@ -1,0 +1,182 @@
+//! Encrypting what follows a handshake, record by record, in place.
+//!
+//! A record is any number of bytes, up to [`MOST`], a header that is protected and not hidden, and a [`Tag`]. Records
+//! are numbered by both ends, so that one that is left out, repeated or moved does not open. After [`REKEY_EVERY`]
+//! records both ends take a new key, well before AES-GCM's bounds for one key are near.
+
+use super::SecureError;
+use aes_gcm::{AeadInPlace, Aes256Gcm, KeyInit, Nonce};
+use std::fmt;
+use zeroize::{Zeroize, Zeroizing};
+
+/// Bytes that a record is longer than what is in it.
+pub const TAG_BYTES: usize = 16;
+
+/// What tells whether a record is as it was sealed.
+pub type Tag = [u8; TAG_BYTES];
+
+/// The most bytes of one record.
+pub(super) const MOST: usize = 1 << 20;
+
+/// Records of [`MOST`] bytes are 2^16 blocks: 2^36 blocks of AES with one key at most.
+const REKEY_EVERY: u64 = 1 << 20;
+
+/// A key, and the number of the next record. The number never comes round: 2^64 records take centuries.
+struct Numbered {
+    key: Zeroizing<[u8; 32]>,
+    cipher: Aes256Gcm,
+    next: u64,
+}
+
+impl Numbered {
+    fn new(key: [u8; 32]) -> Numbered {
+        let key = Zeroizing::new(key);
+        Numbered { cipher: Aes256Gcm::new((&*key).into()), key, next: 0 }
+    }
+
+    /// As Noise has it: four zero bytes, and the number with its highest byte first.
+    fn nonce(number: u64) -> [u8; 12] {
+        let mut nonce = [0; 12];
+        nonce[4..].copy_from_slice(&number.to_be_bytes());
+        nonce
+    }
+
+    fn next_nonce(&mut self) -> [u8; 12] {
+        if self.next != 0 && self.next.is_multiple_of(REKEY_EVERY) {
+            self.rekey();
+        }
+        self.next += 1;
+        Numbered::nonce(self.next - 1)
+    }
+
+    /// Noise's REKEY: the encryption of zeros under a number that no record has.
+    fn rekey(&mut self) {
+        let mut key = [0; 32];
+        let nonce = Numbered::nonce(u64::MAX);
+        let sealed = self.cipher.encrypt_in_place_detached(Nonce::from_slice(&nonce), &[], &mut key);
+        debug_assert!(sealed.is_ok(), "32 bytes are not too many");
+        self.key.copy_from_slice(&key);
+        key.zeroize();
+        self.cipher = Aes256Gcm::new((&*self.key).into());
+    }
+}
+
+/// Seals what one end sends.
+pub struct Sealer(Numbered);
+
+/// Opens what the other end's [`Sealer`] has sealed, in the same order.
+pub struct Opener(Numbered);
+
+impl Sealer {
+    pub(super) fn new(key: [u8; 32]) -> Sealer {
+        Sealer(Numbered::new(key))
+    }
+
+    /// Encrypts the next record where it is. `header` goes with it in plain sight. Panics beyond 1 MiB.
+    #[must_use = "without its tag a record can't be opened"]
+    pub fn seal(&mut self, header: &[u8], record: &mut [u8]) -> Tag {
+        assert!(record.len() <= MOST && header.len() <= MOST, "a record of {} bytes", record.len());
+        let nonce = self.0.next_nonce();
+        let sealed = self.0.cipher.encrypt_in_place_detached(Nonce::from_slice(&nonce), header, record);
+        sealed.expect("a record is shorter than what AES-GCM takes").into()
+    }
+}
+
+impl Opener {
+    pub(super) fn new(key: [u8; 32]) -> Opener {
+        Opener(Numbered::new(key))
+    }
+
+    /// Decrypts the next record where it is.
+    ///
+    /// # Errors
+    /// [`SecureError::Record`] when it, its header, its tag or its place among the records is not as it was sealed.
+    /// The connection is of no further use then.
+    pub fn open(&mut self, header: &[u8], record: &mut [u8], tag: &Tag) -> Result<(), SecureError> {
+        let nonce = self.0.next_nonce();
+        self.0
+            .cipher
+            .decrypt_in_place_detached(Nonce::from_slice(&nonce), header, record, tag.into())
+            .map_err(|_| SecureError::Record)
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("next", &self.0.next).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opener").field("next", &self.0.next).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Sealer, Opener) {
+        (Sealer::new([7; 32]), Opener::new([7; 32]))
+    }
+
+    #[test]
+    fn what_was_sealed_opens_in_order_and_is_not_readable_before() {
+        let (mut sealer, mut opener) = pair();
+        for len in [0, 1, 15, 16, 17, 4096, 100_000] {
+            let plain: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let mut record = plain.clone();
+            let tag = sealer.seal(b"header", &mut record);
+            assert!(len < 15 || record != plain);
+            opener.open(b"header", &mut record, &tag).expect("as it was sealed");
+            assert_eq!(record, plain);
+        }
+    }
+
+    #[test]
+    fn what_was_changed_moved_repeated_or_left_out_does_not_open() {
+        type Spoil = fn(&mut [u8], &mut Vec<u8>, &mut Tag);
+        let spoils: [Spoil; 3] =
+            [|header, _, _| header[0] ^= 1, |_, record, _| record[50] ^= 0x80, |_, _, tag| tag[15] ^= 1];
+        for spoil in spoils {
+            let (mut sealer, mut opener) = pair();
+            let (mut header, mut record) = ([1, 2, 3], vec![9; 100]);
+            let mut tag = sealer.seal(&header, &mut record);
+            spoil(&mut header, &mut record, &mut tag);
+            assert!(matches!(opener.open(&header, &mut record, &tag), Err(SecureError::Record)));
+        }
+        let (mut sealer, mut opener) = pair();
+        let mut seal = || {
+            let mut record = vec![9; 100];
+            let tag = sealer.seal(&[], &mut record);
+            (record, tag)
+        };
+        let (first, second, third) = (seal(), seal(), seal());
+        let mut open = |(mut record, tag): (Vec<u8>, Tag)| opener.open(&[], &mut record, &tag);
+        open(first.clone()).expect("the first");
+        assert!(open(first).is_err(), "repeated");
+        assert!(open(second).is_err(), "its place was taken");
+        assert!(open(third.clone()).is_err() && open(third).is_err());
+    }
+
+    #[test]
+    fn keys_change_at_the_same_record_on_both_sides() {
+        let (mut sealer, mut opener) = pair();
+        let before = *sealer.0.key;
+        (sealer.0.next, opener.0.next) = (REKEY_EVERY - 1, REKEY_EVERY - 1);
+        for _ in 0..3 {
+            let mut record = vec![5; 64];
+            let tag = sealer.seal(&[], &mut record);
+            opener.open(&[], &mut record, &tag).expect("the same key");
+        }
+        assert_ne!(*sealer.0.key, before);
+        assert_eq!(sealer.0.key, opener.0.key);
+    }
+
+    #[test]
+    fn formatting_shows_no_key() {
+        let (sealer, opener) = pair();
+        assert_eq!(format!("{sealer:?} {opener:?}"), "Sealer { next: 0, .. } Opener { next: 0, .. }");
+    }
+}

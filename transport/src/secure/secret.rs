@@ -1,0 +1,219 @@
+//! The secret of a job: who knows it belongs to the job.
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use std::{
+    fmt,
+    fs::File,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// The 32 bytes that all ranks of a job know, and nobody else. Wiped when dropped; no formatting shows them.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<[u8; Secret::BYTES]>);
+
+/// Why there is no secret. Never says what it is.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// Not 64 hexadecimal digits.
+    #[error("{found} characters, not 64 hexadecimal digits; `openssl rand -hex 32` makes some")]
+    Digits {
+        /// How many characters there are.
+        found: usize,
+    },
+    /// The file can't be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Others than its owner may read or change it, or its owner is somebody else.
+    #[error("{path}: {what}; run: chmod 600 {path}")]
+    Exposed {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The file has no secret in it.
+    #[error("{path}: {why}")]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with what is in it.
+        why: Box<SecretError>,
+    },
+    /// The system has no random numbers for us.
+    #[error("the system's random source failed: {0}")]
+    Random(getrandom::Error),
+}
+
+impl Secret {
+    /// Bytes of a secret.
+    pub const BYTES: usize = 32;
+
+    /// A new one.
+    ///
+    /// # Errors
+    /// [`SecretError::Random`].
+    pub fn generate() -> Result<Secret, SecretError> {
+        let mut secret = Secret(Zeroizing::new([0; Secret::BYTES]));
+        getrandom::fill(secret.0.as_mut_slice()).map_err(SecretError::Random)?;
+        Ok(secret)
+    }
+
+    /// The one with these bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Secret::BYTES]) -> Secret {
+        Secret(Zeroizing::new(bytes))
+    }
+
+    /// From 64 hexadecimal digits, with white space around them or not.
+    ///
+    /// # Errors
+    /// [`SecretError::Digits`].
+    pub fn from_hex(text: &str) -> Result<Secret, SecretError> {
+        let digits = text.trim().as_bytes();
+        let wrong = || SecretError::Digits { found: text.trim().chars().count() };
+        if digits.len() != 2 * Secret::BYTES {
+            return Err(wrong());
+        }
+        let value = |digit: u8| char::from(digit).to_digit(16).ok_or_else(wrong);
+        let mut secret = Secret(Zeroizing::new([0; Secret::BYTES]));
+        for (byte, pair) in secret.0.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (value(pair[0])? << 4 | value(pair[1])?) as u8;
+        }
+        Ok(secret)
+    }
+
+    /// As 64 hexadecimal digits.
+    #[must_use]
+    pub fn to_hex(&self) -> Zeroizing<String> {
+        let digit = |value: u8| char::from_digit(u32::from(value), 16).expect("below 16");
+        Zeroizing::new(self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
+    }
+
+    /// The one in a file, as 64 hexadecimal digits. The file must be ours and nobody else's to read (mode 0600).
+    ///
+    /// # Errors
+    /// All but [`SecretError::Random`]; each names the file.
+    pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
+        let failed = |source: std::io::Error| SecretError::File { path: path.to_owned(), source };
+        // What is asked about and what is read are the same file, and opening it waits for nobody.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+        let about = fstat(&file).map_err(|errno| failed(errno.into()))?;
+        let exposed = |what: String| SecretError::Exposed { path: path.to_owned(), what };
+        if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
+            return Err(failed(std::io::Error::other("not a regular file")));
+        }
+        if about.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(exposed(format!("its owner is user {} and not us", about.st_uid)));
+        }
+        let mode = about.st_mode & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(exposed(format!("others may use it (mode {mode:04o})")));
+        }
+        let mut text = Zeroizing::new(String::with_capacity(256));
+        let most = 200;
+        File::from(file).take(most).read_to_string(&mut text).map_err(failed)?;
+        Secret::from_hex(&text)
+            .map_err(|why| SecretError::Content { path: path.to_owned(), why: Box::new(why) })
+    }
+
+    /// Writes it to a new file that only we may read.
+    ///
+    /// # Errors
+    /// [`SecretError::File`], also when there is such a file already.
+    pub fn to_new_file(&self, path: &Path) -> Result<(), SecretError> {
+        let failed = |source: std::io::Error| SecretError::File { path: path.to_owned(), source };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
+        let text = Zeroizing::new(format!("{}\n", *self.to_hex()));
+        File::from(file).write_all(text.as_bytes()).map_err(failed)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; Secret::BYTES] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    #[test]
+    fn a_secret_goes_through_digits_and_shows_in_no_other_way() {
+        let secret = Secret::generate().expect("random numbers");
+        let digits = secret.to_hex();
+        assert_eq!(digits.len(), 64);
+        let again = Secret::from_hex(&format!(" {}\n", digits.to_uppercase())).expect("the same digits");
+        assert_eq!(again.0, secret.0);
+        assert_eq!(format!("{secret:?}"), "Secret");
+        assert_ne!(Secret::generate().expect("random numbers").0, secret.0);
+    }
+
+    #[test]
+    fn other_text_is_no_secret_and_is_not_shown() {
+        let almost = "0123456789abcdef".repeat(4);
+        for text in ["", "hunter2", &almost[1..], &format!("{almost}0"), &almost.replace('9', "g")] {
+            let error = Secret::from_hex(text).expect_err(text).to_string();
+            assert!(error.contains("64 hexadecimal digits"), "{error}");
+            assert!(text.is_empty() || !error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_only_if_nobody_else_can() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        let secret = Secret::generate().expect("random numbers");
+        secret.to_new_file(&path).expect("a new file");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(Secret::from_file(&path).expect("readable").0, secret.0);
+        assert!(matches!(secret.to_new_file(&path), Err(SecretError::File { .. })), "it is there already");
+        for mode in [0o640, 0o604, 0o660, 0o602, 0o610] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
+            let error = Secret::from_file(&path).expect_err("others may use it").to_string();
+            assert!(error.contains("chmod 600") && error.contains(&format!("{mode:04o}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_file_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        let refused = |path: &Path| {
+            let error = Secret::from_file(path).expect_err("no secret").to_string();
+            assert!(error.contains(&path.display().to_string()), "{error}");
+        };
+        refused(&path);
+        refused(folder.path());
+        fs::write(&path, "x".repeat(1 << 20)).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        refused(&path);
+        fs::write(&path, [0xff; 64]).expect("written");
+        refused(&path);
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(&path).status();
+        assert!(made.expect("mkfifo").success());
+        assert!(matches!(Secret::from_file(&path), Err(SecretError::File { .. })));
+    }
+}

@@ -1,0 +1,158 @@
+//! A handshake over a blocking stream, with a deadline.
+
+use super::{Handshake, SecureError, Session};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+/// A stream whose reads and writes can be told to give up after a while.
+pub trait TimedStream: Read + Write {
+    /// From now on no read or write takes longer; `None` for no limit.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn limit(&self, most: Option<Duration>) -> io::Result<()>;
+}
+
+impl TimedStream for TcpStream {
+    fn limit(&self, most: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(most)?;
+        self.set_write_timeout(most)
+    }
+}
+
+impl TimedStream for UnixStream {
+    fn limit(&self, most: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(most)?;
+        self.set_write_timeout(most)
+    }
+}
+
+/// Carries out a handshake until `deadline`. Nothing that follows it is read. Afterwards the stream has no time limit.
+///
+/// # Errors
+/// All of [`SecureError`]; the stream is of no further use then.
+pub fn over_stream<S: TimedStream>(
+    stream: &mut S,
+    mut handshake: Handshake,
+    deadline: Instant,
+) -> Result<Session, SecureError> {
+    let mut bytes = [0; 256];
+    while !handshake.is_done() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(SecureError::Late);
+        }
+        stream.limit(Some(left))?;
+        let outgoing = handshake.outgoing();
+        if !outgoing.is_empty() {
+            let written = again_later(stream.write(outgoing))?;
+            handshake.written(written);
+            continue;
+        }
+        let wanted = handshake.wants().min(bytes.len());
+        match stream.read(&mut bytes[..wanted]) {
+            Ok(0) => return Err(SecureError::Closed),
+            other => {
+                let got = again_later(other)?;
+                handshake.take(&bytes[..got])?;
+            }
+        }
+    }
+    stream.limit(None)?;
+    handshake.finish()
+}
+
+/// None when the time was over or a signal came: the deadline decides.
+fn again_later(done: io::Result<usize>) -> Result<usize, SecureError> {
+    match done {
+        Err(e)
+            if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+        {
+            Ok(0)
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+            Err(SecureError::Closed)
+        }
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Purpose, Secret},
+        *,
+    };
+    use std::thread;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn two_ends_meet_and_what_follows_is_left_to_them() {
+        let secret = Secret::generate().expect("random numbers");
+        let (mut a, mut b) = UnixStream::pair().expect("sockets");
+        let until = Instant::now() + PATIENCE;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let handshake = Handshake::initiator(&secret, Purpose::Bootstrap, b"me").expect("begun");
+                let session = over_stream(&mut a, handshake, until).expect("the same secret");
+                assert_eq!(session.hello(), b"you");
+                a.write_all(b"what follows").expect("written");
+            });
+            let handshake = Handshake::responder(&secret, Purpose::Bootstrap, b"you").expect("begun");
+            let session = over_stream(&mut b, handshake, until).expect("the same secret");
+            assert_eq!(session.hello(), b"me");
+            let mut rest = [0; 12];
+            b.read_exact(&mut rest).expect("what follows");
+            assert_eq!(&rest, b"what follows");
+        });
+    }
+
+    #[test]
+    fn who_has_another_secret_is_refused_on_both_sides() {
+        let secret = || Secret::generate().expect("random numbers");
+        let (mut a, mut b) = UnixStream::pair().expect("sockets");
+        let until = Instant::now() + PATIENCE;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let handshake = Handshake::initiator(&secret(), Purpose::Data, b"").expect("begun");
+                let error = over_stream(&mut a, handshake, until).expect_err("another secret");
+                assert!(matches!(error, SecureError::Closed), "{error}");
+            });
+            let handshake = Handshake::responder(&secret(), Purpose::Data, b"").expect("begun");
+            let error = over_stream(&mut b, handshake, until).expect_err("another secret");
+            assert!(matches!(error, SecureError::Secret), "{error}");
+            drop(b);
+        });
+    }
+
+    #[test]
+    fn who_is_silent_or_drips_is_given_up_at_the_deadline() {
+        let secret = Secret::generate().expect("random numbers");
+        for drips in [false, true] {
+            let (mut a, mut b) = UnixStream::pair().expect("sockets");
+            let (until, began) = (Instant::now() + Duration::from_millis(200), Instant::now());
+            let handshake = Handshake::responder(&secret, Purpose::Data, b"").expect("begun");
+            let mut other = Handshake::initiator(&secret, Purpose::Data, b"").expect("begun");
+            let error = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while drips && began.elapsed() < PATIENCE && other.outgoing().len() > 1 {
+                        if a.write_all(&other.outgoing()[..1]).is_err() {
+                            break;
+                        }
+                        other.written(1);
+                        thread::sleep(Duration::from_millis(50));
+                    }
+                });
+                let error = over_stream(&mut b, handshake, until).expect_err("never done");
+                drop(b);
+                error
+            });
+            assert!(matches!(error, SecureError::Late), "{error}");
+        }
+    }
+}
