@@ -110,11 +110,28 @@ fn links(
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config),
-        Transport::Verbs => join_over(verbs::open(identity.rank, identity.size, config)?, identity, config),
+        Transport::Verbs => match verbs::open(identity.rank, identity.size, config) {
+            Ok(endpoint) => join_over(endpoint, identity, config),
+            Err(error) => {
+                tell_why_not(&error, identity, config);
+                Err(error)
+            }
+        },
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
             join_over(Box::new(endpoint), identity, config)
         }
+    }
+}
+
+/// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
+fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
+    let hello = greeting(identity, config, false, &0);
+    let Ok(Joined { mut connection, .. }) = Connection::join(&identity.place, &hello, None) else { return };
+    if connection.agree_on_pulling(Some("there is no memory in common".into())).is_ok() {
+        let said = error.to_string();
+        let rank = format!("rank {}: ", identity.rank);
+        connection.give_up(said.strip_prefix(&rank).unwrap_or(&said));
     }
 }
 
