@@ -4,9 +4,9 @@ use super::{Communicator, Parts, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
-    bootstrap::{self, Connection, Hello, Joined, Member},
+    bootstrap::{self, Connection, Hello, Joined, Member, UniqueId},
     error::{Error, PeerName, Result},
-    identity::Identity,
+    identity::{Announced, Identity, Met},
 };
 use std::sync::Arc;
 use topology::{Rank, Reach};
@@ -41,7 +41,28 @@ impl Communicator {
     /// # Errors
     /// As for [`Communicator::from_env`].
     pub fn from_env_with(config: &Config) -> Result<Communicator> {
-        join(&Identity::from_env()?, config)
+        let Met { identity, server } = Announced::from_env()?.meet(config.timeout)?;
+        let mut communicator = join(&identity, config)?;
+        communicator.server = server;
+        Ok(communicator)
+    }
+
+    /// Joins the job of a unique id as one of `size` ranks; waits until all have joined. All ranks give the same id,
+    /// which one of them, or another process that lives as long, has made with [`UniqueId::create`].
+    ///
+    /// # Errors
+    /// As for [`Communicator::from_env`]; [`Error::InvalidArgument`] for a rank that there is not.
+    pub fn from_unique_id(id: &UniqueId, rank: u32, size: u32, config: &Config) -> Result<Communicator> {
+        if rank >= size || size > collectives::MAX_RANKS {
+            return Err(Error::InvalidArgument(format!(
+                "rank {rank} of {size}: ranks are numbered from 0, and a communicator has from 1 to {}",
+                collectives::MAX_RANKS
+            )));
+        }
+        let (place, server) = id.meet(config.timeout)?;
+        let mut communicator = join(&Identity { rank, size, place }, config)?;
+        communicator.server = server;
+        Ok(communicator)
     }
 
     /// Tries whether this machine's limits let a rank of a job of `ranks` ranks have the memory that it needs, so that a
@@ -110,11 +131,28 @@ fn links(
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config),
-        Transport::Verbs => join_over(verbs::open(identity.rank, identity.size, config)?, identity, config),
+        Transport::Verbs => match verbs::open(identity.rank, identity.size, config) {
+            Ok(endpoint) => join_over(endpoint, identity, config),
+            Err(error) => {
+                tell_why_not(&error, identity, config);
+                Err(error)
+            }
+        },
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
             join_over(Box::new(endpoint), identity, config)
         }
+    }
+}
+
+/// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
+fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
+    let hello = greeting(identity, config, false, &0);
+    let Ok(Joined { mut connection, .. }) = Connection::join(&identity.place, &hello, None) else { return };
+    if connection.agree_on_pulling(Some("there is no memory in common".into())).is_ok() {
+        let said = error.to_string();
+        let rank = format!("rank {}: ", identity.rank);
+        connection.give_up(said.strip_prefix(&rank).unwrap_or(&said));
     }
 }
 

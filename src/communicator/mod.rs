@@ -11,16 +11,18 @@ mod buffer;
 mod call;
 mod connect;
 mod plans;
+mod registered;
 mod typed;
 mod verbs;
 mod watch;
 
 pub use buffer::Buffer;
+pub use registered::RegisteredSlice;
 
 use crate::{
     Config,
     agreement::{Agreement, Published},
-    bootstrap::Connection,
+    bootstrap::{Connection, Server},
     error::{Error, PeerName, Result},
     executor::{Executor, Program, Protocols},
     kernels::Threads,
@@ -48,6 +50,8 @@ pub struct Communicator {
     scratch: Option<Registered>,
     /// What the links stand on, where that is more than memory. After them, so that they end first.
     endpoint: Option<Box<dyn Endpoint>>,
+    /// Held by every registration of the program's own memory.
+    lending: Arc<()>,
     threads: Threads,
     timeout: Duration,
     transport: &'static str,
@@ -59,6 +63,8 @@ pub struct Communicator {
     message_programs: Vec<Option<Arc<Program>>>,
     /// The error that every further call gives.
     failed: Option<Error>,
+    /// The rendezvous, where it is in this process. The last to end.
+    server: Option<Server>,
 }
 
 /// What a communicator is put together from.
@@ -118,6 +124,7 @@ impl Communicator {
             slab,
             scratch: None,
             endpoint,
+            lending: Arc::new(()),
             threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
             transport,
@@ -125,6 +132,7 @@ impl Communicator {
             message_seqs: vec![(0, 0); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,
+            server: None,
         }
     }
 
@@ -214,5 +222,10 @@ impl Drop for Communicator {
             endpoint.close(CLOSING);
         }
         self.peers.leave();
+        if let Some(server) = self.server.take() {
+            // Others may still be at work, and would take its end for that of the job.
+            let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
+            server.wait_until(|attendance| attendance.gone == attendance.joined, patience);
+        }
     }
 }

@@ -8,4 +8,4 @@ mod ring_link;
 pub mod shm;
 pub mod verbs;
 
-pub use endpoint::{Endpoint, RailInfo};
+pub use endpoint::{Endpoint, Lease, RailInfo};

@@ -247,7 +247,7 @@ impl Peer {
         if grant.rail == FORGOTTEN || !out.again.is_empty() || !self.rails[rail].has_room(lane) {
             return Ok(false);
         }
-        let (at, staging) = match env.memory.locate(src.as_ptr(), src.len()) {
+        let (at, staging) = match env.locate(src.as_ptr(), src.len()) {
             Some(at) => (at, None),
             None => {
                 let Some(place) = out.staging.pop() else { return Ok(false) };
