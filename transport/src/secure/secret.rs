@@ -138,7 +138,7 @@ impl Secret {
         File::from(file).write_all(text.as_bytes()).map_err(failed)
     }
 
-    pub(super) fn bytes(&self) -> &[u8; Secret::BYTES] {
+    pub(crate) fn bytes(&self) -> &[u8; Secret::BYTES] {
         &self.0
     }
 }

@@ -95,6 +95,7 @@ impl Pair {
                 slab: end.slab().clone(),
                 object: None,
                 endpoint: Some(end),
+                tcp: None,
             }
         }))
     }
