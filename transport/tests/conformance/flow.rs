@@ -50,7 +50,7 @@ pub(crate) fn a_full_ring_is_idle_and_never_overwritten(mut pair: Pair) {
 
 /// However much is begun, nothing is lost, and what was not taken is not begun.
 pub(crate) fn a_full_link_takes_no_more_and_loses_nothing(mut pair: Pair) {
-    for len in [8, 100, PIECE, 300_000] {
+    for len in [8, 100, PIECE, 3_000_000] {
         let (a, b) = pair.ends(0);
         let (mut sent, mut received, mut full) = (0u64, 0u64, 0);
         let mut under_way: Option<(SendState, Vec<u8>)> = None;
