@@ -94,6 +94,10 @@ pub struct Config {
     pub rdma_window: u32,
     /// Bytes that are registered with a device at a time.
     pub segment_bytes: u64,
+    /// Registrations of the program's own memory at a time, with each device: so many regions, and so many bytes.
+    pub cache_regions: u32,
+    /// See there.
+    pub cache_bytes: u64,
     /// Completions taken from a device's queue at a time.
     pub poll_batch: u32,
     /// Time between polls of a device's queue while spinning, after the first hundred.
@@ -129,6 +133,8 @@ impl Default for Config {
             rdma_piece_bytes: 128 << 10,
             rdma_window: 8,
             segment_bytes: 256 << 20,
+            cache_regions: 256,
+            cache_bytes: 16 << 30,
             poll_batch: 16,
             poll_interval: Duration::ZERO,
             poll_events: None,
@@ -318,6 +324,20 @@ pub const OPTIONS: &[ConfigOption] = &[
         get: |c| c.segment_bytes.to_string(),
     },
     ConfigOption {
+        env: "TBCCL_CACHE_REGIONS",
+        doc: "regions of memory passed to Communicator::register that a device knows at a time (256)",
+        shared: false,
+        set: |c, v| put(&mut c.cache_regions, parse(v)),
+        get: |c| c.cache_regions.to_string(),
+    },
+    ConfigOption {
+        env: "TBCCL_CACHE_BYTES",
+        doc: "bytes of memory passed to Communicator::register that a device knows at a time (16G)",
+        shared: false,
+        set: |c, v| put(&mut c.cache_bytes, parse_bytes(v)),
+        get: |c| c.cache_bytes.to_string(),
+    },
+    ConfigOption {
         env: "TBCCL_POLL_BATCH",
         doc: "completions to take from an RDMA device's queue at a time, 4 to 16 (16)",
         shared: false,
@@ -384,6 +404,8 @@ pub(crate) const IDENTITY: &[&str] = &[
     "TBCCL_LOCAL_SIZE",
     "TBCCL_NODE_RANK",
     "TBCCL_BOOTSTRAP",
+    "TBCCL_SECRET",
+    "TBCCL_SECRET_FILE",
 ];
 
 impl Config {

@@ -22,12 +22,13 @@ mod config;
 pub mod element;
 mod error;
 mod executor;
+mod identity;
 pub mod kernels;
 pub mod launch;
 
 pub use call::{CallKind, CallRecord};
 pub use collectives::{Collective, DType, ReduceOp};
-pub use communicator::{Buffer, Communicator};
+pub use communicator::{Buffer, Communicator, RegisteredSlice};
 pub use config::{Config, ConfigOption, OPTIONS, Transport, parse_bytes};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};

@@ -1,33 +1,57 @@
 //! A rank's side of the rendezvous.
+//!
+//! Before the job has started the rank waits for what it is told; from then on it only looks whether something has
+//! come, and what it says is queued: whether the rendezvous reads is no matter for a call that is under way.
 
 use super::{
-    server::connect,
-    wire::{FromRank, FromServer, Hello, MAX_EXCHANGE_BYTES, Member, Word, read_frame, write_frame},
+    address::{Place, go_to, wait_for},
+    liveness,
+    pipe::{Filled, Parcel, Pipe},
+    wire::{FromRank, FromServer, Hello, MAX_EXCHANGE_BYTES, MOST_TO_RANK, Member, Word, frame_of},
 };
 use crate::error::{Error, Result};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, OwnedFd},
     io::Errno,
 };
 use std::{
     collections::VecDeque,
-    io::{self, Read, Write},
-    os::unix::net::UnixStream,
-    time::Duration,
+    io::{self, ErrorKind},
+    sync::Arc,
+    time::{Duration, Instant},
 };
+
+/// Bytes read at a time.
+const TURN_BYTES: usize = 1 << 20;
+
+/// How often a rank that waits says that it lives.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// How long a rank that leaves waits for its last words to be taken.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// The server gives its own answer at the deadline; this is for a server that is stuck.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A rank's open connection to the rendezvous.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: UnixStream,
+    pipe: Pipe,
+    rank: u32,
     ranks: u32,
+    /// How long the rendezvous may take to answer while the job starts.
+    patience: Duration,
+    /// Set when the connection has come to its end.
+    ended: bool,
     /// News that came while something else was waited for.
     early: VecDeque<FromServer>,
     /// Up to which version the others' boards are known.
     seen: u64,
     /// Have we asked for what is newer, without an answer yet?
     asked: bool,
+    /// When we last said that we live, and had the kernel look whether the server's host does.
+    beat: Instant,
+    probed: Instant,
 }
 
 /// What a rank learns by joining.
@@ -57,45 +81,107 @@ fn bootstrap(what: &str, e: &io::Error) -> Error {
     Error::Bootstrap(format!("{what}: {e}; is the launcher (tbccl run) still running?"))
 }
 
+fn unexpected(other: &FromServer) -> Error {
+    Error::Bootstrap(format!("unexpected answer of the launcher: {other:?}"))
+}
+
 impl Connection {
-    /// Joins the job at `address`, with an arena if ranks have such; waits until everyone has joined.
-    pub(crate) fn join(address: &str, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
-        let mut stream = connect(address).map_err(|e| bootstrap("connecting to the rendezvous", &e))?;
-        // The server gives its own answer at the deadline; this one is for a server that is stuck.
-        let patience = Duration::from_millis(hello.patience_ms) + Duration::from_secs(10);
-        stream.set_read_timeout(Some(patience)).map_err(|e| bootstrap("joining the job", &e))?;
-        write_frame(&mut stream, hello).map_err(|e| bootstrap("joining the job", &e))?;
+    /// Joins the job at a place, with an arena if ranks have such; waits until everyone has joined.
+    pub(crate) fn join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
+        let reached = go_to(place).map_err(|why| {
+            Error::Bootstrap(format!(
+                "rank {} can't reach the rendezvous: {why}; is the launcher (tbccl run) still running?",
+                hello.member.rank
+            ))
+        });
+        let now = Instant::now();
+        let mut connection = Connection {
+            pipe: reached?,
+            rank: hello.member.rank,
+            ranks: hello.size,
+            patience: Duration::from_millis(hello.patience_ms).saturating_add(GRACE),
+            ended: false,
+            early: VecDeque::new(),
+            seen: 0,
+            asked: false,
+            beat: now,
+            probed: now,
+        };
+        connection.pipe.send(frame_of(hello));
         if let Some(arena) = arena {
-            transport::driver::shm::send_descriptor(stream.as_fd(), arena.as_fd())
-                .map_err(|e| bootstrap("handing over memory", &e.into()))?;
+            let copy = arena.try_clone().map_err(|e| Error::system("handing over memory", e))?;
+            connection.pipe.send(Parcel::Descriptor(Arc::new(copy)));
         }
-        let members = match read_frame(&mut stream)
-            .map_err(|e| bootstrap("waiting for the other ranks", &e))?
-        {
+        let members = match connection.answer("waiting for the other ranks")? {
             FromServer::Welcome { members } => members,
             FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
-            other => return Err(Error::Bootstrap(format!("unexpected answer of the launcher: {other:?}"))),
+            other => return Err(unexpected(&other)),
         };
-        let mut arenas = Vec::with_capacity(members.len());
-        for _ in members.iter().filter(|_| arena.is_some()) {
-            let fd = transport::driver::shm::receive_descriptor(stream.as_fd());
-            arenas.push(fd.map_err(|e| match e {
-                // What recvmsg says when the descriptor table is full is only that it got no descriptor.
-                Errno::PROTO => Error::system("receiving the other ranks' memory", Errno::MFILE),
-                e => Error::system("receiving the other ranks' memory", e),
-            })?);
+        let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
+        if members.len() != hello.size as usize || !in_order {
+            return Err(Error::Bootstrap(format!(
+                "unexpected answer of the launcher: {} ranks, not {}",
+                members.len(),
+                hello.size
+            )));
         }
-        let ranks = members.len() as u32;
-        let connection = Connection { stream, ranks, early: VecDeque::new(), seen: 0, asked: false };
+        let count = if arena.is_some() { members.len() } else { 0 };
+        let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
         Ok(Joined { connection, members, arenas })
+    }
+
+    /// Waits, while the job starts, until `next` finds what it looks for.
+    fn wait<T>(&mut self, what: &str, mut next: impl FnMut(&mut Pipe) -> io::Result<Option<T>>) -> Result<T> {
+        let deadline = Instant::now().checked_add(self.patience);
+        loop {
+            if let Some(found) = next(&mut self.pipe).map_err(|e| bootstrap(what, &e))? {
+                return Ok(found);
+            }
+            let left = deadline.map_or(Duration::from_secs(3600), |at| at - Instant::now().min(at));
+            if left.is_zero() {
+                return Err(bootstrap(what, &ErrorKind::TimedOut.into()));
+            }
+            self.pump(left.min(liveness::PROBING)).map_err(|e| bootstrap(what, &e))?;
+            self.look_after();
+        }
+    }
+
+    /// The next frame, while the job starts.
+    fn answer(&mut self, what: &str) -> Result<FromServer> {
+        self.wait(what, |pipe| pipe.frame(MOST_TO_RANK))
+    }
+
+    fn descriptor(&mut self) -> Result<OwnedFd> {
+        const WHAT: &str = "receiving the other ranks' memory";
+        self.wait(WHAT, |pipe| Ok(pipe.bytes(1)))?;
+        // A byte without its descriptor says that our table of descriptors is full.
+        self.pipe.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
+    }
+
+    /// Writes what is queued, waits until something comes, for so long at most, and reads it.
+    fn pump(&mut self, within: Duration) -> io::Result<()> {
+        if self.ended {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        // A server that does not take what we say may have said why: reading tells.
+        let is_flushed = self.pipe.flush().unwrap_or(true);
+        wait_for(self.pipe.as_fd(), is_flushed, within)?;
+        match self.pipe.fill(TURN_BYTES) {
+            Ok(Filled::Ended) => self.ended = true,
+            Ok(_) => {}
+            Err(e) => {
+                self.ended = true;
+                return Err(e);
+            }
+        }
+        Ok(())
     }
 
     /// Reports what stands against reading the others' memory; returns the first obstacle of any rank.
     pub(crate) fn agree_on_pulling(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
-        let failed = |e: io::Error| bootstrap("starting together", &e);
-        write_frame(&mut self.stream, &FromRank::Probed { obstacle }).map_err(failed)?;
+        self.pipe.send(frame_of(&FromRank::Probed { obstacle }));
         loop {
-            match read_frame(&mut self.stream).map_err(failed)? {
+            match self.answer("starting together")? {
                 FromServer::Go { obstacle } => return Ok(obstacle),
                 FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
                 // All had probed, and so the job had begun, before we were told to go.
@@ -103,16 +189,13 @@ impl Connection {
                     return Err(Error::Bootstrap(format!("rank {rank} {how} while the job was starting")));
                 }
                 early @ (FromServer::Failed { .. } | FromServer::News { .. }) => self.early.push_back(early),
-                other => {
-                    return Err(Error::Bootstrap(format!("unexpected answer of the launcher: {other:?}")));
-                }
+                other => return Err(unexpected(&other)),
             }
         }
     }
 
     /// Gives `data` to everyone; returns what everyone has given, in rank order. All ranks call it equally often.
     pub(crate) fn exchange(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let failed = |e: io::Error| bootstrap("exchanging how ranks are reached", &e);
         let bytes =
             u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES).ok_or_else(|| {
                 Error::Bootstrap(format!(
@@ -120,11 +203,12 @@ impl Connection {
                     data.len()
                 ))
             })?;
-        write_frame(&mut self.stream, &FromRank::Exchange { bytes }).map_err(failed)?;
-        self.stream.write_all(data).map_err(failed)?;
+        let mut said = frame_of(&FromRank::Exchange { bytes });
+        said.extend_from_slice(data);
+        self.pipe.send(said);
         loop {
-            match read_frame(&mut self.stream).map_err(failed)? {
-                FromServer::Exchanged { bytes } => return self.read_parts(&bytes),
+            match self.answer("exchanging how ranks are reached")? {
+                FromServer::Exchanged { bytes } => return self.parts(&bytes),
                 FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
                 FromServer::Died { rank, how } => {
                     return Err(Error::Bootstrap(format!("rank {rank} {how} while the job was starting")));
@@ -134,7 +218,7 @@ impl Connection {
         }
     }
 
-    fn read_parts(&mut self, lengths: &[u32]) -> Result<Vec<Vec<u8>>> {
+    fn parts(&mut self, lengths: &[u32]) -> Result<Vec<Vec<u8>>> {
         if lengths.len() != self.ranks as usize || lengths.iter().any(|len| *len > MAX_EXCHANGE_BYTES) {
             return Err(Error::Bootstrap(format!(
                 "unexpected answer of the launcher: {} parts of up to {} bytes",
@@ -142,17 +226,14 @@ impl Connection {
                 lengths.iter().max().unwrap_or(&0)
             )));
         }
-        let mut part = |len: &u32| {
-            let mut part = vec![0; *len as usize];
-            self.stream.read_exact(&mut part).map(|()| part)
-        };
-        let parts: io::Result<Vec<_>> = lengths.iter().map(&mut part).collect();
-        parts.map_err(|e| bootstrap("exchanging how ranks are reached", &e))
+        let mut part =
+            |len: &u32| self.wait("exchanging how ranks are reached", |pipe| Ok(pipe.bytes(*len as usize)));
+        lengths.iter().map(&mut part).collect()
     }
 
     /// Says that this rank can't go on with starting, so that the others need not wait for it.
     pub(crate) fn give_up(&mut self, why: &str) {
-        let _ = write_frame(&mut self.stream, &FromRank::GivenUp { why: why.to_owned() });
+        self.say_last(&FromRank::GivenUp { why: why.to_owned() });
     }
 
     /// Tells what is new on our board, and asks for what is new on others'. Does not wait, and says nothing when it has
@@ -162,30 +243,64 @@ impl Connection {
             return;
         }
         self.asked = true;
-        // If the launcher is gone, reading says so.
-        let _ = write_frame(&mut self.stream, &FromRank::Look { seen: self.seen, words });
+        self.say(&FromRank::Look { seen: self.seen, words });
     }
 
     /// Says that the job has failed. The failure that holds comes as a notice.
     pub(crate) fn raise(&mut self, words: Vec<Word>) {
-        let _ = write_frame(&mut self.stream, &FromRank::Raise { words });
+        self.say(&FromRank::Raise { words });
+    }
+
+    /// Says something without waiting until it is taken.
+    fn say(&mut self, word: &FromRank) {
+        self.pipe.send(frame_of(word));
+        // If the launcher is gone, reading says so.
+        let _ = self.pipe.flush();
+    }
+
+    /// Over TCP: shows that we live, so that a way that is cut is noticed, and has the kernel look whether the other
+    /// end does. Not more than is needed, and not on top of what is not taken yet.
+    fn look_after(&mut self) {
+        if !self.pipe.socket().is_tcp() {
+            return;
+        }
+        let now = Instant::now();
+        if now - self.probed >= liveness::PROBING {
+            self.probed = now;
+            self.pipe.socket().probe();
+        }
+        if now - self.beat >= BEAT && self.pipe.is_flushed() {
+            self.beat = now;
+            self.say(&FromRank::Beat);
+        }
     }
 
     /// The next notice, if one has come within a time. Other frames are none.
     pub(crate) fn notice(&mut self, within: Duration) -> Option<Notice> {
-        if let Some(frame) = self.early.pop_front() {
-            return self.notice_in(frame);
-        }
-        let limit = Timespec { tv_sec: within.as_secs() as _, tv_nsec: within.subsec_nanos().into() };
-        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
-        match poll(&mut fds, Some(&limit)) {
-            Ok(0) | Err(Errno::INTR) => return None,
-            Ok(_) => {}
-            Err(_) => return Some(Notice::ServerGone),
-        }
-        match read_frame(&mut self.stream) {
-            Ok(frame) => self.notice_in(frame),
-            Err(_) => Some(Notice::ServerGone),
+        self.look_after();
+        let until = Instant::now() + within;
+        let mut has_looked = false;
+        loop {
+            let frame = match self.early.pop_front() {
+                Some(frame) => Ok(Some(frame)),
+                None => self.pipe.frame(MOST_TO_RANK),
+            };
+            match frame {
+                Ok(Some(frame)) => match self.notice_in(frame) {
+                    None => continue,
+                    notice => return notice,
+                },
+                Ok(None) if self.ended => return Some(Notice::ServerGone),
+                Ok(None) => {}
+                Err(_) => return Some(Notice::ServerGone),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if has_looked && left.is_zero() {
+                return None;
+            }
+            has_looked = true;
+            // A connection that breaks has come to its end, and what came before is still there.
+            let _ = self.pump(left);
         }
     }
 
@@ -193,8 +308,9 @@ impl Connection {
         match frame {
             FromServer::Died { rank, how } => Some(Notice::Died { rank, how }),
             FromServer::Failed { words } => Some(Notice::Failed(words)),
-            FromServer::News { version, boards } => {
+            FromServer::News { version, mut boards } => {
                 (self.seen, self.asked) = (version, false);
+                boards.retain(|(rank, _)| *rank != self.rank && *rank < self.ranks);
                 Some(Notice::News(boards))
             }
             _ => None,
@@ -203,7 +319,30 @@ impl Connection {
 
     /// Says that this rank ends in an orderly way, and what was last new on its board.
     pub(crate) fn goodbye(&mut self, words: Vec<Word>) {
-        // If the launcher is gone there is nobody to tell.
-        let _ = write_frame(&mut self.stream, &FromRank::Goodbye { words });
+        self.say_last(&FromRank::Goodbye { words });
+    }
+
+    /// Says something and sees to it that it arrives: closing a TCP connection on which something has come that was
+    /// not read takes back what was sent.
+    fn say_last(&mut self, word: &FromRank) {
+        self.say(word);
+        let until = Instant::now() + LAST_WORDS;
+        let is_tcp = self.pipe.socket().is_tcp();
+        let mut has_finished = false;
+        while !self.ended && Instant::now() < until {
+            if self.pipe.is_flushed() {
+                if !is_tcp {
+                    return;
+                }
+                if !has_finished {
+                    self.pipe.socket().finish();
+                    has_finished = true;
+                }
+            }
+            if self.pump(until.saturating_duration_since(Instant::now())).is_err() {
+                return;
+            }
+            self.pipe.forget();
+        }
     }
 }

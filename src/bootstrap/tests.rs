@@ -1,6 +1,9 @@
 //! Ranks that exchange bytes and news over a rendezvous, as threads.
 
-use super::{Connection, Hello, Joined, MAGIC, Member, Notice, PROTOCOL, Server, wire::MAX_EXCHANGE_BYTES};
+use super::{
+    Address, Connection, Hello, Joined, MAGIC, Member, Notice, PROTOCOL, Place, Server, ServerSpec,
+    wire::MAX_EXCHANGE_BYTES,
+};
 use crate::error::{Error, Result};
 use std::{
     thread,
@@ -13,8 +16,10 @@ fn join(server: &Server, rank: u32, size: u32, patience_ms: u64) -> Result<Conne
     let member = Member { rank, pid: 0, host: String::new(), probe_address: 0, probe_value: 0 };
     let options = std::collections::BTreeMap::new();
     let (magic, protocol) = (MAGIC.to_owned(), PROTOCOL);
+    let addresses = Address::list(server.address()).expect("addresses");
+    let place = Place { addresses, secret: None, patience: Duration::ZERO };
     let hello = Hello { magic, protocol, size, member, options, arena: false, patience_ms };
-    let Joined { mut connection, arenas, .. } = Connection::join(server.address(), &hello, None)?;
+    let Joined { mut connection, arenas, .. } = Connection::join(&place, &hello, None)?;
     assert!(arenas.is_empty());
     connection.agree_on_pulling(None)?;
     Ok(connection)
@@ -22,7 +27,7 @@ fn join(server: &Server, rank: u32, size: u32, patience_ms: u64) -> Result<Conne
 
 /// What each of three ranks gets out of its role.
 fn three<T: Send>(patience_ms: u64, role: impl Fn(u32, Connection) -> T + Sync) -> Vec<T> {
-    let server = Server::start(3).expect("a socket");
+    let server = Server::start(&ServerSpec::local(3)).expect("a socket");
     // A role that ends the job at once must not meet a rank that is still joining.
     let joined = std::sync::Barrier::new(3);
     thread::scope(|scope| {

@@ -1,20 +1,28 @@
 //! What travels between a rank and the rendezvous: frames of a length and a JSON text. Bytes that ranks exchange follow
-//! their frame as they are.
+//! their frame as they are, and so does a byte for each descriptor.
+//!
+//! Lengths are checked before anything is taken for them; what a frame says is checked by those who act on it.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{
-    collections::BTreeMap,
-    io::{self, Read, Write},
-};
+use std::{collections::BTreeMap, io};
 
 /// The first word of every greeting: a program that is not ours is turned away.
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// The version of this protocol and of the shared memory's layout. Equal on all ranks.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
-/// No frame is longer; a length beyond it is not ours.
-const MAX_FRAME_BYTES: u32 = 4 << 20;
+/// Bytes of the length before a frame.
+const PREFIX: usize = 4;
+
+/// No frame to a rank is longer: everyone's names, or what is new on all boards of the largest job.
+pub(super) const MOST_TO_RANK: usize = 64 << 20;
+
+/// No frame from a rank is longer: what is new on one board.
+pub(super) const MOST_FROM_RANK: usize = 1 << 20;
+
+/// No greeting is longer: it comes from someone who has not said who they are.
+pub(super) const MOST_GREETING: usize = 64 << 10;
 
 /// The most bytes that a rank gives to an exchange.
 pub(crate) const MAX_EXCHANGE_BYTES: u32 = 1 << 20;
@@ -51,7 +59,7 @@ pub(crate) struct Member {
 }
 
 /// From a rank to the server, after its Hello.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum FromRank {
     /// Whether the rank can read every other rank's memory, and if not why not.
@@ -65,6 +73,8 @@ pub(crate) enum FromRank {
     Look { seen: u64, words: Vec<Word> },
     /// The job has failed, as the rank sees it.
     Raise { words: Vec<Word> },
+    /// The rank waits, and lives. Not answered.
+    Beat,
     /// The rank has closed its communicator; what was last new on its board.
     Goodbye { words: Vec<Word> },
 }
@@ -81,7 +91,7 @@ pub(crate) enum FromServer {
     Go { obstacle: Option<String> },
     /// How many bytes each rank has given, in rank order; they follow.
     Exchanged { bytes: Vec<u32> },
-    /// What is new on the boards of these ranks, up to a version.
+    /// What is new on the boards of these ranks, up to a version. The rank's own may be among them.
     News { version: u64, boards: Vec<(u32, Vec<Word>)> },
     /// The first failure of the job, which is the one that holds.
     Failed { words: Vec<Word> },
@@ -89,25 +99,40 @@ pub(crate) enum FromServer {
     Died { rank: u32, how: String },
 }
 
-/// Writes one frame.
-pub(crate) fn write_frame(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec(what)?;
-    let mut frame = (text.len() as u32).to_le_bytes().to_vec();
-    frame.extend(text);
-    to.write_all(&frame)
+/// A frame as it travels.
+pub(crate) fn frame_of(what: &impl Serialize) -> Vec<u8> {
+    let mut frame = vec![0; PREFIX];
+    // Writing to memory doesn't fail, and all our words can be written as JSON.
+    let written = serde_json::to_writer(&mut frame, what);
+    debug_assert!(written.is_ok(), "{written:?}");
+    let len = (frame.len() - PREFIX) as u32;
+    frame[..PREFIX].copy_from_slice(&len.to_le_bytes());
+    frame
 }
 
-/// Reads one frame, and not a byte more: a descriptor may follow.
-pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
-    let mut len = [0; 4];
-    from.read_exact(&mut len)?;
-    let len = u32::from_le_bytes(len);
-    if len > MAX_FRAME_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {len} bytes")));
+fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// The text of the frame at the start of `bytes`, once it is there, and where the next one starts.
+///
+/// # Errors
+/// When it is longer than `most`.
+pub(super) fn text_in(bytes: &[u8], most: usize) -> io::Result<Option<(&[u8], usize)>> {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let len = u32::from_le_bytes(*prefix) as usize;
+    if len > most {
+        return Err(invalid(format!("a frame of {len} bytes, where {most} are the most")));
     }
-    let mut text = vec![0; len as usize];
-    from.read_exact(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    Ok(rest.get(..len).map(|text| (text, PREFIX + len)))
+}
+
+/// What a frame says.
+///
+/// # Errors
+/// When it is not what it should be.
+pub(super) fn words_in<T: DeserializeOwned>(text: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(text).map_err(invalid)
 }
 
 #[cfg(test)]
@@ -116,20 +141,25 @@ mod tests {
 
     #[test]
     fn frames_are_read_back_one_by_one() {
-        let mut bytes = Vec::new();
-        write_frame(&mut bytes, &FromServer::Died { rank: 3, how: "killed".into() }).expect("memory");
-        write_frame(&mut bytes, &FromRank::Goodbye { words: vec![(3, u64::MAX)] }).expect("memory");
-        let mut from = bytes.as_slice();
-        let first: FromServer = read_frame(&mut from).expect("first");
-        assert!(matches!(first, FromServer::Died { rank: 3, .. }));
-        let second = read_frame(&mut from).expect("second");
-        assert!(matches!(second, FromRank::Goodbye { words } if words == [(3, u64::MAX)]));
-        assert!(read_frame::<FromRank>(&mut from).is_err());
+        let mut bytes = frame_of(&FromServer::Died { rank: 3, how: "killed".into() });
+        bytes.extend(frame_of(&FromRank::Goodbye { words: vec![(3, u64::MAX)] }));
+        let (text, next) = text_in(&bytes, 100).expect("short").expect("whole");
+        assert!(matches!(words_in(text).expect("ours"), FromServer::Died { rank: 3, .. }));
+        let (text, end) = text_in(&bytes[next..], 100).expect("short").expect("whole");
+        assert_eq!(
+            words_in::<FromRank>(text).expect("ours"),
+            FromRank::Goodbye { words: vec![(3, u64::MAX)] }
+        );
+        assert_eq!(next + end, bytes.len());
+        for part in 0..next {
+            assert!(text_in(&bytes[..part], 100).expect("short").is_none(), "{part}");
+        }
     }
 
     #[test]
     fn a_foreign_greeting_is_an_error_and_takes_no_memory() {
-        assert!(read_frame::<Hello>(&mut b"GET / HTTP/1.1\r\n\r\n".as_slice()).is_err());
-        assert!(read_frame::<Hello>(&mut b"\x02\0\0\0{}".as_slice()).is_err());
+        let error = text_in(b"GET / HTTP/1.1\r\n\r\n", MOST_GREETING).expect_err("long");
+        assert!(error.to_string().contains("a frame of 542393671 bytes"), "{error}");
+        assert!(words_in::<Hello>(b"{}").is_err());
     }
 }

@@ -4,7 +4,7 @@ use super::{Failed, WRONG};
 use std::{ffi::OsString, process::ExitCode};
 use tbccl::{
     Communicator, Config,
-    bootstrap::Server,
+    bootstrap::{Server, ServerSpec},
     launch::{LaunchSpec, launch},
 };
 
@@ -61,7 +61,7 @@ pub(crate) fn start_ranks(name: &'static str, ranks: u32, config: &Config) -> Re
     if config.transport.name() == "shm" {
         Communicator::preflight(ranks, config).map_err(Failed::new)?;
     }
-    let server = Server::start(ranks).map_err(Failed::new)?;
+    let server = Server::start(&ServerSpec::local(ranks)).map_err(Failed::new)?;
     let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

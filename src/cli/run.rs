@@ -10,7 +10,7 @@ use std::{
 };
 use tbccl::{
     Transport,
-    bootstrap::Server,
+    bootstrap::{Server, ServerSpec},
     launch::{LaunchSpec, Output, launch},
 };
 
@@ -73,7 +73,7 @@ pub(crate) struct Job {
 /// Carries out `tbccl run`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let spec = args.job.spec(args.ranks)?;
-    let server = Server::start(spec.ranks).map_err(Failed::new)?;
+    let server = Server::start(&ServerSpec::local(spec.ranks)).map_err(Failed::new)?;
     let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

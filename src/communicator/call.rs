@@ -207,7 +207,16 @@ impl Communicator {
             timeout: self.timeout,
             waited: Duration::ZERO,
         };
+        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
+        let memory = [binding.input, binding.output.as_span()];
+        if let Some(endpoint) = lent {
+            memory.into_iter().for_each(|span| endpoint.begin_use(span));
+        }
         let mut ran = self.executor.run(program, &binding, digest, &mut watch);
+        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
+        if let Some(endpoint) = lent {
+            memory.into_iter().for_each(|span| endpoint.end_use(span));
+        }
         if ran.is_ok() && !program.unheard.is_empty() && !binding.confirmed {
             ran = confirm(&self.executor, program, &record, &mut watch);
         }

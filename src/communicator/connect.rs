@@ -6,6 +6,7 @@ use crate::{
     agreement::Agreement,
     bootstrap::{self, Connection, Hello, Joined, Member},
     error::{Error, PeerName, Result},
+    identity::Identity,
 };
 use std::sync::Arc;
 use topology::{Rank, Reach};
@@ -14,40 +15,6 @@ use transport::{
     driver::{Endpoint, local, rehearsal::Rehearsal, shm},
     memory::{Arena, ArenaLayout, Slab},
 };
-
-/// Who this process is, as the launcher says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) rank: u32,
-    pub(crate) size: u32,
-    pub(crate) bootstrap: String,
-}
-
-impl Identity {
-    fn from_env() -> Result<Identity> {
-        let var = |name: &str| {
-            std::env::var(name).map_err(|_| {
-                Error::Bootstrap(format!(
-                    "{name} is not set: start the program with `tbccl run -n RANKS -- PROGRAM`, or use Communicator::local"
-                ))
-            })
-        };
-        let number = |name: &str| {
-            let text = var(name)?;
-            text.parse().map_err(|_| Error::Bootstrap(format!("{name}={text} is not a number of ranks")))
-        };
-        let identity = Identity {
-            rank: number("TBCCL_RANK")?,
-            size: number("TBCCL_SIZE")?,
-            bootstrap: var("TBCCL_BOOTSTRAP")?,
-        };
-        if identity.rank >= identity.size {
-            let Identity { rank, size, .. } = identity;
-            return Err(Error::Bootstrap(format!("TBCCL_RANK={rank} is not one of 0..{size} (TBCCL_SIZE)")));
-        }
-        Ok(identity)
-    }
-}
 
 fn layout(ranks: u32, config: &Config) -> ArenaLayout {
     ArenaLayout {
@@ -143,11 +110,28 @@ fn links(
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config),
-        Transport::Verbs => join_over(verbs::open(identity.rank, identity.size, config)?, identity, config),
+        Transport::Verbs => match verbs::open(identity.rank, identity.size, config) {
+            Ok(endpoint) => join_over(endpoint, identity, config),
+            Err(error) => {
+                tell_why_not(&error, identity, config);
+                Err(error)
+            }
+        },
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
             join_over(Box::new(endpoint), identity, config)
         }
+    }
+}
+
+/// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
+fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
+    let hello = greeting(identity, config, false, &0);
+    let Ok(Joined { mut connection, .. }) = Connection::join(&identity.place, &hello, None) else { return };
+    if connection.agree_on_pulling(Some("there is no memory in common".into())).is_ok() {
+        let said = error.to_string();
+        let rank = format!("rank {}: ", identity.rank);
+        connection.give_up(said.strip_prefix(&rank).unwrap_or(&said));
     }
 }
 
@@ -176,13 +160,13 @@ fn names(members: &[Member]) -> Vec<PeerName> {
 
 /// Joins over shared memory: everyone maps everyone's arena.
 fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
-    let Identity { rank, size, bootstrap } = identity;
+    let Identity { rank, size, place } = identity;
     let layout = layout(*size, config);
     let (ours, object) = Arena::shared(layout)?;
     // The word that others try to read; it must stay where it is until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
     let hello = greeting(identity, config, true, &probe);
-    let Joined { mut connection, members, arenas } = Connection::join(bootstrap, &hello, Some(&object))?;
+    let Joined { mut connection, members, arenas } = Connection::join(place, &hello, Some(&object))?;
     let arenas = arenas
         .iter()
         .enumerate()
@@ -218,9 +202,9 @@ pub(super) fn not_started(rank: u32, error: TransportError) -> Error {
 
 /// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
 fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Config) -> Result<Communicator> {
-    let Identity { rank, size, bootstrap } = identity;
+    let Identity { rank, size, place } = identity;
     let hello = greeting(identity, config, false, &0);
-    let Joined { mut connection, members, .. } = Connection::join(bootstrap, &hello, None)?;
+    let Joined { mut connection, members, .. } = Connection::join(place, &hello, None)?;
     connection.agree_on_pulling(Some("there is no memory in common".into()))?;
     let mut heard = Vec::new();
     loop {

@@ -11,11 +11,13 @@ mod buffer;
 mod call;
 mod connect;
 mod plans;
+mod registered;
 mod typed;
 mod verbs;
 mod watch;
 
 pub use buffer::Buffer;
+pub use registered::RegisteredSlice;
 
 use crate::{
     Config,
@@ -48,6 +50,8 @@ pub struct Communicator {
     scratch: Option<Registered>,
     /// What the links stand on, where that is more than memory. After them, so that they end first.
     endpoint: Option<Box<dyn Endpoint>>,
+    /// Held by every registration of the program's own memory.
+    lending: Arc<()>,
     threads: Threads,
     timeout: Duration,
     transport: &'static str,
@@ -118,6 +122,7 @@ impl Communicator {
             slab,
             scratch: None,
             endpoint,
+            lending: Arc::new(()),
             threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
             transport,

@@ -33,6 +33,8 @@ pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endp
         matrix: matrix.transpose()?,
         slab_bytes: config.slab_bytes,
         segment_bytes: config.segment_bytes,
+        cache_regions: config.cache_regions,
+        cache_bytes: config.cache_bytes,
         piece_bytes: config.rdma_piece_bytes,
         window: config.rdma_window,
         checksum: config.checksum,

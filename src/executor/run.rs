@@ -354,8 +354,7 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
                 break;
             }
             let dst = self.binding.target(&op.dst);
-            let is_registered = || self.slab.locate(dst.as_span().as_ptr(), dst.len()).is_some();
-            let landing = (op.kind == OpKind::Recv && !dst.is_empty() && is_registered()).then_some(dst);
+            let landing = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
             let mut state = self.fresh(dst.len());
             if !link(self.links, stream).announce(&mut state, landing)? {
                 break;

@@ -7,7 +7,7 @@ use std::{
     process::Command,
     time::{Duration, Instant},
 };
-use tbccl::bootstrap::Server;
+use tbccl::bootstrap::{Server, ServerSpec};
 
 /// One rank, started by hand.
 fn rank(server: &Server, rank: u32, size: u32, env: &[(&str, &str)]) -> Job {
@@ -20,7 +20,7 @@ fn rank(server: &Server, rank: u32, size: u32, env: &[(&str, &str)]) -> Job {
 }
 
 fn server(ranks: u32) -> Server {
-    Server::start(ranks).expect("a rendezvous")
+    Server::start(&ServerSpec::local(ranks)).expect("a rendezvous")
 }
 
 fn joined(done: &Finished) {
@@ -128,8 +128,8 @@ fn strangers_do_not_disturb_the_job() {
         &[0, 0, 0, 0],
         &frame("{}"),
         &frame("[1, 2, 3]"),
-        &frame(r#"{"magic":"other","protocol":2}"#),
-        &frame(r#"{"magic":"tbccl","protocol":2,"size":2}"#),
+        &frame(r#"{"magic":"other","protocol":3}"#),
+        &frame(r#"{"magic":"tbccl","protocol":3,"size":2}"#),
         &frame(&"[".repeat(100_000)),
     ] {
         let mut stream = stranger(&server);

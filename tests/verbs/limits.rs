@@ -30,3 +30,19 @@ fn the_last_region_is_used_and_one_more_is_an_error_with_the_remedy() {
         assert!(said.rest.contains("TBCCL_SEGMENT_BYTES"), "{said:?}");
     }
 }
+
+/// Each of the buffers takes two regions, and a call uses two buffers.
+#[test]
+fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
+    let env = [("TBCCL_SEGMENT_BYTES", "1M"), ("TBCCL_SLAB_BYTES", "64M"), ("TBCCL_CACHE_REGIONS", "4")];
+    for (profile, cables, devices) in
+        [("ib", 1, "know it"), ("usb4", 2, "know it"), ("apple-tb5", 1, "refuse")]
+    {
+        let role = format!("own_memory {devices}");
+        Job::run(&Wiring::pair(profile, cables), "", &role, &env).is_right("done", 2);
+    }
+    // Where there is no room it is copied, and all is right nevertheless.
+    for budget in [("TBCCL_CACHE_REGIONS", "0"), ("TBCCL_CACHE_BYTES", "1M")] {
+        Job::run(&Wiring::pair("ib", 1), "", "own_memory have no room", &[budget]).is_right("done", 2);
+    }
+}

@@ -23,6 +23,7 @@ fn play() {
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "until" => until(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
+        "own_memory" => own_memory(&mut comm, rest),
         "large_slab" => large_slab(&mut comm),
         other => panic!("no role {other}"),
     };
@@ -271,6 +272,47 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Registered memory of the program's own, more of it than devices know at a time, if they know any.
+fn own_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
+    let (is_known, has_room) = (devices != "refuse", devices == "know it");
+    let (n, me) = (comm.size(), comm.rank().0);
+    let mut vectors = vec![vec![0i32; 300_000]; 4];
+    let mut known: Vec<_> = vectors.iter_mut().map(|v| comm.register(v)).collect::<Result<_>>()?;
+    assert!(known.iter().all(|memory| memory.is_known_to_devices() == is_known));
+    for round in 0..8 {
+        let [mut a, mut b] = [round % 4, (round * 2 + 1) % 4];
+        if a == b {
+            b = (a + 1) % 4;
+        }
+        if a > b {
+            (a, b) = (b, a);
+        }
+        let (left, right) = known.split_at_mut(b);
+        let (input, output) = (&mut left[a], &mut right[0]);
+        input.iter_mut().enumerate().for_each(|(at, x)| *x = element(me, at + round) as i32);
+        let before = comm.counters().copied_bytes;
+        comm.all_reduce(input, output, ReduceOp::Sum)?;
+        let wrong =
+            output.iter().enumerate().find(|(at, x)| **x != combined(ReduceOp::Sum, n, at + round) as i32);
+        assert!(wrong.is_none(), "round {round}: {wrong:?}");
+        comm.broadcast(&mut input[77..200_077], Rank(0))?;
+        assert!(
+            input[77..200_077].iter().enumerate().all(|(at, x)| *x == element(0, at + 77 + round) as i32)
+        );
+        let copied = comm.counters().copied_bytes - before;
+        assert_eq!(copied == 0, has_room, "round {round}: {copied} bytes were copied");
+    }
+    drop(known);
+    let before = comm.counters().copied_bytes;
+    comm.broadcast(&mut vectors[0], Rank(0))?;
+    assert!(comm.counters().copied_bytes > before, "it is not registered any more");
+    let whole = comm.register(&mut vectors[0])?;
+    drop(whole);
+    let mut part = comm.register(&mut vectors[0][5000..])?;
+    comm.broadcast(&mut part, Rank(1))?;
+    Ok(())
 }
 
 /// Buffers all over a slab of 6 GiB, touched here and there.

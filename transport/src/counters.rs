@@ -18,6 +18,8 @@ pub struct Counters {
     pub repeated: u64,
     /// How often connections were made new because something was lost or had failed.
     pub renewed: u64,
+    /// How often a device took less work than it had said it would; it was given less from then on.
+    pub refused: u64,
 }
 
 impl AddAssign for Counters {
@@ -28,6 +30,7 @@ impl AddAssign for Counters {
         self.copied_bytes += other.copied_bytes;
         self.repeated += other.repeated;
         self.renewed += other.renewed;
+        self.refused += other.refused;
     }
 }
 
@@ -42,6 +45,7 @@ impl Sub for Counters {
             copied_bytes: self.copied_bytes - earlier.copied_bytes,
             repeated: self.repeated - earlier.repeated,
             renewed: self.renewed - earlier.renewed,
+            refused: self.refused - earlier.refused,
         }
     }
 }

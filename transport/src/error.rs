@@ -112,6 +112,14 @@ pub enum TransportError {
         /// What is wrong with it.
         what: String,
     },
+    /// Memory was to be registered, some of which is.
+    #[error(
+        "rank {rank}: some of this memory is registered already; drop its registration before it is registered anew"
+    )]
+    Lent {
+        /// The rank.
+        rank: u32,
+    },
     /// The devices of a rank don't reach those of its peers.
     #[error("rank {rank}: {what}")]
     Wiring {

@@ -181,8 +181,9 @@ pub trait Link: Send + std::fmt::Debug {
     fn peek_digest(&self) -> Option<u64>;
 
     /// Tells of a message that is to be received once those told of before it have been, so that its memory can be
-    /// made known to the peer ahead of time. `landing` is registered memory that the message may be put into from now
-    /// on, or none when its bytes are to be handed to a sink. False when the link has no use for it at the moment;
+    /// made known to the peer ahead of time. `landing` is memory that the message may be put into from now on, or none
+    /// when its bytes are to be handed to a sink; a link that would do so behind the caller's back, between polls, does it
+    /// only where it knows that the memory is registered. False when the link has no use for it at the moment;
     /// the message may then be announced later, or not at all, but none behind it before.
     ///
     /// # Errors

@@ -1,15 +1,27 @@
-//! The socket of a rendezvous: its name, and who may connect.
+//! The sockets of a rendezvous: their names, and who may connect.
+//!
+//! A Unix socket is always there, for the ranks of this host. On Linux it has a name in the abstract space, which no
+//! file system holds; elsewhere it is a file in a folder of its own that is removed with the server.
 
+use crate::error::{Error, Result};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt},
+};
 use std::{
     io,
+    net::{SocketAddr, TcpListener},
     os::unix::net::{UnixListener, UnixStream},
 };
+
+/// Connections that the kernel keeps for us until we take them. It keeps fewer where its limit is lower.
+const BACKLOG: i32 = 4096;
 
 /// Is the other end a process of our user?
 pub(super) fn same_user(stream: &UnixStream) -> bool {
     #[cfg(target_os = "linux")]
     {
-        rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+        sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
     }
     #[cfg(not(target_os = "linux"))]
     {
@@ -31,53 +43,124 @@ impl Drop for Folder {
 
 fn random_name() -> io::Result<String> {
     let mut bytes = [0u8; 16];
-    getrandom(&mut bytes)?;
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
     Ok(format!("tbccl-{:032x}", u128::from_le_bytes(bytes)))
 }
 
+/// Opens the Unix socket; its address, and the folder of its file if it has one.
 #[cfg(target_os = "linux")]
-fn getrandom(bytes: &mut [u8]) -> io::Result<()> {
-    let got = rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())?;
-    if got == 16 { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn getrandom(bytes: &mut [u8]) -> io::Result<()> {
-    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, bytes)
-}
-
-/// Opens a socket; its address, and the folder of its file if it has one.
-#[cfg(target_os = "linux")]
-pub(super) fn listen() -> io::Result<(UnixListener, String, Option<Folder>)> {
+pub(super) fn on_this_host() -> io::Result<(UnixListener, String, Option<Folder>)> {
     use std::os::linux::net::SocketAddrExt;
     let name = random_name()?;
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name)?;
-    Ok((UnixListener::bind_addr(&address)?, format!("unix-abstract:{name}"), None))
+    let listener = UnixListener::bind_addr(&address)?;
+    ready(&listener)?;
+    Ok((listener, format!("unix-abstract:{name}"), None))
 }
 
-/// Opens a socket; its address, and the folder of its file if it has one.
+/// Opens the Unix socket; its address, and the folder of its file if it has one.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn listen() -> io::Result<(UnixListener, String, Option<Folder>)> {
+pub(super) fn on_this_host() -> io::Result<(UnixListener, String, Option<Folder>)> {
     use std::os::unix::fs::DirBuilderExt;
     let folder = std::env::temp_dir().join(random_name()?);
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let folder = Folder(folder);
     let path = folder.0.join("s");
-    Ok((UnixListener::bind(&path)?, format!("unix:{}", path.display()), Some(folder)))
+    let listener = UnixListener::bind(&path)?;
+    ready(&listener)?;
+    Ok((listener, format!("unix:{}", path.display()), Some(folder)))
 }
 
-/// Connects to a rendezvous.
-pub(in super::super) fn connect(address: &str) -> io::Result<UnixStream> {
-    #[cfg(target_os = "linux")]
-    if let Some(name) = address.strip_prefix("unix-abstract:") {
-        use std::os::linux::net::SocketAddrExt;
-        return UnixStream::connect_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?);
+fn ready(listener: &UnixListener) -> io::Result<()> {
+    listen(listener, BACKLOG)?;
+    listener.set_nonblocking(true)
+}
+
+/// Opens the TCP sockets. Where the system is to choose the port, it chooses one, and all have the same if they can.
+pub(super) fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
+    let mut listeners: Vec<TcpListener> = Vec::new();
+    let mut chosen = None;
+    for address in addresses {
+        let wish = SocketAddr::new(address.ip(), chosen.unwrap_or(0));
+        let listener = match (address.port(), chosen) {
+            (0, Some(_)) => on_network(wish).or_else(|_| on_network(*address)),
+            _ => on_network(*address),
+        };
+        let listener = listener.map_err(|errno| refused(*address, errno))?;
+        let bound = listener.local_addr().map_err(|e| Error::system("asking for our own port", e))?;
+        chosen.get_or_insert(bound.port());
+        listeners.push(listener);
     }
-    match address.strip_prefix("unix:") {
-        Some(path) => UnixStream::connect(path),
-        None => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("`{address}` is not a rendezvous address"),
-        )),
+    Ok(listeners)
+}
+
+fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    #[cfg(target_os = "linux")]
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    #[cfg(not(target_os = "linux"))]
+    let socket = {
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::empty(), None)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        socket
+    };
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        // Each family is listened to only when asked for.
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// The error for an address that can't be listened on, with the remedy.
+fn refused(address: SocketAddr, errno: Errno) -> Error {
+    let (ip, port) = (address.ip(), address.port());
+    let remedy = match errno {
+        Errno::ADDRINUSE => format!(
+            "port {port} is in use; end the program that has it (`ss -ltnp 'sport = :{port}'` shows it), choose \
+             another port, or 0 to let the system choose"
+        ),
+        Errno::ADDRNOTAVAIL => {
+            format!("{ip} is not an address of this host; `ip address` or `ifconfig` lists those it has")
+        }
+        Errno::ACCESS => format!("port {port} is for root only; choose one from 1024 on, or 0"),
+        Errno::AFNOSUPPORT => format!("this host has no {}", if ip.is_ipv4() { "IPv4" } else { "IPv6" }),
+        other => return Error::system(format!("listening on {address} for ranks"), other),
+    };
+    Error::Bootstrap(format!("can't listen on {address} for ranks: {remedy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(address: &str) -> Result<Vec<TcpListener>> {
+        on_networks(&[address.parse().expect("an address")])
+    }
+
+    #[test]
+    fn a_port_in_use_and_a_foreign_address_are_errors_with_the_remedy() {
+        let taken = on("127.0.0.1:0").expect("a port");
+        let address = taken[0].local_addr().expect("bound");
+        let error = on(&address.to_string()).expect_err("in use").to_string();
+        assert!(error.contains(&format!("port {} is in use", address.port())), "{error}");
+        let error = on("192.0.2.1:0").expect_err("a documentation address").to_string();
+        assert!(error.contains("192.0.2.1 is not an address of this host"), "{error}");
+    }
+
+    #[test]
+    fn both_families_get_the_same_port_where_the_system_chooses() {
+        let addresses = ["127.0.0.1:0", "[::1]:0"].map(|text| text.parse().expect("an address"));
+        let Ok(listeners) = on_networks(&addresses) else {
+            eprintln!("not tried: this host has no IPv6");
+            return;
+        };
+        let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().expect("bound").port()).collect();
+        // Another program may just have taken the second; then it has one of its own.
+        assert_eq!(ports.len(), 2);
+        assert!(ports.iter().all(|port| *port != 0));
     }
 }

@@ -1,165 +1,193 @@
-//! The rendezvous of a job on one host, run by the launcher.
+//! The rendezvous of a job: in the launcher, in rank 0's process, or in one of its own.
 //!
-//! One thread accepts; each connection has a thread of its own that greets, waits for the others, and then does what
-//! the rank asks for until it ends. State is shared behind one mutex; a condition variable tells of changes.
+//! One thread serves all connections from an event loop ([`serving`]), so that a thousand ranks cost a thousand sockets
+//! and no threads. What ranks say is understood by [`job`], which knows no sockets; who may become a rank is decided by
+//! [`entrance`], before anything that they say is looked at.
+//!
+//! Ranks of this host and user come over a Unix socket; others over TCP, where it is opened, with the job's secret.
 
 mod boards;
+mod entrance;
+mod guest;
+mod job;
 mod listen;
-mod rank;
-mod state;
-
-pub(super) use listen::connect;
+mod refusals;
+mod serving;
 
 use crate::error::{Error, Result};
-use listen::{Folder, listen, same_user};
-use state::{Gone, State};
+use listen::Folder;
+use mio::Waker;
+use refusals::Counts;
+use serving::{Command, Serving};
 use std::{
-    os::unix::net::UnixListener,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
+    net::SocketAddr,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::Ordering::Relaxed,
+        mpsc::{self, Sender},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+use transport::secure::Secret;
+
+/// What a rendezvous is for, and where it is reached.
+#[derive(Clone, Debug)]
+pub struct ServerSpec {
+    /// How many ranks the job has.
+    pub ranks: u32,
+    /// Where ranks of other hosts connect, over TCP; port 0 lets the system choose. None for a job on one host.
+    pub listen: Vec<SocketAddr>,
+    /// What ranks that come over TCP must know. Needed where `listen` is not empty.
+    pub secret: Option<Secret>,
+}
+
+impl ServerSpec {
+    /// For a job on this host, reached by Unix socket only.
+    #[must_use]
+    pub fn local(ranks: u32) -> ServerSpec {
+        ServerSpec { ranks, listen: Vec::new(), secret: None }
+    }
+
+    /// For a job whose ranks may be on other hosts, and know the secret.
+    #[must_use]
+    pub fn network(ranks: u32, listen: Vec<SocketAddr>, secret: Secret) -> ServerSpec {
+        ServerSpec { ranks, listen, secret: Some(secret) }
+    }
+}
+
+/// Who was turned away since a rendezvous was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Connections that did not prove in time that they belong to the job.
+    pub strangers: u64,
+    /// Ranks that could not be let in, or that said what no rank says.
+    pub ranks: u64,
+}
+
+/// How far a job has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attendance {
+    /// Ranks that have joined.
+    pub joined: u32,
+    /// Ranks that have joined and gone.
+    pub gone: u32,
+    /// Nobody is expected or served any more.
+    pub is_over: bool,
+}
 
 /// The rendezvous of one job. Closed when dropped; ranks that wait for others are then refused.
 #[derive(Debug)]
 pub struct Server {
     address: String,
-    shared: Arc<Shared>,
+    addresses: Vec<SocketAddr>,
+    commands: Sender<Command>,
+    waker: Waker,
+    counts: Arc<Counts>,
+    notice_board: Arc<NoticeBoard>,
+    thread: Option<JoinHandle<()>>,
     /// The folder of the socket's file, where it has one; removed when dropped.
     _folder: Option<Folder>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    ranks: u32,
-    state: Mutex<State>,
+/// Where the serving thread says how far the job has come.
+#[derive(Debug, Default)]
+struct NoticeBoard {
+    attendance: Mutex<Attendance>,
     changed: Condvar,
 }
 
 impl Server {
-    /// Opens the rendezvous for a job of `ranks` ranks.
+    /// Opens the rendezvous of a job.
     ///
     /// # Errors
-    /// When the system refuses a socket or a thread.
-    pub fn start(ranks: u32) -> Result<Server> {
-        let (listener, address, folder) =
-            listen().map_err(|e| Error::system("opening the rendezvous socket", e))?;
-        let state = Mutex::new(State::new(ranks));
-        let shared = Arc::new(Shared { ranks, state, changed: Condvar::new() });
-        let accepting = Arc::clone(&shared);
-        thread::Builder::new()
+    /// [`Error::InvalidArgument`] for addresses without a secret; [`Error::Bootstrap`] when an address can't be
+    /// listened on; others when the system refuses a socket or a thread.
+    pub fn start(spec: &ServerSpec) -> Result<Server> {
+        if !spec.listen.is_empty() && spec.secret.is_none() {
+            return Err(Error::InvalidArgument("a rendezvous over TCP needs a secret".into()));
+        }
+        let refused = |what: &'static str| move |e| Error::system(what, e);
+        let (unix, address, folder) =
+            listen::on_this_host().map_err(refused("opening the rendezvous socket"))?;
+        let networks = listen::on_networks(&spec.listen)?;
+        let addresses: std::io::Result<Vec<SocketAddr>> = networks.iter().map(|l| l.local_addr()).collect();
+        let addresses = addresses.map_err(refused("asking for our own port"))?;
+        let (commands, inbox) = mpsc::channel();
+        let (counts, notice_board) = (Arc::<Counts>::default(), Arc::<NoticeBoard>::default());
+        let outside = serving::Outside {
+            commands: inbox,
+            counts: Arc::clone(&counts),
+            notice_board: Arc::clone(&notice_board),
+        };
+        let (serving, waker) =
+            Serving::new(spec, unix, networks, outside).map_err(refused("preparing to wait for ranks"))?;
+        let thread = thread::Builder::new()
             .name("tbccl-rendezvous".into())
-            .spawn(move || accept(&listener, &accepting))
+            .spawn(move || serving.run())
             .map_err(|e| Error::system("starting the rendezvous thread", e))?;
-        Ok(Server { address, shared, _folder: folder })
+        let thread = Some(thread);
+        Ok(Server { address, addresses, commands, waker, counts, notice_board, thread, _folder: folder })
     }
 
-    /// What ranks need to find the rendezvous: the value of `TBCCL_BOOTSTRAP`.
+    /// What ranks of this host need to find the rendezvous: a value of `TBCCL_BOOTSTRAP`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
+    /// Where it listens over TCP, in the order they were asked for, with the ports that the system chose. By which
+    /// name or address other hosts reach these is not known here.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Who was turned away so far.
+    #[must_use]
+    pub fn refused(&self) -> Refused {
+        Refused { strangers: self.counts.strangers.load(Relaxed), ranks: self.counts.ranks.load(Relaxed) }
+    }
+
     /// Tells all ranks that a rank's process has ended, and how, as the rest of a sentence: `was killed by SIGKILL`.
     pub fn report_exit(&self, rank: u32, pid: u32, how: &str) {
-        let mut state = self.shared.lock();
-        if state.seats.get(rank as usize).is_none_or(|seat| seat.gone != Gone::No) {
-            return;
-        }
-        if state.started() {
-            state.announce_death(rank, how);
-        } else {
-            let why = format!("rank {rank} (process {pid}) {how} before all ranks had joined");
-            state.refused.get_or_insert(why);
-        }
-        self.shared.changed.notify_all();
+        self.tell(Command::Exited { rank, pid, how: how.to_owned() });
     }
-}
 
-impl Server {
     /// Tells ranks that wait for this one to join that it has ended without, with status 0. Once it has joined, its own
     /// goodbye counts.
     pub fn report_success(&self, rank: u32, pid: u32) {
-        let mut state = self.shared.lock();
-        if state.seats.get(rank as usize).is_some_and(|seat| seat.member.is_none()) {
-            let why = format!("rank {rank} (process {pid}) ended with status 0 without joining the job");
-            state.refused.get_or_insert(why);
-            self.shared.changed.notify_all();
+        self.tell(Command::Succeeded { rank, pid });
+    }
+
+    /// Waits until the job is over, or has otherwise come to `enough`, for so long at most. Says how far it has come.
+    pub fn wait_until(&self, enough: impl Fn(&Attendance) -> bool, patience: Duration) -> Attendance {
+        let deadline = Instant::now().checked_add(patience);
+        let mut attendance = self.notice_board.attendance.lock().unwrap_or_else(PoisonError::into_inner);
+        while !attendance.is_over && !enough(&attendance) {
+            let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                break;
+            }
+            let waited =
+                self.notice_board.changed.wait_timeout(attendance, left.min(Duration::from_secs(3600)));
+            attendance = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        *attendance
+    }
+
+    fn tell(&self, command: Command) {
+        // A thread that has ended has nobody left to tell.
+        let _ = self.commands.send(command);
+        let _ = self.waker.wake();
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_all();
-        // Wakes the accepting thread, which then sees that it is to end.
-        drop(connect(&self.address));
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Turns a rank of ours away, and with it the job if it has not begun.
-    fn refuse_unless_started(&self, why: String) -> String {
-        let mut state = self.lock();
-        if !state.complete() {
-            state.refused.get_or_insert_with(|| why.clone());
+        self.tell(Command::Close);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
-        self.changed.notify_all();
-        why
-    }
-
-    /// Waits until `ready` says so, the job is refused, or the deadline has passed; then `overdue` says why nobody
-    /// waits any longer.
-    fn wait_for(
-        &self,
-        deadline: Instant,
-        ready: impl Fn(&State) -> bool,
-        overdue: impl Fn(&State) -> String,
-    ) -> Result<MutexGuard<'_, State>, String> {
-        let mut state = self.lock();
-        loop {
-            if let Some(why) = &state.refused {
-                return Err(why.clone());
-            }
-            if ready(&state) {
-                return Ok(state);
-            }
-            if state.closed {
-                return Err("the launcher is ending the job".into());
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                // It is over for all: a rank that joins later would wait for this one in vain.
-                let why = overdue(&state);
-                state.refused = Some(why.clone());
-                self.changed.notify_all();
-                return Err(why);
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
-    for stream in listener.incoming() {
-        if shared.lock().closed {
-            return;
-        }
-        let Ok(stream) = stream else {
-            // Out of descriptors, most likely: others may be closed meanwhile.
-            thread::sleep(Duration::from_millis(10));
-            continue;
-        };
-        if !same_user(&stream) {
-            continue;
-        }
-        let shared = Arc::clone(shared);
-        // A connection that gets no thread is closed, which the rank reports.
-        let _ = thread::Builder::new().name("tbccl-rank".into()).spawn(move || rank::serve(stream, &shared));
     }
 }

@@ -12,12 +12,14 @@ pub(super) struct RankStats {
     received_messages: u64,
     moved_bytes: u64,
     copied_bytes: u64,
+    /// Sent again, connections made new, and work that devices refused.
+    troubles: [u64; 3],
     /// Microseconds of processor time.
     busy: u64,
     polls: PollCounters,
 }
 
-const NUMBERS: usize = 10 + PollCounters::BATCHES;
+const NUMBERS: usize = 13 + PollCounters::BATCHES;
 
 /// Everyone's totals, in rank order.
 pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
@@ -33,6 +35,9 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
         polls.depth_high_water,
         polls.async_events,
         polls.wake_ups,
+        counters.repeated,
+        counters.renewed,
+        counters.refused,
     ];
     own.extend(polls.batches);
     let mut all = vec![0; NUMBERS * comm.size() as usize];
@@ -46,6 +51,7 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
             received_messages: row[1],
             moved_bytes: row[2],
             copied_bytes: row[3],
+            troubles: std::array::from_fn(|i| row[10 + i]),
             busy: row[4],
             polls: PollCounters {
                 polls: row[5],
@@ -53,7 +59,7 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
                 depth_high_water: row[7],
                 async_events: row[8],
                 wake_ups: row[9],
-                batches: std::array::from_fn(|i| row[10 + i]),
+                batches: std::array::from_fn(|i| row[13 + i]),
             },
         })
         .collect())
@@ -102,6 +108,9 @@ pub(super) fn json(rows: &[RankStats]) -> String {
             "received_messages": row.received_messages,
             "moved_bytes": row.moved_bytes,
             "copied_bytes": row.copied_bytes,
+            "repeated": row.troubles[0],
+            "renewed": row.troubles[1],
+            "refused": row.troubles[2],
             "cpu_us": row.busy,
             "polls": polls.polls,
             "empty_polls": polls.empty_polls,
@@ -118,21 +127,26 @@ pub(super) fn json(rows: &[RankStats]) -> String {
 /// How each rank looked for completions, where links have queues of them.
 fn polls_table(rows: &[RankStats]) -> String {
     let mut text = format!(
-        "#\n# Completion queues\n# {:>5} {:>14} {:>14} {:>8} {:>8} {:>8}  batches of 1, 2, ... {} or more\n",
+        "#\n# Completion queues, and what was repeated, connections made new, and work that devices refused\n\
+         # {:>5} {:>14} {:>14} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}  batches of 1, 2, ... {} or more\n",
         "rank",
         "polls",
         "empty",
         "depth",
         "events",
         "wakes",
+        "repeated",
+        "renewed",
+        "refused",
         PollCounters::BATCHES
     );
-    for RankStats { rank, polls, .. } in rows {
+    for RankStats { rank, polls, troubles: [repeated, renewed, refused], .. } in rows {
         let PollCounters { polls, empty_polls, batches, depth_high_water, async_events, wake_ups } = polls;
         let batches = batches.map(|count| count.to_string()).join(" ");
         let _ = writeln!(
             text,
-            "# {rank:>5} {polls:>14} {empty_polls:>14} {depth_high_water:>8} {async_events:>8} {wake_ups:>8}  {batches}"
+            "# {rank:>5} {polls:>14} {empty_polls:>14} {depth_high_water:>8} {async_events:>8} {wake_ups:>8} \
+             {repeated:>9} {renewed:>8} {refused:>8}  {batches}"
         );
     }
     text

@@ -12,7 +12,7 @@ use std::{
     process::ExitCode,
 };
 use tbccl::{
-    bootstrap::Server,
+    bootstrap::{Server, ServerSpec},
     launch::{LaunchSpec, launch},
 };
 
@@ -80,7 +80,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
         name: "tbccl fabric run",
         ..args.job.spec(ranks)?
     };
-    let server = Server::start(ranks).map_err(Failed::new)?;
+    let server = Server::start(&ServerSpec::local(ranks)).map_err(Failed::new)?;
     let outcome = launch(&spec, &server).map_err(Failed::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

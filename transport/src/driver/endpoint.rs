@@ -2,8 +2,14 @@
 //!
 //! The ranks' side channel carries words from everyone to everyone, round after round, until the driver has said all:
 //! [`Endpoint::converse`]. Links exist from then on; no rank is through with it before all have connected.
+//!
+//! # Safety
+//! Memory of the caller's is lent by a function that is unsafe to call: its contract stands there.
 
-use crate::{Link, Sleeper, TransportError, memory::Slab};
+use crate::{
+    Link, Sleeper, TransportError,
+    memory::{Slab, Span},
+};
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 /// A cable between two ranks, as one of them sees it.
@@ -20,6 +26,9 @@ pub struct RailInfo {
     /// Can it be used now?
     pub is_up: bool,
 }
+
+/// Memory that is lent to a driver; it is taken back when this is dropped. May outlive the endpoint.
+pub trait Lease: Debug + Send {}
 
 /// One rank's part of a driver. It stays alive as long as its links.
 pub trait Endpoint: Debug + Send {
@@ -38,6 +47,28 @@ pub trait Endpoint: Debug + Send {
 
     /// The memory that this driver's links move without copying it.
     fn slab(&self) -> &Slab;
+
+    /// Takes note of memory of the caller's that links are to move without copying it, until the lease is dropped; nothing
+    /// if this driver has no use for that. It is registered while there is room, when an operation uses it.
+    ///
+    /// # Errors
+    /// When some of it is lent already.
+    ///
+    /// # Safety
+    /// The memory stays where it is until the lease is dropped, and is not empty.
+    unsafe fn lend(
+        &mut self,
+        _start: *mut u8,
+        _len: usize,
+    ) -> Result<Option<Box<dyn Lease>>, TransportError> {
+        Ok(None)
+    }
+
+    /// An operation begins to use memory that may be lent, and needs it registered until [`Endpoint::end_use`].
+    fn begin_use(&mut self, _memory: Span<'_>) {}
+
+    /// An operation has ended that used this memory.
+    fn end_use(&mut self, _memory: Span<'_>) {}
 
     /// What a rank that waits can be woken by, where the driver has that.
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {

@@ -9,4 +9,4 @@ pub mod shm;
 pub mod tcp;
 pub mod verbs;
 
-pub use endpoint::{Endpoint, RailInfo};
+pub use endpoint::{Endpoint, Lease, RailInfo};

@@ -94,6 +94,9 @@ macro_rules! on_every_device {
         on_every_device! { @ over_bad_uc "bad_ib uc" $($topic::$case),* }
         on_every_device! { @ over_bad_usb4 "bad_usb4 uc" $($topic::$case),* }
         on_every_device! { @ over_bad_apple "bad_apple" $($topic::$case),* }
+        on_every_device! { @ over_shallow_ib "shallow_ib" $($topic::$case),* }
+        on_every_device! { @ over_shallow_uc "shallow_ib uc" $($topic::$case),* }
+        on_every_device! { @ over_shallow_apple "shallow_apple" $($topic::$case),* }
     };
     (@ $module:ident $device:literal $($topic:ident::$case:ident),*) => {
         mod $module {
@@ -125,3 +128,9 @@ on_every_device! { @ on_bad_usb4 "bad_usb4 uc" verbs::what_is_lost_or_damaged_is
 on_every_device! { @ on_bad_apple "bad_apple" verbs::what_is_lost_or_damaged_is_sent_again }
 #[cfg(target_os = "linux")]
 on_every_device! { @ on_slow_ib "slow_ib" verbs::an_endpoint_closes_when_its_device_has_sent_all }
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_shallow_ib "shallow_ib" verbs::depth_is_learnt_from_refusals }
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_shallow_uc "shallow_ib uc" verbs::depth_is_learnt_from_refusals }
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_shallow_apple "shallow_apple" verbs::depth_is_learnt_from_refusals }

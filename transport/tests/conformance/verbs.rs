@@ -11,7 +11,8 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// A device of every kind, each connected to itself, which takes no cable; and pairs with a bad cable between them.
+/// A device of every kind, each connected to itself, which takes no cable; such whose queues take less than they say; and
+/// pairs with a bad cable between them.
 pub(crate) const FABRIC: &str = "
     [[node]]
     name = 'a'
@@ -19,6 +20,8 @@ pub(crate) const FABRIC: &str = "
         { name = 'lo_ib', profile = 'ib' },
         { name = 'lo_usb4', profile = 'usb4' },
         { name = 'lo_apple', profile = 'apple-tb5' },
+        { name = 'shallow_ib', profile = 'ib', usable_depth = 24 },
+        { name = 'shallow_apple', profile = 'apple-tb5', usable_depth = 24 },
         { name = 'slow_ib', profile = 'ib' },
         { name = 'slow_ib_2', profile = 'ib' },
         { name = 'bad_ib', profile = 'ib' },
@@ -34,6 +37,10 @@ pub(crate) const FABRIC: &str = "
     ends = ['a/lo_usb4', 'a/lo_usb4']
     [[cable]]
     ends = ['a/lo_apple', 'a/lo_apple']
+    [[cable]]
+    ends = ['a/shallow_ib', 'a/shallow_ib']
+    [[cable]]
+    ends = ['a/shallow_apple', 'a/shallow_apple']
     [[cable]]
     ends = ['a/slow_ib', 'a/slow_ib_2']
     latency_us = 30000.0
@@ -115,6 +122,10 @@ impl Sink for Placed<'_> {
 }
 
 pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
+    registered_memory_is_never_copied_between(&mut pair);
+}
+
+fn registered_memory_is_never_copied_between(pair: &mut Pair) {
     for len in [1, 100, 4096, 16 << 10, (16 << 10) + 1, (3 << 20) + 5] {
         let bytes = noise(len, 3);
         let src = registered(&pair.0[0].slab, &bytes);
@@ -161,4 +172,16 @@ pub(crate) fn an_endpoint_closes_when_its_device_has_sent_all(mut pair: Pair) {
     let endpoint = pair.0[0].endpoint.as_mut().expect("an endpoint");
     endpoint.close(PATIENCE);
     assert!(began.elapsed().as_millis() >= 30, "the cable takes 30 ms");
+}
+
+/// Apple's device and soft-RoCE refuse work before the depth is reached that they report. That is no reason to give a
+/// cable up.
+pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
+    crate::traffic::exchange(&mut pair);
+    registered_memory_is_never_copied_between(&mut pair);
+    let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
+    let (refused, renewed) = all.fold((0, 0), |(a, b), all| (a + all.refused, b + all.renewed));
+    assert!(refused > 0, "nothing was refused");
+    // A piece whose trailer was refused upsets the order of a data queue; that is learnt once for each.
+    assert!(renewed <= 4, "{renewed} connections were made new");
 }

@@ -39,6 +39,8 @@ pub(super) struct QpObject {
     pub(super) index: u32,
     pub(super) kind: QpType,
     pub(super) cap: QpCap,
+    /// So much of its depth can be used, in requests or frames.
+    pub(super) send_depth: u32,
     pub(super) signals_all: bool,
     /// Does its cable take time?
     pub(super) is_timed: bool,
@@ -98,7 +100,7 @@ impl QpObject {
     #[inline]
     pub(super) fn next_slot(&self, at: At<'_>, posting: &Posting) -> Result<*mut SendSlot, Errno> {
         let freed = self.nic.sent[self.index as usize].load(Relaxed);
-        if posting.tail.wrapping_sub(freed) >= u64::from(self.cap.max_send_wr) {
+        if posting.tail.wrapping_sub(freed) >= u64::from(self.send_depth) {
             return Err(errno(self.profile.errnos.queue_full));
         }
         let slot = posting.tail & at.qp.send.mask.load(Relaxed);
@@ -121,7 +123,7 @@ impl QpObject {
         };
         let before = up_to(&posting.frames, posting.tail);
         let after = before + self.profile.units(bytes.into());
-        if after - up_to(&posting.frames, freed) > u64::from(self.cap.max_send_wr) {
+        if after - up_to(&posting.frames, freed) > u64::from(self.send_depth) {
             return Err(errno(self.profile.errnos.queue_full));
         }
         posting.frames[posting.tail as usize & (slots - 1)] = after;

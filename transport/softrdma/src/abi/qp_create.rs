@@ -121,7 +121,7 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
         None => {
             let what = For { pd: domain.number, is_shared: false, async_channel: context.async_channel };
             let (depth, sges) = (attr.cap.max_recv_wr, attr.cap.max_recv_sge);
-            Some(ReceiveQueue::new(nic, profile, depth, sges, what)?)
+            Some(ReceiveQueue::new(nic, context.port, depth, sges, what)?)
         }
     };
     let slots = u64::from(attr.cap.max_send_wr.max(1)).next_power_of_two();
@@ -171,6 +171,7 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
         index,
         kind: attr.qp_type,
         cap: attr.cap,
+        send_depth: attr.cap.max_send_wr.min(nic.world.device(context.port).usable_depth),
         signals_all: attr.sq_sig_all != 0,
         is_timed: nic.world.is_timed(context.port),
         ring,

@@ -30,6 +30,8 @@ pub(super) struct ReceiveQueue {
     pub(super) index: u32,
     ring: (u64, u64),
     pub(super) max_wr: u32,
+    /// So much of its depth can be used, in receives or frames.
+    depth: u32,
     pub(super) max_sge: u32,
     lock: SpinLock,
     /// Under `lock`.
@@ -56,11 +58,13 @@ pub(super) struct For {
 impl ReceiveQueue {
     pub(super) fn new(
         nic: &Arc<Nic>,
-        profile: &'static Profile,
+        port: u32,
         max_wr: u32,
         max_sge: u32,
         what: For,
     ) -> Result<ReceiveQueue, Errno> {
+        let device = nic.world.device(port);
+        let profile = device.profile;
         let slots = u64::from(max_wr.max(1)).next_power_of_two();
         let pieces = size_of::<Sge>() as u64 * u64::from(max_sge.max(1));
         let stride = (size_of::<RecvSlot>() as u64 + pieces).next_power_of_two().max(64);
@@ -97,6 +101,7 @@ impl ReceiveQueue {
             index,
             ring,
             max_wr,
+            depth: profile.usable_depth(max_wr).min(device.usable_depth),
             max_sge,
             lock: SpinLock::default(),
             frames: UnsafeCell::default(),
@@ -140,7 +145,7 @@ impl ReceiveQueue {
             return Err(Errno::INVAL);
         }
         let freed = self.nic.received[self.index as usize].load(Relaxed);
-        if number.wrapping_sub(freed) >= u64::from(self.max_wr) {
+        if number.wrapping_sub(freed) >= u64::from(self.depth) {
             return Err(Errno::NOMEM);
         }
         if self.profile.frame_bytes.is_some() {
@@ -168,8 +173,7 @@ impl ReceiveQueue {
             u64::from(unsafe { (*request.sg_list.add(index)).length })
         });
         let units = self.profile.units(pieces.sum());
-        let most = u64::from(self.profile.usable_depth(self.max_wr));
-        if frames.sum + units > most {
+        if frames.sum + units > u64::from(self.depth) {
             return Err(super::errno(self.profile.errnos.queue_full));
         }
         frames.each.push_back(units);

@@ -54,7 +54,7 @@ fn create(pd: *mut Pd, context: *mut std::ffi::c_void, attr: &mut SrqAttr) -> Re
     }
     attr.max_sge = attr.max_sge.max(1);
     let what = For { pd: domain.number, is_shared: true, async_channel: owner.async_channel };
-    let queue = ReceiveQueue::new(&owner.nic, profile, attr.max_wr, attr.max_sge, what)?;
+    let queue = ReceiveQueue::new(&owner.nic, owner.port, attr.max_wr, attr.max_sge, what)?;
     let mut srq = Srq::zeroed();
     srq.context = owner.as_c();
     srq.srq_context = context;

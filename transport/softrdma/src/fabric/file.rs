@@ -47,6 +47,7 @@ struct DeviceTable {
     gid_index: Option<Spanned<u8>>,
     gid_after_ms: Option<Spanned<u32>>,
     idle_ms: Option<u32>,
+    usable_depth: Option<Spanned<u32>>,
 }
 
 /// A cable. The keys of a [`Link`] are repeated because serde can't both flatten and refuse unknown keys.
@@ -167,8 +168,13 @@ fn read_device(
         None => profile.idle_limit.map_or(0, |limit| limit.as_nanos() as u64),
         Some(ms) => u64::from(ms) * 1_000_000,
     };
+    let usable_depth = match &table.usable_depth {
+        None => u32::MAX,
+        Some(depth) if *depth.get_ref() > 0 => *depth.get_ref(),
+        Some(depth) => return Err(Wrong::new(depth.span(), "a queue takes one request at least")),
+    };
     let gid = gid(table)?;
-    Ok(Device { name, profile, node, port, is_up, ipv4, gid, gid_index, idle_ns, end: None })
+    Ok(Device { name, profile, node, port, is_up, ipv4, gid, gid_index, idle_ns, usable_depth, end: None })
 }
 
 fn gid(table: &DeviceTable) -> Result<GidPlan, Wrong> {

@@ -66,6 +66,8 @@ pub struct Device {
     pub gid_index: u8,
     /// After so many nanoseconds without a message a connection stops working; 0 for never.
     pub idle_ns: u64,
+    /// A queue takes no more requests, or frames where those are counted, whatever depth it is said to have.
+    pub usable_depth: u32,
     /// The cable in its port.
     pub end: Option<End>,
 }

@@ -190,6 +190,19 @@ fn has_stopped(a: &End, b: &End) {
     assert_eq!((a.sent(), b.received()), ((4, WcStatus::SUCCESS), (3, WcStatus::SUCCESS)));
 }
 
+/// mesh's and hellas's notes: work is refused before the depth that is reported.
+pub(crate) fn queues_take_less_than_they_say(rig: &Rig) {
+    let shallow = rig.beside("usable_depth = 4", "");
+    let (a, b) = shallow.pair(QpType::UC);
+    assert!(a.qp.cap.max_recv_wr > 4);
+    let count = (0..).take_while(|_| a.qp.receive(0, &[a.piece(0, 8)]) == 0).count();
+    assert_eq!(count, 4);
+    b.send(1, 0, 8);
+    assert_eq!(a.received(), (0, WcStatus::SUCCESS));
+    assert_eq!(a.qp.receive(0, &[a.piece(0, 8)]), 0, "there is room for one more");
+    assert_eq!(a.qp.receive(0, &[a.piece(0, 8)]), libc::ENOMEM);
+}
+
 /// gojaccl's notes and exo issue 1973: traffic keeps a connection alive, silence stops it.
 pub(crate) fn idle_connections_stop(rig: &Rig) {
     let quick = rig.beside("idle_ms = 200", "");

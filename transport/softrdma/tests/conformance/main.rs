@@ -218,6 +218,7 @@ mod as_on_a_mac {
         apple::memory_across_a_4_gib_line_is_reported,
         apple::no_event_tells_of_a_peer,
         faults::idle_connections_stop,
+        faults::queues_take_less_than_they_say,
         faults::posting_without_a_cable_crashes_when_asked_to,
         faults::a_killed_process_leaks_nothing,
     }

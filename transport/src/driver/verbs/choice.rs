@@ -11,7 +11,7 @@ use crate::{driver::RailInfo, verbs::gigabits};
 /// The rails to a peer. A port that does not answer has no speed.
 pub(super) fn rails(engine: &Engine, peer: u32) -> Vec<RailInfo> {
     let Some(peer) = engine.peers.get(peer as usize).and_then(Option::as_ref) else { return Vec::new() };
-    let info = |rail: &super::rails::Rail| {
+    let info = |rail: &super::rail::Rail| {
         let port = &engine.ports[rail.port];
         RailInfo {
             ours: port.name().to_owned(),

@@ -9,19 +9,25 @@
 //!
 //! The words travel over the job's rendezvous; how is the runtime's business. Every failure names the rank, the device
 //! and the remedy.
+//!
+//! # Safety
+//! The only unsafe function takes note of memory that is lent; its caller keeps the promise of [`Endpoint::lend`], by
+//! which [`super::memory`] goes.
 
 use super::{
     VerbsConfig, choice,
     engine::Engine,
     incoming::Incoming,
-    introduction::{Device, Devices, End, Rails, Reach, gid_of, gid_text, pack, unpack},
+    introduction::{Device, Devices, End, Rails, Reach, gid_of, pack, unpack},
+    lease::VerbsLease,
     link::VerbsLink,
     memory::{Keys, LINE, Memory},
+    opening::{Opened, open_devices},
     outgoing::Outgoing,
     peer::{EAGER_CREDITS, Peer, RX_SLOTS, Rules, TX_SLOTS},
     port::Port,
     queue::{Id, Queue, What},
-    rails::{Far, Places, Rail},
+    rail::{Far, Places, Rail},
     signals,
     sleeper::DeviceSleeper,
     tender::Tender,
@@ -30,11 +36,11 @@ use super::{
 };
 use crate::{
     Link, Sleeper, TransportError,
-    driver::{Endpoint, RailInfo},
-    memory::{Mapping, Registered, Slab},
+    driver::{Endpoint, Lease, RailInfo},
+    memory::{Mapping, Registered, Slab, Span},
     verbs::{
-        Abilities, Access, Cause, Channel, CompletionQueue, Context, Domain, Library, LocalAddress, Mtu,
-        PortState, QpType, QueuePairSpec, RemoteAddress, VerbsError, find_gid,
+        Access, Channel, CompletionQueue, Context, Library, LocalAddress, Mtu, QpType, QueuePairSpec,
+        RemoteAddress,
     },
 };
 use std::{
@@ -51,16 +57,6 @@ const RECEIVES_PER_RAIL: u32 = RX_SLOTS + 128;
 const STAGING: u32 = 8;
 /// Bytes that are taken when work is posted, where the device can; more is slower than reading them.
 const INLINE_BYTES: u32 = 256;
-
-/// A device before memory is registered with it.
-#[derive(Debug)]
-struct Opened {
-    context: Context,
-    domain: Domain,
-    abilities: Abilities,
-    card: Device,
-    gid_index: u8,
-}
 
 /// What has been said so far.
 #[derive(Debug)]
@@ -476,6 +472,26 @@ impl Endpoint for VerbsEndpoint {
         &self.slab
     }
 
+    unsafe fn lend(&mut self, start: *mut u8, len: usize) -> Result<Option<Box<dyn Lease>>, TransportError> {
+        let mut engine = lock(&self.engine);
+        if !engine.ports.iter().all(|port| port.abilities.late_registration) {
+            return Ok(None);
+        }
+        if !engine.lent.lend(start as usize, len) {
+            return Err(TransportError::Lent { rank: self.rank });
+        }
+        Ok(Some(Box::new(VerbsLease { engine: Arc::downgrade(&self.engine), start: start as usize })))
+    }
+
+    fn begin_use(&mut self, memory: Span<'_>) {
+        let engine = &mut *lock(&self.engine);
+        engine.lent.begin_use(memory.as_ptr() as usize, memory.len(), &mut engine.ports);
+    }
+
+    fn end_use(&mut self, memory: Span<'_>) {
+        lock(&self.engine).lent.end_use(memory.as_ptr() as usize, memory.len());
+    }
+
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
         Some(Arc::new(DeviceSleeper::new(&self.engine)?))
     }
@@ -506,76 +522,6 @@ impl Drop for VerbsEndpoint {
             engine.abort(rank);
         }
     }
-}
-
-/// Opens the devices that are to be used: those that the matrix names for us, or all whose port is up.
-fn open_devices(
-    library: &Library,
-    config: &VerbsConfig,
-    rank: u32,
-    say: &mut dyn FnMut(&str),
-) -> Result<Vec<Opened>, TransportError> {
-    let named: Option<Vec<String>> = config.matrix.as_ref().map(|matrix| {
-        let mut names: Vec<String> = matrix[rank as usize].iter().flatten().cloned().collect();
-        names.sort();
-        names.dedup();
-        names
-    });
-    let wanted = match &named {
-        Some(names) => names.clone(),
-        None => library.devices()?.into_iter().map(|device| device.name).collect(),
-    };
-    if wanted.is_empty() {
-        return Err(library.no_devices(None).into());
-    }
-    let mut opened = Vec::new();
-    let mut down = Vec::new();
-    for name in wanted {
-        let context = library.open(&name).map_err(|error| of_matrix(rank, named.is_some(), error))?;
-        if context.port()?.state != PortState::ACTIVE {
-            down.push(name);
-            continue;
-        }
-        opened.push(open_device(context, config, say)?);
-    }
-    if opened.is_empty() {
-        let (ports, remedy) = (down.join(", "), Cause::PortDown.remedy());
-        let what = format!("no RDMA device can be used: the port is down ({ports}); {remedy}");
-        return Err(TransportError::Wiring { rank, what });
-    }
-    Ok(opened)
-}
-
-/// A name that no device has comes from the matrix, if there is one.
-fn of_matrix(rank: u32, is_given: bool, error: VerbsError) -> TransportError {
-    match error {
-        VerbsError::UnknownDevice { .. } if is_given => {
-            TransportError::Wiring { rank, what: format!("the device matrix names an {error}") }
-        }
-        other => other.into(),
-    }
-}
-
-fn open_device(
-    context: Context,
-    config: &VerbsConfig,
-    say: &mut dyn FnMut(&str),
-) -> Result<Opened, TransportError> {
-    let (gid_index, gid) = find_gid(&context, config.patience, say)?;
-    let domain = context.domain()?;
-    let abilities = Abilities::probe(&context, &domain)?;
-    let port = context.port()?;
-    let card = Device {
-        name: context.name().to_owned(),
-        gid: gid_text(gid),
-        lid: port.lid,
-        mtu: port.active_mtu.0,
-        reliable: abilities.service == QpType::RC,
-        one_sided: abilities.one_sided && abilities.write_imm,
-        max_message_bytes: abilities.max_message_bytes.into(),
-        frame_depth: abilities.frame_bytes.map(|_| abilities.depth),
-    };
-    Ok(Opened { context, domain, abilities, card, gid_index })
 }
 
 fn near(port: &Port, card: &Device, psn: u32) -> LocalAddress {

@@ -7,11 +7,12 @@
 
 use super::{
     VerbsConfig,
+    lent::{Budget, Lent},
     memory::Memory,
     peer::{Env, Peer, Rules},
     port::Port,
     queue::{Id, What},
-    rails::State,
+    rail::State,
     wire::piece_of,
 };
 use crate::{
@@ -34,6 +35,7 @@ pub(super) struct Engine {
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) ports: Vec<Port>,
     pub(super) memory: Memory,
+    pub(super) lent: Lent,
     pub(super) rules: Rules,
     pub(super) polls: PollCounters,
     polls_made: u32,
@@ -57,10 +59,12 @@ impl Engine {
         config: &VerbsConfig,
     ) -> Engine {
         let now = Instant::now();
+        let budget = Budget { regions: config.cache_regions as usize, bytes: config.cache_bytes };
         Engine {
             peers,
             ports,
             memory,
+            lent: Lent::new(budget, config.segment_bytes as usize),
             rules,
             polls: PollCounters::default(),
             polls_made: 0,
@@ -76,7 +80,7 @@ impl Engine {
     #[inline]
     pub(super) fn peer(&mut self, rank: usize) -> (&mut Peer, Env<'_>) {
         let peer = self.peers[rank].as_mut().expect("links are made to peers only");
-        (peer, Env { rules: self.rules, memory: &self.memory, ports: &mut self.ports })
+        (peer, Env { rules: self.rules, memory: &self.memory, lent: &self.lent, ports: &mut self.ports })
     }
 
     /// Takes the completions that have come. True when there were any.

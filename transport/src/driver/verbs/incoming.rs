@@ -2,8 +2,8 @@
 //!
 //! A small message waits in its slot until the runtime asks for it. For a larger one the runtime says ahead of time
 //! where it is to go: into registered memory, or, where there is none or the bytes are to be combined with others,
-//! into staging places from which they are handed over in place. Either is cut into pieces, granted to the peer in
-//! order, each on the rail that has the least under way, so that faster rails get more.
+//! into staging places from which they are handed over in place. Either is cut into pieces, which are granted to the peer
+//! in order (see `granting`).
 //!
 //! Invariants: pieces are handed over in order and once. A place is granted anew only when nothing can write to it any
 //! more on account of the earlier grant: its message is known to be lost, or its queue pair is dead.
@@ -11,18 +11,18 @@
 use super::{
     outgoing::goes_in_pieces,
     peer::{Env, Peer},
-    wire::{CONFIRM, Grant, Kind, LANES, Mark, is_before},
+    wire::{CONFIRM, Kind, LANES, Mark, is_before},
 };
-use crate::{RecvProgress, RecvState, Sink, TransportError, memory::SpanMut};
+use crate::{RecvProgress, RecvState, Sink, TransportError};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
 /// Messages that can be announced ahead.
-const ANNOUNCED: usize = 64;
+pub(super) const ANNOUNCED: usize = 64;
 /// Pieces that are granted and not yet handed over.
-const GRANTED: usize = 128;
+pub(super) const GRANTED: usize = 128;
 /// How long an unreliable rail may keep us waiting for a piece before we ask.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// A piece that its sender has called sent so often, and that has not come through a queue of its own, is lost.
@@ -43,40 +43,42 @@ pub(super) struct RxMessage {
 
 /// A larger message that is expected.
 #[derive(Clone, Copy, Debug)]
-struct Message {
-    digest: u64,
-    total: usize,
+pub(super) struct Message {
+    pub(super) digest: u64,
+    pub(super) total: usize,
     /// Bytes granted so far.
-    granted: usize,
+    pub(super) granted: usize,
     /// Where it goes, by offset in the slab; staging places when there is none.
-    landing: Option<usize>,
+    pub(super) landing: Option<usize>,
 }
 
 /// A piece that is granted.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+pub(super) struct Piece {
     /// Its message, by its number.
-    message: u64,
+    pub(super) message: u64,
     /// Where it begins in its message.
-    offset: usize,
-    len: usize,
+    pub(super) offset: usize,
+    pub(super) len: usize,
     /// Where it goes.
-    at: usize,
-    staging: Option<u32>,
-    rail: u8,
+    pub(super) at: usize,
+    pub(super) staging: Option<u32>,
+    pub(super) rail: u8,
     /// Its bytes are here, as its queue pair says.
-    is_here: bool,
+    pub(super) is_here: bool,
     /// What its checksum is to be, where that counts.
-    crc: Option<u32>,
-    arrived: bool,
+    pub(super) crc: Option<u32>,
+    pub(super) arrived: bool,
+    /// The device took no receive for it: it is granted when there is room.
+    pub(super) is_held: bool,
     /// Since when we wait for it, once that is noted.
-    since: Option<Instant>,
+    pub(super) since: Option<Instant>,
     /// How often the peer has said that it was sent.
-    said: u8,
+    pub(super) said: u8,
     /// How often it has been granted, less one.
-    attempt: u16,
+    pub(super) attempt: u16,
     /// In which life of its rail it was granted.
-    life: u8,
+    pub(super) life: u8,
 }
 
 impl Piece {
@@ -91,23 +93,25 @@ impl Piece {
 #[derive(Debug)]
 pub(super) struct Incoming {
     /// The number of the message that is next to be received.
-    message: u32,
+    pub(super) message: u32,
     /// Small messages, in order.
     pub(super) eager: VecDeque<RxMessage>,
     /// Small messages matched so far.
     pub(super) matched: u32,
     /// Larger messages that are expected, in order, and the number of the first.
-    messages: VecDeque<Message>,
-    first_message: u64,
+    pub(super) messages: VecDeque<Message>,
+    pub(super) first_message: u64,
     /// Pieces not yet handed over, in order, and the number of the first.
-    pieces: VecDeque<Piece>,
-    first_piece: u32,
+    pub(super) pieces: VecDeque<Piece>,
+    pub(super) first_piece: u32,
     /// All pieces before this one have arrived.
     pub(super) done: u32,
     /// Granted pieces that have not arrived.
     pub(super) outstanding: usize,
-    staging: Vec<u32>,
-    staging_base: usize,
+    /// Of these, pieces that wait for room in a queue.
+    pub(super) held: usize,
+    pub(super) staging: Vec<u32>,
+    pub(super) staging_base: usize,
 }
 
 impl Incoming {
@@ -123,6 +127,7 @@ impl Incoming {
             first_piece: 0,
             done: 0,
             outstanding: 0,
+            held: 0,
             staging: (0..staging).collect(),
             staging_base,
         }
@@ -138,8 +143,25 @@ impl Incoming {
         self.first_piece.wrapping_add(self.pieces.len() as u32)
     }
 
-    fn piece_mut(&mut self, number: u32) -> Option<&mut Piece> {
+    pub(super) fn piece_mut(&mut self, number: u32) -> Option<&mut Piece> {
         self.pieces.get_mut(number.wrapping_sub(self.first_piece) as usize)
+    }
+
+    /// The first piece that waits for room in a queue.
+    pub(super) fn first_held(&self) -> Option<u32> {
+        if self.held == 0 {
+            return None;
+        }
+        let index = self.pieces.iter().position(|piece| piece.is_held)?;
+        Some(self.first_piece.wrapping_add(index as u32))
+    }
+
+    /// A piece is to be granted when a rail has room for it.
+    pub(super) fn hold(&mut self, number: u32) {
+        if let Some(piece) = self.piece_mut(number).filter(|piece| !piece.is_held) {
+            piece.is_held = true;
+            self.held += 1;
+        }
     }
 
     /// The length of a piece that is granted.
@@ -166,136 +188,6 @@ impl Peer {
     pub(super) fn peek_digest(&self, lane: usize) -> Option<u64> {
         let incoming = &self.incoming[lane];
         incoming.eager.front().filter(|first| first.message == incoming.message).map(|first| first.digest)
-    }
-
-    /// Takes note of a message to come; false when there is no room for the note.
-    pub(super) fn announce(
-        &mut self,
-        env: &mut Env<'_>,
-        lane: usize,
-        state: &mut RecvState,
-        landing: Option<SpanMut<'_>>,
-    ) -> Result<bool, TransportError> {
-        if !goes_in_pieces(state.size, state.len) {
-            return Ok(true);
-        }
-        if state.announced.is_some() {
-            return Ok(true);
-        }
-        let incoming = &mut self.incoming[lane];
-        if incoming.messages.len() == ANNOUNCED {
-            return Ok(false);
-        }
-        state.announced = Some(incoming.first_message + incoming.messages.len() as u64);
-        let landing = landing.and_then(|span| env.memory.locate(span.as_mut_ptr(), span.len()));
-        incoming.messages.push_back(Message { digest: state.digest, total: state.len, granted: 0, landing });
-        self.grant_more(env, lane)?;
-        self.flush(env)?;
-        Ok(true)
-    }
-
-    /// Grants pieces of expected messages, as many as may be under way.
-    fn grant_more(&mut self, env: &mut Env<'_>, lane: usize) -> Result<(), TransportError> {
-        let mut index = 0;
-        while let Some(message) = self.incoming[lane].messages.get(index).copied() {
-            if message.granted == message.total {
-                index += 1;
-                continue;
-            }
-            let incoming = &self.incoming[lane];
-            let full = incoming.outstanding >= env.rules.window || incoming.pieces.len() == GRANTED;
-            if full || !self.grant(env, lane, index, &message)? {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Grants the next piece of a message; false when that is not possible now.
-    fn grant(
-        &mut self,
-        env: &mut Env<'_>,
-        lane: usize,
-        index: usize,
-        message: &Message,
-    ) -> Result<bool, TransportError> {
-        let Some(rail) = self.idlest_rail(lane) else { return Ok(false) };
-        let incoming = &mut self.incoming[lane];
-        let len = (message.total - message.granted).min(env.rules.piece_bytes);
-        let (at, staging) = match message.landing {
-            Some(at) => (at + message.granted, None),
-            None => {
-                let Some(place) = incoming.staging.pop() else { return Ok(false) };
-                (incoming.staging_base + place as usize * env.rules.piece_bytes, Some(place))
-            }
-        };
-        let number = incoming.next_piece();
-        incoming.pieces.push_back(Piece {
-            message: incoming.first_message + index as u64,
-            offset: message.granted,
-            len,
-            at,
-            staging,
-            rail: rail as u8,
-            is_here: false,
-            crc: None,
-            arrived: false,
-            since: None,
-            said: 0,
-            attempt: 0,
-            life: 0,
-        });
-        incoming.messages[index].granted += len;
-        incoming.outstanding += 1;
-        self.send_grant(env, lane, number, rail)?;
-        Ok(true)
-    }
-
-    /// The rail with the least under way to us, of those that take pieces of this lane; a chosen one if there is one.
-    fn idlest_rail(&self, lane: usize) -> Option<usize> {
-        let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.takes_pieces(lane));
-        up.min_by_key(|(_, rail)| (!rail.is_chosen, rail.incoming_bytes)).map(|(index, _)| index)
-    }
-
-    /// Makes ready for a piece on a rail, and tells the peer.
-    fn send_grant(
-        &mut self,
-        env: &mut Env<'_>,
-        lane: usize,
-        number: u32,
-        rail: usize,
-    ) -> Result<(), TransportError> {
-        let incoming = &mut self.incoming[lane];
-        let Some(piece) = incoming.piece_mut(number) else { return Ok(()) };
-        piece.rail = rail as u8;
-        piece.life = self.rails[rail].piece_life();
-        piece.is_here = false;
-        piece.crc = None;
-        piece.since = None;
-        piece.said = 0;
-        let piece = *piece;
-        let message = incoming.messages[(piece.message - incoming.first_message) as usize];
-        self.rails[rail].incoming_bytes += piece.len as u64;
-        let mut grant = Grant {
-            address: 0,
-            digest: message.digest,
-            offset: piece.offset as u64,
-            total: message.total as u64,
-            piece: number,
-            len: piece.len as u32,
-            rkey: 0,
-            lane: lane as u8,
-            rail: rail as u8,
-            attempt: piece.attempt,
-        };
-        if env.rules.one_sided {
-            let place = env.keys(&self.rails[rail]).remote(piece.at)?;
-            (grant.address, grant.rkey) = (place.address, place.rkey);
-        } else if let Err(error) = self.rails[rail].expect_piece(env, lane, number, (piece.at, piece.len))? {
-            return self.take_down(env, rail, true, &error.to_string());
-        }
-        self.grants.push(grant);
-        Ok(())
     }
 
     /// A piece's bytes are here. On an unreliable rail, pieces that were sent before it on the same rail and are not here
@@ -369,46 +261,6 @@ impl Peer {
         }
         incoming.complete(number);
         self.grant_more(env, lane)
-    }
-
-    /// Grants a piece that is lost, or was on a rail that is dead, once more.
-    pub(super) fn grant_again(
-        &mut self,
-        env: &mut Env<'_>,
-        lane: usize,
-        number: u32,
-    ) -> Result<(), TransportError> {
-        let Some(piece) = self.incoming[lane].piece_mut(number).copied() else { return Ok(()) };
-        if let Some(piece) = self.incoming[lane].piece_mut(number) {
-            piece.attempt = piece.attempt.wrapping_add(1);
-        }
-        if !piece.is_here {
-            let bytes = &mut self.rails[usize::from(piece.rail)].incoming_bytes;
-            *bytes = bytes.saturating_sub(piece.len as u64);
-        }
-        match self.idlest_rail(lane) {
-            Some(rail) => self.send_grant(env, lane, number, rail),
-            // It is granted again when a rail comes back.
-            None => Ok(()),
-        }
-    }
-
-    /// Grants again all pieces that were expected on a rail in an earlier life of it.
-    pub(super) fn regrant_rail(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        for lane in 0..LANES {
-            let mut number = self.incoming[lane].done;
-            while is_before(number, self.incoming[lane].next_piece()) {
-                let (life, takes) = (self.rails[rail].piece_life(), self.rails[rail].takes_pieces(lane));
-                let is_void =
-                    |p: &mut Piece| !p.arrived && usize::from(p.rail) == rail && (p.life != life || !takes);
-                if self.incoming[lane].piece_mut(number).is_some_and(is_void) {
-                    self.grant_again(env, lane, number)?;
-                }
-                number = number.wrapping_add(1);
-            }
-            self.grant_more(env, lane)?;
-        }
-        Ok(())
     }
 
     /// The peer has sent a piece on this rail, before it said so on the same rail.

@@ -41,7 +41,7 @@ impl Link for VerbsLink {
 
     fn counters(&self) -> Counters {
         let engine = lock(&self.engine);
-        engine.peers[self.peer].as_ref().map_or(Counters::default(), |peer| peer.counters[self.lane])
+        engine.peers[self.peer].as_ref().map_or(Counters::default(), |peer| peer.counters(self.lane))
     }
 
     fn poll_counters(&self) -> PollCounters {

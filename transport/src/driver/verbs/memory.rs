@@ -7,14 +7,16 @@
 //!
 //! # Safety
 //! Addresses are those of the slab's mapping, with offsets checked against its length; the mapping lives as long as
-//! the [`Memory`], and regions are dropped before it.
+//! the [`Memory`], and regions are dropped before it. Or they are those of lent memory, which its owner keeps where it is
+//! until it is taken back, when its regions end; places in it come from [`super::lent`] only.
 
+use super::lent::LENT;
 use crate::{
     TransportError,
     memory::{Mapping, Span},
     verbs::{Access, Domain, LocalRun, Region, RemoteRun},
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Address lines that no region may cross on devices that keep 32 bits of addresses.
 pub(super) const LINE: usize = 1 << 32;
@@ -63,14 +65,20 @@ impl Memory {
         (at <= self.0.len && len <= self.0.len - at).then_some(at)
     }
 
-    /// The address of a place in the slab.
+    /// The address of a place in the slab, or in lent memory.
     #[inline]
     pub(super) fn address(&self, offset: usize) -> *mut u8 {
+        if offset & LENT != 0 {
+            return (offset & !LENT) as *mut u8;
+        }
         debug_assert!(offset <= self.0.len);
         (self.0.start + offset) as *mut u8
     }
 
     fn check(&self, offset: usize, len: usize) {
+        if offset & LENT != 0 {
+            return;
+        }
         assert!(offset <= self.0.len && len <= self.0.len - offset, "{offset}+{len} is outside of the slab");
     }
 
@@ -78,7 +86,7 @@ impl Memory {
     #[inline]
     pub(super) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         self.check(offset, len);
-        // SAFETY: inside of the mapping, which starts zeroed. The receive that wrote here is complete and the next
+        // SAFETY: inside of the mapping, which starts zeroed, or of lent memory. The receive that wrote here is complete and the next
         // one is posted only by who holds the endpoint's lock, as the caller does.
         unsafe { std::slice::from_raw_parts(self.address(offset), len) }
     }
@@ -87,7 +95,7 @@ impl Memory {
     #[inline]
     pub(super) fn span(&self, offset: usize, len: usize) -> Span<'_> {
         self.check(offset, len);
-        // SAFETY: inside of the mapping, which lives as long as `self`.
+        // SAFETY: inside of the mapping, which lives as long as `self`, or of lent memory.
         unsafe { Span::new(self.address(offset), len) }
     }
 
@@ -125,6 +133,8 @@ pub(super) struct Keys {
     domain: Domain,
     access: Access,
     regions: Vec<Option<Region>>,
+    /// Of lent memory, by its first address: bytes of a segment, and the segments.
+    lent: BTreeMap<usize, (usize, Vec<Region>)>,
     memory: Memory,
 }
 
@@ -132,7 +142,35 @@ impl Keys {
     /// No segment is registered yet.
     pub(super) fn new(domain: Domain, access: Access, memory: Memory) -> Keys {
         let regions = std::iter::repeat_with(|| None).take(memory.segments()).collect();
-        Keys { domain, access, regions, memory }
+        Keys { domain, access, regions, lent: BTreeMap::new(), memory }
+    }
+
+    /// Registers lent memory, in segments that overlap by a piece; false when the device refuses.
+    #[cold]
+    pub(super) fn learn(&mut self, start: usize, len: usize, segment_bytes: usize) -> bool {
+        let mut regions = Vec::new();
+        for from in (0..len).step_by(segment_bytes) {
+            let run = (segment_bytes + self.memory.0.overlap).min(len - from);
+            // SAFETY: its owner keeps it where it is until it is taken back, and `forget` is called.
+            match unsafe { self.domain.register((start + from) as *mut u8, run, self.access) } {
+                Ok(region) => regions.push(region),
+                Err(_) => return false,
+            }
+        }
+        self.lent.insert(start, (segment_bytes, regions));
+        true
+    }
+
+    /// Ends the registration of lent memory, if it is registered.
+    #[cold]
+    pub(super) fn forget(&mut self, start: usize) {
+        self.lent.remove(&start);
+    }
+
+    fn lent_region(&self, address: usize) -> &Region {
+        let (start, (segment_bytes, regions)) =
+            self.lent.range(..=address).next_back().expect("what is located is registered");
+        &regions[(address - start) / segment_bytes]
     }
 
     /// Registers all segments: where a queue pair knows only those that came before it.
@@ -150,6 +188,9 @@ impl Keys {
 
     #[inline]
     fn region(&mut self, offset: usize) -> Result<&Region, TransportError> {
+        if offset & LENT != 0 {
+            return Ok(self.lent_region(offset & !LENT));
+        }
         let index = self.memory.segment_of(offset);
         if self.regions[index].is_none() {
             self.register(index)?;

@@ -30,15 +30,21 @@
 mod choice;
 mod endpoint;
 mod engine;
+mod granting;
 mod incoming;
 mod introduction;
+mod lease;
+mod lent;
 mod link;
 mod memory;
+mod opening;
 mod outgoing;
 mod peer;
 mod port;
 mod queue;
+mod rail;
 mod rails;
+mod receiving;
 mod signals;
 mod sleeper;
 mod tender;
@@ -61,6 +67,10 @@ pub struct VerbsConfig {
     pub slab_bytes: Option<u64>,
     /// Bytes that are registered at a time; a multiple of a page that divides 4 GiB.
     pub segment_bytes: u64,
+    /// Registrations of memory that callers have lent, with each device: so many regions, and so many bytes.
+    pub cache_regions: u32,
+    /// See there.
+    pub cache_bytes: u64,
     /// Bytes of a piece; a multiple of 4096. Equal on all ranks.
     pub piece_bytes: u64,
     /// Pieces of a lane under way, at most 16. Equal on all ranks.
@@ -95,6 +105,8 @@ impl Default for VerbsConfig {
             matrix: None,
             slab_bytes: None,
             segment_bytes: 256 << 20,
+            cache_regions: 256,
+            cache_bytes: 16 << 30,
             piece_bytes: 128 << 10,
             window: 8,
             checksum: None,

@@ -58,6 +58,8 @@ pub(super) struct Outgoing {
     limit: u32,
     /// Grants that are not used yet, the next piece first.
     grants: VecDeque<Grant>,
+    /// Grants of pieces that are to be sent once more, in order; they go before new ones.
+    again: VecDeque<Grant>,
     /// The number of the piece that the next new grant is for.
     expected: u32,
     /// Pieces sent that are not known to have arrived, the oldest first.
@@ -77,6 +79,7 @@ impl Outgoing {
             sent: 0,
             limit,
             grants: VecDeque::with_capacity(PIECES),
+            again: VecDeque::new(),
             expected: 0,
             pieces: VecDeque::with_capacity(PIECES),
             arrived: 0,
@@ -133,6 +136,7 @@ impl Outgoing {
         for grant in self.grants.iter_mut().filter(|grant| usize::from(grant.rail) == rail) {
             grant.rail = FORGOTTEN;
         }
+        self.again.retain(|grant| usize::from(grant.rail) != rail);
     }
 
     /// Nothing is under way.
@@ -239,11 +243,11 @@ impl Peer {
         src: Span<'_>,
     ) -> Result<bool, TransportError> {
         let rail = usize::from(grant.rail);
-        if grant.rail == FORGOTTEN || !self.rails[rail].has_room(lane) {
+        let out = &mut self.out[lane];
+        if grant.rail == FORGOTTEN || !out.again.is_empty() || !self.rails[rail].has_room(lane) {
             return Ok(false);
         }
-        let out = &mut self.out[lane];
-        let (at, staging) = match env.memory.locate(src.as_ptr(), src.len()) {
+        let (at, staging) = match env.locate(src.as_ptr(), src.len()) {
             Some(at) => (at, None),
             None => {
                 let Some(place) = out.staging.pop() else { return Ok(false) };
@@ -256,18 +260,23 @@ impl Peer {
         let crc = if env.rules.checksum { crc32c::crc32c(env.memory.bytes(at, src.len())) } else { 0 };
         let piece = Piece { at, len: src.len(), staging, arrived: false, crc, attempt: grant.attempt };
         self.out[lane].pieces.push_back(piece);
-        self.post_piece(env, lane, grant, &piece)?;
-        Ok(true)
+        let posted = self.post_piece(env, lane, grant, &piece)?;
+        if !posted {
+            let out = &mut self.out[lane];
+            out.pieces.pop_back();
+            out.staging.extend(staging);
+        }
+        Ok(posted)
     }
 
-    /// Puts a piece on its way.
+    /// Puts a piece on its way; false when the queue has less room than was thought.
     fn post_piece(
         &mut self,
         env: &mut Env<'_>,
         lane: usize,
         grant: &Grant,
         piece: &Piece,
-    ) -> Result<(), TransportError> {
+    ) -> Result<bool, TransportError> {
         let index = usize::from(grant.rail);
         let run = env.keys(&self.rails[index]).run(piece.at, piece.len)?;
         let mark =
@@ -281,18 +290,34 @@ impl Peer {
             let data = rail.data.as_mut().expect("queues for lanes where pieces are not written");
             data[lane].send_piece(run, Operation::Send, (lane, grant.piece), env.rules.reliable)
         };
-        let cause: Option<String> = match posted {
-            Ok(true) => None,
-            Ok(false) => Some("the send queue is full".to_owned()),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(cause) = cause {
-            return self.take_down(env, index, !env.rules.one_sided, &cause);
+        match posted {
+            Ok(true) if !env.rules.one_sided => self.send_trailer(env, index, lane, mark)?,
+            Ok(true) if env.rules.checksum => self.notices.push_back(Notice::Sent(mark)),
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => self.take_down(env, index, !env.rules.one_sided, &error.to_string())?,
         }
-        if !env.rules.one_sided {
-            self.send_trailer(env, index, lane, mark)?;
-        } else if env.rules.checksum {
-            self.notices.push_back(Notice::Sent(mark));
+        Ok(true)
+    }
+
+    /// Sends pieces once more that were granted anew, as far as there is room.
+    #[inline]
+    pub(super) fn repeat_pieces(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        for lane in 0..self.out.len() {
+            while let Some(grant) = self.out[lane].again.front().copied() {
+                let index = grant.piece.wrapping_sub(self.out[lane].arrived) as usize;
+                let piece = self.out[lane].pieces.get(index).copied();
+                let piece = piece.filter(|piece| !piece.arrived && piece.attempt == grant.attempt);
+                if let Some(piece) = piece {
+                    let has_room = self.rails[usize::from(grant.rail)].has_room(lane);
+                    if !has_room || !self.post_piece(env, lane, &grant, &piece)? {
+                        break;
+                    }
+                    self.counters[lane].repeated += 1;
+                }
+                // Its rail may have gone down by this, and taken the grant with it.
+                self.out[lane].again.pop_front_if(|first| *first == grant);
+            }
         }
         Ok(())
     }
@@ -325,8 +350,8 @@ impl Peer {
         }
         match out.pieces.get(index).copied() {
             Some(piece) if piece.len == grant.len as usize && !piece.arrived => {
-                self.counters[lane].repeated += 1;
-                self.post_piece(env, lane, &grant, &piece)
+                self.out[lane].again.push_back(grant);
+                self.repeat_pieces(env)
             }
             _ => Err(self.protocol("a grant for a piece that has arrived or was never announced")),
         }

@@ -12,18 +12,19 @@
 //! How pieces of larger messages travel is in `incoming` and `outgoing`, what happens when a rail goes down in `rails`.
 
 use super::{
-    incoming::{Incoming, RxMessage},
+    incoming::Incoming,
+    lent::Lent,
     memory::{Keys, Memory},
     outgoing::Outgoing,
     port::Port,
     queue::{Queue, What},
-    rails::{Rail, State},
+    rail::Rail,
     wire::{
         ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally,
         is_before,
     },
 };
-use crate::{Counters, TransportError, memory::Span};
+use crate::{Counters, TransportError, memory::Span, verbs::PostError};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
@@ -40,7 +41,7 @@ pub(super) const RX_SLOTS: u32 = 128;
 /// Unsequenced messages under way on each rail.
 pub(super) const AUX_SLOTS: u32 = 16;
 /// The first wait for an acknowledgement, and the longest.
-const FIRST_PATIENCE: Duration = Duration::from_millis(2);
+pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(2);
 const LAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is the same for all peers.
@@ -63,10 +64,17 @@ pub(super) struct Rules {
 pub(super) struct Env<'a> {
     pub(super) rules: Rules,
     pub(super) memory: &'a Memory,
+    pub(super) lent: &'a Lent,
     pub(super) ports: &'a mut [Port],
 }
 
 impl Env<'_> {
+    /// Where memory lies that devices know, if it is such.
+    #[inline]
+    pub(super) fn locate(&self, start: *const u8, len: usize) -> Option<usize> {
+        self.memory.locate(start, len).or_else(|| self.lent.locate(start, len))
+    }
+
     pub(super) fn keys(&mut self, rail: &Rail) -> &mut Keys {
         &mut self.ports[rail.port].keys
     }
@@ -93,27 +101,29 @@ pub(super) struct Peer {
     /// The number of the next sequenced message, and of the first one that is not acknowledged.
     pub(super) next: u32,
     pub(super) acked: u32,
+    /// From this sequenced message on, none has been posted: the queue took no more.
+    pub(super) held: Option<u32>,
     /// Bytes of each sequenced message that is kept.
-    lengths: [u32; TX_SLOTS as usize],
+    pub(super) lengths: [u32; TX_SLOTS as usize],
     /// Since when the first unacknowledged message has been waiting, and how long it may.
-    waiting_since: Option<Instant>,
-    patience: Duration,
+    pub(super) waiting_since: Option<Instant>,
+    pub(super) patience: Duration,
     /// The first unacknowledged message when the peer last asked for it to be repeated.
-    repeated: Option<u32>,
+    pub(super) repeated: Option<u32>,
     /// The number of the next sequenced message expected.
-    expected: u32,
+    pub(super) expected: u32,
     /// Something must be said to the peer soon.
     pub(super) ack_now: bool,
     /// The missing message that was asked for.
-    asked_for: Option<u32>,
+    pub(super) asked_for: Option<u32>,
     /// What the peer has been told.
-    told: Tally,
+    pub(super) told: Tally,
     pub(super) notices: VecDeque<Notice>,
     pub(super) grants: Vec<Grant>,
     /// A send waits for word of the peer; when it was last asked for.
     pub(super) wants_word: bool,
-    asked: Option<Instant>,
-    asking: Duration,
+    pub(super) asked: Option<Instant>,
+    pub(super) asking: Duration,
     /// Why nothing works any more.
     pub(super) broken: Option<String>,
     /// The peer has said goodbye.
@@ -137,6 +147,7 @@ impl Peer {
             tx_base,
             next: 0,
             acked: 0,
+            held: None,
             lengths: [0; TX_SLOTS as usize],
             waiting_since: None,
             patience: FIRST_PATIENCE,
@@ -203,7 +214,7 @@ impl Peer {
             return Ok(false);
         }
         let Some(active) = self.active() else { return Ok(false) };
-        if !self.rails[active].control.has_room(1) {
+        if self.held.is_some() || !self.rails[active].control.has_room(1) {
             return Ok(false);
         }
         let len = payload.len();
@@ -217,48 +228,47 @@ impl Peer {
             header.crc = header.checksum(env.memory.bytes(at + size_of::<Header>(), len));
         }
         env.memory.put(at, Span::from(bytemuck::bytes_of(&header)));
-        let bytes = size_of::<Header>() + len;
-        self.lengths[slot as usize] = bytes as u32;
+        self.lengths[slot as usize] = (size_of::<Header>() + len) as u32;
+        self.held = Some(self.next);
         self.next = self.next.wrapping_add(1);
         self.told = tally;
         self.ack_now = false;
         if !env.rules.reliable && self.waiting_since.is_none() {
             self.waiting_since = Some(Instant::now());
         }
-        self.post_slot(env, active, at, bytes)?;
+        self.post_held(env, active)?;
         Ok(true)
     }
 
-    /// Posts what lies in a slot; a queue that fails takes its rail down, and the message is repeated on another one.
-    fn post_slot(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        at: usize,
-        bytes: usize,
-    ) -> Result<(), TransportError> {
-        let run = env.keys(&self.rails[rail]).run(at, bytes)?;
-        match self.rails[rail].control.send(run, false) {
-            Ok(_) => Ok(()),
-            Err(error) => self.take_down(env, rail, false, &error.to_string()),
+    /// Posts the messages that no queue has taken yet, as far as this rail's does. One that fails takes its rail down, and
+    /// all that is not acknowledged is repeated on another one.
+    #[inline]
+    fn post_held(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
+        while let Some(seq) = self.held {
+            if !is_before(seq, self.next) {
+                self.held = None;
+                break;
+            }
+            let seq = if is_before(seq, self.acked) { self.acked } else { seq };
+            let slot = (seq % TX_SLOTS) as usize;
+            let (at, bytes) = (self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize);
+            let run = env.keys(&self.rails[rail]).run(at, bytes)?;
+            match self.rails[rail].control.send(run, false) {
+                Ok(true) => self.held = Some(seq.wrapping_add(1)),
+                Ok(false) => break,
+                Err(error) => return self.take_down(env, rail, false, &error.to_string()),
+            }
         }
+        Ok(())
     }
 
     /// Repeats all that is not acknowledged.
     pub(super) fn repeat(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         let Some(active) = self.active() else { return Ok(()) };
         self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
-        let mut seq = self.acked;
-        while seq != self.next
-            && self.rails[active].control.has_room(1)
-            && self.rails[active].control_state == State::Up
-        {
-            let slot = (seq % TX_SLOTS) as usize;
-            self.post_slot(env, active, self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize)?;
-            seq = seq.wrapping_add(1);
-            self.counters[0].repeated += 1;
-        }
-        Ok(())
+        self.counters[0].repeated += u64::from(self.unacknowledged());
+        self.held = Some(self.acked);
+        self.post_held(env, active)
     }
 
     /// Sends an unsequenced message on a rail, if it can be done at once.
@@ -299,6 +309,12 @@ impl Peer {
     /// Sends what waits to be sent: notices, grants, and a word of what was received.
     #[inline]
     pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if self.held.is_some()
+            && let Some(active) = self.active()
+        {
+            self.post_held(env, active)?;
+        }
+        self.repeat_pieces(env)?;
         if !self.notices.is_empty() {
             self.flush_notices(env)?;
         }
@@ -346,144 +362,6 @@ impl Peer {
             self.grants.drain(..count);
         }
         Ok(())
-    }
-
-    /// Takes in a message that has arrived in a slot of a rail. True when the slot stays in use.
-    pub(super) fn receive(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        slot: u32,
-        bytes: usize,
-    ) -> Result<bool, TransportError> {
-        let at = self.rails[rail].slot(slot);
-        let Some((header, kind)) = self.parse(env, at, bytes)? else { return Ok(false) };
-        self.learn(env, &header);
-        let payload = at + size_of::<Header>();
-        let mark = || (header.len as usize == size_of::<Mark>()).then(|| read::<Mark>(env.memory, payload));
-        match kind {
-            Kind::Ack => {
-                self.ack_now |= header.flags & ASK != 0;
-                if header.flags & MISSING != 0 && self.repeated != Some(self.acked) && self.acked != self.next
-                {
-                    self.repeated = Some(self.acked);
-                    self.repeat(env)?;
-                }
-                Ok(false)
-            }
-            Kind::Goodbye => {
-                self.gone = true;
-                Ok(false)
-            }
-            Kind::Probe => {
-                let mark = mark().ok_or_else(|| self.protocol("a broken probe"))?;
-                self.answer(env, rail, mark)?;
-                Ok(false)
-            }
-            Kind::Reply => {
-                let mark = mark().ok_or_else(|| self.protocol("a broken reply"))?;
-                self.was_sent(env, rail, mark)?;
-                Ok(false)
-            }
-            Kind::Trailer => Err(self.protocol("a trailer outside of its queue")),
-            _ => self.receive_sequenced(env, rail, slot, (header, kind, payload)),
-        }
-    }
-
-    /// The header of a message, unless it is broken and will be repeated.
-    fn parse(
-        &mut self,
-        env: &Env<'_>,
-        at: usize,
-        bytes: usize,
-    ) -> Result<Option<(Header, Kind)>, TransportError> {
-        if bytes < size_of::<Header>() {
-            return Err(self.protocol("a message that is too short"));
-        }
-        let header = read::<Header>(env.memory, at);
-        let checked = header.checked(bytes);
-        if env.rules.checksum {
-            let payload = env.memory.bytes(at + size_of::<Header>(), bytes - size_of::<Header>());
-            if checked.is_err() || header.crc != header.checksum(payload) {
-                self.asked_for = Some(self.expected);
-                self.ack_now = true;
-                return Ok(None);
-            }
-        }
-        checked.map(Some).map_err(|what| self.protocol(what))
-    }
-
-    /// Takes in the counters of a message. They only grow; an older message says nothing new.
-    #[inline]
-    fn learn(&mut self, env: &Env<'_>, header: &Header) {
-        let tally = header.tally;
-        if is_before(self.acked, tally.ack) && !is_before(self.next, tally.ack) {
-            self.acked = tally.ack;
-            self.repeated = None;
-            self.patience = FIRST_PATIENCE;
-            self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
-        }
-        for lane in 0..LANES {
-            self.out[lane].raise_limit(tally.eager_limits[lane]);
-            self.out[lane].arrived_before(tally.pieces_done[lane]);
-        }
-    }
-
-    fn receive_sequenced(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        slot: u32,
-        (header, kind, payload): (Header, Kind, usize),
-    ) -> Result<bool, TransportError> {
-        if header.seq != self.expected {
-            // One we have had is acknowledged again; of one that is too early, the missing one is asked for.
-            if is_before(self.expected, header.seq) {
-                self.ack_now |= self.asked_for != Some(self.expected);
-                self.asked_for = Some(self.expected);
-            } else {
-                self.ack_now = true;
-            }
-            return Ok(false);
-        }
-        self.expected = self.expected.wrapping_add(1);
-        self.asked_for = None;
-        let len = header.len as usize;
-        match kind {
-            Kind::Eager => {
-                let message = RxMessage {
-                    rail: rail as u8,
-                    slot,
-                    at: payload,
-                    len,
-                    digest: header.digest,
-                    message: header.message,
-                    flags: header.flags,
-                };
-                self.incoming[usize::from(header.lane)].eager.push_back(message);
-                return Ok(true);
-            }
-            Kind::Grants => {
-                for i in 0..len / size_of::<Grant>() {
-                    let grant = read::<Grant>(env.memory, payload + i * size_of::<Grant>());
-                    self.granted(env, grant)?;
-                }
-            }
-            Kind::Sent => {
-                let mark = read::<Mark>(env.memory, payload);
-                self.checksum_of(env, mark)?;
-            }
-            Kind::RailDown => {
-                let data_only = read::<Mark>(env.memory, payload).piece != 0;
-                self.peer_took_down(env, usize::from(header.rail), data_only)?;
-            }
-            Kind::RailReady => {
-                let data_only = read::<Mark>(env.memory, payload).piece != 0;
-                self.peer_is_ready(env, usize::from(header.rail), data_only)?;
-            }
-            _ => return Err(self.protocol("a sequenced message of no known kind")),
-        }
-        Ok(false)
     }
 
     /// Sends an eager message of a lane; false when there is no room for it.
@@ -557,15 +435,33 @@ impl Peer {
         Ok(())
     }
 
-    /// Posts a control receive anew.
+    /// Posts a control receive anew; false when the device takes no more of them.
     #[inline]
-    pub(super) fn repost(&mut self, env: &mut Env<'_>, rail: usize, slot: u32) -> Result<(), TransportError> {
+    pub(super) fn repost(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        slot: u32,
+    ) -> Result<bool, TransportError> {
         let at = self.rails[rail].slot(slot);
         let run = env.keys(&self.rails[rail]).run(at, SLOT_BYTES)?;
         match self.rails[rail].control.receive(What::Slot, slot, run) {
-            Ok(()) => Ok(()),
-            Err(error) => self.take_down(env, rail, false, &error.to_string()),
+            Ok(()) => Ok(true),
+            Err(PostError::Full) => {
+                self.counters[0].refused += 1;
+                Ok(false)
+            }
+            Err(error) => self.take_down(env, rail, false, &error.to_string()).map(|()| true),
         }
+    }
+
+    /// What a lane has done. What is counted once for all lanes stands with the first.
+    pub(super) fn counters(&self, lane: usize) -> Counters {
+        let mut counters = self.counters[lane];
+        if lane == 0 {
+            counters.refused += self.queues().map(|queue| queue.refusals).sum::<u64>();
+        }
+        counters
     }
 
     /// The queue pairs of all rails, for those who end them.

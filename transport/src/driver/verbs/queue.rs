@@ -3,6 +3,9 @@
 //! Requests are posted with numbers that grow; completions come in that order, so the latest one says how many there
 //! is room for again. Only some requests ask for a completion.
 //!
+//! How much the device takes is learnt: one that refuses a request although the queue has room by its own account has
+//! less depth than it said, and from then on the queue is that deep.
+//!
 //! # Safety
 //! The device reads and writes memory by address after a post has returned. All of it lies in the slab of
 //! [`Memory`](super::memory::Memory), which is mapped as long as the endpoint exists, and queue pairs are dropped
@@ -77,19 +80,35 @@ pub(super) struct Queue {
     posted: u32,
     completed: u32,
     depth: u32,
+    /// All requests before this one have a completion, of their own or of a later one.
+    signaled: u32,
+    /// How often the device took less than the queue had room for.
+    pub(super) refusals: u64,
     inline_bytes: usize,
     /// Pieces whose completion says that they have arrived, with the numbers of their requests.
     pieces: VecDeque<(u32, u8, u32)>,
 }
 
-/// Every so many requests one asks for a completion.
+/// Every so many requests, at least, one asks for a completion.
 const SIGNAL_EVERY: u32 = 8;
+/// A queue is not thought to be less deep: a piece and what follows it are posted together.
+const LEAST_DEPTH: u32 = 2;
 
 impl Queue {
     /// `id` is that of its completions, but for `what` and `value`; `depth` is that of its send queue.
     pub(super) fn new(pair: QueuePair, id: Id, depth: u32) -> Queue {
         let inline_bytes = pair.granted().max_inline_data as usize;
-        Queue { pair, id, posted: 0, completed: 0, depth, inline_bytes, pieces: VecDeque::with_capacity(256) }
+        Queue {
+            pair,
+            id,
+            posted: 0,
+            completed: 0,
+            depth,
+            signaled: 0,
+            refusals: 0,
+            inline_bytes,
+            pieces: VecDeque::with_capacity(256),
+        }
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -101,6 +120,7 @@ impl Queue {
         self.pair.initialise(access)?;
         self.posted = 0;
         self.completed = 0;
+        self.signaled = 0;
         self.pieces.clear();
         Ok(())
     }
@@ -140,14 +160,13 @@ impl Queue {
         self.posted == self.completed
     }
 
-    /// Posts a message. `signaled`: its completion is wanted.
+    /// Posts a message; false when there is no room. `signaled`: its completion is wanted.
     #[inline]
     pub(super) fn send(&mut self, run: Run, signaled: bool) -> Result<bool, PostError> {
-        let signaled = signaled || self.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
         self.post(run, Operation::Send, signaled)
     }
 
-    /// Posts a piece. `confirms`: its completion says that it has arrived.
+    /// Posts a piece; false when there is no room. `confirms`: its completion says that it has arrived.
     pub(super) fn send_piece(
         &mut self,
         run: Run,
@@ -156,8 +175,7 @@ impl Queue {
         confirms: bool,
     ) -> Result<bool, PostError> {
         let number = self.posted;
-        let signaled = confirms || number % SIGNAL_EVERY == SIGNAL_EVERY - 1;
-        let posted = self.post(run, operation, signaled)?;
+        let posted = self.post(run, operation, confirms)?;
         if posted && confirms {
             self.pieces.push_back((number, lane as u8, piece));
         }
@@ -169,6 +187,7 @@ impl Queue {
         if !self.has_room(1) {
             return Ok(false);
         }
+        let signaled = signaled || self.posted.wrapping_sub(self.signaled) + 1 >= self.cadence();
         let request = SendRequest {
             id: Id { what: What::Sent, value: self.posted, ..self.id }.pack(),
             run: run.local(),
@@ -180,11 +199,29 @@ impl Queue {
         match unsafe { self.pair.post_send(&request) } {
             Ok(()) => {
                 self.posted = self.posted.wrapping_add(1);
+                if signaled {
+                    self.signaled = self.posted;
+                }
                 Ok(true)
             }
-            Err(PostError::Full) => Ok(false),
+            Err(PostError::Full) if self.learns_depth() => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// At least four requests of a full queue ask for a completion, if it is that deep.
+    #[inline]
+    fn cadence(&self) -> u32 {
+        (self.depth / 4).clamp(1, SIGNAL_EVERY)
+    }
+
+    /// The device refuses what there should be room for: takes note of how much it takes. False when no completion is to
+    /// come that would make room.
+    #[cold]
+    fn learns_depth(&mut self) -> bool {
+        self.refusals += 1;
+        self.depth = self.posted.wrapping_sub(self.completed).max(LEAST_DEPTH);
+        super::wire::is_before(self.completed, self.signaled)
     }
 
     /// Posts a receive.

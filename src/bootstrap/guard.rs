@@ -1,0 +1,236 @@
+//! What stands between the frames of a connection and its socket.
+//!
+//! Over TCP each connection begins with a handshake in which both ends prove that they have the job's secret; what
+//! follows are records, encrypted and numbered: a length of four bytes, so many bytes, and a tag over both. Over a Unix
+//! socket there is nothing of the kind: the kernel says whose process is at the other end.
+
+use std::io;
+use transport::secure::{Handshake, Opener, Purpose, Sealer, Secret, SecureError, TAG_BYTES, Tag};
+
+/// Bytes of the length before a record.
+const PREFIX: usize = 4;
+
+/// What stands between frames and a socket.
+#[derive(Debug)]
+pub(super) enum Guard {
+    /// Nothing.
+    Open,
+    /// A handshake that is under way.
+    Shaking(Box<Handshake>),
+    /// Encryption, both ways.
+    Sealed(Box<(Sealer, Opener)>),
+    /// Nothing goes through any more.
+    Broken,
+}
+
+/// How much of what came could be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opened {
+    /// So many bytes; there may be more.
+    Bytes(usize),
+    /// More must come first.
+    Partly,
+}
+
+fn distrusted(error: SecureError) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, error)
+}
+
+impl Guard {
+    /// The most bytes in a record.
+    pub(super) const MOST_SEALED: usize = 64 << 10;
+
+    /// Of the end that connects.
+    pub(super) fn initiator(secret: &Secret) -> io::Result<Guard> {
+        let handshake = Handshake::initiator(secret, Purpose::Bootstrap, &[]).map_err(distrusted)?;
+        Ok(Guard::Shaking(Box::new(handshake)))
+    }
+
+    /// Of the end that is connected to. It says nothing to who has not shown something made with the secret.
+    pub(super) fn responder(secret: &Secret) -> io::Result<Guard> {
+        let handshake = Handshake::responder(secret, Purpose::Bootstrap, &[]).map_err(distrusted)?;
+        Ok(Guard::Shaking(Box::new(handshake)))
+    }
+
+    /// Do bytes go through as they are?
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Guard::Open)
+    }
+
+    /// May frames be sent?
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self, Guard::Open | Guard::Sealed(_))
+    }
+
+    /// Is it known that the other end belongs to the job?
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_ready()
+    }
+
+    /// Adds what the handshake has to say to what is to be written.
+    pub(super) fn speak_first(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        if let Guard::Shaking(handshake) = self {
+            let bytes = handshake.outgoing();
+            out.extend_from_slice(bytes);
+            let len = bytes.len();
+            handshake.written(len);
+        }
+        self.go_on()
+    }
+
+    /// From the handshake to the session, when that is there.
+    fn go_on(&mut self) -> io::Result<()> {
+        if matches!(self, Guard::Shaking(handshake) if handshake.is_done())
+            && let Guard::Shaking(handshake) = std::mem::replace(self, Guard::Broken)
+        {
+            let session = handshake.finish().map_err(distrusted)?;
+            *self = Guard::Sealed(Box::new(session.into_ciphers()));
+        }
+        Ok(())
+    }
+
+    /// Opens the first of what has come: adds what is for us to `plain`, and what the handshake answers to `answer`.
+    ///
+    /// # Errors
+    /// When it is not from one who has the secret. Nothing of it has been added then.
+    pub(super) fn open(
+        &mut self,
+        bytes: &[u8],
+        plain: &mut Vec<u8>,
+        answer: &mut Vec<u8>,
+    ) -> io::Result<Opened> {
+        match self {
+            Guard::Open => {
+                plain.extend_from_slice(bytes);
+                Ok(if bytes.is_empty() { Opened::Partly } else { Opened::Bytes(bytes.len()) })
+            }
+            Guard::Shaking(handshake) => {
+                let len = handshake.wants().min(bytes.len());
+                if len == 0 {
+                    return Ok(Opened::Partly);
+                }
+                handshake.take(&bytes[..len]).map_err(distrusted)?;
+                self.speak_first(answer)?;
+                Ok(Opened::Bytes(len))
+            }
+            Guard::Sealed(ciphers) => open_record(&mut ciphers.1, bytes, plain),
+            Guard::Broken => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Seals some bytes, [`Guard::MOST_SEALED`] at most, and adds the record to `out`.
+    pub(super) fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+        let Guard::Sealed(ciphers) = self else { return Err(io::ErrorKind::NotConnected.into()) };
+        let prefix = (bytes.len() as u32).to_le_bytes();
+        out.extend_from_slice(&prefix);
+        let start = out.len();
+        out.extend_from_slice(bytes);
+        let tag = ciphers.0.seal(&prefix, &mut out[start..]);
+        out.extend_from_slice(&tag);
+        Ok(())
+    }
+}
+
+fn open_record(opener: &mut Opener, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<Opened> {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(Opened::Partly) };
+    let len = u32::from_le_bytes(*prefix) as usize;
+    if len > Guard::MOST_SEALED {
+        return Err(distrusted(SecureError::Record));
+    }
+    let Some((sealed, tag)) = rest.get(..len + TAG_BYTES).and_then(|record| record.split_last_chunk()) else {
+        return Ok(Opened::Partly);
+    };
+    let tag: &Tag = tag;
+    let start = plain.len();
+    plain.extend_from_slice(sealed);
+    opener.open(prefix, &mut plain[start..], tag).map_err(|e| {
+        plain.truncate(start);
+        distrusted(e)
+    })?;
+    Ok(Opened::Bytes(PREFIX + len + TAG_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Carries bytes between two guards until neither has anything to say.
+    fn shake(a: &mut Guard, b: &mut Guard) -> io::Result<()> {
+        let (mut to_b, mut to_a) = (Vec::new(), Vec::new());
+        let mut nothing = Vec::new();
+        a.speak_first(&mut to_b)?;
+        while !to_b.is_empty() || !to_a.is_empty() {
+            while let Opened::Bytes(len) = b.open(&to_b, &mut nothing, &mut to_a)? {
+                to_b.drain(..len);
+            }
+            while let Opened::Bytes(len) = a.open(&to_a, &mut nothing, &mut to_b)? {
+                to_a.drain(..len);
+            }
+        }
+        assert!(nothing.is_empty(), "a handshake says nothing to those behind it");
+        Ok(())
+    }
+
+    fn pair() -> (Guard, Guard) {
+        let secret = Secret::generate().expect("random numbers");
+        let mut a = Guard::initiator(&secret).expect("a handshake");
+        let mut b = Guard::responder(&secret).expect("a handshake");
+        assert!(!a.is_trusted() && !b.is_trusted());
+        shake(&mut a, &mut b).expect("the same secret");
+        assert!(a.is_trusted() && b.is_trusted());
+        (a, b)
+    }
+
+    #[test]
+    fn what_is_sealed_is_opened_in_any_pieces_and_never_travels_in_the_clear() {
+        let (mut a, mut b) = pair();
+        let text = b"the remote key is 4711".repeat(100);
+        let mut sealed = Vec::new();
+        a.seal(&text, &mut sealed).expect("ready");
+        a.seal(b"more", &mut sealed).expect("ready");
+        assert!(!sealed.windows(10).any(|part| text.windows(10).any(|open| open == part)));
+        let (mut came, mut plain, mut answer) = (Vec::new(), Vec::new(), Vec::new());
+        for piece in sealed.chunks(7) {
+            came.extend_from_slice(piece);
+            while let Opened::Bytes(len) = b.open(&came, &mut plain, &mut answer).expect("ours") {
+                came.drain(..len);
+            }
+        }
+        assert_eq!(plain, [&text[..], b"more"].concat());
+        assert!(came.is_empty() && answer.is_empty());
+    }
+
+    #[test]
+    fn what_was_changed_repeated_or_left_out_on_the_way_is_not_opened() {
+        let spoil: [fn(&mut Vec<u8>); 5] = [
+            |bytes| bytes[6] ^= 1,
+            |bytes| bytes[0] -= 1,
+            |bytes| *bytes.last_mut().expect("a tag") ^= 0x80,
+            |bytes| {
+                bytes.drain(..PREFIX + 5 + TAG_BYTES);
+            },
+            |bytes| bytes[2] = 0xff,
+        ];
+        for (which, spoil) in spoil.into_iter().enumerate() {
+            let (mut a, mut b) = pair();
+            let mut sealed = Vec::new();
+            a.seal(b"first", &mut sealed).expect("ready");
+            a.seal(b"other", &mut sealed).expect("ready");
+            spoil(&mut sealed);
+            let (mut plain, mut answer) = (Vec::new(), Vec::new());
+            let mut opened = || -> io::Result<()> {
+                while let Opened::Bytes(len) = b.open(&sealed, &mut plain, &mut answer)? {
+                    sealed.drain(..len);
+                }
+                Ok(())
+            };
+            assert!(opened().is_err(), "{which}");
+            assert!(plain.is_empty() || plain == b"first", "{which}: {plain:?}");
+        }
+        let (mut a, mut b) = pair();
+        let (mut sealed, mut plain) = (Vec::new(), Vec::new());
+        a.seal(b"once", &mut sealed).expect("ready");
+        b.open(&sealed, &mut plain, &mut Vec::new()).expect("the first time");
+        assert!(b.open(&sealed, &mut plain, &mut Vec::new()).is_err(), "a repetition");
+    }
+}

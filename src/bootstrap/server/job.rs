@@ -1,0 +1,494 @@
+//! Who is where on the way through a job, and who is told what.
+//!
+//! A [`Job`] takes what ranks say and what happens to them, and leaves mail for ranks; it reads no socket and no clock.
+//! What ranks say is checked here: a word that is out of turn is an error, after which the caller hangs up.
+
+use super::{
+    super::{
+        pipe::Parcel,
+        wire::{FromRank, FromServer, Hello, MAGIC, MAX_EXCHANGE_BYTES, Member, frame_of},
+    },
+    boards::Boards,
+};
+use rustix::fd::OwnedFd;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// The longest patience that counts. A rank that would wait longer waits for as long.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The longest sentence that is taken over from a rank, in bytes.
+const SENTENCE: usize = 2000;
+
+/// The longest name of a host, in bytes.
+const HOST_NAME: usize = 255;
+
+/// What is to be brought to a rank.
+#[derive(Debug)]
+pub(super) enum Mail {
+    /// Something to send.
+    Parcel(u32, Parcel),
+    /// Hang up once all has been sent.
+    End(u32),
+}
+
+/// A job from the first greeting to the last goodbye.
+#[derive(Debug)]
+pub(super) struct Job {
+    ranks: u32,
+    /// By rank.
+    pub(super) seats: Vec<Seat>,
+    /// What all ranks must agree on, and who said it first.
+    options: Option<(u32, BTreeMap<String, String>)>,
+    /// Why the job cannot start.
+    refused: Option<String>,
+    pub(super) boards: Boards,
+    /// Who has asked for news and not been told.
+    pub(super) asking: BTreeSet<u32>,
+    /// How many have joined, and of them how many have started, given to the exchange under way, and gone.
+    joined: u32,
+    probed: u32,
+    gave: u32,
+    gone: u32,
+    mail: Vec<Mail>,
+}
+
+/// What is known of one rank.
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    member: Option<Member>,
+    arena: Option<Arc<OwnedFd>>,
+    /// `Some(obstacle)` once the rank has probed.
+    probed: Option<Option<String>>,
+    /// What the rank has given to the exchange that is under way.
+    given: Option<Arc<[u8]>>,
+    gone: Gone,
+    /// How long the rank waits for others, from when on it does, and until when.
+    patience: Duration,
+    until: Option<Instant>,
+    /// Its connection broke, and so; the launcher may say until then how the process ended.
+    lost: Option<(Instant, String)>,
+    /// Set while the rank waits for news: up to which version it knows the boards.
+    pub(super) seen: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Gone {
+    #[default]
+    No,
+    Goodbye,
+    Died,
+    /// We have told it why there is nothing to wait for.
+    TurnedAway,
+}
+
+/// How long a broken connection waits for the launcher to say how the process ended.
+const EXIT_NEWS: Duration = Duration::from_millis(100);
+
+/// Why a rank is not served any longer: it said something that no rank says there.
+pub(super) type Fault = String;
+
+impl Job {
+    pub(super) fn new(ranks: u32) -> Job {
+        Job {
+            ranks,
+            seats: (0..ranks).map(|_| Seat::default()).collect(),
+            options: None,
+            refused: None,
+            boards: Boards::default(),
+            asking: BTreeSet::new(),
+            joined: 0,
+            probed: 0,
+            gave: 0,
+            gone: 0,
+            mail: Vec::new(),
+        }
+    }
+
+    /// What is to be brought to ranks since this was last asked, in order.
+    pub(super) fn take_mail(&mut self) -> Vec<Mail> {
+        std::mem::take(&mut self.mail)
+    }
+
+    pub(super) fn post(&mut self, rank: u32, bytes: Arc<[u8]>) {
+        self.mail.push(Mail::Parcel(rank, Parcel::Bytes(bytes)));
+    }
+
+    /// Tells everyone who is there, with the same bytes.
+    pub(super) fn post_all(&mut self, what: &FromServer) {
+        let bytes: Arc<[u8]> = frame_of(what).into();
+        for rank in self.present() {
+            self.post(rank, Arc::clone(&bytes));
+        }
+    }
+
+    /// Those who have joined and not gone.
+    fn present(&self) -> Vec<u32> {
+        let is_here = |rank: &u32| {
+            let seat = &self.seats[*rank as usize];
+            seat.member.is_some() && seat.gone == Gone::No && seat.lost.is_none()
+        };
+        (0..self.ranks).filter(is_here).collect()
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.joined == self.ranks
+    }
+
+    fn has_started(&self) -> bool {
+        self.probed == self.ranks
+    }
+
+    /// Is nobody to be expected or served any more?
+    pub(super) fn is_over(&self) -> bool {
+        self.gone == self.ranks || (self.refused.is_some() && self.gone == self.joined)
+    }
+
+    /// How many have joined and how many have gone.
+    pub(super) fn joined_and_gone(&self) -> (u32, u32) {
+        (self.joined, self.gone)
+    }
+
+    /// Takes a rank in, or says why not.
+    pub(super) fn admit(
+        &mut self,
+        hello: Hello,
+        arena: Option<OwnedFd>,
+        now: Instant,
+    ) -> Result<u32, String> {
+        let rank = hello.member.rank;
+        self.check(&hello)?;
+        if let Some(why) = &self.refused {
+            return Err(why.clone());
+        }
+        let patience = Duration::from_millis(hello.patience_ms).min(LONGEST);
+        let seat = &mut self.seats[rank as usize];
+        seat.member = Some(hello.member);
+        seat.arena = arena.map(Arc::new);
+        (seat.patience, seat.until) = (patience, Some(now + patience));
+        self.options.get_or_insert((rank, hello.options));
+        self.joined += 1;
+        if self.is_complete() {
+            self.welcome();
+        }
+        Ok(rank)
+    }
+
+    fn check(&mut self, hello: &Hello) -> Result<(), String> {
+        let rank = hello.member.rank;
+        if hello.magic != MAGIC {
+            return Err("this is not a tbccl rank".into());
+        }
+        if hello.size != self.ranks || rank >= self.ranks {
+            let why = format!("rank {rank} of {} cannot join a job of {} ranks", hello.size, self.ranks);
+            self.refuse_unless_complete(&why);
+            return Err(why);
+        }
+        if hello.member.host.len() > HOST_NAME || hello.member.host.contains(char::is_control) {
+            return Err(format!("rank {rank} gives a name of its host that none has"));
+        }
+        if let Some(taken) = &self.seats[rank as usize].member {
+            return Err(format!(
+                "rank {rank} has already joined (process {} on {}); start each rank once",
+                taken.pid, taken.host
+            ));
+        }
+        if let Some((first, options)) = &self.options
+            && let Some(why) = difference(*first, options, rank, &hello.options)
+        {
+            self.refuse(&why);
+            return Err(why);
+        }
+        Ok(())
+    }
+
+    /// Everyone is here: tells them of each other.
+    fn welcome(&mut self) {
+        let members = self.seats.iter().filter_map(|seat| seat.member.clone()).collect();
+        self.post_all(&FromServer::Welcome { members });
+        let arenas: Vec<Arc<OwnedFd>> = self.seats.iter().filter_map(|seat| seat.arena.clone()).collect();
+        for rank in 0..self.ranks {
+            let parcels = arenas.iter().map(|arena| Parcel::Descriptor(Arc::clone(arena)));
+            self.mail.extend(parcels.map(|parcel| Mail::Parcel(rank, parcel)));
+        }
+    }
+
+    /// Takes a word of a rank. The bytes of an exchange come with its word.
+    pub(super) fn hear(
+        &mut self,
+        rank: u32,
+        word: FromRank,
+        bytes: Vec<u8>,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        if matches!(word, FromRank::Beat) || self.seats[rank as usize].gone != Gone::No {
+            return Ok(());
+        }
+        match word {
+            FromRank::Probed { obstacle } => self.probed(rank, obstacle),
+            _ if !self.has_started() => Err(format!("rank {rank} spoke before all had started")),
+            FromRank::Exchange { .. } => self.give(rank, bytes, now),
+            FromRank::Look { seen, words } => {
+                self.look(rank, seen, &words);
+                Ok(())
+            }
+            FromRank::Raise { words } => {
+                self.raise(words);
+                Ok(())
+            }
+            FromRank::Goodbye { words } => {
+                self.publish(rank, &words);
+                self.leave(rank);
+                Ok(())
+            }
+            FromRank::GivenUp { why } => {
+                // First, so that others hear why it has gone and not only that it has.
+                self.refuse(&format!("rank {rank}: {}", sentence(&why)));
+                self.leave(rank);
+                Ok(())
+            }
+            FromRank::Beat => Ok(()),
+        }
+    }
+
+    fn probed(&mut self, rank: u32, obstacle: Option<String>) -> Result<(), Fault> {
+        let is_complete = self.is_complete();
+        let seat = &mut self.seats[rank as usize];
+        if !is_complete || seat.probed.is_some() {
+            return Err(format!("rank {rank} reported out of turn"));
+        }
+        seat.probed = Some(obstacle.map(|text| sentence(&text)));
+        self.probed += 1;
+        if self.has_started() {
+            // Everyone has mapped everyone's memory; it is to end with the ranks and not with us.
+            self.seats.iter_mut().for_each(|seat| (seat.arena, seat.until) = (None, None));
+            let obstacle = self.seats.iter().find_map(|seat| seat.probed.clone().flatten());
+            self.post_all(&FromServer::Go { obstacle });
+        }
+        Ok(())
+    }
+
+    /// Takes what a rank gives to everyone; when all have given, everyone gets all of it.
+    fn give(&mut self, rank: u32, bytes: Vec<u8>, now: Instant) -> Result<(), Fault> {
+        if let Some(why) = self.refused.clone().or_else(|| self.left_early()) {
+            self.turn_away(rank, &why);
+            return Ok(());
+        }
+        let seat = &mut self.seats[rank as usize];
+        if seat.given.is_some() || bytes.len() > MAX_EXCHANGE_BYTES as usize {
+            return Err(format!("rank {rank} gave to an exchange out of turn"));
+        }
+        seat.given = Some(bytes.into());
+        seat.until = Some(now + seat.patience);
+        self.gave += 1;
+        if self.gave == self.ranks {
+            self.pass_round();
+        }
+        Ok(())
+    }
+
+    fn pass_round(&mut self) {
+        self.gave = 0;
+        self.seats.iter_mut().for_each(|seat| seat.until = None);
+        let parts: Vec<_> = self.seats.iter_mut().filter_map(|seat| seat.given.take()).collect();
+        let lengths = parts.iter().map(|part| part.len() as u32).collect();
+        let mut all = frame_of(&FromServer::Exchanged { bytes: lengths });
+        parts.iter().for_each(|part| all.extend_from_slice(part));
+        let all: Arc<[u8]> = all.into();
+        for rank in self.present() {
+            self.post(rank, Arc::clone(&all));
+        }
+    }
+
+    /// Who has gone without giving to the exchange that is under way, as a sentence.
+    fn left_early(&self) -> Option<String> {
+        if self.gone == 0 {
+            return None;
+        }
+        let gone = |seat: &Seat| seat.given.is_none() && matches!(seat.gone, Gone::Goodbye | Gone::Died);
+        let rank = self.seats.iter().position(gone)?;
+        Some(format!("rank {rank} ended while the job was starting"))
+    }
+
+    fn leave(&mut self, rank: u32) {
+        if self.seats[rank as usize].gone != Gone::No {
+            return;
+        }
+        self.mark_gone(rank, Gone::Goodbye);
+        self.mail.push(Mail::End(rank));
+    }
+
+    fn mark_gone(&mut self, rank: u32, how: Gone) {
+        let seat = &mut self.seats[rank as usize];
+        if seat.member.is_some() && seat.gone == Gone::No {
+            self.gone += 1;
+        }
+        seat.gone = how;
+        (seat.seen, seat.until, seat.lost) = (None, None, None);
+        self.asking.remove(&rank);
+        if self.has_started() {
+            self.tell_waiting_of_leavers();
+        }
+    }
+
+    /// An exchange that someone has left is over for those who wait in it.
+    fn tell_waiting_of_leavers(&mut self) {
+        if self.gave == 0 {
+            return;
+        }
+        let Some(why) = self.left_early() else { return };
+        for rank in self.present() {
+            if self.seats[rank as usize].given.is_some() {
+                self.turn_away(rank, &why);
+            }
+        }
+    }
+
+    /// Tells a rank why there is nothing to wait for.
+    fn turn_away(&mut self, rank: u32, why: &str) {
+        self.post(rank, frame_of(&FromServer::Refused { why: why.to_owned() }).into());
+        let seat = &mut self.seats[rank as usize];
+        if seat.given.take().is_some() {
+            self.gave -= 1;
+        }
+        self.seats[rank as usize].gone = Gone::TurnedAway;
+        self.seats[rank as usize].until = None;
+        self.gone += 1;
+        self.mail.push(Mail::End(rank));
+    }
+
+    /// The job can't start: tells all who wait for it to, and those who come later.
+    pub(super) fn refuse(&mut self, why: &str) {
+        if self.refused.is_some() {
+            return;
+        }
+        self.refused = Some(why.to_owned());
+        for rank in self.present() {
+            let seat = &self.seats[rank as usize];
+            if !self.has_started() || seat.given.is_some() {
+                self.turn_away(rank, why);
+            }
+        }
+    }
+
+    /// Refuses the job for the sake of someone who can't belong to it, if it may be that nobody else is to come.
+    pub(super) fn refuse_unless_complete(&mut self, why: &str) {
+        if !self.is_complete() {
+            self.refuse(why);
+        }
+    }
+
+    /// A rank's connection broke; `how` is the rest of a sentence.
+    pub(super) fn lose(&mut self, rank: u32, how: &str, now: Instant) {
+        let seat = &mut self.seats[rank as usize];
+        if seat.gone == Gone::No && seat.lost.is_none() {
+            seat.lost = Some((now + EXIT_NEWS, how.to_owned()));
+            seat.seen = None;
+            self.asking.remove(&rank);
+        }
+    }
+
+    /// The process of a rank ended, the launcher says; `how` is the rest of a sentence.
+    pub(super) fn report_exit(&mut self, rank: u32, pid: u32, how: &str) {
+        if self.seats.get(rank as usize).is_some_and(|seat| seat.gone == Gone::No) {
+            self.die(rank, how, &format!(" (process {pid})"));
+        }
+    }
+
+    /// The process of a rank ended with status 0, the launcher says. Once it has joined, its own goodbye counts.
+    pub(super) fn report_success(&mut self, rank: u32, pid: u32) {
+        if self.seats.get(rank as usize).is_some_and(|seat| seat.member.is_none()) {
+            self.refuse(&format!("rank {rank} (process {pid}) ended with status 0 without joining the job"));
+        }
+    }
+
+    fn die(&mut self, rank: u32, how: &str, process: &str) {
+        let had_started = self.has_started();
+        self.mark_gone(rank, Gone::Died);
+        if had_started {
+            self.post_all(&FromServer::Died { rank, how: how.to_owned() });
+        } else {
+            self.refuse(&format!("rank {rank}{process} {how} before all ranks had joined"));
+        }
+    }
+
+    /// When something falls due.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let of =
+            |seat: &Seat| seat.until.into_iter().chain(seat.lost.as_ref().map(|(until, _)| *until)).min();
+        self.seats.iter().filter_map(of).min()
+    }
+
+    /// Does what has fallen due.
+    pub(super) fn tick(&mut self, now: Instant) {
+        for rank in 0..self.ranks {
+            if let Some((_, how)) = self.seats[rank as usize].lost.take_if(|(until, _)| *until <= now) {
+                self.die(rank, &how, "");
+            }
+        }
+        if self.seats.iter().any(|seat| seat.until.is_some_and(|until| until <= now)) {
+            // It is over for all: a rank that joins later would wait for this one in vain.
+            let why = if self.gave > 0 { self.not_given() } else { self.overdue() };
+            self.refuse(&why);
+        }
+    }
+
+    /// Whom everyone waited for in vain, as a sentence.
+    fn overdue(&self) -> String {
+        let (who, what) = if self.is_complete() {
+            (self.names(|seat| seat.probed.is_none()), "joined, but have not started")
+        } else {
+            (self.names(|seat| seat.member.is_none()), "not joined")
+        };
+        format!("these ranks have {what} in time: {who}; start them, or allow more time with TBCCL_TIMEOUT")
+    }
+
+    /// Whom an exchange waits for in vain, as a sentence.
+    fn not_given(&self) -> String {
+        format!(
+            "these ranks have joined, but not told in time how they are reached: {}; allow more time with TBCCL_TIMEOUT",
+            self.names(|seat| seat.given.is_none())
+        )
+    }
+
+    /// The numbers of those of whom something holds; not more than people read.
+    fn names(&self, holds: impl Fn(&Seat) -> bool) -> String {
+        const SHOWN: usize = 20;
+        let ranks: Vec<String> = (0..self.ranks)
+            .filter(|rank| holds(&self.seats[*rank as usize]))
+            .map(|r| r.to_string())
+            .collect();
+        match ranks.len().saturating_sub(SHOWN) {
+            0 => ranks.join(", "),
+            more => format!("{} and {more} more", ranks[..SHOWN].join(", ")),
+        }
+    }
+}
+
+/// A text of a rank that is shown to people: one line, and not endless.
+fn sentence(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.char_indices().take_while(|(at, c)| at + c.len_utf8() <= SENTENCE).map(|(_, c)| c).collect()
+}
+
+/// The first option that two ranks set differently, as a sentence.
+fn difference(
+    first: u32,
+    ours: &BTreeMap<String, String>,
+    rank: u32,
+    theirs: &BTreeMap<String, String>,
+) -> Option<String> {
+    let keys = ours.keys().chain(theirs.keys());
+    let mut different = keys.filter(|key| ours.get(*key) != theirs.get(*key));
+    let show = |value: Option<&String>| value.map_or_else(|| "unknown".to_owned(), |v| format!("`{v}`"));
+    different.next().map(|key| {
+        sentence(&format!(
+            "{key} must be equal on all ranks: it is {} on rank {first} and {} on rank {rank}",
+            show(ours.get(key)),
+            show(theirs.get(key))
+        ))
+    })
+}

@@ -1,0 +1,510 @@
+//! The event loop of a rendezvous: who connects, what they say, what they are told, and when they have to go.
+//!
+//! A turn waits for the system, takes in what came, passes time, and brings what the job has to say. No turn waits for
+//! anyone: a connection that says much has its turn again after the others, one that reads nothing keeps its mail.
+
+use super::{
+    super::{
+        guard::Guard,
+        liveness,
+        pipe::{Filled, Pipe},
+        socket::Socket,
+        wire::{FromServer, Hello, frame_of},
+    },
+    Attendance, NoticeBoard, ServerSpec,
+    entrance::{Entrance, GREETING, PROOF},
+    guest::{Guest, Said, Stage},
+    job::{Job, Mail},
+    listen::same_user,
+    refusals::{Counts, Refusals},
+};
+use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io::{self, ErrorKind},
+    net::TcpListener,
+    os::unix::net::UnixListener,
+    sync::{Arc, PoisonError, mpsc::Receiver},
+    time::{Duration, Instant},
+};
+use transport::secure::Secret;
+
+/// How long a guest that has to go may take to hear why.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long nobody is taken in when the system refuses.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The most connections taken in at a time, before those that are there have their turn.
+const BATCH: usize = 64;
+
+const WAKE: Token = Token(0);
+
+/// How a rank whose connection was closed has ended, as far as that says.
+const CLOSED: &str = "ended, or closed its connection to the launcher, without a word";
+
+/// What the rest of the process wants of the rendezvous.
+#[derive(Debug)]
+pub(super) enum Command {
+    Exited { rank: u32, pid: u32, how: String },
+    Succeeded { rank: u32, pid: u32 },
+    Close,
+}
+
+/// What the rest of the process has in common with the loop.
+#[derive(Debug)]
+pub(super) struct Outside {
+    pub(super) commands: Receiver<Command>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) notice_board: Arc<NoticeBoard>,
+}
+
+/// Where guests come in.
+#[derive(Debug)]
+enum Door {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Door {
+    fn raw_fd(&self) -> RawFd {
+        match self {
+            Door::Unix(listener) => listener.as_raw_fd(),
+            Door::Tcp(listener) => listener.as_raw_fd(),
+        }
+    }
+}
+
+/// Why nobody is taken in for now.
+enum Full {
+    /// Nobody is at the door.
+    Nobody,
+    /// Until then.
+    Until(Instant),
+    /// Others have their turn first.
+    Later,
+}
+
+/// A rendezvous that is served.
+#[derive(Debug)]
+pub(super) struct Serving {
+    poll: Poll,
+    doors: Vec<Door>,
+    /// At which doors somebody may be.
+    knocking: BTreeSet<usize>,
+    /// Nobody is taken in until then.
+    paused: Option<Instant>,
+    secret: Option<Secret>,
+    guests: HashMap<Token, Guest>,
+    entrance: Entrance,
+    /// Which guests have to have come further, and when.
+    deadlines: BTreeSet<(Instant, Token)>,
+    /// Which guests may have something to say, and which have mail.
+    ready: BTreeSet<Token>,
+    has_mail: BTreeSet<Token>,
+    /// The connection of each rank.
+    tokens: Vec<Option<Token>>,
+    next_token: usize,
+    job: Job,
+    refusals: Refusals,
+    outside: Outside,
+    /// When the connections of ranks of other hosts are looked at next.
+    probing: Instant,
+    /// Set when the rendezvous is to end: until when guests may hear why.
+    closing: Option<Instant>,
+}
+
+impl Serving {
+    pub(super) fn new(
+        spec: &ServerSpec,
+        unix: UnixListener,
+        networks: Vec<TcpListener>,
+        outside: Outside,
+    ) -> io::Result<(Serving, Waker)> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        let doors: Vec<Door> =
+            [Door::Unix(unix)].into_iter().chain(networks.into_iter().map(Door::Tcp)).collect();
+        for (at, door) in doors.iter().enumerate() {
+            let mut source = SourceFd(&door.raw_fd());
+            poll.registry().register(&mut source, Token(1 + at), Interest::READABLE)?;
+        }
+        let now = Instant::now();
+        let serving = Serving {
+            poll,
+            next_token: 1 + doors.len(),
+            knocking: BTreeSet::new(),
+            paused: None,
+            doors,
+            secret: spec.secret.clone(),
+            guests: HashMap::new(),
+            entrance: Entrance::new(spec.ranks),
+            deadlines: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            has_mail: BTreeSet::new(),
+            tokens: vec![None; spec.ranks as usize],
+            job: Job::new(spec.ranks),
+            refusals: Refusals::new(now),
+            outside,
+            probing: now,
+            closing: None,
+        };
+        Ok((serving, waker))
+    }
+
+    /// Serves until told to close.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(1024);
+        while !self.is_closed() {
+            let patience = self.patience();
+            match self.poll.poll(&mut events, patience) {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                // Without events there is nothing to serve by; ranks see their connections end.
+                Err(_) => break,
+            }
+            for event in &events {
+                match event.token() {
+                    WAKE => {}
+                    Token(at) if at <= self.doors.len() => {
+                        self.knocking.insert(at - 1);
+                    }
+                    token => {
+                        self.ready.insert(token);
+                    }
+                }
+            }
+            self.turn(Instant::now());
+        }
+        self.refusals.sum_up();
+    }
+
+    fn is_closed(&self) -> bool {
+        let lingers = || self.guests.values().any(|guest| matches!(guest.stage, Stage::Leaving));
+        self.closing.is_some_and(|until| Instant::now() >= until || !lingers())
+    }
+
+    /// Until when there is nothing to do unless something happens.
+    fn patience(&self) -> Option<Duration> {
+        if !self.ready.is_empty() || (!self.knocking.is_empty() && self.paused.is_none()) {
+            return Some(Duration::ZERO);
+        }
+        let has_remote = self.doors.len() > 1 && !self.guests.is_empty();
+        let due = [
+            self.paused,
+            self.closing,
+            self.job.next_deadline(),
+            self.refusals.next_deadline(),
+            self.deadlines.first().map(|(at, _)| *at),
+            has_remote.then_some(self.probing),
+        ];
+        let next = due.into_iter().flatten().min()?;
+        // The system counts in whole milliseconds, and not up.
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    fn turn(&mut self, now: Instant) {
+        self.obey(now);
+        self.take_in(now);
+        for token in std::mem::take(&mut self.ready) {
+            self.attend(token, now);
+        }
+        self.send_away_the_late(now);
+        self.job.tick(now);
+        self.job.tell_news();
+        self.deliver(now);
+        self.look_after_remote(now);
+        self.refusals.tick(now);
+        self.publish_attendance();
+    }
+
+    fn obey(&mut self, now: Instant) {
+        while let Ok(command) = self.outside.commands.try_recv() {
+            match command {
+                Command::Exited { rank, pid, how } => self.job.report_exit(rank, pid, &how),
+                Command::Succeeded { rank, pid } => self.job.report_success(rank, pid),
+                Command::Close => {
+                    self.job.refuse("the launcher is ending the job");
+                    self.closing = Some(now + LINGER);
+                }
+            }
+        }
+    }
+
+    /// Takes in those who are at the doors, as many as there is place for.
+    fn take_in(&mut self, now: Instant) {
+        if self.paused.is_some_and(|until| until > now) {
+            return;
+        }
+        self.paused = None;
+        for at in std::mem::take(&mut self.knocking) {
+            match self.take_in_at(at, now) {
+                Full::Nobody => {}
+                Full::Later => {
+                    self.knocking.insert(at);
+                }
+                Full::Until(then) => {
+                    self.knocking.insert(at);
+                    self.paused = Some(then);
+                }
+            }
+        }
+    }
+
+    fn take_in_at(&mut self, at: usize, now: Instant) -> Full {
+        for _ in 0..BATCH {
+            let is_remote = matches!(self.doors[at], Door::Tcp(_));
+            if is_remote && !self.entrance.has_place() {
+                match self.entrance.crowded_out(now) {
+                    Some(token) => self.send_away(token, &"others are waiting to come in", now),
+                    None => return Full::Until(self.entrance.next_turn().unwrap_or(now + PAUSE)),
+                }
+            }
+            let came = match &self.doors[at] {
+                Door::Unix(listener) => listener.accept().map(|(stream, _)| {
+                    same_user(&stream).then(|| Socket::unix(stream).map(|socket| (socket, Guard::Open)))
+                }),
+                Door::Tcp(listener) => listener.accept().map(|(stream, _)| {
+                    self.secret.as_ref().map(|secret| Ok((Socket::tcp(stream)?, Guard::responder(secret)?)))
+                }),
+            };
+            match came {
+                // A connection that is broken already is nobody.
+                Ok(Some(Ok((socket, guard)))) => self.let_in(socket, guard, now),
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Full::Nobody,
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                // Out of descriptors, most likely: others may be closed meanwhile.
+                Err(_) => return Full::Until(now + PAUSE),
+            }
+        }
+        Full::Later
+    }
+
+    fn let_in(&mut self, mut socket: Socket, guard: Guard, now: Instant) {
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut socket, token, both).is_err() {
+            return;
+        }
+        let pipe = Pipe::new(socket, guard);
+        let (stage, patience) =
+            if pipe.is_trusted() { (Stage::Greeting, GREETING) } else { (Stage::Stranger, PROOF) };
+        if matches!(stage, Stage::Stranger) {
+            self.entrance.enter(token, now);
+        }
+        let deadline = now + patience;
+        self.deadlines.insert((deadline, token));
+        self.guests.insert(token, Guest { pipe, stage, since: now, deadline: Some(deadline) });
+        self.ready.insert(token);
+    }
+
+    fn set_deadline(&mut self, token: Token, guest: &mut Guest, deadline: Option<Instant>) {
+        if let Some(before) = guest.deadline {
+            self.deadlines.remove(&(before, token));
+        }
+        guest.deadline = deadline;
+        self.deadlines.extend(deadline.map(|at| (at, token)));
+    }
+
+    /// Hears what a guest says.
+    fn attend(&mut self, token: Token, now: Instant) {
+        let Some(mut guest) = self.guests.remove(&token) else { return };
+        let filled = guest.fill();
+        let heard = self.listen_to(token, &mut guest, now);
+        match (heard, filled) {
+            (Ok(()), Ok(Filled::More)) => {
+                self.ready.insert(token);
+            }
+            (Ok(()), Ok(Filled::Dry)) => {}
+            (Err(why), _) => return self.part(token, guest, Some(&why), now),
+            (_, Err(why)) => return self.part(token, guest, Some(&why), now),
+            (_, Ok(Filled::Ended)) => return self.part(token, guest, None, now),
+        }
+        match guest.pipe.flush() {
+            Ok(true) if matches!(guest.stage, Stage::Leaving) => guest.pipe.socket().finish(),
+            Ok(_) => {}
+            Err(why) => return self.part(token, guest, Some(&why), now),
+        }
+        self.guests.insert(token, guest);
+    }
+
+    fn listen_to(&mut self, token: Token, guest: &mut Guest, now: Instant) -> io::Result<()> {
+        if matches!(guest.stage, Stage::Stranger) && guest.pipe.is_trusted() {
+            self.entrance.leave(token, guest.since);
+            guest.stage = Stage::Greeting;
+            self.set_deadline(token, guest, Some(now + GREETING));
+        }
+        while let Some(said) = guest.next()? {
+            match said {
+                Said::Hello(hello, arena) => self.greet(token, guest, *hello, arena, now),
+                Said::OtherVersion(why) => {
+                    self.job.refuse_unless_complete(&why);
+                    self.turn_away(token, guest, &"a rank", &why, now);
+                }
+                Said::Word(rank, word, bytes) => {
+                    self.job.hear(rank, word, bytes, now).map_err(io::Error::other)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn greet(&mut self, token: Token, guest: &mut Guest, hello: Hello, arena: Option<OwnedFd>, now: Instant) {
+        let (rank, size, pid) = (hello.member.rank, hello.size, hello.member.pid);
+        match self.job.admit(hello, arena, now) {
+            Ok(rank) => {
+                guest.stage = Stage::Rank(rank);
+                self.tokens[rank as usize] = Some(token);
+                self.set_deadline(token, guest, None);
+            }
+            Err(why) => {
+                let who = format!("rank {rank} of {size} (process {pid}, {})", guest.pipe.socket());
+                self.turn_away(token, guest, &who, &why, now);
+            }
+        }
+    }
+
+    /// Tells a guest why it can't be let in, and the owner of the rendezvous as well.
+    fn turn_away(
+        &mut self,
+        token: Token,
+        guest: &mut Guest,
+        who: &dyn std::fmt::Display,
+        why: &str,
+        now: Instant,
+    ) {
+        self.refusals.say(&self.outside.counts.ranks, who, &why, now);
+        guest.pipe.send(frame_of(&FromServer::Refused { why: why.to_owned() }));
+        self.see_out(token, guest, now);
+    }
+
+    /// From now on a guest is not listened to.
+    fn see_out(&mut self, token: Token, guest: &mut Guest, now: Instant) {
+        guest.stage = Stage::Leaving;
+        self.set_deadline(token, guest, Some(now + LINGER));
+    }
+
+    /// A connection is over; if there was no reason, its other end closed it.
+    fn part(&mut self, token: Token, mut guest: Guest, why: Option<&io::Error>, now: Instant) {
+        self.set_deadline(token, &mut guest, None);
+        let counts = Arc::clone(&self.outside.counts);
+        match guest.stage {
+            Stage::Rank(rank) | Stage::Giving(rank, _) => {
+                self.tokens[rank as usize] = None;
+                if let Some(why) = why.filter(|why| is_protocol(why)) {
+                    let who = format!("rank {rank} ({})", guest.pipe.socket());
+                    self.refusals.say(&counts.ranks, &who, why, now);
+                }
+                self.job.lose(rank, &how_it_ended(why), now);
+            }
+            Stage::Leaving => {}
+            Stage::Stranger => {
+                self.entrance.leave(token, guest.since);
+                let silent =
+                    io::Error::other("it closed the connection before it had proved that it has the secret");
+                self.refusals.say(&counts.strangers, guest.pipe.socket(), why.unwrap_or(&silent), now);
+            }
+            Stage::Greeting | Stage::Arena(_) => {
+                // Whoever only looks whether we are there says nothing.
+                if let Some(why) = why {
+                    self.refusals.say(&counts.strangers, guest.pipe.socket(), why, now);
+                }
+            }
+        }
+        // Dropping the socket takes it off the list of those that are waited for.
+    }
+
+    fn send_away(&mut self, token: Token, why: &dyn std::fmt::Display, now: Instant) {
+        if let Some(guest) = self.guests.remove(&token) {
+            self.part(token, guest, Some(&io::Error::other(why.to_string())), now);
+        }
+    }
+
+    fn send_away_the_late(&mut self, now: Instant) {
+        while let Some((_, token)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
+            self.deadlines.pop_first();
+            let what = match self.guests.get(&token).map(|guest| &guest.stage) {
+                Some(Stage::Stranger) => "it did not prove in time that it has the secret",
+                _ => "it did not say in time who it is",
+            };
+            self.send_away(token, &what, now);
+        }
+    }
+
+    /// Brings ranks what the job has to say to them.
+    fn deliver(&mut self, now: Instant) {
+        for mail in self.job.take_mail() {
+            let (Mail::Parcel(rank, _) | Mail::End(rank)) = mail;
+            let Some(token) = self.tokens[rank as usize] else { continue };
+            let Some(mut guest) = self.guests.remove(&token) else { continue };
+            match mail {
+                Mail::Parcel(_, parcel) => guest.pipe.send(parcel),
+                Mail::End(_) => {
+                    self.see_out(token, &mut guest, now);
+                    self.tokens[rank as usize] = None;
+                }
+            }
+            self.has_mail.insert(token);
+            self.guests.insert(token, guest);
+        }
+        for token in std::mem::take(&mut self.has_mail) {
+            let Some(guest) = self.guests.get_mut(&token) else { continue };
+            match guest.pipe.flush() {
+                Ok(true) if matches!(guest.stage, Stage::Leaving) => guest.pipe.socket().finish(),
+                Ok(_) => {}
+                Err(why) => {
+                    if let Some(guest) = self.guests.remove(&token) {
+                        self.part(token, guest, Some(&why), now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the kernel look after the ranks of other hosts: whose has been silent for too long?
+    fn look_after_remote(&mut self, now: Instant) {
+        if self.doors.len() == 1 || now < self.probing {
+            return;
+        }
+        self.probing = now + liveness::PROBING;
+        for guest in self.guests.values_mut().filter(|guest| guest.rank().is_some()) {
+            guest.pipe.socket().probe();
+        }
+    }
+
+    fn publish_attendance(&self) {
+        let (joined, gone) = self.job.joined_and_gone();
+        let present = Attendance { joined, gone, is_over: self.job.is_over() };
+        let board = &self.outside.notice_board;
+        let mut known = board.attendance.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != present {
+            *known = present;
+            board.changed.notify_all();
+        }
+    }
+}
+
+/// Did the other end say something that is not ours?
+fn is_protocol(why: &io::Error) -> bool {
+    matches!(why.kind(), ErrorKind::InvalidData | ErrorKind::PermissionDenied | ErrorKind::Other)
+}
+
+/// How a rank whose connection broke has ended, as the rest of a sentence.
+fn how_it_ended(why: Option<&io::Error>) -> String {
+    match why {
+        None => CLOSED.to_owned(),
+        Some(e) if is_protocol(e) => format!("said what no rank says ({e}), and was hung up on"),
+        Some(e) => match e.kind() {
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
+                CLOSED.to_owned()
+            }
+            ErrorKind::TimedOut => {
+                format!("can't be reached any more: its host has not answered for {:?}", liveness::SILENCE)
+            }
+            _ => format!("can't be reached any more: {e}"),
+        },
+    }
+}

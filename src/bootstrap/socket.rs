@@ -1,0 +1,148 @@
+//! A connected socket, of one of two families, that never waits.
+//!
+//! Descriptors come over Unix sockets only. On a stream they arrive with the byte that they were sent with: each
+//! message of ours is one byte and one descriptor.
+
+use mio::{Interest, Registry, Token, event::Source, unix::SourceFd};
+use rustix::{
+    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    net::TcpStream,
+    os::unix::net::UnixStream,
+};
+
+/// A connected socket that does not wait.
+#[derive(Debug)]
+pub(super) enum Socket {
+    /// To a process of this host and user.
+    Unix(UnixStream),
+    /// To anyone.
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Over a Unix socket.
+    pub(super) fn unix(stream: UnixStream) -> io::Result<Socket> {
+        stream.set_nonblocking(true)?;
+        Ok(Socket::Unix(stream))
+    }
+
+    /// Over TCP: small frames are sent at once, and a peer that vanishes is noticed.
+    pub(super) fn tcp(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        super::liveness::watch(&stream)?;
+        Ok(Socket::Tcp(stream))
+    }
+
+    /// Reads some bytes, and the descriptors that come with them.
+    pub(super) fn read(&mut self, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+        match self {
+            Socket::Unix(stream) => receive(stream.as_fd(), into, fds),
+            Socket::Tcp(stream) => stream.read(into),
+        }
+    }
+
+    /// Writes some bytes.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Unix(stream) => stream.write(bytes),
+            Socket::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    /// Sends one descriptor with one byte.
+    pub(super) fn send_descriptor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Socket::Unix(stream) => Ok(transport::driver::shm::send_descriptor(stream.as_fd(), fd)?),
+            Socket::Tcp(_) => Err(io::Error::other("descriptors don't travel over TCP")),
+        }
+    }
+
+    /// May the other end be on another host?
+    pub(super) fn is_tcp(&self) -> bool {
+        matches!(self, Socket::Tcp(_))
+    }
+
+    /// Has the kernel look now whether the peer has been silent for too long.
+    pub(super) fn probe(&self) {
+        if let Socket::Tcp(stream) = self {
+            super::liveness::probe(stream);
+        }
+    }
+
+    /// Says that nothing more is to come from us.
+    pub(super) fn finish(&mut self) {
+        // A socket that can't be shut down is closed by its peer.
+        let _ = match self {
+            Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+        };
+    }
+}
+
+fn receive(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    #[cfg(target_os = "linux")]
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    let flags = RecvFlags::empty();
+    let message = match recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags) {
+        Err(Errno::CONNRESET) => return Ok(0),
+        other => other?,
+    };
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            for fd in received {
+                #[cfg(not(target_os = "linux"))]
+                rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+                fds.push_back(fd);
+            }
+        }
+    }
+    Ok(message.bytes)
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Unix(stream) => stream.as_fd(),
+            Socket::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Source for Socket {
+    fn register(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+        SourceFd(&self.as_fd().as_raw_fd()).register(registry, token, interest)
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+        SourceFd(&self.as_fd().as_raw_fd()).reregister(registry, token, interest)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        SourceFd(&self.as_fd().as_raw_fd()).deregister(registry)
+    }
+}
+
+/// Who is at the other end, for people.
+impl fmt::Display for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Socket::Unix(_) => f.write_str("a process of this host"),
+            Socket::Tcp(stream) => match stream.peer_addr() {
+                Ok(address) => address.fmt(f),
+                Err(_) => f.write_str("an address that is gone"),
+            },
+        }
+    }
+}
