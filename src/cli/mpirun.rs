@@ -166,7 +166,7 @@ fn output(value: &OsString) -> Result<Vec<OsString>, Failed> {
             None if directive == "timestamp" => ours.push("--timestamp".into()),
             None if ["merge", "raw"].contains(&directive) => {}
             Some(("dir" | "directory" | "file" | "filename", path)) => {
-                ours.extend(["--output".into(), path.into()])
+                ours.extend(["--output".into(), path.into()]);
             }
             _ => {
                 return Err(Failed::new(format_args!(

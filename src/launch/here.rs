@@ -83,6 +83,10 @@ impl Crew for Here {
         self.ranks.signal(signal);
     }
 
+    fn early_signals(&mut self) -> Vec<i32> {
+        Vec::new()
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -35,6 +35,9 @@ pub(super) trait Crew {
     /// Signals all ranks, and what they have started.
     fn signal(&mut self, signal: Signal);
 
+    /// Signals for the ranks that came while they were being started.
+    fn early_signals(&mut self) -> Vec<i32>;
+
     /// Is readable when there is something new, if anything but a signal can tell so.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
@@ -108,6 +111,9 @@ struct Supervisor<'a, C> {
 impl<C: Crew> Supervisor<'_, C> {
     /// Returns when the last rank has ended.
     fn watch(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
+        for signal in self.crew.early_signals() {
+            self.pass_on(signal);
+        }
         loop {
             self.collect();
             self.take_trouble();

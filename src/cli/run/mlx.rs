@@ -109,7 +109,10 @@ mod tests {
         {"ssh": "a", "ips": ["10.0.0.1", "10.0.1.1"], "rdma": [null, "en1"]},
         {"ssh": "me@b", "ips": [], "rdma": ["en2", null]}]"#;
 
-    fn job(backend: &str, places: &[usize]) -> (Vec<(OsString, OsString)>, Vec<(String, String)>) {
+    type Variables = Vec<(OsString, OsString)>;
+    type Files = Vec<(String, String)>;
+
+    fn job(backend: &str, places: &[usize]) -> (Variables, Files) {
         let backend = if backend.is_empty() { String::new() } else { format!(r#", "backend": "{backend}""#) };
         let file = Hostfile::parse(format!("{TWO}{backend}}}").as_bytes()).expect("a hostfile");
         let job = Job { file: &file, places, port: 5000 };

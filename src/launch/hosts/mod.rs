@@ -79,6 +79,10 @@ pub(super) struct Company<'a> {
     news: News,
     sink: Arc<Mutex<Sink>>,
     pump: Option<Pump>,
+    /// Have ranks been told to start?
+    is_going: bool,
+    /// Signals that came before all were started.
+    early: Vec<i32>,
     /// What has happened since it was last asked for.
     ended: Vec<(Member, Ended)>,
     trouble: Option<Unwritten>,
@@ -98,6 +102,7 @@ impl<'a> Company<'a> {
             host.link.send(&ToAgent::Prepare(Box::new(company.prepare(host, rendezvous))), b"");
         }
         company.until(signals, |stage| *stage == Stage::Ready)?;
+        company.is_going = true;
         for host in &company.hosts {
             host.link.send(&ToAgent::Go, b"");
         }
@@ -121,8 +126,8 @@ impl<'a> Company<'a> {
         let host = |rank| (!is_obvious).then(|| host_of(rank));
         let rank = |rank| Rank { member: Member { rank, pid: 0, host: host(rank) }, ended: None };
         let ranks = (0..spec.ranks).map(rank).collect();
-        let (pump, ended, trouble) = (None, Vec::new(), None);
-        Ok(Company { spec, plan, hosts, ranks, news, sink, pump, ended, trouble })
+        let (pump, is_going, early, ended, trouble) = (None, false, Vec::new(), Vec::new(), None);
+        Ok(Company { spec, plan, hosts, ranks, news, sink, pump, is_going, early, ended, trouble })
     }
 
     /// What a host is to start.
@@ -195,9 +200,7 @@ impl<'a> Company<'a> {
                 break;
             }
             let arrived = signals.wait(Some(deadline), Some(self.news.descriptor()))?;
-            if let Some(signal) = arrived.into_iter().find(|s| [SIGINT, SIGTERM, SIGHUP].contains(s)) {
-                return Err(LaunchError::Interrupted(signal));
-            }
+            self.hold(arrived)?;
         }
         let failed = self.hosts.iter().any(|host| matches!(host.stage, Stage::Failed(_)));
         let problem = |host: &Host| match &host.stage {
@@ -208,6 +211,21 @@ impl<'a> Company<'a> {
         };
         let problems: Vec<String> = self.hosts.iter().filter_map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(LaunchError::Hosts(problems)) }
+    }
+
+    /// Before ranks are told to start, signals that end programs end this. From then on there may be ranks that they are
+    /// for; they get them when all are started, unless someone insists.
+    fn hold(&mut self, arrived: Vec<i32>) -> Result<(), LaunchError> {
+        for signal in arrived {
+            let ends = |signal: &i32| [SIGINT, SIGTERM, SIGHUP].contains(signal);
+            if ends(&signal) && (!self.is_going || self.early.iter().any(ends)) {
+                return Err(LaunchError::Interrupted(signal));
+            }
+            if self.is_going {
+                self.early.push(signal);
+            }
+        }
+        Ok(())
     }
 
     /// Takes note of what the hosts have told.
@@ -350,6 +368,10 @@ impl Crew for Company<'_> {
         for host in &self.hosts {
             host.link.send(&ToAgent::Signal { number: signal.as_raw() }, b"");
         }
+    }
+
+    fn early_signals(&mut self) -> Vec<i32> {
+        std::mem::take(&mut self.early)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -6,7 +6,7 @@
 use crate::launch::{HostSpec, Hosts};
 use std::{
     ffi::{OsStr, OsString},
-    net::{IpAddr, UdpSocket},
+    net::IpAddr,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::Path,
     process::{Command, ExitStatus},
@@ -92,12 +92,9 @@ pub(in crate::launch) fn is_here(name: &str) -> bool {
         || name.parse().is_ok_and(is_ours)
 }
 
-/// A socket can be bound to our own addresses only, unless the system is told otherwise; then an address that nobody has
-/// tells so.
+/// Has one of our interfaces this address?
 fn is_ours(address: IpAddr) -> bool {
-    let nobodys = if address.is_ipv4() { "192.0.2.1" } else { "2001:db8::1" };
-    let binds = |address: &str| UdpSocket::bind((address, 0)).is_ok();
-    !address.is_unspecified() && binds(&address.to_string()) && !binds(nobodys)
+    if_addrs::get_if_addrs().is_ok_and(|interfaces| interfaces.iter().any(|own| own.ip() == address))
 }
 
 /// Why there is no agent: how ssh (or our own program) has ended, and the last lines that it has printed.
@@ -201,7 +198,9 @@ mod tests {
     fn this_host_needs_no_ssh() {
         assert!(is_here("localhost") && is_here("::1") && is_here("127.0.0.1"));
         assert!(is_here(&rustix::system::uname().nodename().to_string_lossy()));
-        assert!(is_here("127.0.0.2") == cfg!(target_os = "linux"), "all of 127/8 is Linux's own");
+        for own in if_addrs::get_if_addrs().expect("interfaces") {
+            assert!(is_here(&own.ip().to_string()), "{own:?}");
+        }
         assert!(!is_here("192.0.2.7") && !is_here("0.0.0.0"));
         assert!(!is_here("mac1.example") && !is_here("me@localhost"));
     }
