@@ -406,6 +406,7 @@ pub(crate) const IDENTITY: &[&str] = &[
     "TBCCL_BOOTSTRAP",
     "TBCCL_SECRET",
     "TBCCL_SECRET_FILE",
+    "TBCCL_ROOT",
 ];
 
 impl Config {

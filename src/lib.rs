@@ -26,6 +26,7 @@ mod identity;
 pub mod kernels;
 pub mod launch;
 
+pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
 pub use collectives::{Collective, DType, ReduceOp};
 pub use communicator::{Buffer, Communicator, RegisteredSlice};

@@ -78,7 +78,7 @@ impl Address {
         Ok(Address::Tcp(host, port))
     }
 
-    fn is_remote(&self) -> bool {
+    pub(super) fn is_remote(&self) -> bool {
         matches!(self, Address::Tcp(..))
     }
 }
@@ -162,6 +162,8 @@ impl Failure {
         match self.secure() {
             Some(SecureError::Closed | SecureError::Late) => HUNG_UP.min(most.max(HUNG_UP)),
             Some(_) => Duration::ZERO,
+            // A socket of this host is there, or will not be.
+            None if self.address.starts_with("unix") => Duration::ZERO,
             None => most,
         }
     }

@@ -4,7 +4,7 @@
 //! come, and what it says is queued: whether the rendezvous reads is no matter for a call that is under way.
 
 use super::{
-    address::{Place, go_to, wait_for},
+    address::{Address, Place, go_to, wait_for},
     liveness,
     pipe::{Filled, Parcel, Pipe},
     wire::{FromRank, FromServer, Hello, MAX_EXCHANGE_BYTES, MOST_TO_RANK, Member, Word, frame_of},
@@ -88,6 +88,30 @@ fn unexpected(other: &FromServer) -> Error {
 impl Connection {
     /// Joins the job at a place, with an arena if ranks have such; waits until everyone has joined.
     pub(crate) fn join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
+        let mut connection = Connection::open(place, hello)?;
+        if let Some(arena) = arena {
+            connection.hand_over(arena, hello)?;
+        }
+        let members = match connection.answer("waiting for the other ranks")? {
+            FromServer::Welcome { members } => members,
+            FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
+            other => return Err(unexpected(&other)),
+        };
+        let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
+        if members.len() != hello.size as usize || !in_order {
+            return Err(Error::Bootstrap(format!(
+                "unexpected answer of the launcher: {} ranks, not {}",
+                members.len(),
+                hello.size
+            )));
+        }
+        let count = if arena.is_some() { members.len() } else { 0 };
+        let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
+        Ok(Joined { connection, members, arenas })
+    }
+
+    /// Connects, and greets.
+    fn open(place: &Place, hello: &Hello) -> Result<Connection> {
         let reached = go_to(place).map_err(|why| {
             Error::Bootstrap(format!(
                 "rank {} can't reach the rendezvous: {why}; is the launcher (tbccl run) still running?",
@@ -108,26 +132,33 @@ impl Connection {
             probed: now,
         };
         connection.pipe.send(frame_of(hello));
-        if let Some(arena) = arena {
-            let copy = arena.try_clone().map_err(|e| Error::system("handing over memory", e))?;
-            connection.pipe.send(Parcel::Descriptor(Arc::new(copy)));
+        Ok(connection)
+    }
+
+    /// Hands the memory of this rank over to the others, which takes a socket of this host.
+    fn hand_over(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<()> {
+        if self.pipe.socket().is_tcp() {
+            let address = match self.answer("asking for the way to the ranks of this host")? {
+                FromServer::Elsewhere { address } => address,
+                FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
+                other => return Err(unexpected(&other)),
+            };
+            let addresses = Address::list(&address).map_err(Error::Bootstrap)?;
+            if addresses.iter().any(Address::is_remote) {
+                return Err(unexpected(&FromServer::Elsewhere { address }));
+            }
+            let place = Place { addresses, secret: None, patience: Duration::ZERO };
+            *self = Connection::open(&place, hello).map_err(|_| {
+                Error::Bootstrap(format!(
+                    "rank {} on {} is to share memory with ranks of another host, or of another user or container: set \
+                     TBCCL_TRANSPORT to one that reaches them",
+                    hello.member.rank, hello.member.host
+                ))
+            })?;
         }
-        let members = match connection.answer("waiting for the other ranks")? {
-            FromServer::Welcome { members } => members,
-            FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
-            other => return Err(unexpected(&other)),
-        };
-        let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
-        if members.len() != hello.size as usize || !in_order {
-            return Err(Error::Bootstrap(format!(
-                "unexpected answer of the launcher: {} ranks, not {}",
-                members.len(),
-                hello.size
-            )));
-        }
-        let count = if arena.is_some() { members.len() } else { 0 };
-        let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
-        Ok(Joined { connection, members, arenas })
+        let copy = arena.try_clone().map_err(|e| Error::system("handing over memory", e))?;
+        self.pipe.send(Parcel::Descriptor(Arc::new(copy)));
+        Ok(())
     }
 
     /// Waits, while the job starts, until `next` finds what it looks for.

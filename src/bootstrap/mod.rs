@@ -27,6 +27,7 @@
 //! | `address`, `client` | a rank's way to the rendezvous, and its side of the connection |
 //! | `server` | the other side, for all ranks |
 //! | `pipe`, `guard`, `socket` | one end of a connection: frames, what protects them, bytes |
+//! | `unique_id` | a rendezvous in 128 bytes |
 //! | `wire` | frames |
 //! | `liveness` | how soon a vanished host is noticed |
 //!
@@ -41,10 +42,12 @@ mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod unique_id;
 mod wire;
 
-pub(crate) use address::{Address, Place};
+pub(crate) use address::{Address, Place, host_and_port};
 pub(crate) use client::{Connection, Joined, Notice};
 pub use server::{Attendance, Refused, Server, ServerSpec};
 pub use transport::secure::{Secret, SecretError};
+pub use unique_id::UniqueId;
 pub(crate) use wire::{Hello, MAGIC, Member, PROTOCOL, Word};

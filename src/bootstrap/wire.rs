@@ -87,6 +87,8 @@ pub(crate) enum FromServer {
     Welcome { members: Vec<Member> },
     /// The job cannot start, or not with this rank.
     Refused { why: String },
+    /// A rank that shares memory is to come over the socket of our host.
+    Elsewhere { address: String },
     /// Everyone has reported; the first obstacle to pulling, if any.
     Go { obstacle: Option<String> },
     /// How many bytes each rank has given, in rank order; they follow.

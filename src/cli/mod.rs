@@ -13,6 +13,7 @@ mod ping;
 mod place;
 mod plan;
 mod progress;
+mod rendezvous;
 mod run;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -54,11 +55,12 @@ enum Command {
     Devices(devices::Args),
     Ping(ping::Args),
     Fabric(fabric::Args),
+    Rendezvous(rendezvous::Args),
 }
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 6] = ["run", "bench", "plan", "devices", "ping", "fabric"];
+    const NAMES: [&str; 7] = ["run", "bench", "plan", "devices", "ping", "fabric", "rendezvous"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
@@ -77,6 +79,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Devices(args) => devices::run(&args),
             Command::Ping(args) => ping::run(&args),
             Command::Fabric(args) => fabric::run(args),
+            Command::Rendezvous(args) => rendezvous::run(&args),
         },
         Err(usage) => error::usage(&usage, names),
     };

@@ -4,9 +4,9 @@ use super::{Communicator, Parts, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
-    bootstrap::{self, Connection, Hello, Joined, Member},
+    bootstrap::{self, Connection, Hello, Joined, Member, UniqueId},
     error::{Error, PeerName, Result},
-    identity::Identity,
+    identity::{Announced, Identity, Met},
 };
 use std::sync::Arc;
 use topology::{Rank, Reach};
@@ -41,7 +41,28 @@ impl Communicator {
     /// # Errors
     /// As for [`Communicator::from_env`].
     pub fn from_env_with(config: &Config) -> Result<Communicator> {
-        join(&Identity::from_env()?, config)
+        let Met { identity, server } = Announced::from_env()?.meet(config.timeout)?;
+        let mut communicator = join(&identity, config)?;
+        communicator.server = server;
+        Ok(communicator)
+    }
+
+    /// Joins the job of a unique id as one of `size` ranks; waits until all have joined. All ranks give the same id,
+    /// which one of them, or another process that lives as long, has made with [`UniqueId::create`].
+    ///
+    /// # Errors
+    /// As for [`Communicator::from_env`]; [`Error::InvalidArgument`] for a rank that there is not.
+    pub fn from_unique_id(id: &UniqueId, rank: u32, size: u32, config: &Config) -> Result<Communicator> {
+        if rank >= size || size > collectives::MAX_RANKS {
+            return Err(Error::InvalidArgument(format!(
+                "rank {rank} of {size}: ranks are numbered from 0, and a communicator has from 1 to {}",
+                collectives::MAX_RANKS
+            )));
+        }
+        let (place, server) = id.meet(config.timeout)?;
+        let mut communicator = join(&Identity { rank, size, place }, config)?;
+        communicator.server = server;
+        Ok(communicator)
     }
 
     /// Tries whether this machine's limits let a rank of a job of `ranks` ranks have the memory that it needs, so that a

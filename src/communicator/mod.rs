@@ -22,7 +22,7 @@ pub use registered::RegisteredSlice;
 use crate::{
     Config,
     agreement::{Agreement, Published},
-    bootstrap::Connection,
+    bootstrap::{Connection, Server},
     error::{Error, PeerName, Result},
     executor::{Executor, Program, Protocols},
     kernels::Threads,
@@ -63,6 +63,8 @@ pub struct Communicator {
     message_programs: Vec<Option<Arc<Program>>>,
     /// The error that every further call gives.
     failed: Option<Error>,
+    /// The rendezvous, where it is in this process. The last to end.
+    server: Option<Server>,
 }
 
 /// What a communicator is put together from.
@@ -130,6 +132,7 @@ impl Communicator {
             message_seqs: vec![(0, 0); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,
+            server: None,
         }
     }
 
@@ -219,5 +222,10 @@ impl Drop for Communicator {
             endpoint.close(CLOSING);
         }
         self.peers.leave();
+        if let Some(server) = self.server.take() {
+            // Others may still be at work, and would take its end for that of the job.
+            let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
+            server.wait_until(|attendance| attendance.gone == attendance.joined, patience);
+        }
     }
 }

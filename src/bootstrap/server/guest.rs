@@ -88,7 +88,9 @@ impl Guest {
                 Stage::Greeting => {
                     let Some(greeting) = self.pipe.frame(MOST_GREETING)? else { return Ok(None) };
                     match read_greeting(greeting)? {
-                        Ok(hello) if hello.arena => self.stage = Stage::Arena(hello),
+                        Ok(hello) if hello.arena && !self.pipe.socket().is_tcp() => {
+                            self.stage = Stage::Arena(hello);
+                        }
                         Ok(hello) => return Ok(Some(Said::Hello(hello, None))),
                         Err(why) => return Ok(Some(Said::OtherVersion(why))),
                     }

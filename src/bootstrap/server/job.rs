@@ -8,8 +8,10 @@ use super::{
         pipe::Parcel,
         wire::{FromRank, FromServer, Hello, MAGIC, MAX_EXCHANGE_BYTES, Member, frame_of},
     },
+    Attendance,
     boards::Boards,
 };
+use collectives::MAX_RANKS;
 use rustix::fd::OwnedFd;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,6 +40,7 @@ pub(super) enum Mail {
 /// A job from the first greeting to the last goodbye.
 #[derive(Debug)]
 pub(super) struct Job {
+    /// How many there are; 0 until the first one says.
     ranks: u32,
     /// By rank.
     pub(super) seats: Vec<Seat>,
@@ -53,6 +56,7 @@ pub(super) struct Job {
     probed: u32,
     gave: u32,
     gone: u32,
+    died: u32,
     mail: Vec<Mail>,
 }
 
@@ -104,6 +108,7 @@ impl Job {
             probed: 0,
             gave: 0,
             gone: 0,
+            died: 0,
             mail: Vec::new(),
         }
     }
@@ -135,21 +140,22 @@ impl Job {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.joined == self.ranks
+        self.ranks > 0 && self.joined == self.ranks
     }
 
     fn has_started(&self) -> bool {
-        self.probed == self.ranks
+        self.ranks > 0 && self.probed == self.ranks
     }
 
     /// Is nobody to be expected or served any more?
     pub(super) fn is_over(&self) -> bool {
-        self.gone == self.ranks || (self.refused.is_some() && self.gone == self.joined)
+        (self.ranks > 0 && self.gone == self.ranks) || (self.refused.is_some() && self.gone == self.joined)
     }
 
-    /// How many have joined and how many have gone.
-    pub(super) fn joined_and_gone(&self) -> (u32, u32) {
-        (self.joined, self.gone)
+    /// How far it has come.
+    pub(super) fn attendance(&self) -> Attendance {
+        let (joined, gone, died) = (self.joined, self.gone, self.died);
+        Attendance { joined, gone, died, is_over: self.is_over(), refused: self.refused.clone() }
     }
 
     /// Takes a rank in, or says why not.
@@ -161,9 +167,6 @@ impl Job {
     ) -> Result<u32, String> {
         let rank = hello.member.rank;
         self.check(&hello)?;
-        if let Some(why) = &self.refused {
-            return Err(why.clone());
-        }
         let patience = Duration::from_millis(hello.patience_ms).min(LONGEST);
         let seat = &mut self.seats[rank as usize];
         seat.member = Some(hello.member);
@@ -181,6 +184,13 @@ impl Job {
         let rank = hello.member.rank;
         if hello.magic != MAGIC {
             return Err("this is not a tbccl rank".into());
+        }
+        if let Some(why) = &self.refused {
+            return Err(why.clone());
+        }
+        if self.ranks == 0 && (1..=MAX_RANKS).contains(&hello.size) {
+            self.ranks = hello.size;
+            self.seats = (0..hello.size).map(|_| Seat::default()).collect();
         }
         if hello.size != self.ranks || rank >= self.ranks {
             let why = format!("rank {rank} of {} cannot join a job of {} ranks", hello.size, self.ranks);
@@ -408,6 +418,7 @@ impl Job {
     fn die(&mut self, rank: u32, how: &str, process: &str) {
         let had_started = self.has_started();
         self.mark_gone(rank, Gone::Died);
+        self.died += 1;
         if had_started {
             self.post_all(&FromServer::Died { rank, how: how.to_owned() });
         } else {

@@ -41,34 +41,53 @@ impl Drop for Folder {
     }
 }
 
-fn random_name() -> io::Result<String> {
+/// A name that nobody guesses.
+fn random_name() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
-    Ok(format!("tbccl-{:032x}", u128::from_le_bytes(bytes)))
+    Ok(u128::from_le_bytes(bytes))
 }
 
-/// Opens the Unix socket; its address, and the folder of its file if it has one.
+/// The folder of the socket of a name, where sockets are files.
+#[cfg(not(target_os = "linux"))]
+fn folder_of(name: u128) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("tbccl-{name:032x}"))
+}
+
+/// The address of the Unix socket of a name.
+pub(in super::super) fn local_address(name: u128) -> String {
+    #[cfg(target_os = "linux")]
+    {
+        format!("unix-abstract:tbccl-{name:032x}")
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        format!("unix:{}", folder_of(name).join("s").display())
+    }
+}
+
+/// Opens the Unix socket; its name, and the folder of its file if it has one.
 #[cfg(target_os = "linux")]
-pub(super) fn on_this_host() -> io::Result<(UnixListener, String, Option<Folder>)> {
+pub(super) fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
     use std::os::linux::net::SocketAddrExt;
     let name = random_name()?;
-    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name)?;
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(format!("tbccl-{name:032x}"))?;
     let listener = UnixListener::bind_addr(&address)?;
     ready(&listener)?;
-    Ok((listener, format!("unix-abstract:{name}"), None))
+    Ok((listener, name, None))
 }
 
-/// Opens the Unix socket; its address, and the folder of its file if it has one.
+/// Opens the Unix socket; its name, and the folder of its file if it has one.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn on_this_host() -> io::Result<(UnixListener, String, Option<Folder>)> {
+pub(super) fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
     use std::os::unix::fs::DirBuilderExt;
-    let folder = std::env::temp_dir().join(random_name()?);
+    let name = random_name()?;
+    let folder = folder_of(name);
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let folder = Folder(folder);
-    let path = folder.0.join("s");
-    let listener = UnixListener::bind(&path)?;
+    let listener = UnixListener::bind(folder.0.join("s"))?;
     ready(&listener)?;
-    Ok((listener, format!("unix:{}", path.display()), Some(folder)))
+    Ok((listener, name, Some(folder)))
 }
 
 fn ready(listener: &UnixListener) -> io::Result<()> {

@@ -14,8 +14,10 @@ mod listen;
 mod refusals;
 mod serving;
 
+use super::unique_id::our_addresses;
 use crate::error::{Error, Result};
 use listen::Folder;
+pub(super) use listen::local_address;
 use mio::Waker;
 use refusals::Counts;
 use serving::{Command, Serving};
@@ -34,7 +36,7 @@ use transport::secure::Secret;
 /// What a rendezvous is for, and where it is reached.
 #[derive(Clone, Debug)]
 pub struct ServerSpec {
-    /// How many ranks the job has.
+    /// How many ranks the job has; 0 when the first rank that comes is to say so.
     pub ranks: u32,
     /// Where ranks of other hosts connect, over TCP; port 0 lets the system choose. None for a job on one host.
     pub listen: Vec<SocketAddr>,
@@ -66,19 +68,24 @@ pub struct Refused {
 }
 
 /// How far a job has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attendance {
     /// Ranks that have joined.
     pub joined: u32,
     /// Ranks that have joined and gone.
     pub gone: u32,
+    /// Of those that have gone: ranks that have died.
+    pub died: u32,
     /// Nobody is expected or served any more.
     pub is_over: bool,
+    /// Why the job could not start.
+    pub refused: Option<String>,
 }
 
 /// The rendezvous of one job. Closed when dropped; ranks that wait for others are then refused.
 #[derive(Debug)]
 pub struct Server {
+    name: u128,
     address: String,
     addresses: Vec<SocketAddr>,
     commands: Sender<Command>,
@@ -108,8 +115,9 @@ impl Server {
             return Err(Error::InvalidArgument("a rendezvous over TCP needs a secret".into()));
         }
         let refused = |what: &'static str| move |e| Error::system(what, e);
-        let (unix, address, folder) =
+        let (unix, name, folder) =
             listen::on_this_host().map_err(refused("opening the rendezvous socket"))?;
+        let address = local_address(name);
         let networks = listen::on_networks(&spec.listen)?;
         let addresses: std::io::Result<Vec<SocketAddr>> = networks.iter().map(|l| l.local_addr()).collect();
         let addresses = addresses.map_err(refused("asking for our own port"))?;
@@ -120,14 +128,24 @@ impl Server {
             counts: Arc::clone(&counts),
             notice_board: Arc::clone(&notice_board),
         };
-        let (serving, waker) =
-            Serving::new(spec, unix, networks, outside).map_err(refused("preparing to wait for ranks"))?;
+        let (serving, waker) = Serving::new(spec, (unix, address.clone()), networks, outside)
+            .map_err(refused("preparing to wait for ranks"))?;
         let thread = thread::Builder::new()
             .name("tbccl-rendezvous".into())
             .spawn(move || serving.run())
             .map_err(|e| Error::system("starting the rendezvous thread", e))?;
         let thread = Some(thread);
-        Ok(Server { address, addresses, commands, waker, counts, notice_board, thread, _folder: folder })
+        Ok(Server {
+            name,
+            address,
+            addresses,
+            commands,
+            waker,
+            counts,
+            notice_board,
+            thread,
+            _folder: folder,
+        })
     }
 
     /// What ranks of this host need to find the rendezvous: a value of `TBCCL_BOOTSTRAP`.
@@ -141,6 +159,25 @@ impl Server {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// By what its Unix socket is known.
+    pub(super) fn name(&self) -> u128 {
+        self.name
+    }
+
+    /// All ways to it, as far as this host knows how others reach it, each as in `TBCCL_BOOTSTRAP`.
+    #[must_use]
+    pub fn reached_at(&self) -> Vec<String> {
+        let mut ways = vec![self.address.clone()];
+        for bound in &self.addresses {
+            let hosts = match bound.ip() {
+                ip if !ip.is_unspecified() => vec![ip],
+                ip => our_addresses().into_iter().filter(|ours| ours.is_ipv4() == ip.is_ipv4()).collect(),
+            };
+            ways.extend(hosts.into_iter().map(|ip| format!("tcp://{}", SocketAddr::new(ip, bound.port()))));
+        }
+        ways
     }
 
     /// Who was turned away so far.
@@ -173,7 +210,7 @@ impl Server {
                 self.notice_board.changed.wait_timeout(attendance, left.min(Duration::from_secs(3600)));
             attendance = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        *attendance
+        attendance.clone()
     }
 
     fn tell(&self, command: Command) {

@@ -11,7 +11,7 @@ use super::{
         socket::Socket,
         wire::{FromServer, Hello, frame_of},
     },
-    Attendance, NoticeBoard, ServerSpec,
+    NoticeBoard, ServerSpec,
     entrance::{Entrance, GREETING, PROOF},
     guest::{Guest, Said, Stage},
     job::{Job, Mail},
@@ -90,6 +90,8 @@ enum Full {
 #[derive(Debug)]
 pub(super) struct Serving {
     poll: Poll,
+    /// Of the Unix socket.
+    address: String,
     doors: Vec<Door>,
     /// At which doors somebody may be.
     knocking: BTreeSet<usize>,
@@ -104,7 +106,7 @@ pub(super) struct Serving {
     ready: BTreeSet<Token>,
     has_mail: BTreeSet<Token>,
     /// The connection of each rank.
-    tokens: Vec<Option<Token>>,
+    tokens: HashMap<u32, Token>,
     next_token: usize,
     job: Job,
     refusals: Refusals,
@@ -118,7 +120,7 @@ pub(super) struct Serving {
 impl Serving {
     pub(super) fn new(
         spec: &ServerSpec,
-        unix: UnixListener,
+        (unix, address): (UnixListener, String),
         networks: Vec<TcpListener>,
         outside: Outside,
     ) -> io::Result<(Serving, Waker)> {
@@ -133,6 +135,7 @@ impl Serving {
         let now = Instant::now();
         let serving = Serving {
             poll,
+            address,
             next_token: 1 + doors.len(),
             knocking: BTreeSet::new(),
             paused: None,
@@ -143,7 +146,7 @@ impl Serving {
             deadlines: BTreeSet::new(),
             ready: BTreeSet::new(),
             has_mail: BTreeSet::new(),
-            tokens: vec![None; spec.ranks as usize],
+            tokens: HashMap::new(),
             job: Job::new(spec.ranks),
             refusals: Refusals::new(now),
             outside,
@@ -353,11 +356,16 @@ impl Serving {
     }
 
     fn greet(&mut self, token: Token, guest: &mut Guest, hello: Hello, arena: Option<OwnedFd>, now: Instant) {
+        if hello.arena && arena.is_none() {
+            // Descriptors don't travel over TCP; if the rank is on this host, it can come in another way.
+            guest.pipe.send(frame_of(&FromServer::Elsewhere { address: self.address.clone() }));
+            return self.see_out(token, guest, now);
+        }
         let (rank, size, pid) = (hello.member.rank, hello.size, hello.member.pid);
         match self.job.admit(hello, arena, now) {
             Ok(rank) => {
                 guest.stage = Stage::Rank(rank);
-                self.tokens[rank as usize] = Some(token);
+                self.tokens.insert(rank, token);
                 self.set_deadline(token, guest, None);
             }
             Err(why) => {
@@ -393,7 +401,7 @@ impl Serving {
         let counts = Arc::clone(&self.outside.counts);
         match guest.stage {
             Stage::Rank(rank) | Stage::Giving(rank, _) => {
-                self.tokens[rank as usize] = None;
+                self.tokens.remove(&rank);
                 if let Some(why) = why.filter(|why| is_protocol(why)) {
                     let who = format!("rank {rank} ({})", guest.pipe.socket());
                     self.refusals.say(&counts.ranks, &who, why, now);
@@ -438,13 +446,13 @@ impl Serving {
     fn deliver(&mut self, now: Instant) {
         for mail in self.job.take_mail() {
             let (Mail::Parcel(rank, _) | Mail::End(rank)) = mail;
-            let Some(token) = self.tokens[rank as usize] else { continue };
+            let Some(token) = self.tokens.get(&rank).copied() else { continue };
             let Some(mut guest) = self.guests.remove(&token) else { continue };
             match mail {
                 Mail::Parcel(_, parcel) => guest.pipe.send(parcel),
                 Mail::End(_) => {
                     self.see_out(token, &mut guest, now);
-                    self.tokens[rank as usize] = None;
+                    self.tokens.remove(&rank);
                 }
             }
             self.has_mail.insert(token);
@@ -476,8 +484,7 @@ impl Serving {
     }
 
     fn publish_attendance(&self) {
-        let (joined, gone) = self.job.joined_and_gone();
-        let present = Attendance { joined, gone, is_over: self.job.is_over() };
+        let present = self.job.attendance();
         let board = &self.outside.notice_board;
         let mut known = board.attendance.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != present {

@@ -138,6 +138,12 @@ impl Secret {
         File::from(file).write_all(text.as_bytes()).map_err(failed)
     }
 
+    /// Its bytes, to be handed on to those who may know them; wiped when dropped.
+    #[must_use]
+    pub fn to_bytes(&self) -> Zeroizing<[u8; Secret::BYTES]> {
+        self.0.clone()
+    }
+
     pub(super) fn bytes(&self) -> &[u8; Secret::BYTES] {
         &self.0
     }

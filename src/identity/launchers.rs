@@ -1,0 +1,186 @@
+//! Which variables say who a process is, for each launcher that we know.
+
+use std::collections::HashMap;
+
+/// The variables of a process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Vars(HashMap<String, String>);
+
+impl Vars {
+    /// Those of this process.
+    pub(super) fn of_process() -> Vars {
+        let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((key.into_string().ok()?, value.into_string().ok()?))
+        };
+        Vars(std::env::vars_os().filter_map(text).collect())
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(pairs: &[(&str, &str)]) -> Vars {
+        Vars(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    }
+
+    /// A variable that is set, and not to nothing.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+    }
+}
+
+/// A way of starting ranks, and what it tells them.
+#[derive(Debug)]
+pub(super) struct Launcher {
+    /// As people call it.
+    pub(super) name: &'static str,
+    /// The rank.
+    pub(super) rank: &'static str,
+    /// The number of ranks; the first that is set counts.
+    pub(super) size: &'static [&'static str],
+}
+
+/// All that we know. The first that has told both counts: agents of torchrun may be started by Slurm or MPI, and MPI by
+/// Slurm.
+pub(super) const LAUNCHERS: &[Launcher] = &[
+    Launcher { name: "tbccl run", rank: "TBCCL_RANK", size: &["TBCCL_SIZE"] },
+    Launcher { name: "torchrun", rank: "RANK", size: &["WORLD_SIZE"] },
+    Launcher { name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", size: &["OMPI_COMM_WORLD_SIZE"] },
+    Launcher { name: "MPICH (Hydra)", rank: "PMI_RANK", size: &["PMI_SIZE"] },
+    Launcher { name: "Slurm", rank: "SLURM_PROCID", size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"] },
+];
+
+/// What a launcher has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Which launcher.
+    pub(super) by: &'static str,
+    pub(super) rank: u32,
+    pub(super) size: u32,
+}
+
+/// Who this process is.
+///
+/// # Errors
+/// Says which variables are there, which are missing or senseless, and how to start the program instead.
+pub(super) fn who(vars: &Vars) -> Result<Told, String> {
+    // Whoever sets one of ours means us.
+    let ours = &LAUNCHERS[0];
+    let is_ours = vars.get(ours.rank).is_some() || ours.size.iter().any(|name| vars.get(name).is_some());
+    let candidates = if is_ours { &LAUNCHERS[..1] } else { LAUNCHERS };
+    for launcher in candidates {
+        let size = launcher.size.iter().find_map(|name| Some((*name, vars.get(name)?)));
+        let (Some(rank), Some(size)) = (vars.get(launcher.rank), size) else { continue };
+        return told(launcher.name, (launcher.rank, rank), size);
+    }
+    Err(nobody_said(vars, candidates))
+}
+
+fn told(by: &'static str, rank: (&str, &str), size: (&str, &str)) -> Result<Told, String> {
+    let number = |(name, text): (&str, &str), what: &str| {
+        text.parse::<u32>().map_err(|_| format!("{name}={text} is not {what}"))
+    };
+    let told = Told { by, rank: number(rank, "a rank")?, size: number(size, "a number of ranks")? };
+    if told.rank >= told.size {
+        let ((rank_name, rank), (size_name, size)) = (rank, size);
+        return Err(format!("{rank_name}={rank} is not one of 0..{size} ({size_name})"));
+    }
+    Ok(told)
+}
+
+fn nobody_said(vars: &Vars, candidates: &[Launcher]) -> String {
+    const INSTEAD: &str =
+        "start the program with `tbccl run -n RANKS -- PROGRAM`, or use Communicator::local";
+    let half = candidates.iter().find_map(|launcher| {
+        let has_size = launcher.size.iter().any(|name| vars.get(name).is_some());
+        match (vars.get(launcher.rank).is_some(), has_size) {
+            (true, false) => Some((launcher.rank, launcher.size[0])),
+            (false, true) => Some((launcher.size[0], launcher.rank)),
+            _ => None,
+        }
+    });
+    match half {
+        Some((found, missing)) => format!("{found} is set and {missing} is not set: {INSTEAD}"),
+        None => format!(
+            "TBCCL_RANK is not set, nor are the variables of torchrun, Open MPI, MPICH and Slurm: {INSTEAD}"
+        ),
+    }
+}
+
+/// The first host of a list as Slurm writes them: `node[07-09,12],other`.
+pub(super) fn first_host(list: &str) -> Option<String> {
+    let end = list.find([',', '[']).unwrap_or(list.len());
+    let (name, rest) = list.split_at(end);
+    let Some(ranges) = rest.strip_prefix('[') else {
+        return (!name.is_empty()).then(|| name.to_owned());
+    };
+    let (ranges, tail) = ranges.split_once(']')?;
+    let number = ranges.split([',', '-']).next().filter(|number| !number.is_empty())?;
+    let suffix = tail.split(',').next().unwrap_or_default();
+    Some(format!("{name}{number}{suffix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who_of(pairs: &[(&str, &str)]) -> Result<Told, String> {
+        who(&Vars::of(pairs))
+    }
+
+    #[test]
+    fn each_launcher_is_understood() {
+        for launcher in LAUNCHERS {
+            for size in launcher.size {
+                let told = who_of(&[(launcher.rank, "3"), (size, "5")]);
+                assert_eq!(told, Ok(Told { by: launcher.name, rank: 3, size: 5 }));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_nearer_to_the_program_counts() {
+        let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
+        let mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")];
+        let torch = [("RANK", "2"), ("WORLD_SIZE", "4")];
+        let ours = [("TBCCL_RANK", "3"), ("TBCCL_SIZE", "5")];
+        let sizes = [2, 3, 4, 5];
+        let mut all = Vec::new();
+        for (more, size) in [slurm, mpi, torch, ours].into_iter().zip(sizes) {
+            all.extend(more);
+            assert_eq!(who_of(&all).expect("told").size, size);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_senseless_is_said_by_name() {
+        for (pairs, says) in [
+            (&[][..], "TBCCL_RANK is not set, nor are the variables of torchrun"),
+            (
+                &[("TBCCL_SIZE", "2"), ("RANK", "0"), ("WORLD_SIZE", "2")],
+                "TBCCL_SIZE is set and TBCCL_RANK is not set",
+            ),
+            (&[("RANK", "1")], "RANK is set and WORLD_SIZE is not set"),
+            (&[("PMI_SIZE", "2")], "PMI_SIZE is set and PMI_RANK is not set"),
+            (&[("TBCCL_RANK", "2"), ("TBCCL_SIZE", "2")], "TBCCL_RANK=2 is not one of 0..2 (TBCCL_SIZE)"),
+            (&[("RANK", "one"), ("WORLD_SIZE", "2")], "RANK=one is not a rank"),
+            (&[("RANK", "0"), ("WORLD_SIZE", "-2")], "WORLD_SIZE=-2 is not a number of ranks"),
+        ] {
+            let error = who_of(pairs).expect_err(says);
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_first_host_of_slurms_lists() {
+        for (list, first) in [
+            ("node1", Some("node1")),
+            ("a,b[1-2]", Some("a")),
+            ("node[07-09,12],other", Some("node07")),
+            ("r[3]c,x", Some("r3c")),
+            ("n[5,7]", Some("n5")),
+            ("", None),
+            ("n[", None),
+            ("n[]", None),
+        ] {
+            assert_eq!(first_host(list).as_deref(), first, "{list}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A client of the key-value store by which PyTorch's processes find each other.
+//!
+//! torchrun's agent listens on `MASTER_PORT` with it before it starts any rank, so ranks can tell each other through it
+//! where the rendezvous is. The protocol is that of PyTorch's `TCPStore`: a byte that says what is asked for, then
+//! numbers in the byte order of the machine, with texts and values preceded by their length in eight bytes. Only what
+//! is needed is here: to set a value and to get one that may not be there yet.
+//!
+//! Whoever reaches the store can read and write all of it; see docs/security.md.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    time::{Duration, Instant},
+};
+
+/// The number by which the store's server knows its clients.
+const MAGIC: u32 = 0x3C85_F7CE;
+
+const VALIDATE: u8 = 0;
+const SET: u8 = 1;
+const GET: u8 = 3;
+const CHECK: u8 = 5;
+
+/// The answer to [`CHECK`] when all keys are there.
+const READY: u8 = 0;
+
+/// What every client of PyTorch puts before its keys.
+const PREFIX: &str = "/";
+
+/// No value of ours is longer.
+const MOST_BYTES: u64 = 64 << 10;
+
+/// Between attempts to connect, and between looks whether a key is there.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long one attempt to connect, and one answer, may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A connection to a store.
+#[derive(Debug)]
+pub(super) struct Store {
+    stream: TcpStream,
+}
+
+impl Store {
+    /// Connects to the store at a host's port, which may not be there yet.
+    pub(super) fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<Store> {
+        loop {
+            match Store::try_connect(host, port) {
+                Ok(store) => return Ok(store),
+                Err(e) if Instant::now() + PAUSE > deadline => return Err(e),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn try_connect(host: &str, port: u16) -> io::Result<Store> {
+        let mut error = io::Error::new(ErrorKind::NotFound, format!("no address is known of `{host}`"));
+        for address in (host, port).to_socket_addrs()? {
+            match Store::begin(address) {
+                Ok(store) => return Ok(store),
+                Err(e) => error = e,
+            }
+        }
+        Err(error)
+    }
+
+    fn begin(address: SocketAddr) -> io::Result<Store> {
+        let stream = TcpStream::connect_timeout(&address, ANSWER)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_write_timeout(Some(ANSWER))?;
+        let mut store = Store { stream };
+        let mut said = vec![VALIDATE];
+        said.extend_from_slice(&MAGIC.to_ne_bytes());
+        store.stream.write_all(&said)?;
+        Ok(store)
+    }
+
+    /// By which address of ours we have reached it.
+    pub(super) fn our_address(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// Sets a value.
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> io::Result<()> {
+        let mut said = vec![SET];
+        put(&mut said, &key_of(key));
+        put(&mut said, value);
+        self.stream.write_all(&said)?;
+        // Setting has no answer; asking for the key shows that it was taken.
+        if self.has(key)? { Ok(()) } else { Err(invalid("the store did not keep what we set")) }
+    }
+
+    /// A value, once it is there.
+    pub(super) fn get(&mut self, key: &str, deadline: Instant) -> io::Result<Vec<u8>> {
+        while !self.has(key)? {
+            if Instant::now() >= deadline {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let mut said = vec![GET];
+        put(&mut said, &key_of(key));
+        self.stream.write_all(&said)?;
+        let mut len = [0; 8];
+        self.stream.read_exact(&mut len)?;
+        let len = u64::from_ne_bytes(len);
+        if len > MOST_BYTES {
+            return Err(invalid("it is not a store of PyTorch's, or something else has set our key"));
+        }
+        let mut value = vec![0; len as usize];
+        self.stream.read_exact(&mut value)?;
+        Ok(value)
+    }
+
+    fn has(&mut self, key: &str) -> io::Result<bool> {
+        let mut said = vec![CHECK];
+        said.extend_from_slice(&1u64.to_ne_bytes());
+        put(&mut said, &key_of(key));
+        self.stream.write_all(&said)?;
+        let mut answer = [0];
+        self.stream.read_exact(&mut answer)?;
+        Ok(answer[0] == READY)
+    }
+}
+
+fn key_of(key: &str) -> Vec<u8> {
+    [PREFIX, key].concat().into_bytes()
+}
+
+fn put(said: &mut Vec<u8>, bytes: &[u8]) {
+    said.extend_from_slice(&(bytes.len() as u64).to_ne_bytes());
+    said.extend_from_slice(bytes);
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, why)
+}

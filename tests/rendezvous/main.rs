@@ -1,0 +1,8 @@
+//! Ranks that are started by other means than `tbccl run`, as processes: by the variables of other launchers, with
+//! `tbccl rendezvous`, and by unique id.
+
+#[cfg(target_os = "linux")]
+mod cut;
+mod job;
+mod roles;
+mod started;
