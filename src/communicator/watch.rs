@@ -93,7 +93,8 @@ impl Peers {
     /// Closes this rank's part of the communicator.
     pub(super) fn leave(&mut self) {
         self.agreement.leave();
-        if let Some(connection) = &mut self.connection {
+        // Closed with this: a rendezvous in this process waits for all to go.
+        if let Some(mut connection) = self.connection.take() {
             let mapped = self.agreement.is_mapped();
             connection.goodbye(if mapped { Vec::new() } else { self.agreement.news(&mut self.published) });
         }

@@ -216,3 +216,28 @@ fn damaged_messages_that_nothing_checks_end_in_errors_at_the_worst() {
     }
     assert!(failed > 0, "nothing was damaged");
 }
+
+/// The second cable is four times as slow; both are so slow that nothing else counts.
+#[test]
+fn cables_carry_as_much_as_they_are_fast() {
+    for (profile, service) in [("ib", "rc"), ("usb4", "uc"), ("apple-tb5", "uc")] {
+        let wiring = Wiring::pair(profile, 2);
+        let env =
+            [("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1"), ("TBCCL_RDMA_PIECE_BYTES", "16384")];
+        let link = "bandwidth_gbps = 2.0";
+        let mut job = Job::start_with(&wiring, link, "until $HOME_OF_TEST/stop", &env, |home| {
+            let file = home.join("fabric.toml");
+            let text = std::fs::read_to_string(&file).expect("the fabric");
+            std::fs::write(&file, text + "bandwidth_gbps = 0.5\n").expect("our folder");
+        });
+        job.wait_for("running", 2);
+        let before = job.carried();
+        sleep(Duration::from_secs(2));
+        let after = job.carried();
+        std::fs::write(job.home.path().join("stop"), "").expect("our folder");
+        job.finish().is_right("done", 2);
+        let (fast, slow) = (after[0] - before[0], after[1] - before[1]);
+        let percent = slow * 100 / (fast + slow);
+        assert!((8..=30).contains(&percent), "{profile}: {percent} % by the slow cable, of {}", fast + slow);
+    }
+}

@@ -181,7 +181,7 @@ impl Engine {
     fn take(&mut self, rank: usize, completion: &Completion) -> Result<(), TransportError> {
         let id = Id::unpack(completion.id);
         let (peer, mut env) = self.peer(rank);
-        let (env, index) = (&mut env, usize::from(id.rail));
+        let (env, index, several) = (&mut env, usize::from(id.rail), peer.rails.len() > 1);
         let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.is_alive(id.wire, id.life)) else {
             return Ok(());
         };
@@ -202,7 +202,10 @@ impl Engine {
                     (wire, Some(data)) => &mut data[usize::from(wire) - 1],
                     (_, None) => return Ok(()),
                 };
-                queue.complete(id.value, |lane, piece| out[lane].arrived(piece));
+                let left = queue.complete(id.value, |lane, piece| out[lane].arrived(piece));
+                if several {
+                    rail.pace.left(left, Instant::now());
+                }
                 Ok(())
             }
             What::Slot => {

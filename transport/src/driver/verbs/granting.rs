@@ -1,7 +1,7 @@
 //! Saying where pieces are to go.
 //!
-//! Whoever receives grants: pieces of announced messages, in order, as many as may be under way, each on the rail that has
-//! the least under way, so that faster rails get more. Pieces that are lost, or that were to come by a rail that has gone
+//! Whoever receives grants: pieces of announced messages, in order, as many as may be under way, each on the rail by
+//! which it is expected to arrive first. Pieces that are lost, or that were to come by a rail that has gone
 //! down, are granted again; those for which no device takes a receive wait until there is room.
 //!
 //! Invariant: on each data queue receives are posted in the order of the grants that are sent for them.
@@ -11,6 +11,7 @@
 use super::{
     incoming::{ANNOUNCED, GRANTED, Message, Piece},
     outgoing::goes_in_pieces,
+    pace::{self, Candidate},
     peer::{Env, Peer},
     rail::{Rail, Taken},
     wire::{Grant, LANES, is_before},
@@ -47,7 +48,8 @@ impl Peer {
     /// Grants pieces of expected messages, as many as may be under way.
     pub(super) fn grant_more(&mut self, env: &mut Env<'_>, lane: usize) -> Result<(), TransportError> {
         while let Some(number) = self.incoming[lane].first_held() {
-            let Some(rail) = self.idlest_rail(lane) else { return Ok(()) };
+            let len = self.incoming[lane].len_of(number).unwrap_or(0);
+            let Some(rail) = self.best_rail(lane, len) else { return Ok(()) };
             self.send_grant(env, lane, number, rail)?;
             if self.incoming[lane].first_held() == Some(number) {
                 return Ok(());
@@ -76,9 +78,9 @@ impl Peer {
         index: usize,
         message: &Message,
     ) -> Result<bool, TransportError> {
-        let Some(rail) = self.idlest_rail(lane) else { return Ok(false) };
-        let incoming = &mut self.incoming[lane];
         let len = (message.total - message.granted).min(env.rules.piece_bytes);
+        let Some(rail) = self.best_rail(lane, len) else { return Ok(false) };
+        let incoming = &mut self.incoming[lane];
         let (at, staging) = match message.landing {
             Some(at) => (at + message.granted, None),
             None => {
@@ -115,14 +117,21 @@ impl Peer {
         self.incoming[lane].pieces.iter().filter(to_come).count()
     }
 
-    /// The rail with the least under way to us, of those that take pieces of this lane; a chosen one if there is one.
-    fn idlest_rail(&self, lane: usize) -> Option<usize> {
+    /// The rail by which a piece of a lane is expected to arrive first; a chosen one if there is one.
+    fn best_rail(&self, lane: usize, bytes: usize) -> Option<usize> {
         let has_room = |(index, rail): &(usize, &Rail)| {
             let limit = rail.piece_limits[lane];
             rail.takes_pieces(lane) && (limit == usize::MAX || self.expected_on(*index, lane) < limit)
         };
         let up = self.rails.iter().enumerate().filter(has_room);
-        up.min_by_key(|(_, rail)| (!rail.is_chosen, rail.incoming_bytes)).map(|(index, _)| index)
+        let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
+        let used = up.filter(|(_, rail)| rail.is_chosen || !any_chosen);
+        let candidate = |(rail, r): (usize, &Rail)| Candidate {
+            rail,
+            under_way: r.incoming_bytes,
+            cost: r.incoming_cost,
+        };
+        pace::first(used.map(candidate), bytes as u64, self.granted)
     }
 
     /// Makes ready for a piece on a rail, and tells the peer.
@@ -145,6 +154,7 @@ impl Peer {
         let piece = *piece;
         incoming.held -= usize::from(was_held);
         let message = incoming.messages[(piece.message - incoming.first_message) as usize];
+        self.granted += 1;
         self.rails[rail].incoming_bytes += piece.len as u64;
         let mut grant = Grant {
             address: 0,
@@ -184,7 +194,7 @@ impl Peer {
         self.counters[lane].refused += 1;
         self.incoming[lane].hold(number);
         let len = self.incoming[lane].len_of(number).unwrap_or(0) as u64;
-        self.rails[rail].incoming_bytes = self.rails[rail].incoming_bytes.saturating_sub(len);
+        self.rails[rail].is_not_to_come(len);
         let limit = self.expected_on(rail, lane);
         if limit == 0 {
             return self.take_down(env, rail, false, "the device takes no receive of a piece");
@@ -208,10 +218,9 @@ impl Peer {
             piece.attempt = piece.attempt.wrapping_add(1);
         }
         if !piece.is_here && !piece.is_held {
-            let bytes = &mut self.rails[usize::from(piece.rail)].incoming_bytes;
-            *bytes = bytes.saturating_sub(piece.len as u64);
+            self.rails[usize::from(piece.rail)].is_not_to_come(piece.len as u64);
         }
-        match self.idlest_rail(lane) {
+        match self.best_rail(lane, piece.len) {
             Some(rail) => self.send_grant(env, lane, number, rail),
             None => {
                 // It is granted again when a rail comes back, or has room.

@@ -207,7 +207,7 @@ impl Peer {
         }
         piece.is_here = true;
         let (len, is_first) = (piece.len as u64, piece.attempt == 0);
-        self.rails[rail].incoming_bytes = self.rails[rail].incoming_bytes.saturating_sub(len);
+        self.rails[rail].is_not_to_come(len);
         self.settle(env, lane, number)?;
         if !env.rules.reliable && env.rules.one_sided && is_first {
             let mut earlier = self.incoming[lane].done;

@@ -39,6 +39,7 @@ mod link;
 mod memory;
 mod opening;
 mod outgoing;
+mod pace;
 mod peer;
 mod port;
 mod queue;

@@ -17,7 +17,7 @@ use crate::{
     memory::Span,
     verbs::{Operation, RemoteRun},
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 /// Pieces of a lane that are granted and not known to have arrived: more than any peer grants.
 pub(super) const PIECES: usize = 256;
@@ -281,15 +281,20 @@ impl Peer {
         let run = env.keys(&self.rails[index]).run(piece.at, piece.len)?;
         let mark =
             Mark { piece: grant.piece, crc: piece.crc, lane: lane as u32, attempt: grant.attempt.into() };
+        // How fast rails are follows from their completions, where there is a choice.
+        let several = self.rails.len() > 1;
         let rail = &mut self.rails[index];
         let posted = if env.rules.one_sided {
             let place = RemoteRun { address: grant.address, rkey: grant.rkey };
             let operation = Operation::WriteImm(place, immediate(lane, grant.piece));
-            rail.control.send_piece(run, operation, (lane, grant.piece), env.rules.reliable)
+            rail.control.send_piece(run, operation, (lane, grant.piece), (env.rules.reliable, several))
         } else {
             let data = rail.data.as_mut().expect("queues for lanes where pieces are not written");
-            data[lane].send_piece(run, Operation::Send, (lane, grant.piece), env.rules.reliable)
+            data[lane].send_piece(run, Operation::Send, (lane, grant.piece), (env.rules.reliable, several))
         };
+        if matches!(posted, Ok(true)) && several {
+            self.rails[index].pace.posted(piece.len as u64, Instant::now());
+        }
         match posted {
             Ok(true) if !env.rules.one_sided => self.send_trailer(env, index, lane, mark)?,
             Ok(true) if env.rules.checksum => self.notices.push_back(Notice::Sent(mark)),

@@ -118,6 +118,10 @@ pub(super) struct Peer {
     pub(super) asked_for: Option<u32>,
     /// What the peer has been told.
     pub(super) told: Tally,
+    /// Grants of pieces so far.
+    pub(super) granted: u64,
+    /// The rail whose pace was told last.
+    pub(super) pace_next: usize,
     pub(super) notices: VecDeque<Notice>,
     pub(super) grants: Vec<Grant>,
     /// A send waits for word of the peer; when it was last asked for.
@@ -156,6 +160,8 @@ impl Peer {
             ack_now: false,
             asked_for: None,
             told: Tally { eager_limits: [EAGER_CREDITS; LANES], ..Tally::default() },
+            granted: 0,
+            pace_next: 0,
             notices: VecDeque::with_capacity(64),
             grants: Vec::with_capacity(256),
             wants_word: false,
@@ -194,6 +200,17 @@ impl Peer {
         }
     }
 
+    /// How fast one of the rails is, one after the other; nothing where there is no choice.
+    #[inline]
+    fn pace(&mut self) -> u32 {
+        let rails = self.rails.len();
+        if rails < 2 {
+            return 0;
+        }
+        self.pace_next = (self.pace_next + 1) % rails;
+        self.rails[self.pace_next].pace.told(self.pace_next)
+    }
+
     /// Sequenced messages that are not acknowledged.
     #[inline]
     pub(super) fn unacknowledged(&self) -> u32 {
@@ -220,7 +237,7 @@ impl Peer {
         let len = payload.len();
         debug_assert!(len <= PAYLOAD_BYTES);
         let tally = self.tally();
-        let mut header = Header { seq: self.next, len: len as u32, tally, ..header };
+        let mut header = Header { seq: self.next, len: len as u32, tally, pace: self.pace(), ..header };
         let slot = self.next % TX_SLOTS;
         let at = self.tx_base + slot as usize * SLOT_BYTES;
         env.memory.put(at + size_of::<Header>(), payload);
@@ -282,7 +299,8 @@ impl Peer {
         let tally = self.tally();
         let missing = self.asked_for == Some(self.expected);
         let flags = if missing && kind == Kind::Ack { MISSING } else { 0 };
-        let said = self.rails[rail].say(env, (kind, tally, flags), mark)?;
+        let word = Header { flags, pace: self.pace(), ..Header::new(kind, tally) };
+        let said = self.rails[rail].say(env, word, mark)?;
         if said {
             self.told = tally;
             self.ack_now = false;
@@ -413,7 +431,8 @@ impl Peer {
         self.asking = (self.asking * 2).min(LAST_PATIENCE);
         if let Some(active) = self.active() {
             let tally = self.tally();
-            self.rails[active].say(env, (Kind::Ack, tally, ASK), None)?;
+            let word = Header { flags: ASK, ..Header::new(Kind::Ack, tally) };
+            self.rails[active].say(env, word, None)?;
         }
         Ok(())
     }

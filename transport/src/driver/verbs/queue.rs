@@ -85,6 +85,10 @@ pub(super) struct Queue {
     /// How often the device took less than the queue had room for.
     pub(super) refusals: u64,
     inline_bytes: usize,
+    /// Bytes posted in all, and the number of each request that asked for its completion with the bytes up to it.
+    bytes: u64,
+    marks: VecDeque<(u32, u64)>,
+    left: u64,
     /// Pieces whose completion says that they have arrived, with the numbers of their requests.
     pieces: VecDeque<(u32, u8, u32)>,
 }
@@ -107,6 +111,9 @@ impl Queue {
             signaled: 0,
             refusals: 0,
             inline_bytes,
+            bytes: 0,
+            marks: VecDeque::with_capacity(64),
+            left: 0,
             pieces: VecDeque::with_capacity(256),
         }
     }
@@ -121,6 +128,8 @@ impl Queue {
         self.posted = 0;
         self.completed = 0;
         self.signaled = 0;
+        self.marks.clear();
+        (self.bytes, self.left) = (0, 0);
         self.pieces.clear();
         Ok(())
     }
@@ -166,16 +175,17 @@ impl Queue {
         self.post(run, Operation::Send, signaled)
     }
 
-    /// Posts a piece; false when there is no room. `confirms`: its completion says that it has arrived.
+    /// Posts a piece; false when there is no room. `confirms`: its completion says that it has arrived;
+    /// `signaled`: it is wanted anyway.
     pub(super) fn send_piece(
         &mut self,
         run: Run,
         operation: Operation,
         (lane, piece): (usize, u32),
-        confirms: bool,
+        (confirms, signaled): (bool, bool),
     ) -> Result<bool, PostError> {
         let number = self.posted;
-        let posted = self.post(run, operation, confirms)?;
+        let posted = self.post(run, operation, confirms || signaled)?;
         if posted && confirms {
             self.pieces.push_back((number, lane as u8, piece));
         }
@@ -198,10 +208,12 @@ impl Queue {
         // SAFETY: a `Run` lies in the slab, which outlives the queue pair; see the module.
         match unsafe { self.pair.post_send(&request) } {
             Ok(()) => {
-                self.posted = self.posted.wrapping_add(1);
+                self.bytes += run.len() as u64;
                 if signaled {
-                    self.signaled = self.posted;
+                    self.marks.push_back((self.posted, self.bytes));
+                    self.signaled = self.posted.wrapping_add(1);
                 }
+                self.posted = self.posted.wrapping_add(1);
                 Ok(true)
             }
             Err(PostError::Full) if self.learns_depth() => Ok(false),
@@ -233,15 +245,23 @@ impl Queue {
     }
 
     /// Takes note that the request of that number, and all before it, have left the queue; calls `arrived` for every
-    /// piece that is known to have arrived by that.
-    pub(super) fn complete(&mut self, request: u32, mut arrived: impl FnMut(usize, u32)) {
+    /// piece that is known to have arrived by that. Returns how many bytes have left.
+    pub(super) fn complete(&mut self, request: u32, mut arrived: impl FnMut(usize, u32)) -> u64 {
         self.completed = request.wrapping_add(1);
+        let before = self.left;
+        while let Some(&(number, bytes)) = self.marks.front()
+            && !super::wire::is_before(request, number)
+        {
+            self.marks.pop_front();
+            self.left = bytes;
+        }
         while let Some(&(number, lane, piece)) = self.pieces.front()
             && !super::wire::is_before(request, number)
         {
             self.pieces.pop_front();
             arrived(usize::from(lane), piece);
         }
+        self.left - before
     }
 }
 

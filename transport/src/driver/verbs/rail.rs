@@ -5,9 +5,10 @@
 
 use super::{
     memory::Run,
+    pace::Pace,
     peer::{AUX_SLOTS, Env, RX_SLOTS, read},
     queue::{Queue, What},
-    wire::{Header, Kind, LANES, Mark, SLOT_BYTES, Tally},
+    wire::{Header, Kind, LANES, Mark, SLOT_BYTES},
 };
 use crate::{
     TransportError,
@@ -93,6 +94,10 @@ pub(super) struct Rail {
     pub(super) piece_limits: [usize; LANES],
     /// Bytes granted on it that have not come.
     pub(super) incoming_bytes: u64,
+    /// Nanoseconds for a MiB by it, as the peer says.
+    pub(super) incoming_cost: Option<u64>,
+    /// How fast it carries away what is sent.
+    pub(super) pace: Pace,
     /// Why it is down.
     pub(super) cause: String,
     pub(super) places: Places,
@@ -170,6 +175,8 @@ impl Rail {
             data_life: 0,
             piece_limits: [usize::MAX; LANES],
             incoming_bytes: 0,
+            incoming_cost: None,
+            pace: Pace::default(),
             cause: String::new(),
             places,
             free: Vec::with_capacity(RX_SLOTS as usize),
@@ -191,6 +198,11 @@ impl Rail {
 
     pub(super) fn is_up(&self) -> bool {
         self.control_state == State::Up
+    }
+
+    /// So many bytes less are to come by it.
+    pub(super) fn is_not_to_come(&mut self, bytes: u64) {
+        self.incoming_bytes = self.incoming_bytes.saturating_sub(bytes);
     }
 
     /// Can pieces of a lane travel on it?
@@ -216,7 +228,7 @@ impl Rail {
     pub(super) fn say(
         &mut self,
         env: &mut Env<'_>,
-        (kind, tally, flags): (Kind, Tally, u8),
+        word: Header,
         mark: Option<Mark>,
     ) -> Result<bool, TransportError> {
         let index = self.aux_next % AUX_SLOTS;
@@ -224,10 +236,10 @@ impl Rail {
         if !self.control.has_room(1) || last != u32::MAX && !self.control.has_left(last) {
             return Ok(false);
         }
-        let run = self.write_message(env, self.places.aux(index), (kind, tally, flags), mark)?;
+        let run = self.write_message(env, self.places.aux(index), word, mark)?;
         let request = self.control.next();
         // If the queue has failed, its completions say so.
-        let sent = self.control.send(run, kind == Kind::Goodbye).unwrap_or(false);
+        let sent = self.control.send(run, word.kind == Kind::Goodbye as u8).unwrap_or(false);
         if sent {
             self.aux_requests[index as usize] = request;
             self.aux_next = self.aux_next.wrapping_add(1);
@@ -239,11 +251,11 @@ impl Rail {
         &self,
         env: &mut Env<'_>,
         at: usize,
-        (kind, tally, flags): (Kind, Tally, u8),
+        word: Header,
         mark: Option<Mark>,
     ) -> Result<Run, TransportError> {
         let payload: &[u8] = mark.as_ref().map_or(&[], |mark| bytemuck::bytes_of(mark));
-        let mut header = Header { flags, len: payload.len() as u32, ..Header::new(kind, tally) };
+        let mut header = Header { len: payload.len() as u32, ..word };
         if env.rules.checksum {
             header.crc = header.checksum(payload);
         }
@@ -301,6 +313,7 @@ impl Rail {
             self.aux_requests = [u32::MAX; AUX_SLOTS as usize];
             self.incoming_bytes = 0;
         }
+        self.pace = Pace::default();
         for (queue, far) in self.data.iter_mut().flatten().zip(&self.far.data) {
             queue.initialise(access)?;
             queue.set_life(self.data_life);

@@ -15,7 +15,7 @@ use super::{
     outgoing::Outgoing,
     peer::{Env, Notice, Peer, RX_SLOTS},
     rail::{Rail, State},
-    wire::{Kind, Mark, Tally},
+    wire::{Header, Kind, Mark, Tally},
 };
 use crate::TransportError;
 
@@ -79,8 +79,12 @@ impl Peer {
         mark: Mark,
     ) -> Result<(), TransportError> {
         let at = self.rails[rail].places.trailer_out(lane, mark.piece);
-        let run =
-            self.rails[rail].write_message(env, at, (Kind::Trailer, Tally::default(), 0), Some(mark))?;
+        let run = self.rails[rail].write_message(
+            env,
+            at,
+            Header::new(Kind::Trailer, Tally::default()),
+            Some(mark),
+        )?;
         let Some(data) = &mut self.rails[rail].data else { return Ok(()) };
         match data[lane].send(run, false) {
             Ok(true) => Ok(()),

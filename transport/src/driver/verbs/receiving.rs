@@ -5,6 +5,7 @@
 
 use super::{
     incoming::RxMessage,
+    pace,
     peer::{Env, FIRST_PATIENCE, Peer, read},
     wire::{ASK, Grant, Header, Kind, LANES, MISSING, Mark, is_before},
 };
@@ -86,6 +87,11 @@ impl Peer {
             self.repeated = None;
             self.patience = FIRST_PATIENCE;
             self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
+        }
+        if let Some((rail, cost)) = pace::heard(header.pace)
+            && let Some(rail) = self.rails.get_mut(rail)
+        {
+            rail.incoming_cost = Some(cost);
         }
         for lane in 0..LANES {
             self.out[lane].raise_limit(tally.eager_limits[lane]);

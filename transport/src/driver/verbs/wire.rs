@@ -98,7 +98,8 @@ pub(super) struct Header {
     pub(super) digest: u64,
     /// The number of an eager message among all messages of its lane.
     pub(super) message: u32,
-    pub(super) none: u32,
+    /// How fast a rail carries what the sender sends; see `pace`.
+    pub(super) pace: u32,
 }
 
 const _: () = assert!(size_of::<Header>() == 56 && PAYLOAD_BYTES == 4040);
