@@ -43,6 +43,7 @@ mod socket;
 mod tests;
 mod wire;
 
+pub(crate) use address::resolve;
 pub(crate) use address::{Address, Place};
 pub(crate) use client::{Connection, Joined, Notice};
 pub use server::{Attendance, Refused, Server, ServerSpec};
