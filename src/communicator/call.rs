@@ -278,6 +278,8 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         // A process that cannot be read or reached has most likely just ended; the launcher will say so in a moment.
         TransportError::Unreadable { .. }
         | TransportError::Unplugged { .. }
+        | TransportError::Unreachable { .. }
+        | TransportError::Lost { .. }
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step),
         _ => None,
     };
@@ -301,6 +303,13 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Err
         if let Some(how) = watch.peers.death_of(peer) {
             let failure = watch.peers.raise(Failure::Died { rank: peer, how });
             return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
+        }
+        // One that has closed its part of the communicator has closed its connections as well.
+        watch.peers.keep_in_touch();
+        if watch.has_left(peer) {
+            let (peer, place) =
+                (watch.peers.names[peer.index()].clone(), Box::new(place(watch, step.to_owned())));
+            return Some(Error::PeerLeft { peer, place });
         }
         std::thread::sleep(Duration::from_millis(5));
     }

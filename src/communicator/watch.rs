@@ -171,6 +171,11 @@ impl CallWatch<'_> {
         if self.peers.launcher_gone { Err(Error::LauncherGone) } else { Ok(()) }
     }
 
+    /// Has this rank closed its part of the communicator?
+    pub(super) fn has_left(&self, peer: Rank) -> bool {
+        self.peers.agreement.has_left(peer)
+    }
+
     fn look_for_leavers(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         let left = self.peers.others().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
         match left {

@@ -286,13 +286,16 @@ impl Connector {
 
     fn look_after_calls(&mut self) {
         for calling in std::mem::take(&mut self.calls) {
-            if self.table.is_open(calling.key) {
-                let key = calling.key;
-                match self.go_on(calling) {
-                    Ok(Some(calling)) => self.calls.push(calling),
-                    Ok(None) => {}
-                    Err(why) => self.table.failed(key, why),
-                }
+            let key = calling.key;
+            // A call that is made is carried through even if the other end's has come first: it would look like a
+            // stranger's to who is called.
+            if calling.call.is_none() && !self.table.is_open(key) {
+                continue;
+            }
+            match self.go_on(calling) {
+                Ok(Some(calling)) => self.calls.push(calling),
+                Ok(None) => {}
+                Err(why) => self.table.failed(key, why),
             }
         }
     }
