@@ -217,6 +217,11 @@ pub trait Rendezvous {
     /// The value of `TBCCL_BOOTSTRAP` for ranks of this host.
     fn address(&self) -> String;
 
+    /// The same when there are ranks on other hosts, one of which reaches this one at an address, if any has told.
+    fn address_here(&self, _reached: Option<&str>) -> String {
+        self.address()
+    }
+
     /// The value of `TBCCL_BOOTSTRAP` for ranks of another host, which reaches this one at an address, if it has told.
     fn address_from(&self, _reached: Option<&str>) -> String {
         self.address()

@@ -437,3 +437,61 @@ fn the_hosts_of_a_test_are_gone_with_it() {
     let folder = own.parent().expect("a folder").to_owned();
     assert!(!folder.exists(), "{namespaces}");
 }
+
+/// Every collective that `tbccl bench` checks element by element, with ranks on their own hosts and two on each.
+#[test]
+fn all_collectives_are_right_over_tcp_between_hosts() {
+    let network = network_or_return!();
+    let collectives = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"];
+    for (per_host, max) in [("1", "256K"), ("2", "32K")] {
+        for collective in collectives {
+            let bench = [TBCCL, "bench", collective, "-b", "4", "-e", max, "-f", "8", "-n", "2", "-w", "1"];
+            let args = [&["--hosts", LIST, "--per-host", per_host, "--"], bench.as_slice()].concat();
+            let done = job(&network, &args).finish();
+            assert_eq!(
+                done.code(),
+                0,
+                "{collective}: {}\n{}",
+                done.stderr,
+                String::from_utf8_lossy(&done.stdout)
+            );
+            let rows =
+                done.lines().iter().filter(|line| line.trim_start().starts_with(char::is_numeric)).count();
+            assert!(rows >= 4, "{collective}: {:?}", done.lines());
+        }
+    }
+    expect_quiet(&network);
+}
+
+#[test]
+fn a_host_that_is_cut_off_in_mid_operation_is_an_error_on_all_others() {
+    let network = network_or_return!();
+    let output = network.path("output");
+    let folder = output.to_str().expect("text");
+    let bench = [TBCCL, "bench", "all_reduce", "-b", "1M", "-e", "1M", "--time", "60"];
+    let args = [&["--hosts", LIST, "--output", folder, "--"], bench.as_slice()].concat();
+    let job = job(&network, &args);
+    let read = |rank: usize, name: &str| {
+        std::fs::read_to_string(output.join(format!("rank.{rank}.{name}"))).unwrap_or_default()
+    };
+    eventually("all ranks are under way", || !read(0, "out").is_empty() && network.processes(3).len() >= 3);
+    std::thread::sleep(Duration::from_secs(1));
+    network.cut(3);
+    let start = Instant::now();
+    eventually("the remaining ranks err", || (0..3).all(|rank| read(rank, "err").contains("error")));
+    let took = start.elapsed();
+    eprintln!("the remaining ranks erred {took:?} after the cut");
+    assert!(took < Duration::from_secs(10), "took {took:?}");
+    let done = job.finish();
+    assert_ne!(done.code(), 0, "{}", done.stderr);
+    for rank in 0..3 {
+        assert!(read(rank, "err").contains("rank 3"), "{}", read(rank, "err"));
+    }
+    // Those of the host that is cut off, which nobody can reach, end by themselves; its ssh server waits for TCP.
+    let is_ours = |pid: &String| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "tbccl\n")
+    };
+    eventually("nothing of ours runs on the host that is cut off", || {
+        !network.processes(3).iter().any(is_ours)
+    });
+}

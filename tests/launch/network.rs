@@ -261,6 +261,11 @@ impl Network {
         let mut kill = Command::new("/bin/kill");
         assert!(kill.arg("-KILL").args(pids).status().expect("kill").success());
     }
+
+    /// Cuts a host's cable.
+    pub(crate) fn cut(&self, host: usize) {
+        run("ip", &["-n", &self.namespace("sw"), "link", "set", &format!("p{host}"), "down"]);
+    }
 }
 
 pub(crate) fn address(host: usize) -> String {

@@ -88,8 +88,16 @@ impl HostArgs {
         let own = std::mem::take(&mut spec.env);
         let env = file.env.iter().map(|(key, value)| (key.into(), value.into()));
         spec.env = options_of_ours().into_iter().chain(env).collect();
-        let of_host = |at: &usize| file.hosts[*at].env.iter().map(|(key, value)| (key.into(), value.into()));
-        spec.rank_env = places.iter().map(|at| of_host(at).chain(own.iter().cloned()).collect()).collect();
+        let stated = |key: &str| spec.env.iter().chain(&own).any(|(known, _)| known == key);
+        let (has_transport, has_interface) = (stated("TBCCL_TRANSPORT"), stated("TBCCL_INTERFACE"));
+        let of_host = |at: &usize| {
+            let host = &file.hosts[*at];
+            let address = interface(host).filter(|_| !has_interface);
+            let interface = address.map(|address| ("TBCCL_INTERFACE".into(), address.into()));
+            let own = host.env.iter().map(|(key, value)| (key.into(), value.into()));
+            interface.into_iter().chain(own).collect::<Vec<_>>()
+        };
+        spec.rank_env = places.iter().map(|at| [of_host(at), own.clone()].concat()).collect();
         let mlx = mlx::Job { file: &file, places: &places, port: self.starting_port };
         spec.env.extend(mlx.variables());
 
@@ -106,6 +114,10 @@ impl HostArgs {
             .collect();
         if others && spec.cwd.is_none() {
             spec.cwd = std::env::current_dir().ok();
+        }
+        if others && !has_transport {
+            // What the library takes by itself is for one host.
+            spec.env.push(("TBCCL_TRANSPORT".into(), "tcp".into()));
         }
         let mut plan = Hosts::new(hosts, host_of, this_program()?);
         if let Place::Hosts(here) = &spec.place {
@@ -127,6 +139,12 @@ impl HostArgs {
             (None, None) => Ok(None),
         }
     }
+}
+
+/// The address that a host's file gives it, for connections over TCP. Names are for others to look up.
+fn interface(host: &Host) -> Option<&str> {
+    let address = host.addresses.first()?;
+    address.parse::<std::net::IpAddr>().is_ok_and(|ip| !ip.is_loopback()).then_some(address.as_str())
 }
 
 fn read(path: &Path) -> Result<Hostfile, Failed> {

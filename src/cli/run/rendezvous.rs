@@ -37,6 +37,14 @@ impl Rendezvous for Meeting {
         self.server.address().to_owned()
     }
 
+    /// The way within this host, and how others come in: that is where they find the ranks of this host as well.
+    fn address_here(&self, reached: Option<&str>) -> String {
+        match &self.secret {
+            Some(_) => format!("{},{}", self.server.address(), self.address_from(reached)),
+            None => self.server.address().to_owned(),
+        }
+    }
+
     /// The addresses of the hostfile come first: they are for this. What ssh has come from, or our name, is the next best.
     fn address_from(&self, reached: Option<&str>) -> String {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -90,6 +98,7 @@ mod tests {
         let ways = meeting.address_from(Some("10.0.0.9"));
         let hosts: Vec<&str> = ways.split(',').map(|way| way.rsplit_once(':').expect("a port").0).collect();
         assert_eq!(hosts, ["tcp://10.0.0.1", "tcp://10.0.0.9"]);
+        assert_eq!(meeting.address_here(Some("10.0.0.9")), format!("{},{ways}", meeting.address()));
         assert_eq!(meeting.secret().expect("one").len(), 64);
         assert!(open(2, Across::default()).expect("a socket").secret().is_none());
     }

@@ -27,7 +27,7 @@ use std::{
 };
 
 /// A launcher that has said nothing for so long is gone: it says every second that it is there.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// How long the launcher may take to read our last words.
 const LAST_WORDS: Duration = Duration::from_secs(5);

@@ -25,7 +25,7 @@ use std::{
 };
 
 /// An agent that has said nothing for so long is lost: it says every second that it is there.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// How often we say that we are there.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);

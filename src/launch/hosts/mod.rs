@@ -132,11 +132,16 @@ impl<'a> Company<'a> {
 
     /// What a host is to start.
     fn prepare(&self, host: &Host, rendezvous: &dyn Rendezvous) -> Prepare {
-        let reached = match &host.stage {
-            Stage::Greeted(address) => address.as_deref(),
+        let told = |host: &'_ Host| match &host.stage {
+            // Our own agent's variables are of whoever has logged in here.
+            Stage::Greeted(address) if !host.spec.local => address.clone(),
             _ => None,
         };
-        let bootstrap = if host.spec.local { rendezvous.address() } else { rendezvous.address_from(reached) };
+        let bootstrap = if host.spec.local {
+            rendezvous.address_here(self.hosts.iter().find_map(told).as_deref())
+        } else {
+            rendezvous.address_from(told(host).as_deref())
+        };
         let secret = rendezvous.secret();
         let seats = Seat::all(&self.plan.host_of);
         let pair = |(key, value): (&str, String)| (key.into(), value.into());
