@@ -118,21 +118,27 @@ impl Connection {
                 hello.member.rank
             ))
         });
+        let patience = Duration::from_millis(hello.patience_ms).saturating_add(GRACE);
+        let mut connection = Connection::over(reached?, hello.member.rank, hello.size, patience);
+        connection.pipe.send(frame_of(hello));
+        Ok(connection)
+    }
+
+    /// A rank's, of so many, over an open pipe; it waits so long for answers while the job starts.
+    pub(super) fn over(pipe: Pipe, rank: u32, ranks: u32, patience: Duration) -> Connection {
         let now = Instant::now();
-        let mut connection = Connection {
-            pipe: reached?,
-            rank: hello.member.rank,
-            ranks: hello.size,
-            patience: Duration::from_millis(hello.patience_ms).saturating_add(GRACE),
+        Connection {
+            pipe,
+            rank,
+            ranks,
+            patience,
             ended: false,
             early: VecDeque::new(),
             seen: 0,
             asked: false,
             beat: now,
             probed: now,
-        };
-        connection.pipe.send(frame_of(hello));
-        Ok(connection)
+        }
     }
 
     /// Hands the memory of this rank over to the others, which takes a socket of this host.

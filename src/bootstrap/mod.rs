@@ -36,6 +36,8 @@
 mod address;
 mod client;
 mod guard;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod liveness;
 mod pipe;
 mod server;

@@ -10,6 +10,7 @@ use super::{
     },
     Attendance,
     boards::Boards,
+    sentences::{difference, sentence},
 };
 use collectives::MAX_RANKS;
 use rustix::fd::OwnedFd;
@@ -21,9 +22,6 @@ use std::{
 
 /// The longest patience that counts. A rank that would wait longer waits for as long.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-
-/// The longest sentence that is taken over from a rank, in bytes.
-const SENTENCE: usize = 2000;
 
 /// The longest name of a host, in bytes.
 const HOST_NAME: usize = 255;
@@ -477,29 +475,4 @@ impl Job {
             more => format!("{} and {more} more", ranks[..SHOWN].join(", ")),
         }
     }
-}
-
-/// A text of a rank that is shown to people: one line, and not endless.
-fn sentence(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    line.char_indices().take_while(|(at, c)| at + c.len_utf8() <= SENTENCE).map(|(_, c)| c).collect()
-}
-
-/// The first option that two ranks set differently, as a sentence.
-fn difference(
-    first: u32,
-    ours: &BTreeMap<String, String>,
-    rank: u32,
-    theirs: &BTreeMap<String, String>,
-) -> Option<String> {
-    let keys = ours.keys().chain(theirs.keys());
-    let mut different = keys.filter(|key| ours.get(*key) != theirs.get(*key));
-    let show = |value: Option<&String>| value.map_or_else(|| "unknown".to_owned(), |v| format!("`{v}`"));
-    different.next().map(|key| {
-        sentence(&format!(
-            "{key} must be equal on all ranks: it is {} on rank {first} and {} on rank {rank}",
-            show(ours.get(key)),
-            show(theirs.get(key))
-        ))
-    })
 }

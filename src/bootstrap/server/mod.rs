@@ -7,11 +7,15 @@
 //! Ranks of this host and user come over a Unix socket; others over TCP, where it is opened, with the job's secret.
 
 mod boards;
+mod doors;
 mod entrance;
 mod guest;
 mod job;
 mod listen;
 mod refusals;
+#[cfg(any(test, feature = "fuzzing"))]
+mod rehearsed;
+mod sentences;
 mod serving;
 
 use super::unique_id::our_addresses;
@@ -20,6 +24,8 @@ use listen::Folder;
 pub(super) use listen::local_address;
 use mio::Waker;
 use refusals::Counts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use rehearsed::Rehearsed;
 use serving::{Command, Serving};
 use std::{
     net::SocketAddr,

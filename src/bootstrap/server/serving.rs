@@ -5,21 +5,19 @@
 
 use super::{
     super::{
-        guard::Guard,
         liveness,
-        pipe::{Filled, Pipe},
-        socket::Socket,
+        pipe::Filled,
         wire::{FromServer, Hello, frame_of},
     },
     NoticeBoard, ServerSpec,
-    entrance::{Entrance, GREETING, PROOF},
+    doors::Door,
+    entrance::{Entrance, GREETING},
     guest::{Guest, Said, Stage},
     job::{Job, Mail},
-    listen::same_user,
     refusals::{Counts, Refusals},
 };
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
-use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fd::OwnedFd;
 use std::{
     collections::{BTreeSet, HashMap},
     io::{self, ErrorKind},
@@ -32,12 +30,6 @@ use transport::secure::Secret;
 
 /// How long a guest that has to go may take to hear why.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// How long nobody is taken in when the system refuses.
-const PAUSE: Duration = Duration::from_millis(10);
-
-/// The most connections taken in at a time, before those that are there have their turn.
-const BATCH: usize = 64;
 
 const WAKE: Token = Token(0);
 
@@ -60,54 +52,28 @@ pub(super) struct Outside {
     pub(super) notice_board: Arc<NoticeBoard>,
 }
 
-/// Where guests come in.
-#[derive(Debug)]
-enum Door {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-}
-
-impl Door {
-    fn raw_fd(&self) -> RawFd {
-        match self {
-            Door::Unix(listener) => listener.as_raw_fd(),
-            Door::Tcp(listener) => listener.as_raw_fd(),
-        }
-    }
-}
-
-/// Why nobody is taken in for now.
-enum Full {
-    /// Nobody is at the door.
-    Nobody,
-    /// Until then.
-    Until(Instant),
-    /// Others have their turn first.
-    Later,
-}
-
 /// A rendezvous that is served.
 #[derive(Debug)]
 pub(super) struct Serving {
-    poll: Poll,
+    pub(super) poll: Poll,
     /// Of the Unix socket.
     address: String,
-    doors: Vec<Door>,
+    pub(super) doors: Vec<Door>,
     /// At which doors somebody may be.
-    knocking: BTreeSet<usize>,
+    pub(super) knocking: BTreeSet<usize>,
     /// Nobody is taken in until then.
-    paused: Option<Instant>,
-    secret: Option<Secret>,
-    guests: HashMap<Token, Guest>,
-    entrance: Entrance,
+    pub(super) paused: Option<Instant>,
+    pub(super) secret: Option<Secret>,
+    pub(super) guests: HashMap<Token, Guest>,
+    pub(super) entrance: Entrance,
     /// Which guests have to have come further, and when.
-    deadlines: BTreeSet<(Instant, Token)>,
+    pub(super) deadlines: BTreeSet<(Instant, Token)>,
     /// Which guests may have something to say, and which have mail.
-    ready: BTreeSet<Token>,
+    pub(super) ready: BTreeSet<Token>,
     has_mail: BTreeSet<Token>,
     /// The connection of each rank.
     tokens: HashMap<u32, Token>,
-    next_token: usize,
+    pub(super) next_token: usize,
     job: Job,
     refusals: Refusals,
     outside: Outside,
@@ -248,75 +214,6 @@ impl Serving {
         }
     }
 
-    /// Takes in those who are at the doors, as many as there is place for.
-    fn take_in(&mut self, now: Instant) {
-        if self.paused.is_some_and(|until| until > now) {
-            return;
-        }
-        self.paused = None;
-        for at in std::mem::take(&mut self.knocking) {
-            match self.take_in_at(at, now) {
-                Full::Nobody => {}
-                Full::Later => {
-                    self.knocking.insert(at);
-                }
-                Full::Until(then) => {
-                    self.knocking.insert(at);
-                    self.paused = Some(then);
-                }
-            }
-        }
-    }
-
-    fn take_in_at(&mut self, at: usize, now: Instant) -> Full {
-        for _ in 0..BATCH {
-            let is_remote = matches!(self.doors[at], Door::Tcp(_));
-            if is_remote && !self.entrance.has_place() {
-                match self.entrance.crowded_out(now) {
-                    Some(token) => self.send_away(token, &"others are waiting to come in", now),
-                    None => return Full::Until(self.entrance.next_turn().unwrap_or(now + PAUSE)),
-                }
-            }
-            let came = match &self.doors[at] {
-                Door::Unix(listener) => listener.accept().map(|(stream, _)| {
-                    same_user(&stream).then(|| Socket::unix(stream).map(|socket| (socket, Guard::Open)))
-                }),
-                Door::Tcp(listener) => listener.accept().map(|(stream, _)| {
-                    self.secret.as_ref().map(|secret| Ok((Socket::tcp(stream)?, Guard::responder(secret)?)))
-                }),
-            };
-            match came {
-                // A connection that is broken already is nobody.
-                Ok(Some(Ok((socket, guard)))) => self.let_in(socket, guard, now),
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Full::Nobody,
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // Out of descriptors, most likely: others may be closed meanwhile.
-                Err(_) => return Full::Until(now + PAUSE),
-            }
-        }
-        Full::Later
-    }
-
-    fn let_in(&mut self, mut socket: Socket, guard: Guard, now: Instant) {
-        let token = Token(self.next_token);
-        self.next_token += 1;
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut socket, token, both).is_err() {
-            return;
-        }
-        let pipe = Pipe::new(socket, guard);
-        let (stage, patience) =
-            if pipe.is_trusted() { (Stage::Greeting, GREETING) } else { (Stage::Stranger, PROOF) };
-        if matches!(stage, Stage::Stranger) {
-            self.entrance.enter(token, now);
-        }
-        let deadline = now + patience;
-        self.deadlines.insert((deadline, token));
-        self.guests.insert(token, Guest { pipe, stage, since: now, deadline: Some(deadline) });
-        self.ready.insert(token);
-    }
-
     fn set_deadline(&mut self, token: Token, guest: &mut Guest, deadline: Option<Instant>) {
         if let Some(before) = guest.deadline {
             self.deadlines.remove(&(before, token));
@@ -438,7 +335,7 @@ impl Serving {
         // Dropping the socket takes it off the list of those that are waited for.
     }
 
-    fn send_away(&mut self, token: Token, why: &dyn std::fmt::Display, now: Instant) {
+    pub(super) fn send_away(&mut self, token: Token, why: &dyn std::fmt::Display, now: Instant) {
         if let Some(guest) = self.guests.remove(&token) {
             self.part(token, guest, Some(&io::Error::other(why.to_string())), now);
         }

@@ -1,6 +1,7 @@
 //! Ranks that exchange bytes and news over a rendezvous, as threads: over the socket of this host, and over TCP.
 
 mod agreement;
+mod hostile;
 mod intruders;
 mod size;
 

@@ -1,0 +1,7 @@
+//! What a rendezvous says to a rank.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tbccl::bootstrap::harness::server_says;
+
+fuzz_target!(|bytes: &[u8]| server_says(bytes));
