@@ -6,6 +6,7 @@ mod pull;
 pub mod rehearsal;
 mod ring_link;
 pub mod shm;
+pub mod tcp;
 pub mod verbs;
 
 pub use endpoint::{Endpoint, Lease, RailInfo};
