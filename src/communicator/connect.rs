@@ -6,6 +6,7 @@ use crate::{
     agreement::Agreement,
     bootstrap::{self, Connection, Hello, Joined, Member, UniqueId},
     error::{Error, PeerName, Result},
+    executor::LinkMaker,
     identity::{Announced, Identity, Met},
 };
 use std::sync::Arc;
@@ -88,29 +89,38 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
-        let arenas = local::arenas(layout(ranks, config))?;
+        let arenas: Arc<[Arena]> = local::arenas(layout(ranks, config))?.into();
         let host = host_name();
         let names: Vec<PeerName> = (0..ranks)
             .map(|r| PeerName { rank: Rank(r), pid: std::process::id(), host: host.clone() })
             .collect();
+        let common = Arc::default();
         let communicator = |rank: u32| {
-            let links =
-                links(rank, ranks, &Reach::complete(), |peer, lane| local::link(&arenas, rank, peer, lane));
             let parts = Parts {
                 rank: Rank(rank),
                 names: names.clone(),
                 agreement: Agreement::new(Rank(rank), arenas.iter().map(Arena::board).collect()),
                 slab: Slab::new(&arenas[rank as usize], None),
-                links,
+                links: (0..ranks * u32::from(Communicator::LANES)).map(|_| None).collect(),
                 reach: Reach::complete(),
                 connection: None,
                 endpoint: None,
                 transport: "local",
             };
-            Communicator::assemble(parts, config)
+            let mut communicator = Communicator::assemble(parts, config);
+            communicator.plans.share(&common);
+            communicator.executor.make_links_by(local_links(rank, &arenas));
+            communicator
         };
         Ok((0..ranks).map(communicator).collect())
     }
+}
+
+/// Makes the links of a rank that is a thread when they are needed: of many ranks, each talks to few.
+fn local_links(rank: u32, arenas: &Arc<[Arena]>) -> LinkMaker {
+    let arenas = Arc::clone(arenas);
+    let lanes = usize::from(Communicator::LANES);
+    Box::new(move |index| local::link(&arenas, rank, (index / lanes) as u32, (index % lanes) as u8))
 }
 
 /// Links to every peer that we reach on every lane, by peer and lane.

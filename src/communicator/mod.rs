@@ -121,6 +121,7 @@ impl Communicator {
                 published: Published::default(),
                 connection,
                 launcher_gone: false,
+                next_looked_at: 0,
             },
             slab,
             scratch: None,

@@ -3,10 +3,13 @@
 use crate::{Config, Error, error::Result, executor::Program};
 use collectives::{
     Collective, Spec, plan,
-    schedule::InPlace,
+    schedule::{InPlace, Schedule},
     select::{self, Tuning},
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 use topology::{Rank, Reach};
 
 /// What decides which plan a call takes. All but `in_place` are equal on all ranks.
@@ -33,6 +36,31 @@ struct Key {
 /// Slots for the shapes of recent calls; a power of two.
 const RECENT: usize = 64;
 
+/// The latest choice and the latest plan of ranks that are threads of one process: a plan is for all ranks, and each
+/// would make the same.
+#[derive(Debug, Default)]
+pub(super) struct Common {
+    choice: Mutex<Option<(CallShape, (&'static str, u32))>>,
+    schedule: Mutex<Option<(Key, Arc<Schedule>)>>,
+}
+
+/// What a slot holds for a key, or what `make` makes of it; others wait meanwhile.
+fn latest<K: Clone + PartialEq, V: Clone>(
+    slot: &Mutex<Option<(K, V)>>,
+    key: &K,
+    make: impl FnOnce() -> Result<V>,
+) -> Result<V> {
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((known, value)) = &*slot
+        && known == key
+    {
+        return Ok(value.clone());
+    }
+    let value = make()?;
+    *slot = Some((key.clone(), value.clone()));
+    Ok(value)
+}
+
 /// The plans of one communicator.
 #[derive(Debug)]
 pub(super) struct Plans {
@@ -46,6 +74,8 @@ pub(super) struct Plans {
     tuning: Tuning,
     programs: HashMap<Key, Arc<Program>>,
     recent: Vec<Option<(CallShape, Arc<Program>)>>,
+    /// What the ranks of this process have in common, if there is more than one.
+    common: Option<Arc<Common>>,
 }
 
 impl Plans {
@@ -60,7 +90,13 @@ impl Plans {
             tuning: Tuning::default(),
             programs: HashMap::new(),
             recent: vec![None; RECENT],
+            common: None,
         }
+    }
+
+    /// From now on what is chosen and planned is what others of this process have chosen and planned.
+    pub(super) fn share(&mut self, common: &Arc<Common>) {
+        self.common = Some(Arc::clone(common));
     }
 
     /// The program for a call.
@@ -82,7 +118,10 @@ impl Plans {
     }
 
     fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
-        let (algorithm, segments) = self.choose(shape)?;
+        let (algorithm, segments) = match &self.common {
+            Some(common) => latest(&common.choice, shape, || self.choose(shape))?,
+            None => self.choose(shape)?,
+        };
         let key = Key {
             collective: shape.collective,
             algorithm,
@@ -93,11 +132,17 @@ impl Plans {
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
         }
-        let spec = Spec::new(shape.collective, self.ranks)?
-            .with_root(shape.root)?
-            .with_in_place(shape.in_place)
-            .with_segments(segments)?;
-        let schedule = plan::plan(&spec, algorithm)?;
+        let make = || {
+            let spec = Spec::new(shape.collective, self.ranks)?
+                .with_root(shape.root)?
+                .with_in_place(shape.in_place)
+                .with_segments(segments)?;
+            Ok(Arc::new(plan::plan(&spec, algorithm)?))
+        };
+        let schedule = match &self.common {
+            Some(common) => latest(&common.schedule, &key, make)?,
+            None => make()?,
+        };
         let program = Arc::new(Program::compile(&schedule, self.rank, self.lanes));
         self.programs.insert(key, Arc::clone(&program));
         Ok(program)

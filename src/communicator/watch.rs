@@ -26,11 +26,25 @@ pub(super) struct Peers {
     /// How each rank died, as far as told.
     pub(super) died: Vec<Option<String>>,
     pub(super) launcher_gone: bool,
+    /// From which rank on the others are looked at next, where they are too many to look at all each time.
+    pub(super) next_looked_at: u32,
 }
 
 impl Peers {
-    fn others(&self) -> impl Iterator<Item = Rank> + '_ {
+    pub(super) fn others(&self) -> impl Iterator<Item = Rank> + '_ {
         self.names.iter().map(|name| name.rank).filter(|rank| *rank != self.rank)
+    }
+
+    /// The most ranks that are looked at in one look. With more, each look takes the next ones.
+    const LOOKED_AT: u32 = 64;
+
+    /// Those whose turn it is to be looked at; the next look takes others.
+    fn some_others(&mut self) -> Vec<Rank> {
+        let size = self.names.len() as u32;
+        let from = self.next_looked_at;
+        let count = size.min(Peers::LOOKED_AT + 1);
+        self.next_looked_at = (from + count) % size;
+        (from..from + count).map(|rank| Rank(rank % size)).filter(|rank| *rank != self.rank).collect()
     }
 
     /// How long the rank that raises a failure waits to hear which one holds.
@@ -176,8 +190,8 @@ impl CallWatch<'_> {
         self.peers.agreement.has_left(peer)
     }
 
-    fn look_for_leavers(&mut self, waiting: &Waiting<'_>) -> Result<()> {
-        let left = self.peers.others().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
+    fn look_for_leavers(&mut self, some: &[Rank], waiting: &Waiting<'_>) -> Result<()> {
+        let left = some.iter().copied().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
         match left {
             Some(rank) => Err(Error::PeerLeft {
                 peer: self.peers.names[rank.index()].clone(),
@@ -187,12 +201,12 @@ impl CallWatch<'_> {
         }
     }
 
-    /// Compares this collective with what the others entered under the same number.
-    pub(super) fn look_for_mismatch(&mut self) -> Result<()> {
+    /// Compares this collective with what some others entered under the same number.
+    pub(super) fn look_for_mismatch(&mut self, some: &[Rank]) -> Result<()> {
         if !matches!(self.call.kind, CallKind::Collective(_)) {
             return Ok(());
         }
-        let differs = self.peers.others().find_map(|peer| {
+        let differs = some.iter().find_map(|&peer| {
             let theirs = self.peers.agreement.call(peer, self.call.seq)?;
             (theirs.digest() != self.digest).then_some((peer, theirs))
         });
@@ -244,12 +258,30 @@ impl CallWatch<'_> {
         (self.call, theirs)
     }
 
+    /// What the others were last seen to do; of many, those who are behind come first and the rest are counted.
+    fn what_others_do(&self) -> String {
+        const SHOWN: usize = 16;
+        let agreement = &self.peers.agreement;
+        let mut others: Vec<Rank> = self.peers.others().collect();
+        let has_entered = |rank: &Rank| agreement.call(*rank, self.call.seq).is_some();
+        if others.len() > SHOWN {
+            others.sort_by_key(has_entered);
+        }
+        let shown: Vec<String> = others.iter().take(SHOWN).map(|rank| agreement.activity(*rank)).collect();
+        match others.len().saturating_sub(SHOWN) {
+            0 => shown.join(", "),
+            more => {
+                let inside = others[SHOWN..].iter().filter(|rank| has_entered(rank)).count();
+                format!("{}, and {more} more, {inside} of them in this call", shown.join(", "))
+            }
+        }
+    }
+
     fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         if waiting.waited < self.timeout {
             return Ok(());
         }
-        let others: Vec<String> = self.peers.others().map(|r| self.peers.agreement.activity(r)).collect();
-        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: others.join(", ") })
+        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: self.what_others_do() })
     }
 }
 
@@ -261,8 +293,9 @@ impl Watch for CallWatch<'_> {
             return Err(self.peers.error_of(failure, self.place(waiting)));
         }
         self.look_for_deaths(waiting)?;
-        self.look_for_mismatch()?;
-        self.look_for_leavers(waiting)?;
+        let some = self.peers.some_others();
+        self.look_for_mismatch(&some)?;
+        self.look_for_leavers(&some, waiting)?;
         self.look_at_the_clock(waiting)
     }
 }

@@ -11,6 +11,7 @@
 //! a wait gets long.
 
 mod binding;
+mod links;
 mod program;
 mod run;
 mod sink;
@@ -19,5 +20,6 @@ mod tests;
 mod workspace;
 
 pub(crate) use binding::{Binding, Protocols};
+pub(crate) use links::LinkMaker;
 pub(crate) use program::Program;
 pub(crate) use run::{Executor, Stop, Waiting, Watch};

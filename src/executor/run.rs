@@ -2,6 +2,7 @@
 
 use super::{
     binding::{Binding, Protocols},
+    links::{LinkMaker, Links},
     program::{Op, OpKind, Program, Stream},
     sink::{Combine, CopySink, EmptySink, ReduceSink},
     workspace::Workspace,
@@ -47,8 +48,8 @@ pub(crate) trait Watch {
 /// Runs programs over the links of one rank.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    /// By peer and lane; `None` for this rank itself.
-    links: Vec<Option<Box<dyn Link>>>,
+    /// By peer and lane.
+    links: Links,
     /// Has any link a use for announcements?
     announces: bool,
     /// Where registered memory is.
@@ -67,12 +68,18 @@ impl Executor {
         protocols: Protocols,
     ) -> Executor {
         let announces = links.iter().flatten().any(|link| link.capabilities().announced);
+        let links = Links::new(links);
         Executor { links, announces, slab, wait, sleeper: None, protocols, workspace: Workspace::default() }
     }
 
     /// The same, with a driver that can sleep until its device wakes it.
     pub(crate) fn with_sleeper(self, sleeper: Option<Arc<dyn Sleeper>>) -> Executor {
         Executor { sleeper, ..self }
+    }
+
+    /// Has links that were not given made when they are needed; they take no announcements.
+    pub(crate) fn make_links_by(&mut self, make: LinkMaker) {
+        self.links.make_by(make);
     }
 
     /// What the executor picks protocols by.
@@ -83,14 +90,14 @@ impl Executor {
     /// The sum of what all links have done.
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
-        self.links.iter().flatten().for_each(|link| sum += link.counters());
+        self.links.iter().for_each(|link| sum += link.counters());
         sum
     }
 
     /// The sum of how all links have found their completions.
     pub(crate) fn poll_counters(&self) -> PollCounters {
         let mut sum = PollCounters::default();
-        self.links.iter().flatten().for_each(|link| sum += link.poll_counters());
+        self.links.iter().for_each(|link| sum += link.poll_counters());
         sum
     }
 
@@ -112,7 +119,7 @@ impl Executor {
 
     #[cold]
     fn abort(&mut self, stop: Stop) -> Stop {
-        self.links.iter_mut().flatten().for_each(|link| link.abort());
+        self.links.iter_mut().for_each(|link| link.abort());
         stop
     }
 
@@ -180,7 +187,7 @@ struct Run<'r, 'm, const ANNOUNCES: bool> {
     program: &'r Program,
     binding: &'r Binding<'m>,
     digest: u64,
-    links: &'r mut [Option<Box<dyn Link>>],
+    links: &'r mut Links,
     slab: &'r Slab,
     protocols: Protocols,
     workspace: &'r mut Workspace,
@@ -385,8 +392,8 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
 }
 
 #[inline]
-fn link<'l>(links: &'l mut [Option<Box<dyn Link>>], stream: &Stream) -> &'l mut Box<dyn Link> {
-    links[stream.link as usize].as_mut().expect("a link to every peer")
+fn link<'l>(links: &'l mut Links, stream: &Stream) -> &'l mut Box<dyn Link> {
+    links.at(stream.link as usize)
 }
 
 /// How a step combines, if there is anything to combine.

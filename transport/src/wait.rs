@@ -33,11 +33,13 @@ impl WaitPolicy {
     /// The policy for `ranks` ranks that share `cores` cores.
     #[must_use]
     pub fn for_host(ranks: u32, cores: u32) -> WaitPolicy {
+        // So many sleepers on a core would keep it from those who work: each wakes the less often.
+        let crowd = ranks / (16 * cores.max(1));
         WaitPolicy {
             spin_polls: if ranks <= cores { 2000 } else { 0 },
             poll_interval: Duration::ZERO,
             yield_for: Duration::from_millis(2),
-            sleep_most: Duration::from_millis(1),
+            sleep_most: Duration::from_millis(1) * crowd.clamp(1, 100),
         }
     }
 }

@@ -191,12 +191,25 @@ impl Serving {
     fn obey(&mut self, now: Instant) {
         while let Ok(command) = self.outside.commands.try_recv() {
             match command {
-                Command::Exited { rank, pid, how } => self.job.report_exit(rank, pid, &how),
+                Command::Exited { rank, pid, how } => {
+                    self.hear_out(rank, now);
+                    self.job.report_exit(rank, pid, &how);
+                }
                 Command::Succeeded { rank, pid } => self.job.report_success(rank, pid),
                 Command::Close => {
                     self.job.refuse("the launcher is ending the job");
                     self.closing = Some(now + LINGER);
                 }
+            }
+        }
+    }
+
+    /// Reads all that a rank has said: one that has ended may have said why.
+    fn hear_out(&mut self, rank: u32, now: Instant) {
+        while let Some(token) = self.tokens.get(&rank).copied() {
+            self.attend(token, now);
+            if !self.ready.remove(&token) {
+                break;
             }
         }
     }

@@ -1,0 +1,55 @@
+//! The links of one rank, by peer and lane: made beforehand, or when they are first needed.
+
+use std::fmt;
+use transport::Link;
+
+/// Makes the link of an index.
+pub(crate) type LinkMaker = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
+
+/// The links of one rank. In a job of a thousand ranks, a rank talks to ten of them.
+pub(super) struct Links {
+    /// By peer and lane; `None` for this rank itself, and for what is not made yet.
+    made: Vec<Option<Box<dyn Link>>>,
+    make: Option<LinkMaker>,
+}
+
+impl Links {
+    pub(super) fn new(made: Vec<Option<Box<dyn Link>>>) -> Links {
+        Links { made, make: None }
+    }
+
+    /// From now on those that are not there are made when they are needed.
+    pub(super) fn make_by(&mut self, make: LinkMaker) {
+        self.make = Some(make);
+    }
+
+    /// Those that are there.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &dyn Link> {
+        self.made.iter().flatten().map(AsRef::as_ref)
+    }
+
+    /// Those that are there.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Link>> {
+        self.made.iter_mut().flatten()
+    }
+
+    /// The link of an index, to a peer that we reach.
+    #[inline]
+    pub(super) fn at(&mut self, index: usize) -> &mut Box<dyn Link> {
+        if self.made[index].is_none() {
+            self.make_one(index);
+        }
+        self.made[index].as_mut().expect("a link to every peer")
+    }
+
+    #[cold]
+    fn make_one(&mut self, index: usize) {
+        self.made[index] = self.make.as_mut().map(|make| make(index));
+    }
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
