@@ -100,8 +100,8 @@ pub struct Hosts {
     pub tbccl: Option<PathBuf>,
     /// This program, whose subcommand `agent` calls [`agent::serve`].
     pub agent: PathBuf,
-    /// Files for every rank: the variable that names one, and what is in it. They are made on each host in a temporary
-    /// folder, and removed at the end.
+    /// Files for every rank: the variable that names one, and what is in it. They are made on each host, and are gone
+    /// with the job.
     pub files: Vec<(String, String)>,
     /// What becomes of the ranks' output.
     pub output: Output,

@@ -199,6 +199,19 @@ fn a_host_whose_ssh_server_is_killed_counts_as_failed_with_its_ranks() {
 }
 
 #[test]
+fn ranks_die_with_their_agent() {
+    let network = network_or_return!();
+    let job = shells(&network, "echo ready; exec sleep 1000");
+    job.until_ready(4);
+    network.kill_agent(2);
+    let done = job.finish();
+    assert_eq!(done.code(), 255);
+    assert!(done.stderr.contains("host h2 is lost: "), "{}", done.stderr);
+    assert!(done.stderr.contains("rank 2 counts as failed"), "{}", done.stderr);
+    expect_quiet(&network);
+}
+
+#[test]
 fn nothing_outlives_a_killed_launcher_on_any_host() {
     let network = network_or_return!();
     let script =

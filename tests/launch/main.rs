@@ -304,6 +304,74 @@ fn a_job_that_can_not_be_started_whole_is_not_started() {
     assert!(done.stderr.contains("ulimit -n"), "{}", done.stderr);
 }
 
+#[test]
+fn on_one_host_all_the_same_can_be_asked_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().canonicalize().expect("it is there");
+    let path = path.to_str().expect("text");
+    let done = Job::shells(2, &["--cwd", path, "--timestamp", "--tag-output"], "pwd").finish();
+    let is_line = |rank: usize, line: &String| line.ends_with(&format!("Z [{rank}] {path}"));
+    assert!(done.lines().iter().any(|l| is_line(0, l)) && done.lines().iter().any(|l| is_line(1, l)));
+    let output = format!("{path}/output");
+    let done = Job::shells(2, &["--output", &output], "echo $RANK; exit $RANK").finish();
+    assert_eq!((done.code(), done.stdout.len()), (1, 0));
+    assert!(done.stderr.contains(") exited with status 1"), "{}", done.stderr);
+    assert_eq!(std::fs::read_to_string(format!("{output}/rank.1.out")).expect("a file"), "1\n");
+    let done =
+        Job::run(&["--hosts", "localhost:3", "--", "/bin/sh", "-c", "echo $RANK $TBCCL_NODE_RANK"]).finish();
+    assert_eq!((done.code(), done.lines()), (0, ["0 0", "1 0", "2 0"].map(str::to_owned).to_vec()));
+    let done = Job::shells(1, &["--cwd", "/no/such/folder"], "true").finish();
+    assert_eq!(done.code(), 2);
+    assert!(done.stderr.contains("the folder /no/such/folder is not there"), "{}", done.stderr);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_are_kept_on_cores_of_their_own() {
+    let cores = std::thread::available_parallelism().expect("known").get();
+    let script = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status";
+    for options in [&["--bind", "core"][..], &["--bind", "core", "--tag-output"]] {
+        let done = Job::shells(2, options, script).finish();
+        let lists: Vec<String> =
+            done.lines().iter().map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned()).collect();
+        if cores >= 2 && done.stderr.is_empty() {
+            assert!(lists.len() == 2 && lists[0] != lists[1], "{lists:?}");
+        } else {
+            // Two hardware threads of one core are no two cores.
+            assert!(done.stderr.contains("--bind has no effect"), "{}", done.stderr);
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_hostfiles_are_told_with_file_line_and_column() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cases: [(&str, &[u8], &str); 5] = [
+        (
+            "a.json",
+            b"{\"hosts\": [{\"ssh\": \"a\", \"slot\": 2}]}",
+            ":1:30: unknown key `slot`; did you mean `slots`?",
+        ),
+        ("b.txt", b"a slots=2\nb slots=0\n", ":2:3: 0 slots"),
+        (
+            "c.toml",
+            b"[[host]]\nssh = \"a\"\nslots = \"two\"\n",
+            ":3:9: a text stands where a number of slots should",
+        ),
+        ("d", b"", ":1:1: the file names no host"),
+        ("e", b"a\n\xff\n", ":2:1: this byte is not UTF-8"),
+    ];
+    for (name, bytes, told) in cases {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("our folder");
+        let done = Job::run(&["--hostfile", path.to_str().expect("text"), "true"]).finish();
+        assert_eq!((done.code(), done.stderr.lines().count()), (2, 1), "{}", done.stderr);
+        assert!(done.stderr.contains(&format!("{name}{told}")), "{}", done.stderr);
+    }
+    let done = Job::run(&["--hostfile", "/no/such/file", "true"]).finish();
+    assert!(done.stderr.contains("the hostfile /no/such/file: "), "{}", done.stderr);
+}
+
 /// A server that only listens.
 #[derive(Default)]
 struct Listener {

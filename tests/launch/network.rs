@@ -95,6 +95,8 @@ impl Network {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Namespaces of other tests come and go while it lists them.
+            .stderr(Stdio::null())
             .spawn()
             .expect("a shell");
         let mut line = String::new();
@@ -260,6 +262,17 @@ impl Network {
         pids.push(self.server_of(host));
         let mut kill = Command::new("/bin/kill");
         assert!(kill.arg("-KILL").args(pids).status().expect("kill").success());
+    }
+
+    /// Kills the agent of a host.
+    pub(crate) fn kill_agent(&self, host: usize) {
+        let is_agent = |pid: &String| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(super::job::TBCCL.as_bytes()) && line.ends_with(b"\0agent\0")
+        };
+        let pids: Vec<String> = self.processes(host).into_iter().filter(is_agent).collect();
+        assert_eq!(pids.len(), 1, "one agent");
+        assert!(Command::new("/bin/kill").arg("-KILL").args(pids).status().expect("kill").success());
     }
 
     /// Cuts a host's cable.

@@ -1,6 +1,6 @@
 //! The ranks of one host: what they need, their processes and their pipes.
 
-use super::channel::Channel;
+use super::{channel::Channel, files::Files};
 use crate::launch::{
     LaunchError,
     frame::{FromAgent, Prepare, PrepareRank, Stream},
@@ -20,7 +20,6 @@ use std::{
     process::{Child, Command, Stdio},
     time::Duration,
 };
-use tempfile::TempDir;
 
 /// Read at once: what a pipe holds.
 const READ_SIZE: usize = 1 << 16;
@@ -50,8 +49,8 @@ struct Input {
 pub(super) struct Job {
     prepare: Prepare,
     program: PathBuf,
-    /// Has the files that variables name; removed with the job.
-    folder: Option<TempDir>,
+    /// What `variables` name.
+    _files: Files,
     variables: Vec<(OsString, OsString)>,
     ranks: Ranks,
     outputs: Vec<Output>,
@@ -66,40 +65,20 @@ impl Job {
         {
             return Err(LaunchError::NoFolder(cwd.clone()).to_string());
         }
-        let vars: Vec<_> = prepare.env.clone();
-        let program =
-            program::find(&prepare.program, &vars, prepare.cwd.as_deref()).map_err(|e| e.to_string())?;
-        let mut job = Job {
+        let program = program::find(&prepare.program, &prepare.env, prepare.cwd.as_deref())
+            .map_err(|e| e.to_string())?;
+        let (files, variables) = Files::make(&prepare.files).map_err(|e| {
+            format!("can't make files for the ranks: {e}; make room in memory and temporary folders")
+        })?;
+        Ok(Job {
             prepare,
             program,
-            folder: None,
-            variables: Vec::new(),
+            _files: files,
+            variables,
             ranks: Ranks::default(),
             outputs: Vec::new(),
             inputs: Vec::new(),
-        };
-        job.write_files().map_err(|e| {
-            let folder = std::env::temp_dir();
-            format!(
-                "can't write files for the ranks in {}: {e}; make room there, or set TMPDIR",
-                folder.display()
-            )
-        })?;
-        Ok(job)
-    }
-
-    fn write_files(&mut self) -> std::io::Result<()> {
-        if self.prepare.files.is_empty() {
-            return Ok(());
-        }
-        let folder = tempfile::Builder::new().prefix("tbccl-").tempdir()?;
-        for (variable, content) in &self.prepare.files {
-            let path = folder.path().join(variable.to_lowercase()).with_extension("json");
-            std::fs::write(&path, content)?;
-            self.variables.push((variable.into(), path.into()));
-        }
-        self.folder = Some(folder);
-        Ok(())
+        })
     }
 
     /// What keeps nothing from being done.
@@ -210,16 +189,12 @@ impl Job {
     }
 
     /// Ends what is left of the ranks and of what they have started, and passes their last words on.
-    pub(super) fn end(mut self, channel: &mut Channel) {
+    pub(super) fn end(self, channel: &mut Channel) {
         let grace = self.grace();
         self.ranks.sweep(grace);
         let mut buffer = vec![0; READ_SIZE];
         for output in &self.outputs {
             output.drain(&mut buffer, channel);
-        }
-        if let Some(folder) = self.folder.take() {
-            // A rank may have left files of its own there; what can't be removed is not ours.
-            let _ = folder.close();
         }
     }
 }

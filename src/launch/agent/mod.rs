@@ -10,6 +10,7 @@
 //! It decides nothing: when ranks are to be ended because another has failed is the launcher's business.
 
 mod channel;
+mod files;
 mod job;
 
 use super::{

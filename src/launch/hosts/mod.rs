@@ -114,12 +114,6 @@ impl<'a> Company<'a> {
     fn connect(spec: &'a LaunchSpec, plan: &'a Hosts) -> Result<Company<'a>, LaunchError> {
         let (sender, news) = Events::new().map_err(LaunchError::system("read the ranks' output"))?;
         let sink = Arc::new(Mutex::new(Sink::open(&plan.output, spec.ranks)?));
-        let mut hosts = Vec::new();
-        for (at, host) in plan.hosts.iter().enumerate() {
-            let link = Link::open(plan, at, host, &sender, &sink)?;
-            let ranks = (0..).zip(&plan.host_of).filter(|(_, of)| **of == at).map(|(rank, _)| rank).collect();
-            hosts.push(Host { spec: host.clone(), link, stage: Stage::Connecting, ranks });
-        }
         // Where there is one host only, and this one, everybody knows where a rank is.
         let is_obvious = plan.hosts.iter().all(|host| host.local);
         let host_of = |rank: u32| plan.hosts[plan.host_of[rank as usize]].name.clone();
@@ -127,7 +121,16 @@ impl<'a> Company<'a> {
         let rank = |rank| Rank { member: Member { rank, pid: 0, host: host(rank) }, ended: None };
         let ranks = (0..spec.ranks).map(rank).collect();
         let (pump, is_going, early, ended, trouble) = (None, false, Vec::new(), Vec::new(), None);
-        Ok(Company { spec, plan, hosts, ranks, news, sink, pump, is_going, early, ended, trouble })
+        let hosts = Vec::new();
+        let mut company =
+            Company { spec, plan, hosts, ranks, news, sink, pump, is_going, early, ended, trouble };
+        // What has been opened is ended in order when another can't be.
+        for (at, host) in plan.hosts.iter().enumerate() {
+            let link = Link::open(plan, at, host, &sender, &company.sink)?;
+            let ranks = (0..).zip(&plan.host_of).filter(|(_, of)| **of == at).map(|(rank, _)| rank).collect();
+            company.hosts.push(Host { spec: host.clone(), link, stage: Stage::Connecting, ranks });
+        }
+        Ok(company)
     }
 
     /// What a host is to start.

@@ -1,0 +1,69 @@
+//! Files that variables of the ranks name, and that are gone with the agent.
+//!
+//! On Linux they have no name in any folder: they are the agent's memory, which its processes find under its descriptors
+//! in `/proc`, so nothing is left of them even when the agent is killed. Elsewhere they are in a temporary folder.
+
+use std::{ffi::OsString, io};
+
+/// The files. Gone when dropped.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    #[cfg(target_os = "linux")]
+    _memory: Vec<std::fs::File>,
+    #[cfg(not(target_os = "linux"))]
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Files {
+    /// Makes a file for each variable with this content; returns the variables with the paths.
+    #[cfg(target_os = "linux")]
+    pub(super) fn make(wanted: &[(String, String)]) -> io::Result<(Files, Vec<(OsString, OsString)>)> {
+        use rustix::fs::{MemfdFlags, memfd_create};
+        use std::{fs::File, io::Write, os::fd::AsRawFd};
+        let (mut memory, mut variables) = (Vec::new(), Vec::new());
+        for (variable, content) in wanted {
+            let mut file = File::from(memfd_create(variable.as_str(), MemfdFlags::CLOEXEC)?);
+            file.write_all(content.as_bytes())?;
+            let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+            variables.push((variable.into(), path.into()));
+            memory.push(file);
+        }
+        Ok((Files { _memory: memory }, variables))
+    }
+
+    /// Makes a file for each variable with this content; returns the variables with the paths.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn make(wanted: &[(String, String)]) -> io::Result<(Files, Vec<(OsString, OsString)>)> {
+        if wanted.is_empty() {
+            return Ok((Files::default(), Vec::new()));
+        }
+        let folder = tempfile::Builder::new().prefix("tbccl-").tempdir()?;
+        let mut variables = Vec::new();
+        for (variable, content) in wanted {
+            let path = folder.path().join(variable.to_lowercase()).with_extension("json");
+            std::fs::write(&path, content)?;
+            variables.push((variable.into(), path.into()));
+        }
+        Ok((Files { _folder: Some(folder) }, variables))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_there_as_long_as_they_are_held() {
+        let wanted = [("A", "one"), ("B", "two\n")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let (files, variables) = Files::make(&wanted).expect("memory");
+        for ((name, path), (wanted, content)) in variables.iter().zip(&wanted) {
+            assert_eq!(name, wanted.as_str());
+            // Each reader begins at the beginning.
+            for _ in 0..2 {
+                assert_eq!(&std::fs::read_to_string(path).expect("readable"), content);
+            }
+        }
+        drop(files);
+        assert!(std::fs::read_to_string(&variables[1].1).ok().as_deref() != Some("two\n"));
+    }
+}
