@@ -1,0 +1,6 @@
+//! The TCP transport against those who do not belong: strangers at its door, and peers that have gone mad.
+
+mod intruders;
+mod net;
+mod paths;
+mod races;
