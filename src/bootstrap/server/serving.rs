@@ -191,12 +191,27 @@ impl Serving {
     fn obey(&mut self, now: Instant) {
         while let Ok(command) = self.outside.commands.try_recv() {
             match command {
-                Command::Exited { rank, pid, how } => self.job.report_exit(rank, pid, &how),
+                Command::Exited { rank, pid, how } => {
+                    self.hear_out(rank, now);
+                    self.job.report_exit(rank, pid, &how);
+                }
                 Command::Succeeded { rank, pid } => self.job.report_success(rank, pid),
                 Command::Close => {
                     self.job.refuse("the launcher is ending the job");
                     self.closing = Some(now + LINGER);
                 }
+            }
+        }
+    }
+
+    /// Reads what a rank has said before it ended: it may have said why. Whoever has its connection now may go on saying
+    /// things, so not without end.
+    fn hear_out(&mut self, rank: u32, now: Instant) {
+        for _ in 0..16 {
+            let Some(token) = self.tokens.get(&rank).copied() else { return };
+            self.attend(token, now);
+            if !self.ready.remove(&token) {
+                return;
             }
         }
     }
