@@ -6,6 +6,8 @@ mod pull;
 pub mod rehearsal;
 mod ring_link;
 pub mod shm;
+mod silence;
 pub mod verbs;
 
 pub use endpoint::{Endpoint, Lease, RailInfo};
+pub use silence::silence;
