@@ -295,8 +295,8 @@ impl Connection {
         let _ = self.pipe.flush();
     }
 
-    /// Over TCP: shows that we live, so that a way that is cut is noticed, and has the kernel look whether the other
-    /// end does. Not more than is needed, and not on top of what is not taken yet.
+    /// Over TCP: shows that we live, and looks whether the host at the other end does. Not more than is needed, and not
+    /// on top of what is not taken yet.
     fn look_after(&mut self) {
         if !self.pipe.socket().is_tcp() {
             return;
@@ -304,7 +304,7 @@ impl Connection {
         let now = Instant::now();
         if now - self.probed >= liveness::PROBING {
             self.probed = now;
-            self.pipe.socket().probe();
+            self.ended |= self.pipe.socket().is_silent();
         }
         if now - self.beat >= BEAT && self.pipe.is_flushed() {
             self.beat = now;

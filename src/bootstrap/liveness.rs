@@ -1,9 +1,12 @@
 //! How soon a peer that vanished without a word is noticed over TCP.
 //!
 //! The kernel at the other end answers for its host: whether the process computes, waits or is stopped makes no
-//! difference, and nothing piles up for one that does not read. When a host vanishes, or the way to it, its kernel
-//! stops answering, and ours breaks the connection [`SILENCE`] after it was last heard: by itself where bytes are
-//! under way, and by probes where none are. Probes come each second; [`probe`] looks in between.
+//! difference, and nothing piles up for one that does not read. Each second without traffic our kernel probes, and
+//! whoever waits for news looks each [`PROBING`] for how long an answer has been owed ([`is_silent`]). After [`SILENCE`]
+//! the other end is taken for gone.
+//!
+//! The kernel's own timeouts stand behind that, for ranks that don't look, and for systems that don't tell. They alone
+//! would be late by as much as it takes until something is sent.
 //!
 //! Over Unix sockets there is nothing to do: a process that ends closes them.
 
@@ -11,7 +14,7 @@ use rustix::{fd::AsFd, io, net::sockopt};
 use std::time::Duration;
 
 /// A peer whose kernel has not answered for so long is taken for gone.
-pub(super) const SILENCE: Duration = Duration::from_millis(1500);
+pub(super) const SILENCE: Duration = Duration::from_millis(1400);
 
 /// How often those who wait call [`probe`].
 pub(super) const PROBING: Duration = Duration::from_millis(250);
@@ -30,12 +33,11 @@ pub(super) fn watch(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel look now whether the peer of a TCP socket is silent, and not only at the next full second: setting
-/// the time of the first probe anew lets the timer run out at once if that time is over.
-pub(super) fn probe(socket: impl AsFd) {
+/// Has the peer of a TCP socket owed an answer for too long? Sees to it that it owes one: setting the time of the first
+/// probe anew has the kernel probe at once if nothing was heard for a second.
+pub(super) fn is_silent(socket: impl AsFd) -> bool {
     #[cfg(target_os = "linux")]
     // A socket that can't be asked is broken, which reading from it says.
     let _ = sockopt::set_tcp_keepidle(&socket, SECOND);
-    #[cfg(not(target_os = "linux"))]
-    let _ = socket;
+    transport::driver::silence(socket).is_some_and(|silence| silence >= SILENCE)
 }

@@ -71,11 +71,9 @@ impl Socket {
         matches!(self, Socket::Tcp(_))
     }
 
-    /// Has the kernel look now whether the peer has been silent for too long.
-    pub(super) fn probe(&self) {
-        if let Socket::Tcp(stream) = self {
-            super::liveness::probe(stream);
-        }
+    /// Has the host at the other end been silent for too long?
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, Socket::Tcp(stream) if super::liveness::is_silent(stream))
     }
 
     /// Says that nothing more is to come from us.

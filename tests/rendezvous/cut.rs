@@ -98,7 +98,9 @@ impl Drop for Hosts {
 fn error_of(rank: &mut Process, since: u128) -> (u128, String) {
     let error = rank.hear("@error ");
     let (at, text) = error.split_once(' ').expect("the time first");
-    (at.parse::<u128>().expect("a time") - since, text.to_owned())
+    let late = at.parse::<u128>().expect("a time") - since;
+    eprintln!("after {late} ms: {text}");
+    (late, text.to_owned())
 }
 
 #[test]

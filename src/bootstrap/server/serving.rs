@@ -204,12 +204,14 @@ impl Serving {
         }
     }
 
-    /// Reads all that a rank has said: one that has ended may have said why.
+    /// Reads what a rank has said before it ended: it may have said why. Whoever has its connection now may go on saying
+    /// things, so not without end.
     fn hear_out(&mut self, rank: u32, now: Instant) {
-        while let Some(token) = self.tokens.get(&rank).copied() {
+        for _ in 0..16 {
+            let Some(token) = self.tokens.get(&rank).copied() else { return };
             self.attend(token, now);
             if !self.ready.remove(&token) {
-                break;
+                return;
             }
         }
     }
@@ -382,14 +384,18 @@ impl Serving {
         }
     }
 
-    /// Has the kernel look after the ranks of other hosts: whose has been silent for too long?
+    /// Whose host has been silent for too long?
     fn look_after_remote(&mut self, now: Instant) {
         if self.doors.len() == 1 || now < self.probing {
             return;
         }
         self.probing = now + liveness::PROBING;
-        for guest in self.guests.values_mut().filter(|guest| guest.rank().is_some()) {
-            guest.pipe.socket().probe();
+        let ranks = self.guests.iter_mut().filter(|(_, guest)| guest.rank().is_some());
+        let silent = ranks.filter_map(|(token, guest)| guest.pipe.socket().is_silent().then_some(*token));
+        for token in silent.collect::<Vec<_>>() {
+            if let Some(guest) = self.guests.remove(&token) {
+                self.part(token, guest, Some(&ErrorKind::TimedOut.into()), now);
+            }
         }
     }
 

@@ -6,7 +6,9 @@ mod pull;
 pub mod rehearsal;
 mod ring_link;
 pub mod shm;
+mod silence;
 pub mod tcp;
 pub mod verbs;
 
 pub use endpoint::{Endpoint, Lease, RailInfo};
+pub use silence::silence;

@@ -86,6 +86,6 @@ pub fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
     });
     let fd = fd.ok_or(io::Errno::PROTO)?;
     #[cfg(not(target_os = "linux"))]
-    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    io::fcntl_setfd(&fd, io::FdFlags::CLOEXEC)?;
     Ok(fd)
 }

@@ -34,6 +34,7 @@ struct Shared {
     /// The address of the slab.
     start: *mut u8,
     /// Where the slab is in the shared object.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "pages are reserved on Linux only"))]
     object_start: u64,
     /// The shared object, where there is one.
     object: Option<OwnedFd>,

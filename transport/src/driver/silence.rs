@@ -1,0 +1,60 @@
+//! How long the kernel at the other end of a TCP connection has owed us an answer.
+//!
+//! It answers for its host, whether the process there computes, waits or is stopped. So silence means that the host is
+//! gone, or the way to it.
+//!
+//! # Safety
+//! The kernel fills a structure of plain numbers of the size that it is told.
+
+use rustix::fd::AsFd;
+use std::time::Duration;
+
+/// For how long nothing has been heard, where something of ours awaits an answer: bytes that were sent, or a probe. None
+/// where nothing does, or the system doesn't tell.
+#[must_use]
+pub fn silence(socket: impl AsFd) -> Option<Duration> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        // SAFETY: zeros are a valid value of a structure of integers.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+        // SAFETY: the descriptor is open while it is borrowed; the kernel writes `len` bytes at most to `info`, which is as
+        // long, and the number of them to `len`. Both live until it returns.
+        let done = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut len,
+            )
+        };
+        let awaits = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+        (done == 0 && awaits).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = socket;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::Read, io::Write, net::TcpListener, net::TcpStream};
+
+    #[test]
+    fn a_peer_that_has_answered_owes_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (mut theirs, _) = listener.accept().expect("ours");
+        assert_eq!(silence(&ours), None);
+        ours.write_all(b"x").expect("sent");
+        theirs.read_exact(&mut [0]).expect("received");
+        theirs.write_all(b"y").expect("sent");
+        ours.read_exact(&mut [0]).expect("received with the acknowledgement");
+        assert_eq!(silence(&ours), None);
+    }
+}
