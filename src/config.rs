@@ -8,7 +8,10 @@ use std::{
     str::FromStr,
     time::Duration,
 };
-use transport::ring::RingLayout;
+use transport::{
+    driver::tcp::{Bind, Security, TcpConfig},
+    ring::RingLayout,
+};
 
 /// What moves the bytes between processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub enum Transport {
     Auto,
     /// Shared memory, for processes of one host.
     Shm,
+    /// Any network.
+    Tcp,
     /// RDMA devices.
     Verbs,
     /// For tests: shared memory, used as if there were none ([`transport::driver::rehearsal`]).
@@ -31,6 +36,7 @@ impl Transport {
     pub fn name(self) -> &'static str {
         match self {
             Transport::Auto | Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
             Transport::Verbs => "verbs",
             Transport::Rehearsal => "rehearsal",
         }
@@ -44,9 +50,10 @@ impl FromStr for Transport {
         match text {
             "" | "auto" => Ok(Transport::Auto),
             "shm" => Ok(Transport::Shm),
+            "tcp" => Ok(Transport::Tcp),
             "verbs" => Ok(Transport::Verbs),
             "rehearsal" => Ok(Transport::Rehearsal),
-            _ => Err(UnknownName::new("transport", text, ["auto", "shm", "verbs"])),
+            _ => Err(UnknownName::new("transport", text, ["auto", "shm", "tcp", "verbs"])),
         }
     }
 }
@@ -80,6 +87,15 @@ pub struct Config {
     pub spin_polls: Option<u32>,
     /// Threads that one rank may use to reduce; `None` for cores / ranks of this host.
     pub reduce_threads: Option<u32>,
+    /// Where to listen for connections of other ranks: an interface or an address; `None` for the address from which the
+    /// rendezvous is reached.
+    pub interface: Option<Bind>,
+    /// What connections over TCP are protected against.
+    pub security: Security,
+    /// Connections per lane between two ranks; `None` lets the path decide.
+    pub tcp_sockets: Option<u32>,
+    /// Bytes that the system may hold for each direction of a connection; `None` lets the system decide.
+    pub tcp_buffer_bytes: Option<usize>,
     /// The verbs library to load, instead of the system's.
     pub verbs_lib: Option<PathBuf>,
     /// The file with the matrix of RDMA devices between ranks; `None` to find them out.
@@ -126,6 +142,10 @@ impl Default for Config {
             direct_min_bytes: 4096,
             spin_polls: None,
             reduce_threads: None,
+            interface: None,
+            security: Security::Authenticate,
+            tcp_sockets: None,
+            tcp_buffer_bytes: None,
             verbs_lib: None,
             ibv_devices: None,
             reliable: None,
@@ -161,7 +181,7 @@ pub struct ConfigOption {
 pub const OPTIONS: &[ConfigOption] = &[
     ConfigOption {
         env: "TBCCL_TRANSPORT",
-        doc: "what moves the bytes between processes: auto, shm or verbs (auto, which is shm)",
+        doc: "what moves the bytes between processes: auto, shm, tcp or verbs (auto, which is shm)",
         shared: true,
         set: |c, v| put(&mut c.transport, parse(v)),
         get: |c| c.transport.name().to_owned(),
@@ -257,6 +277,54 @@ pub const OPTIONS: &[ConfigOption] = &[
         shared: false,
         set: |c, v| put(&mut c.reduce_threads, parse(v).map(Some)),
         get: |c| c.reduce_threads.map(|t| t.to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_INTERFACE",
+        doc: "interface or address of this host for connections over TCP, e.g. eth0 or 10.0.0.1 (from which the rendezvous \
+              is reached)",
+        shared: false,
+        set: |c, v| {
+            let wanted = v.parse().map_err(|never: std::convert::Infallible| match never {});
+            put(&mut c.interface, wanted.map(|bind| (!v.is_empty()).then_some(bind)))
+        },
+        get: |c| c.interface.as_ref().map(Bind::to_string).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_SECURITY",
+        doc: "what connections over TCP are protected by: authenticate, or encrypt as well (authenticate)",
+        shared: true,
+        set: |c, v| {
+            c.security = match v {
+                "" | "authenticate" => Security::Authenticate,
+                "encrypt" => Security::Encrypt,
+                _ => return Err("must be authenticate or encrypt".into()),
+            };
+            Ok(())
+        },
+        get: |c| match c.security {
+            Security::Authenticate => "authenticate".to_owned(),
+            Security::Encrypt => "encrypt".to_owned(),
+        },
+    },
+    ConfigOption {
+        env: "TBCCL_TCP_SOCKETS",
+        doc: "TCP connections side by side per lane between two ranks, 1 to 16 (1 within a host, 2 between hosts)",
+        shared: true,
+        set: |c, v| match v {
+            "" | "auto" => put(&mut c.tcp_sockets, Ok(None)),
+            _ => put(&mut c.tcp_sockets, parse(v).map(Some)),
+        },
+        get: |c| c.tcp_sockets.map(|count| count.to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_TCP_BUFFER_BYTES",
+        doc: "bytes that the system may hold for each direction of a TCP connection, 256K to 1G (the system decides)",
+        shared: false,
+        set: |c, v| match v {
+            "" | "auto" => put(&mut c.tcp_buffer_bytes, Ok(None)),
+            _ => put(&mut c.tcp_buffer_bytes, parse_bytes(v).map(|bytes| Some(bytes as usize))),
+        },
+        get: |c| c.tcp_buffer_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
     },
     ConfigOption {
         env: "TBCCL_VERBS_LIB",
@@ -482,6 +550,16 @@ impl Config {
         if piece == 0 || !piece.is_multiple_of(4096) || piece > 16 << 20 {
             return bad(format!("TBCCL_RDMA_PIECE_BYTES={piece}: must be a multiple of 4096, 16M at most"));
         }
+        if let Some(count) = self.tcp_sockets
+            && !(1..=TcpConfig::MOST_SOCKETS).contains(&count)
+        {
+            return bad(format!("TBCCL_TCP_SOCKETS={count}: must be from 1 to {}", TcpConfig::MOST_SOCKETS));
+        }
+        if let Some(bytes) = self.tcp_buffer_bytes
+            && !(256 << 10..=1 << 30).contains(&bytes)
+        {
+            return bad(format!("TBCCL_TCP_BUFFER_BYTES={bytes}: must be from 256K to 1G"));
+        }
         if !(4..=16).contains(&self.poll_batch) {
             return bad(format!("TBCCL_POLL_BATCH={}: must be from 4 to 16", self.poll_batch));
         }
@@ -593,6 +671,10 @@ mod tests {
             ("TBCCL_PULL", "yes"),
             ("TBCCL_TRANSPORT", "verb"),
             ("TBCCL_SLAB_BYTES", "1"),
+            ("TBCCL_SECURITY", "none"),
+            ("TBCCL_TCP_SOCKETS", "0"),
+            ("TBCCL_TCP_SOCKETS", "17"),
+            ("TBCCL_TCP_BUFFER_BYTES", "4K"),
         ] {
             let error = with(name, value).expect_err(value).to_string();
             assert!(error.contains(name), "{error}");

@@ -78,7 +78,7 @@ impl Address {
         Ok(Address::Tcp(host, port))
     }
 
-    pub(super) fn is_remote(&self) -> bool {
+    pub(crate) fn is_remote(&self) -> bool {
         matches!(self, Address::Tcp(..))
     }
 }
@@ -231,7 +231,8 @@ fn go_to_remote(place: &Place, failures: &mut Vec<Failure>) -> Result<Option<Pip
     Ok(None)
 }
 
-fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
+/// The sockets that an address over TCP stands for.
+pub(crate) fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let Address::Tcp(host, port) = address else { return Ok(Vec::new()) };
     let found: Vec<SocketAddr> = (host.as_str(), *port)
         .to_socket_addrs()

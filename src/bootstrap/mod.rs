@@ -47,7 +47,7 @@ mod tests;
 mod unique_id;
 mod wire;
 
-pub(crate) use address::{Address, Place, host_and_port};
+pub(crate) use address::{Address, Place, host_and_port, resolve};
 pub(crate) use client::{Connection, Joined, Notice};
 pub use server::{Attendance, Refused, Server, ServerSpec};
 pub use transport::secure::{Secret, SecretError};

@@ -278,6 +278,8 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         // A process that cannot be read or reached has most likely just ended; the launcher will say so in a moment.
         TransportError::Unreadable { .. }
         | TransportError::Unplugged { .. }
+        | TransportError::Unreachable { .. }
+        | TransportError::Lost { .. }
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step),
         _ => None,
     };
@@ -292,9 +294,12 @@ fn place(watch: &CallWatch<'_>, step: String) -> Place {
     Place { rank: watch.peers.rank, call: watch.call, step: Some(step), waited: watch.waited }
 }
 
-/// Waits a moment for news of the peer's death, or of another failure of the job.
+/// Waits a moment for news of what has happened to the peer: it has died, it has failed, or it is in another call and
+/// has failed for that; or it has closed its part of the communicator, and its connections with it.
 fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Error> {
-    for _ in 0..100 {
+    let others: Vec<Rank> = watch.peers.others().collect();
+    for round in 0..100 {
+        watch.peers.keep_in_touch();
         if let Some(error) = watch.failure_meanwhile(|| step.to_owned()) {
             return Some(error);
         }
@@ -302,7 +307,18 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Err
             let failure = watch.peers.raise(Failure::Died { rank: peer, how });
             return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
         }
+        if let Err(error) = watch.look_for_mismatch(&others) {
+            return Some(error);
+        }
+        // What made it leave may be on its way.
+        if round >= LEAVING_ROUNDS && watch.has_left(peer) {
+            let peer = watch.peers.names[peer.index()].clone();
+            return Some(Error::PeerLeft { peer, place: Box::new(place(watch, step.to_owned())) });
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     None
 }
+
+/// Looks for news before a peer that has left is taken to have left of its own accord.
+const LEAVING_ROUNDS: u32 = 20;

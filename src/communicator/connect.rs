@@ -1,6 +1,6 @@
 //! How a communicator comes to be: from the launcher's environment, or among threads.
 
-use super::{Communicator, Parts, verbs};
+use super::{Communicator, Parts, tcp, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
@@ -141,16 +141,28 @@ fn links(
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config),
-        Transport::Verbs => match verbs::open(identity.rank, identity.size, config) {
-            Ok(endpoint) => join_over(endpoint, identity, config),
-            Err(error) => {
-                tell_why_not(&error, identity, config);
-                Err(error)
-            }
-        },
+        Transport::Tcp => join_if_opened(tcp::open(identity, config), identity, config),
+        Transport::Verbs => {
+            join_if_opened(verbs::open(identity.rank, identity.size, config), identity, config)
+        }
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
             join_over(Box::new(endpoint), identity, config)
+        }
+    }
+}
+
+/// Joins over an endpoint, or tells the others why there is none.
+fn join_if_opened(
+    opened: Result<Box<dyn Endpoint>>,
+    identity: &Identity,
+    config: &Config,
+) -> Result<Communicator> {
+    match opened {
+        Ok(endpoint) => join_over(endpoint, identity, config),
+        Err(error) => {
+            tell_why_not(&error, identity, config);
+            Err(error)
         }
     }
 }

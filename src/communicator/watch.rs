@@ -31,7 +31,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    fn others(&self) -> impl Iterator<Item = Rank> + '_ {
+    pub(super) fn others(&self) -> impl Iterator<Item = Rank> + '_ {
         self.names.iter().map(|name| name.rank).filter(|rank| *rank != self.rank)
     }
 
@@ -185,6 +185,11 @@ impl CallWatch<'_> {
         if self.peers.launcher_gone { Err(Error::LauncherGone) } else { Ok(()) }
     }
 
+    /// Has this rank closed its part of the communicator?
+    pub(super) fn has_left(&self, peer: Rank) -> bool {
+        self.peers.agreement.has_left(peer)
+    }
+
     fn look_for_leavers(&mut self, some: &[Rank], waiting: &Waiting<'_>) -> Result<()> {
         let left = some.iter().copied().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
         match left {
@@ -197,7 +202,7 @@ impl CallWatch<'_> {
     }
 
     /// Compares this collective with what some others entered under the same number.
-    fn look_for_mismatch(&mut self, some: &[Rank]) -> Result<()> {
+    pub(super) fn look_for_mismatch(&mut self, some: &[Rank]) -> Result<()> {
         if !matches!(self.call.kind, CallKind::Collective(_)) {
             return Ok(());
         }

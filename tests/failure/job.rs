@@ -14,8 +14,8 @@ use std::{
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Ranks that share memory, and ranks that use it as if they did not.
-pub(crate) const TRANSPORTS: [&str; 2] = ["shm", "rehearsal"];
+/// Ranks that share memory, ranks that use it as if they did not, and ranks that have none in common.
+pub(crate) const TRANSPORTS: [&str; 3] = ["shm", "rehearsal", "tcp"];
 
 /// By which everything that a job leaves behind is found.
 const MARK: &str = "MARK_OF_A_TEST";

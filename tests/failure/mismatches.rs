@@ -11,7 +11,7 @@
 use crate::job::{Finished, Job, TRANSPORTS};
 
 /// Runs a case on each transport; all ranks fail, show both calls, and none takes a second.
-fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> [Finished; 2] {
+fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> [Finished; TRANSPORTS.len()] {
     TRANSPORTS.map(|transport| disagree_over(transport, case, ranks, calls))
 }
 

@@ -29,18 +29,21 @@ fn three_ranks_with_one_cable_and_with_two() {
 }
 
 #[test]
-fn four_ranks_in_a_mesh() {
+fn four_ranks_in_a_mesh_with_one_cable_and_with_two() {
     everywhere(Shape::Mesh, 4, 1);
+    everywhere(Shape::Mesh, 4, 2);
 }
 
 #[test]
-fn four_ranks_in_a_ring() {
+fn four_ranks_in_a_ring_with_one_cable_and_with_two() {
     everywhere(Shape::Ring, 4, 1);
+    everywhere(Shape::Ring, 4, 2);
 }
 
 #[test]
-fn five_ranks_in_a_mesh() {
+fn five_ranks_in_a_mesh_with_one_cable_and_with_two() {
     everywhere(Shape::Mesh, 5, 1);
+    everywhere(Shape::Mesh, 5, 2);
 }
 
 #[test]

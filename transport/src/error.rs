@@ -78,6 +78,22 @@ pub enum TransportError {
         /// Each cable, and why it is down.
         causes: String,
     },
+    /// A connection to a peer can't be made.
+    #[error("rank {peer} can't be reached: {what}")]
+    Unreachable {
+        /// The peer.
+        peer: u32,
+        /// What went wrong, and the remedy.
+        what: String,
+    },
+    /// A connection to a peer was there, and has failed.
+    #[error("the connection to rank {peer} is lost: {what}")]
+    Lost {
+        /// The peer.
+        peer: u32,
+        /// What went wrong.
+        what: String,
+    },
     /// A peer sent what no peer of this version sends.
     #[error("rank {peer} sent {what}; do all ranks run the same version of tbccl?")]
     Protocol {
@@ -119,7 +135,10 @@ impl TransportError {
     #[must_use]
     pub fn peer(&self) -> Option<u32> {
         match self {
-            TransportError::Unplugged { peer, .. } | TransportError::Protocol { peer, .. } => Some(*peer),
+            TransportError::Unplugged { peer, .. }
+            | TransportError::Protocol { peer, .. }
+            | TransportError::Unreachable { peer, .. }
+            | TransportError::Lost { peer, .. } => Some(*peer),
             _ => None,
         }
     }

@@ -7,6 +7,7 @@ pub mod rehearsal;
 mod ring_link;
 pub mod shm;
 mod silence;
+pub mod tcp;
 pub mod verbs;
 
 pub use endpoint::{Endpoint, Lease, RailInfo};

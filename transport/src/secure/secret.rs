@@ -144,7 +144,7 @@ impl Secret {
         self.0.clone()
     }
 
-    pub(super) fn bytes(&self) -> &[u8; Secret::BYTES] {
+    pub(crate) fn bytes(&self) -> &[u8; Secret::BYTES] {
         &self.0
     }
 }

@@ -37,9 +37,11 @@ pub(crate) fn bytes_moved_and_copied_are_counted_exactly(mut pair: Pair) {
                     true => transfer((&mut *a, &mut *b), protocol, src, &mut Folding(&mut to)),
                     false => transfer((&mut *a, &mut *b), protocol, src, &mut Landing(&mut to)),
                 }
+                let copied = pair.copied(len, fold);
+                let (a, b) = pair.ends(0);
                 let len = len as u64;
                 let (out, into) = match protocol {
-                    Protocol::Copy => (len, if fold { 0 } else { len }),
+                    Protocol::Copy => copied,
                     Protocol::Direct => (0, 0),
                     // What is to be reduced goes through a buffer.
                     Protocol::Pull => (0, if fold { len } else { 0 }),

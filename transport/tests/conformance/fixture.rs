@@ -36,6 +36,8 @@ pub(crate) struct Side {
     #[cfg(target_os = "linux")]
     #[allow(dead_code, reason = "kept alive")]
     pub(crate) endpoint: Option<transport::driver::verbs::VerbsEndpoint>,
+    #[allow(dead_code, reason = "kept alive")]
+    pub(crate) tcp: Option<transport::driver::tcp::TcpEndpoint>,
 }
 
 /// Two ranks with a link on each lane.
@@ -50,6 +52,7 @@ impl Pair {
             object: None,
             #[cfg(target_os = "linux")]
             endpoint: None,
+            tcp: None,
         }))
     }
 
@@ -70,6 +73,7 @@ impl Pair {
                 object: Some(object()),
                 #[cfg(target_os = "linux")]
                 endpoint: None,
+                tcp: None,
             }
         }))
     }
@@ -83,6 +87,17 @@ impl Pair {
     pub(crate) fn from(&mut self, rank: usize, lane: usize) -> (&mut dyn Link, &mut dyn Link) {
         let (a, b) = self.ends(lane);
         if rank == 0 { (a, b) } else { (b, a) }
+    }
+
+    /// Bytes that are copied at each end, on top of being moved, when so many are sent by [`Protocol::Copy`] and copied to
+    /// where they belong, or reduced.
+    pub(crate) fn copied(&self, len: usize, folded: bool) -> (u64, u64) {
+        let all = len as u64;
+        let (out, into) = match &self.0[0].tcp {
+            Some(endpoint) => crate::tcp::copied(endpoint, len),
+            None => (all, all),
+        };
+        (out, if folded { 0 } else { into })
     }
 
     /// The ways this link can send.

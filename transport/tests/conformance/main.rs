@@ -5,6 +5,7 @@ mod delivery;
 mod fixture;
 mod flow;
 mod processes;
+mod tcp;
 mod traffic;
 #[cfg(target_os = "linux")]
 mod verbs;
@@ -43,6 +44,43 @@ on_every_driver! {
     flow::posted_messages_do_not_hold_up_later_ones,
     flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
     flow::many_messages_between_two_threads_keep_their_order,
+}
+
+/// All cases that do not need rings, over connections of every kind.
+macro_rules! on_every_connection {
+    ($($topic:ident::$case:ident),* $(,)?) => {
+        on_every_connection! { @ over_tcp "127.0.0.1" 1 Authenticate $($topic::$case),* }
+        on_every_connection! { @ over_tcp_v6 "::1" 1 Authenticate $($topic::$case),* }
+        on_every_connection! { @ over_tcp_striped "127.0.0.1" 4 Authenticate $($topic::$case),* }
+        on_every_connection! { @ over_tcp_encrypted "127.0.0.1" 1 Encrypt $($topic::$case),* }
+        on_every_connection! { @ over_tcp_encrypted_v6_striped "::1" 3 Encrypt $($topic::$case),* }
+    };
+    (@ $module:ident $address:literal $sockets:literal $security:ident $($topic:ident::$case:ident),*) => {
+        mod $module {
+            $(#[test]
+            fn $case() {
+                let security = transport::driver::tcp::Security::$security;
+                crate::$topic::$case(crate::fixture::Pair::tcp($address, $sockets, security));
+            })*
+        }
+    };
+}
+
+on_every_connection! {
+    delivery::every_size_arrives_whole_by_every_protocol,
+    delivery::bytes_moved_and_copied_are_counted_exactly,
+    traffic::messages_arrive_in_order_however_the_ends_are_polled,
+    flow::a_full_link_takes_no_more_and_loses_nothing,
+    flow::a_lane_that_is_full_does_not_stop_another,
+    flow::a_message_that_is_not_expected_stays_where_it_is,
+    flow::a_source_that_is_read_in_place_is_in_use_until_it_was_received,
+    flow::posted_messages_do_not_hold_up_later_ones,
+    flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
+    flow::many_messages_between_two_threads_keep_their_order,
+    tcp::a_confirmed_message_is_complete_when_it_was_matched,
+    tcp::a_confirmation_does_not_wait_behind_messages,
+    tcp::a_peer_that_has_gone_is_an_error_that_names_it,
+    tcp::an_endpoint_closes_when_all_that_it_sent_has_arrived,
 }
 
 /// The cases of every driver that can do without rings, and those of the verbs driver alone, on devices of every kind.

@@ -102,6 +102,7 @@ impl Pair {
                 slab: end.slab().clone(),
                 object: None,
                 endpoint: Some(end),
+                tcp: None,
             }
         }))
     }

@@ -40,6 +40,8 @@ pub(super) const EAGER_CREDITS: u32 = 16;
 pub(super) const RX_SLOTS: u32 = 128;
 /// Unsequenced messages under way on each rail.
 pub(super) const AUX_SLOTS: u32 = 16;
+/// What is told at most of why a rail is down.
+const CAUSE_BYTES: usize = 200;
 /// The first wait for an acknowledgement, and the longest.
 pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(2);
 const LAST_PATIENCE: Duration = Duration::from_millis(100);
@@ -81,10 +83,10 @@ impl Env<'_> {
 }
 
 /// A control message that waits for room.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Notice {
     Sent(Mark),
-    RailDown { rail: u8, data_only: bool },
+    RailDown { rail: u8, data_only: bool, cause: String },
     RailReady { rail: u8, data_only: bool },
 }
 
@@ -348,17 +350,24 @@ impl Peer {
     }
 
     fn flush_notices(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
-        while let Some(notice) = self.notices.front() {
-            let (kind, rail, mark) = match *notice {
-                Notice::Sent(mark) => (Kind::Sent, 0, mark),
-                Notice::RailDown { rail, data_only } => (Kind::RailDown, rail, rail_mark(data_only)),
-                Notice::RailReady { rail, data_only } => (Kind::RailReady, rail, rail_mark(data_only)),
+        while let Some(notice) = self.notices.pop_front() {
+            let mut payload = [0; size_of::<Mark>() + CAUSE_BYTES];
+            let (kind, rail, mark, cause) = match &notice {
+                Notice::Sent(mark) => (Kind::Sent, 0, *mark, ""),
+                Notice::RailDown { rail, data_only, cause } => {
+                    (Kind::RailDown, *rail, rail_mark(*data_only), cause.as_str())
+                }
+                Notice::RailReady { rail, data_only } => (Kind::RailReady, *rail, rail_mark(*data_only), ""),
             };
+            let (head, tail) = payload.split_at_mut(size_of::<Mark>());
+            head.copy_from_slice(bytemuck::bytes_of(&mark));
+            let told = cause.len().min(CAUSE_BYTES);
+            tail[..told].copy_from_slice(&cause.as_bytes()[..told]);
             let header = Header { rail, ..Header::new(kind, Tally::default()) };
-            if !self.send(env, header, kind, Span::from(bytemuck::bytes_of(&mark)))? {
+            if !self.send(env, header, kind, Span::from(&payload[..size_of::<Mark>() + told]))? {
+                self.notices.push_front(notice);
                 break;
             }
-            self.notices.pop_front();
         }
         Ok(())
     }

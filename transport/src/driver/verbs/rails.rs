@@ -135,7 +135,7 @@ impl Peer {
             return Ok(());
         }
         self.fence(rail, data_only, cause);
-        self.notices.push_back(Notice::RailDown { rail: rail as u8, data_only });
+        self.notices.push_back(Notice::RailDown { rail: rail as u8, data_only, cause: cause.to_owned() });
         self.go_on_without(env, rail, data_only)
     }
 
@@ -190,7 +190,7 @@ impl Peer {
         &mut self,
         env: &mut Env<'_>,
         rail: usize,
-        data_only: bool,
+        (data_only, cause): (bool, &str),
     ) -> Result<(), TransportError> {
         let Some(state) =
             self.rails.get(rail).map(|r| if data_only { r.data_state } else { r.control_state })
@@ -198,7 +198,7 @@ impl Peer {
             return Err(self.protocol("news of a rail that is not there"));
         };
         if state == State::Up {
-            self.fence(rail, data_only, "the other end has given it up");
+            self.fence(rail, data_only, &format!("the other end has given it up ({cause})"));
             return self.go_on_without(env, rail, data_only);
         }
         // Ours have been dead since it was last up; what the peer made new meanwhile is dead again.

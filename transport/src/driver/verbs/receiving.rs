@@ -119,6 +119,10 @@ impl Peer {
         self.expected = self.expected.wrapping_add(1);
         self.asked_for = None;
         let len = header.len as usize;
+        let broken = self.protocol("a message without what it is about");
+        let marked = || {
+            if len < size_of::<Mark>() { Err(broken) } else { Ok(read::<Mark>(env.memory, payload)) }
+        };
         match kind {
             Kind::Eager => {
                 let message = RxMessage {
@@ -140,19 +144,26 @@ impl Peer {
                 }
             }
             Kind::Sent => {
-                let mark = read::<Mark>(env.memory, payload);
+                let mark = marked()?;
                 self.checksum_of(env, mark)?;
             }
             Kind::RailDown => {
-                let data_only = read::<Mark>(env.memory, payload).piece != 0;
-                self.peer_took_down(env, usize::from(header.rail), data_only)?;
+                let (at, told) = (payload + size_of::<Mark>(), len - size_of::<Mark>().min(len));
+                let data_only = marked()?.piece != 0;
+                let cause = text(env.memory.bytes(at, told));
+                self.peer_took_down(env, usize::from(header.rail), (data_only, &cause))?;
             }
             Kind::RailReady => {
-                let data_only = read::<Mark>(env.memory, payload).piece != 0;
+                let data_only = marked()?.piece != 0;
                 self.peer_is_ready(env, usize::from(header.rail), data_only)?;
             }
             _ => return Err(self.protocol("a sequenced message of no known kind")),
         }
         Ok(false)
     }
+}
+
+/// What a peer says in words, for people to read.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
 }

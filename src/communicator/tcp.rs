@@ -1,0 +1,52 @@
+//! The TCP transport as a rank of a job opens it: from options, and who this rank is, to an endpoint.
+
+use super::{Communicator, connect::not_started};
+use crate::{
+    Config,
+    bootstrap::{Place, resolve},
+    error::{Error, Result},
+    identity::Identity,
+};
+use transport::driver::{
+    Endpoint,
+    tcp::{Bind, Say, TcpConfig, TcpEndpoint, local_address_towards},
+};
+
+/// Bytes of address space for registered memory, when nothing else is said: what is not touched costs nothing.
+const SLAB_BYTES: u64 = 16 << 30;
+
+/// Listens for the other ranks.
+pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
+    let Identity { rank, place, .. } = identity;
+    if place.secret.is_none() && place.addresses.iter().any(|address| address.is_remote()) {
+        return Err(Error::Bootstrap(format!(
+            "rank {rank} has no secret, without which the other ranks can't tell it from a stranger: set TBCCL_SECRET or \
+             TBCCL_SECRET_FILE on all ranks"
+        )));
+    }
+    let options = TcpConfig {
+        bind: config.interface.clone().unwrap_or_else(|| address_towards(place)),
+        // Without one the rendezvous is of this host and this user, and so are all who hear rank 0's.
+        secret: place.secret.clone(),
+        security: config.security,
+        sockets: config.tcp_sockets,
+        slab_bytes: config.slab_bytes.unwrap_or(SLAB_BYTES) as usize,
+        buffer_bytes: config.tcp_buffer_bytes,
+        lanes: Communicator::LANES,
+        patience: config.timeout,
+        ..TcpConfig::default()
+    };
+    let of = *rank;
+    let say = Say::to(move |what| eprintln!("tbccl: warning: rank {of}: {what}"));
+    match TcpEndpoint::open(&options, *rank, say) {
+        Ok(endpoint) => Ok(Box::new(endpoint)),
+        Err(error) => Err(not_started(*rank, error)),
+    }
+}
+
+/// The address of ours from which the rendezvous is reached; that of this host alone where it is not over a network.
+fn address_towards(place: &Place) -> Bind {
+    let addresses = place.addresses.iter().filter_map(|address| resolve(address).ok()).flatten();
+    let ours = addresses.filter_map(|address| local_address_towards(address).ok());
+    ours.map(Bind::Address).next().unwrap_or_default()
+}

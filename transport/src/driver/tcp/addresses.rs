@@ -1,0 +1,212 @@
+//! Where to listen, which of a peer's addresses to call, and what path that is.
+
+use crate::TransportError;
+use if_addrs::{IfAddr, Interface, get_if_addrs};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, TcpListener, UdpSocket},
+    str::FromStr,
+};
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// At this address.
+    Address(IpAddr),
+    /// At the addresses of the interface of this name.
+    Interface(String),
+}
+
+impl Default for Bind {
+    /// This host's own address, which no other host reaches.
+    fn default() -> Bind {
+        Bind::Address(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+}
+
+impl FromStr for Bind {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Bind, Self::Err> {
+        let bare = text.trim_start_matches('[').trim_end_matches(']');
+        Ok(bare.parse().map_or_else(|_| Bind::Interface(text.to_owned()), Bind::Address))
+    }
+}
+
+impl std::fmt::Display for Bind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bind::Address(address) => address.fmt(f),
+            Bind::Interface(name) => name.fmt(f),
+        }
+    }
+}
+
+/// The address of ours from which the system would reach another one. Nothing is sent.
+///
+/// # Errors
+/// What the system says, such as that there is no route.
+pub fn local_address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match peer.ip() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The interfaces of this host, with their addresses; none when the system does not say.
+pub(super) fn interfaces() -> Vec<Interface> {
+    get_if_addrs().unwrap_or_default()
+}
+
+/// Listens where that is wanted, at ports of the system's choice.
+pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, TransportError> {
+    let failed = |what: String| TransportError::Wiring { rank, what };
+    let places: Vec<SocketAddr> = match bind {
+        Bind::Address(address) => vec![SocketAddr::new(*address, 0)],
+        Bind::Interface(name) => {
+            let all = interfaces();
+            let places: Vec<_> = all.iter().filter(|i| i.name == *name).map(place_at).collect();
+            if places.is_empty() {
+                let mut names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+                names.dedup();
+                return Err(failed(format!(
+                    "no interface `{name}` with an address; choose one of {} or an address of this host \
+                     (TBCCL_INTERFACE)",
+                    names.join(", ")
+                )));
+            }
+            places
+        }
+    };
+    let listen = |place: &SocketAddr| {
+        let listener = TcpListener::bind(place).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        listener.map_err(|error| {
+            let ip = place.ip();
+            failed(format!(
+                "can't listen at {ip}: {error}; choose an interface or an address of this host (TBCCL_INTERFACE)"
+            ))
+        })
+    };
+    places.iter().map(listen).collect()
+}
+
+/// The address of an interface, with the interface itself where the address alone would not do.
+fn place_at(interface: &Interface) -> SocketAddr {
+    match interface.ip() {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddrV6::new(ip, 0, 0, interface.index.unwrap_or(0)).into()
+        }
+        ip => SocketAddr::new(ip, 0),
+    }
+}
+
+/// A peer's addresses, those first that we share a network with. An address that only means something together with an
+/// interface gets ours.
+pub(super) fn in_order(
+    theirs: &[SocketAddr],
+    ours: &[Interface],
+    listening: &[SocketAddr],
+) -> Vec<SocketAddr> {
+    let shares = |address: &SocketAddr| ours.iter().any(|interface| contains(interface, address.ip()));
+    let scope = listening.iter().find_map(|own| match own {
+        SocketAddr::V6(own) if own.scope_id() != 0 => Some(own.scope_id()),
+        _ => None,
+    });
+    let mut order: Vec<SocketAddr> = theirs
+        .iter()
+        .map(|address| match address {
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+                SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope.unwrap_or(0)).into()
+            }
+            other => *other,
+        })
+        .collect();
+    order.sort_by_key(|address| !shares(address));
+    order
+}
+
+/// Is an address in the network that an interface is connected to?
+fn contains(interface: &Interface, address: IpAddr) -> bool {
+    match (&interface.addr, address) {
+        (IfAddr::V4(own), IpAddr::V4(other)) => {
+            let mask = u32::from(own.netmask);
+            mask != 0 && u32::from(own.ip) & mask == u32::from(other) & mask
+        }
+        (IfAddr::V6(own), IpAddr::V6(other)) => {
+            let mask = u128::from(own.netmask);
+            mask != 0 && u128::from(own.ip) & mask == u128::from(other) & mask
+        }
+        _ => false,
+    }
+}
+
+/// The name of the interface that has an address, and its speed in Gb/s where the system tells.
+pub(super) fn path_of(address: IpAddr) -> (String, Option<f64>) {
+    let name = interfaces().into_iter().find(|interface| interface.ip() == address).map(|i| i.name);
+    let speed = name.as_deref().and_then(speed_of);
+    (name.unwrap_or_else(|| address.to_string()), speed)
+}
+
+/// What Linux says of a port's speed, which is nothing for interfaces that have none.
+fn speed_of(name: &str) -> Option<f64> {
+    let is_plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    let text = is_plain.then(|| std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok())??;
+    let megabits: f64 = text.trim().parse().ok()?;
+    (megabits > 0.0).then_some(megabits / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, ip: [u8; 4], netmask: [u8; 4]) -> Interface {
+        let addr =
+            if_addrs::Ifv4Addr { ip: ip.into(), netmask: netmask.into(), prefixlen: 24, broadcast: None };
+        Interface {
+            name: name.into(),
+            addr: IfAddr::V4(addr),
+            index: Some(1),
+            oper_status: if_addrs::IfOperStatus::Up,
+            is_p2p: false,
+        }
+    }
+
+    #[test]
+    fn addresses_on_a_network_of_ours_come_first() {
+        let ours = [interface("a", [10, 0, 1, 5], [255, 255, 255, 0])];
+        let theirs: Vec<SocketAddr> =
+            ["10.0.2.7:1", "10.0.1.7:2", "[fe80::1]:3"].map(|text| text.parse().expect("an address")).into();
+        let order = in_order(&theirs, &ours, &[]);
+        assert_eq!(order[0], theirs[1]);
+        assert_eq!(order.len(), 3);
+    }
+
+    #[test]
+    fn a_name_is_an_interface_and_an_address_an_address() {
+        assert_eq!("eth0".parse(), Ok(Bind::Interface("eth0".into())));
+        assert_eq!("10.0.0.1".parse(), Ok(Bind::Address([10, 0, 0, 1].into())));
+        assert_eq!("[::1]".parse(), Ok(Bind::Address(std::net::Ipv6Addr::LOCALHOST.into())));
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error_that_names_those_that_are() {
+        let error = listen(&Bind::Interface("nowhere7".into()), 3).expect_err("no such one").to_string();
+        assert!(error.contains("nowhere7") && error.contains("lo"), "{error}");
+        let elsewhere = Bind::Address([192, 0, 2, 1].into());
+        let error = listen(&elsewhere, 3).expect_err("not ours").to_string();
+        assert!(error.contains("192.0.2.1") && error.contains("TBCCL_INTERFACE"), "{error}");
+    }
+
+    #[test]
+    fn the_way_to_ourselves_is_the_loopback_interface() {
+        let address = local_address_towards("127.0.0.1:9".parse().expect("an address")).expect("a route");
+        assert_eq!(address, IpAddr::from([127, 0, 0, 1]));
+        assert!(path_of(address).0.starts_with("lo"));
+    }
+}

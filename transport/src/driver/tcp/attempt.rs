@@ -1,0 +1,267 @@
+//! One connection that is being made: a call of ours, or somebody else's.
+//!
+//! ```text
+//! caller                                     called
+//!   | -- connects -------------------------->  |
+//!   | <------- handshake, three messages ----> |   who calls, which connection it is to be
+//!   | <------------------ verdict, sealed ---- |   from then on both may use it
+//! ```
+//!
+//! Nothing here waits: what can be done is done when the socket is ready. Deadlines are the connector's business.
+
+use super::table::{Connection, Key, Verdict};
+use crate::secure::{Handshake, Opener, Sealer, SecureError, Session, TAG_BYTES};
+use rustix::{
+    event::PollFlags,
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    io::Errno,
+    net::{self, AddressFamily, SocketType},
+};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+};
+
+/// Bytes of a verdict as it travels.
+const VERDICT_BYTES: usize = 1 + TAG_BYTES;
+
+/// What the caller says of itself in the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallerHello {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// The instances of both, the caller's first.
+    pub(super) instances: [u64; 2],
+    pub(super) lane: u8,
+    pub(super) stripe: u8,
+}
+
+impl CallerHello {
+    const BYTES: usize = 26;
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::BYTES);
+        bytes.extend(self.from.to_le_bytes());
+        bytes.extend(self.to.to_le_bytes());
+        self.instances.iter().for_each(|instance| bytes.extend(instance.to_le_bytes()));
+        bytes.extend([self.lane, self.stripe]);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<CallerHello> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Some(CallerHello {
+            from: word(0),
+            to: word(4),
+            instances: [long(8), long(16)],
+            lane: bytes[24],
+            stripe: bytes[25],
+        })
+    }
+}
+
+/// What the called one says of itself: its rank and its instance.
+pub(super) fn called_hello(rank: u32, instance: u64) -> Vec<u8> {
+    [&rank.to_le_bytes()[..], &instance.to_le_bytes()[..]].concat()
+}
+
+/// A handshake over a socket that does not wait.
+#[derive(Debug)]
+struct Shake {
+    stream: TcpStream,
+    handshake: Option<Handshake>,
+}
+
+impl Shake {
+    /// Goes as far as it can; the session when all is said.
+    fn progress(&mut self) -> Result<Option<Session>, SecureError> {
+        let Some(handshake) = &mut self.handshake else { return Ok(None) };
+        let mut bytes = [0; 1024];
+        loop {
+            if handshake.is_done() {
+                return self.handshake.take().map(Handshake::finish).transpose();
+            }
+            if !handshake.outgoing().is_empty() {
+                match waited(self.stream.write(handshake.outgoing()))? {
+                    None => return Ok(None),
+                    Some(written) => handshake.written(written),
+                }
+                continue;
+            }
+            let wanted = handshake.wants().min(bytes.len());
+            match waited(self.stream.read(&mut bytes[..wanted]))? {
+                None => return Ok(None),
+                Some(0) => return Err(SecureError::Closed),
+                Some(came) => handshake.take(&bytes[..came])?,
+            }
+        }
+    }
+
+    fn interest(&self) -> PollFlags {
+        let writes = self.handshake.as_ref().is_some_and(|handshake| !handshake.outgoing().is_empty());
+        if writes { PollFlags::OUT } else { PollFlags::IN }
+    }
+}
+
+fn waited(done: io::Result<usize>) -> Result<Option<usize>, SecureError> {
+    match done {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+            Err(SecureError::Closed)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// A call of ours.
+#[derive(Debug)]
+pub(super) struct Call {
+    shake: Shake,
+    connected: bool,
+    /// What the called one must say of itself.
+    expects: Vec<u8>,
+    ciphers: Option<Box<(Sealer, Opener)>>,
+    verdict: [u8; VERDICT_BYTES],
+    came: usize,
+}
+
+impl Call {
+    /// Begins to connect, from an address of ours if that is wanted.
+    pub(super) fn begin(
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        buffer_bytes: Option<usize>,
+        handshake: Handshake,
+        expects: Vec<u8>,
+    ) -> io::Result<Call> {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket: OwnedFd = net::socket(family, SocketType::STREAM, None)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        super::socket::size(socket.as_fd(), buffer_bytes);
+        if let Some(from) = from {
+            // If the system does not want it, it chooses.
+            let _ = net::bind(&socket, &SocketAddr::new(from, 0));
+        }
+        match net::connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let shake = Shake { stream: socket.into(), handshake: Some(handshake) };
+        Ok(Call { shake, connected: false, expects, ciphers: None, verdict: [0; VERDICT_BYTES], came: 0 })
+    }
+
+    /// Goes as far as it can.
+    pub(super) fn progress(&mut self) -> Result<Option<Verdict>, SecureError> {
+        if !self.connected {
+            if let Err(errno) = net::sockopt::socket_error(&self.shake.stream).map_err(io::Error::from)? {
+                return Err(io::Error::from(errno).into());
+            }
+            if self.shake.stream.peer_addr().is_err() {
+                return Ok(None);
+            }
+            self.connected = true;
+        }
+        if self.ciphers.is_none() {
+            let Some(session) = self.shake.progress()? else { return Ok(None) };
+            if session.hello() != self.expects {
+                return Err(SecureError::Malformed("it is not the rank that was called"));
+            }
+            self.ciphers = Some(Box::new(session.into_ciphers()));
+        }
+        while self.came < VERDICT_BYTES {
+            match waited(self.shake.stream.read(&mut self.verdict[self.came..]))? {
+                None => return Ok(None),
+                Some(0) => return Err(SecureError::Closed),
+                Some(came) => self.came += came,
+            }
+        }
+        let (byte, tag) = self.verdict.split_at_mut(1);
+        let ciphers = self.ciphers.as_mut().expect("after the handshake");
+        ciphers.1.open(&[], byte, (&*tag).try_into().expect("the rest of it"))?;
+        Verdict::of(byte[0]).map(Some).ok_or(SecureError::Malformed("a verdict that there is not"))
+    }
+
+    pub(super) fn interest(&self) -> PollFlags {
+        if self.connected { self.shake.interest() } else { PollFlags::OUT }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shake.stream.as_fd()
+    }
+
+    /// The connection, after the verdict.
+    pub(super) fn into_connection(self, encrypted: bool) -> Connection {
+        Connection { stream: self.shake.stream, ciphers: self.ciphers.filter(|_| encrypted) }
+    }
+}
+
+/// Somebody's call.
+#[derive(Debug)]
+pub(super) struct Visit {
+    shake: Shake,
+    pub(super) from: SocketAddr,
+}
+
+impl Visit {
+    pub(super) fn begin(stream: TcpStream, from: SocketAddr, handshake: Handshake) -> Visit {
+        Visit { shake: Shake { stream, handshake: Some(handshake) }, from }
+    }
+
+    /// Goes as far as it can; what the caller says, once it is known to be one of us.
+    pub(super) fn progress(&mut self) -> Result<Option<Session>, SecureError> {
+        self.shake.progress()
+    }
+
+    pub(super) fn interest(&self) -> PollFlags {
+        self.shake.interest()
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shake.stream.as_fd()
+    }
+
+    /// Tells the caller what becomes of its call.
+    pub(super) fn answer(
+        mut self,
+        session: Session,
+        verdict: Verdict,
+        encrypted: bool,
+    ) -> io::Result<Connection> {
+        let (mut sealer, opener) = session.into_ciphers();
+        let mut bytes = [0; VERDICT_BYTES];
+        let (byte, rest) = bytes.split_at_mut(1);
+        byte[0] = verdict as u8;
+        rest.copy_from_slice(&sealer.seal(&[], byte));
+        // Nothing but the handshake was sent before, so there is room.
+        self.shake.stream.write_all(&bytes)?;
+        Ok(Connection { stream: self.shake.stream, ciphers: encrypted.then(|| Box::new((sealer, opener))) })
+    }
+
+    /// The connection that it is to be.
+    pub(super) fn key_of(hello: &CallerHello) -> Key {
+        Key { peer: hello.from, lane: hello.lane, stripe: hello.stripe }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hellos_survive_and_others_are_none() {
+        let hello = CallerHello { from: 1, to: 1023, instances: [7, u64::MAX], lane: 2, stripe: 15 };
+        assert_eq!(CallerHello::decode(&hello.encode()), Some(hello));
+        assert_eq!(CallerHello::decode(&hello.encode()[1..]), None);
+        assert_eq!(CallerHello::decode(&[]), None);
+    }
+
+    #[test]
+    fn verdicts_are_three() {
+        let known: Vec<u8> = (0..=255).filter(|byte| Verdict::of(*byte).is_some()).collect();
+        assert_eq!(known, [1, 2, 3]);
+    }
+}

@@ -1,0 +1,295 @@
+//! One rank's part of the driver.
+//!
+//! ```text
+//! open        listens, gets memory       ->  where we listen  ->  everyone's
+//! converse    lets callers in, and calls the next rank, so that a network that does not let us through is found at once
+//!                                        ->  nothing more  ->  from now on anyone may send
+//! ```
+
+use super::{
+    Security, TcpConfig,
+    addresses::{in_order, interfaces, listen, local_address_towards, path_of},
+    connector::{Connector, Rules},
+    introduction::{Introduction, unpack},
+    link::TcpLink,
+    sleeper::SocketSleeper,
+    table::Table,
+    wire::Parts,
+};
+use crate::{
+    Link, Sleeper, TransportError,
+    driver::{Endpoint, RailInfo},
+    memory::{Arena, ArenaLayout, Slab},
+    ring::RingLayout,
+    secure::Secret,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    fmt,
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::Ordering::{Relaxed, Release},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// Connections per lane between hosts, when nothing else is said.
+const SOCKETS_BETWEEN_HOSTS: u32 = 2;
+
+/// Who is told of strangers.
+#[derive(Clone)]
+pub struct Say(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Say {
+    /// Whoever that is.
+    pub fn to(listener: impl Fn(&str) + Send + Sync + 'static) -> Say {
+        Say(Arc::new(listener))
+    }
+}
+
+impl std::ops::Deref for Say {
+    type Target = dyn Fn(&str) + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Say {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Say")
+    }
+}
+
+/// What has been said so far.
+#[derive(Debug)]
+enum Stage {
+    /// Nothing. The secret is the one that we hand out, if so.
+    Opened(Vec<TcpListener>, Option<Secret>),
+    Introduced(Vec<TcpListener>),
+    Connected,
+}
+
+/// One rank's end of the TCP transport.
+#[derive(Debug)]
+pub struct TcpEndpoint {
+    rank: u32,
+    config: TcpConfig,
+    say: Say,
+    instance: u64,
+    stage: Stage,
+    everyone: Vec<Introduction>,
+    listening: Vec<SocketAddr>,
+    /// Once everyone is known.
+    table: Option<Arc<Table>>,
+    connector: Option<JoinHandle<()>>,
+    slab: Slab,
+}
+
+impl TcpEndpoint {
+    /// Listens, and gets the memory. `say` is told of strangers that call.
+    ///
+    /// # Errors
+    /// When that is not possible; with the remedy.
+    pub fn open(config: &TcpConfig, rank: u32, say: Say) -> Result<TcpEndpoint, TransportError> {
+        let listeners = listen(&config.bind, rank)?;
+        for listener in &listeners {
+            use rustix::fd::AsFd;
+            super::socket::size(listener.as_fd(), config.buffer_bytes);
+        }
+        let listening = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        // Only its slab is used.
+        let ring = RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64 };
+        let layout = ArenaLayout { ranks: 0, lanes: 0, ring, slab_bytes: config.slab_bytes };
+        let slab = Slab::new(&Arena::private(layout)?, None);
+        let failed = |what: String| TransportError::Wiring { rank, what };
+        let random = Secret::generate().map_err(|error| failed(error.to_string()))?;
+        let instance = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
+        let handed_out = (config.secret.is_none() && rank == 0).then(Secret::generate).transpose();
+        let handed_out = handed_out.map_err(|error| failed(error.to_string()))?;
+        Ok(TcpEndpoint {
+            rank,
+            config: config.clone(),
+            say,
+            instance,
+            stage: Stage::Opened(listeners, handed_out),
+            everyone: Vec::new(),
+            listening,
+            table: None,
+            connector: None,
+            slab,
+        })
+    }
+
+    /// Which rank it is.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// What its connections are protected against.
+    #[must_use]
+    pub fn security(&self) -> Security {
+        self.config.security
+    }
+
+    /// Calls from outside that were not let in.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.table.as_ref().map_or(0, |table| table.refused.load(Relaxed))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn places(&self) -> &[SocketAddr] {
+        &self.listening
+    }
+
+    fn system(&self, what: &str, error: impl fmt::Display) -> TransportError {
+        TransportError::Wiring { rank: self.rank, what: format!("{what}: {error}") }
+    }
+
+    fn introduce(&mut self) -> Vec<u8> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Connected);
+        let Stage::Opened(listeners, secret) = stage else { return Vec::new() };
+        let word = Introduction::new(self.instance, host_identity(), self.listening.clone(), secret.as_ref());
+        self.stage = Stage::Introduced(listeners);
+        word.pack()
+    }
+
+    /// Everyone is known: lets callers in, and makes sure that the next rank can be reached.
+    fn connect(&mut self, heard: &[Vec<u8>], listeners: Vec<TcpListener>) -> Result<(), TransportError> {
+        self.everyone = unpack(heard)?;
+        let secret = match &self.config.secret {
+            Some(secret) => secret.clone(),
+            None => self.everyone.first().and_then(Introduction::secret).ok_or_else(|| {
+                let what = "it has handed out no secret; set TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks";
+                TransportError::Introduction { peer: 0, what: what.to_owned() }
+            })?,
+        };
+        let parts = (0..self.everyone.len()).map(|peer| self.parts_with(peer)).collect();
+        let table = Table::new(self.rank, self.config.lanes, parts)
+            .map_err(|error| self.system("making a table of connections", error))?;
+        let table = Arc::new(table);
+        let rules = Rules {
+            secret,
+            security: self.config.security,
+            buffer_bytes: self.config.buffer_bytes,
+            patience: self.config.patience,
+        };
+        let connector = Connector::new(
+            Arc::clone(&table),
+            rules,
+            listeners,
+            self.everyone.clone(),
+            interfaces(),
+            self.say.clone(),
+        );
+        let thread = thread::Builder::new().name("tbccl-tcp".into()).spawn(move || connector.run());
+        self.connector = Some(thread.map_err(|error| self.system("starting a thread", error))?);
+        self.table = Some(Arc::clone(&table));
+        let next = (self.rank + 1) % self.everyone.len() as u32;
+        if next == self.rank { Ok(()) } else { reach(&table, next) }
+    }
+
+    /// How messages to a peer are cut; the same at both ends.
+    fn parts_with(&self, peer: usize) -> Parts {
+        let within_host = self.everyone[peer].host == self.everyone[self.rank as usize].host;
+        let auto = if within_host { 1 } else { SOCKETS_BETWEEN_HOSTS };
+        let sockets = self.config.sockets.unwrap_or(auto).clamp(1, TcpConfig::MOST_SOCKETS);
+        Parts { sockets: sockets as usize, least_bytes: self.config.stripe_bytes.max(64) }
+    }
+}
+
+/// Connects the first lane to a peer, and waits until it is.
+fn reach(table: &Table, peer: u32) -> Result<(), TransportError> {
+    table.want(peer, 0);
+    while !table.is_ready(peer, 0)? {
+        let mut news = [PollFd::from_borrowed_fd(table.news.fd(), PollFlags::IN)];
+        let time = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let _ = poll(&mut news, Some(&time));
+        table.news.quiet();
+    }
+    Ok(())
+}
+
+/// What ranks of one host have in common, and others do not.
+fn host_identity() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let name = rustix::system::uname();
+    format!("{} {}", name.nodename().to_string_lossy(), boot.trim())
+}
+
+impl Endpoint for TcpEndpoint {
+    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+        match std::mem::replace(&mut self.stage, Stage::Connected) {
+            stage @ Stage::Opened(..) => {
+                self.stage = stage;
+                Ok(Some(self.introduce()))
+            }
+            Stage::Introduced(listeners) => {
+                self.connect(heard, listeners)?;
+                Ok(Some(Vec::new()))
+            }
+            Stage::Connected => Ok(None),
+        }
+    }
+
+    fn connects(&self, _: u32, _: u32) -> bool {
+        true
+    }
+
+    fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
+        assert!(lane < self.config.lanes, "lane {lane} of {}", self.config.lanes);
+        let table = self.table.as_ref().expect("links are made after the conversation");
+        Box::new(TcpLink::new(Arc::clone(table), peer, lane))
+    }
+
+    fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
+        let table = Arc::clone(self.table.as_ref()?);
+        Some(Arc::new(SocketSleeper(table)))
+    }
+
+    fn rails(&self, peer: u32) -> Vec<RailInfo> {
+        let Some(theirs) = self.everyone.get(peer as usize) else { return Vec::new() };
+        let places = in_order(&theirs.places, &interfaces(), &self.listening);
+        let Some(place) = places.first() else { return Vec::new() };
+        let Ok(ours) = local_address_towards(*place) else { return Vec::new() };
+        let (name, gigabits) = path_of(ours);
+        let is_thunderbolt = name.starts_with("thunderbolt");
+        let theirs = place.ip().to_string();
+        vec![RailInfo { ours: name, theirs, gigabits, is_thunderbolt, is_up: true }]
+    }
+
+    fn close(&mut self, patience: Duration) {
+        let Some(table) = &self.table else { return };
+        let until = Instant::now() + patience;
+        let wait = |done: &dyn Fn() -> bool| {
+            while !done() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait(&|| table.confirmations.iter().all(|peer| peer.is_quiet()));
+        let sockets = table.sockets();
+        sockets.iter().for_each(|socket| socket.finish());
+        wait(&|| sockets.iter().all(|socket| socket.is_drained()));
+    }
+}
+
+impl Drop for TcpEndpoint {
+    fn drop(&mut self) {
+        if let Some(table) = &self.table {
+            table.ending.store(true, Release);
+            table.work.ring();
+        }
+        if let Some(connector) = self.connector.take() {
+            let _ = connector.join();
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! Receiving parts of messages from one connection.
+//!
+//! A part goes from the socket to where it belongs: its landing, or the buffer from which it is reduced. Since a read can
+//! fill several places, what is behind it (the next head, the next small messages) comes along with it, into a small
+//! buffer of its own, and waits there. So the head of an expected message and its payload are one system call, and its
+//! payload is not copied.
+//!
+//! Invariant: a message that turns out not to be the expected one is put back in front of what follows it.
+//!
+//! # Safety
+//! The buffer of whole lines is bytes of its own, lent as a span for as long as it is borrowed.
+
+use super::{
+    sealed::SealedIncoming,
+    socket::{Came, Socket},
+    wire::{CUT_BYTES, HEAD_BYTES, Head},
+};
+use crate::{
+    Sink, TransportError,
+    memory::{Span, SpanMut},
+};
+use std::io;
+
+/// Bytes that are read along with what is expected.
+const AHEAD_BYTES: usize = 4096;
+
+/// Expected messages up to so many bytes are read to where others are read ahead: that costs less than having the system
+/// distribute them.
+const SMALL_BYTES: usize = 1024;
+
+/// Bytes that are reduced at a time: small enough to stay in cache until then.
+const FOLD_BYTES: usize = 64 << 10;
+
+/// The most bytes to take in one poll, so that a long message does not keep others waiting.
+const READ_MOST: usize = 1 << 20;
+
+/// The part that is expected, as the link knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) digest: u64,
+    /// Of the whole message.
+    pub(super) total: usize,
+    pub(super) part: u8,
+    /// Where the part begins within the message.
+    pub(super) base: usize,
+    /// Bytes of the part.
+    pub(super) len: usize,
+}
+
+/// What a poll has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Polled {
+    /// Nothing.
+    Nothing,
+    /// Some of the part.
+    Some,
+    /// The rest of it.
+    All,
+}
+
+/// Why a poll has failed.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The connection has.
+    Io(io::Error),
+    /// The other end has closed it.
+    Ended,
+    /// It has sent what none of ours sends.
+    Broken(&'static str),
+    /// What it sent was changed on the way.
+    Changed,
+    /// The next message is another one.
+    Unexpected(TransportError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed::Io(error)
+    }
+}
+
+/// The receiving side of a connection.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// Heads and payloads as they are.
+    Plain(PlainIncoming),
+    /// In records.
+    Sealed(Box<SealedIncoming>),
+}
+
+/// What a poll needs beside the connection: where bytes go, and what they cost.
+pub(super) struct Taking<'a> {
+    pub(super) sink: &'a mut dyn Sink,
+    /// For what is to be reduced; shared by a link's connections.
+    pub(super) fold: &'a mut Fold,
+    pub(super) copied: &'a mut u64,
+}
+
+impl Incoming {
+    /// Takes what has come of the expected part.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        socket: &Socket,
+        expected: &Expected,
+        taking: &mut Taking<'_>,
+    ) -> Result<Polled, Failed> {
+        match self {
+            Incoming::Plain(plain) => plain.poll(socket, expected, taking),
+            Incoming::Sealed(sealed) => sealed.poll(socket, expected, taking),
+        }
+    }
+
+    /// Bytes that were taken of the part under way.
+    #[inline]
+    pub(super) fn taken(&self) -> usize {
+        match self {
+            Incoming::Plain(plain) => plain.progress.got,
+            Incoming::Sealed(sealed) => sealed.progress().got,
+        }
+    }
+
+    /// The head of the next message, if it has been read.
+    pub(super) fn head(&self) -> Option<Head> {
+        match self {
+            Incoming::Plain(plain) => plain.next_head(),
+            Incoming::Sealed(sealed) => sealed.next_head(),
+        }
+    }
+
+    /// The part under way is through.
+    #[inline]
+    pub(super) fn next(&mut self) {
+        match self {
+            Incoming::Plain(plain) => plain.progress = Progress::default(),
+            Incoming::Sealed(sealed) => sealed.next(),
+        }
+    }
+}
+
+/// How far the part under way has come.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Its head, once read.
+    pub(super) head: Option<Head>,
+    /// Bytes of its payload that have come.
+    pub(super) got: usize,
+}
+
+impl Progress {
+    /// Compares a head with what is expected.
+    #[inline]
+    pub(super) fn check(&self, expected: &Expected) -> Result<(), Failed> {
+        let Some(head) = self.head else { return Ok(()) };
+        if head.digest != expected.digest {
+            let (expected, found) = (expected.digest, head.digest);
+            return Err(Failed::Unexpected(TransportError::Mismatch { expected, found }));
+        }
+        if head.len != expected.total as u64 {
+            let (expected, found) = (expected.total as u64, head.len);
+            return Err(Failed::Unexpected(TransportError::Length { expected, found }));
+        }
+        if head.part != expected.part {
+            return Err(Failed::Broken("a part of a message in the place of another one"));
+        }
+        Ok(())
+    }
+}
+
+/// A cache line, for its alignment.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [u8; 64]);
+
+/// The memory of whole lines, as bytes.
+pub(super) fn bytes_of(lines: &mut [Line]) -> SpanMut<'_> {
+    // SAFETY: lines are bytes without padding, borrowed for as long as the span lives, and reached through it only.
+    unsafe { SpanMut::new(lines.as_mut_ptr().cast(), lines.len() * 64) }
+}
+
+/// Where bytes wait that are to be reduced, until there are whole elements of them. Made when first needed.
+#[derive(Debug, Default)]
+pub(super) struct Fold {
+    lines: Vec<Line>,
+}
+
+impl Fold {
+    pub(super) fn memory(&mut self) -> SpanMut<'_> {
+        if self.lines.is_empty() {
+            self.lines = vec![Line([0; 64]); FOLD_BYTES / 64];
+        }
+        bytes_of(&mut self.lines)
+    }
+}
+
+/// Plain heads and payloads.
+#[derive(Debug)]
+pub(super) struct PlainIncoming {
+    progress: Progress,
+    /// What was read ahead: `ahead[start..end]`.
+    ahead: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// What has come of a part that is to be reduced, and is no whole element yet.
+    rest: [u8; CUT_BYTES],
+    rest_len: usize,
+}
+
+impl PlainIncoming {
+    pub(super) fn new() -> PlainIncoming {
+        PlainIncoming {
+            progress: Progress::default(),
+            ahead: vec![0; AHEAD_BYTES],
+            start: 0,
+            end: 0,
+            rest: [0; CUT_BYTES],
+            rest_len: 0,
+        }
+    }
+
+    fn next_head(&self) -> Option<Head> {
+        let waiting = || self.ahead[self.start..self.end].first_chunk().and_then(Head::decode);
+        self.progress.head.or_else(waiting)
+    }
+
+    #[inline]
+    fn poll(
+        &mut self,
+        socket: &Socket,
+        expected: &Expected,
+        taking: &mut Taking<'_>,
+    ) -> Result<Polled, Failed> {
+        let mut read = false;
+        if self.progress.head.is_none() {
+            if self.end - self.start < HEAD_BYTES {
+                read = self.read_head(socket, expected, taking)?;
+                if !read {
+                    return Ok(Polled::Nothing);
+                }
+            }
+            if self.progress.head.is_none() && !self.take_head()? {
+                return Ok(Polled::Some);
+            }
+        }
+        self.progress.check(expected)?;
+        if expected.len <= SMALL_BYTES && self.end - self.start < expected.len {
+            return self.wait_for_small(socket, expected, taking, read);
+        }
+        let before = self.progress.got;
+        self.take_ahead(expected, taking);
+        // One system call per poll: more has hardly come meanwhile.
+        if self.progress.got < expected.len && !read {
+            read = self.read_body(socket, expected, taking)?;
+        }
+        Ok(match self.progress.got == expected.len {
+            true => Polled::All,
+            false if read || self.progress.got > before => Polled::Some,
+            false => Polled::Nothing,
+        })
+    }
+
+    /// A small message is taken as a whole: until then its bytes wait among those that were read ahead.
+    fn wait_for_small(
+        &mut self,
+        socket: &Socket,
+        expected: &Expected,
+        taking: &mut Taking<'_>,
+        read: bool,
+    ) -> Result<Polled, Failed> {
+        if read || !self.read_ahead(socket)? {
+            return Ok(if read { Polled::Some } else { Polled::Nothing });
+        }
+        if self.end - self.start < expected.len {
+            return Ok(Polled::Some);
+        }
+        self.take_ahead(expected, taking);
+        Ok(Polled::All)
+    }
+
+    /// The head of the next message from what was read ahead, if it is all there.
+    fn take_head(&mut self) -> Result<bool, Failed> {
+        let Some(bytes) = self.ahead[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
+            return Ok(false);
+        };
+        let head = Head::decode(bytes).ok_or(Failed::Broken("what is no head of a message"))?;
+        self.start += HEAD_BYTES;
+        self.progress = Progress { head: Some(head), got: 0 };
+        Ok(true)
+    }
+
+    /// Reads a head, at least; false when nothing has come.
+    fn read_head(
+        &mut self,
+        socket: &Socket,
+        expected: &Expected,
+        taking: &mut Taking<'_>,
+    ) -> Result<bool, Failed> {
+        if self.start < self.end || expected.len <= SMALL_BYTES || self.ahead.len() > AHEAD_BYTES {
+            return self.read_ahead(socket);
+        }
+        match taking.sink.landing() {
+            Some(landing) => {
+                self.read_as_expected(socket, expected, landing.sub(expected.base, expected.len))
+            }
+            None => {
+                let memory = taking.fold.memory();
+                let target = memory.sub(0, memory.len().min(expected.len));
+                let read = self.read_as_expected(socket, expected, target)?;
+                if self.progress.check(expected).is_ok() && self.progress.got > 0 {
+                    self.hand_over(expected, self.progress.got, taking);
+                }
+                Ok(read)
+            }
+        }
+    }
+
+    /// Reads whatever comes next.
+    fn read_ahead(&mut self, socket: &Socket) -> Result<bool, Failed> {
+        self.ahead.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.ahead.len() > AHEAD_BYTES && self.end <= AHEAD_BYTES / 2 {
+            self.ahead.truncate(AHEAD_BYTES);
+        }
+        match socket.recv([SpanMut::from(&mut self.ahead[self.end..])])? {
+            Came::Nothing => Ok(false),
+            Came::End => Err(Failed::Ended),
+            Came::Bytes(bytes) => {
+                self.end += bytes;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Reads a head, the payload that is expected behind it, and what follows, each to where it belongs if the head is
+    /// the expected one. If not, the payload is put in front of what follows. Nothing was read ahead.
+    fn read_as_expected(
+        &mut self,
+        socket: &Socket,
+        expected: &Expected,
+        target: SpanMut<'_>,
+    ) -> Result<bool, Failed> {
+        let target = target.sub(0, target.len().min(READ_MOST));
+        let mut head = [0; HEAD_BYTES];
+        (self.start, self.end) = (0, 0);
+        let ahead = if target.len() == expected.len { self.ahead.len() } else { 0 };
+        let parts = [SpanMut::from(&mut head[..]), target, SpanMut::from(&mut self.ahead[..ahead])];
+        let came = match socket.recv(parts)? {
+            Came::Nothing => return Ok(false),
+            Came::End => return Err(Failed::Ended),
+            Came::Bytes(came) => came,
+        };
+        if came < HEAD_BYTES {
+            self.ahead[..came].copy_from_slice(&head[..came]);
+            self.end = came;
+            return Ok(true);
+        }
+        let head = Head::decode(&head).ok_or(Failed::Broken("what is no head of a message"))?;
+        self.progress = Progress { head: Some(head), got: 0 };
+        let landed = (came - HEAD_BYTES).min(target.len());
+        let behind = came - HEAD_BYTES - landed;
+        if self.progress.check(expected).is_ok() {
+            self.progress.got = landed;
+            self.end = behind;
+        } else {
+            self.put_back(target.sub(0, landed), behind);
+        }
+        Ok(true)
+    }
+
+    /// Puts bytes in front of the first `behind` that were read ahead.
+    #[cold]
+    fn put_back(&mut self, landed: SpanMut<'_>, behind: usize) {
+        let mut all = vec![0; (landed.len() + behind).max(AHEAD_BYTES)];
+        SpanMut::from(&mut all[..landed.len()]).copy_from(landed.as_span());
+        all[landed.len()..landed.len() + behind].copy_from_slice(&self.ahead[..behind]);
+        self.ahead = all;
+        (self.start, self.end) = (0, landed.len() + behind);
+    }
+
+    /// Takes what was read ahead of the part under way.
+    #[inline]
+    fn take_ahead(&mut self, expected: &Expected, taking: &mut Taking<'_>) {
+        let len = (self.end - self.start).min(expected.len - self.progress.got);
+        if len == 0 {
+            return;
+        }
+        if let Some(landing) = taking.sink.landing() {
+            let bytes = &self.ahead[self.start..self.start + len];
+            landing.sub(expected.base + self.progress.got, len).copy_from(Span::from(bytes));
+            *taking.copied += len as u64;
+            self.progress.got += len;
+            self.start += len;
+            return;
+        }
+        let mut left = len;
+        while left > 0 {
+            let memory = taking.fold.memory();
+            let room = memory.len() - self.rest_len;
+            let now = left.min(room);
+            let bytes = &self.ahead[self.start..self.start + now];
+            memory.sub(self.rest_len, now).copy_from(Span::from(bytes));
+            self.start += now;
+            self.progress.got += now;
+            self.hand_over(expected, now, taking);
+            left -= now;
+        }
+    }
+
+    /// Reads the part under way to where it belongs.
+    #[inline]
+    fn read_body(
+        &mut self,
+        socket: &Socket,
+        expected: &Expected,
+        taking: &mut Taking<'_>,
+    ) -> Result<bool, Failed> {
+        debug_assert_eq!(self.start, self.end, "what was read ahead comes first");
+        (self.start, self.end) = (0, 0);
+        let left = expected.len - self.progress.got;
+        let landing = taking.sink.landing();
+        let target = match landing {
+            Some(landing) => landing.sub(expected.base + self.progress.got, left.min(READ_MOST)),
+            None => {
+                let memory = taking.fold.memory();
+                memory.sub(self.rest_len, left.min(memory.len() - self.rest_len))
+            }
+        };
+        let came = if target.len() < left {
+            socket.recv([target])?
+        } else {
+            socket.recv([target, SpanMut::from(&mut self.ahead[..])])?
+        };
+        let came = match came {
+            Came::Nothing => return Ok(false),
+            Came::End => return Err(Failed::Ended),
+            Came::Bytes(came) => came,
+        };
+        let landed = came.min(target.len());
+        self.end = came - landed;
+        self.progress.got += landed;
+        if landing.is_none() {
+            self.hand_over(expected, landed, taking);
+        }
+        Ok(true)
+    }
+
+    /// Hands `fresh` bytes, which lie in the buffer behind room for the rest of the last ones, to the sink, but for what
+    /// is no whole element.
+    fn hand_over(&mut self, expected: &Expected, fresh: usize, taking: &mut Taking<'_>) {
+        let memory = taking.fold.memory();
+        memory.sub(0, self.rest_len).copy_from(Span::from(&self.rest[..self.rest_len]));
+        let held = self.rest_len + fresh;
+        let whole = if self.progress.got == expected.len { held } else { held / CUT_BYTES * CUT_BYTES };
+        let offset = expected.base + self.progress.got - held;
+        if whole > 0 {
+            taking.sink.take(offset, memory.sub(0, whole).as_span());
+        }
+        self.rest_len = held - whole;
+        SpanMut::from(&mut self.rest[..self.rest_len]).copy_from(memory.sub(whole, self.rest_len).as_span());
+    }
+}

@@ -1,0 +1,110 @@
+//! What ranks tell each other before they connect, over the connections of the job's rendezvous: one word each, in JSON.
+//!
+//! Nothing is believed: a word of another version, or that does not parse, is an error that names the rank.
+
+use crate::{TransportError, secure::Secret};
+use serde::{Deserialize, Serialize};
+use std::{fmt, net::SocketAddr};
+
+/// The version of these words, and of what connections carry.
+const VERSION: u32 = 1;
+/// No word is longer.
+const MAX_BYTES: usize = 64 << 10;
+/// No rank listens in more places.
+const MAX_PLACES: usize = 64;
+
+/// What a rank says of itself. Formatting it does not show a secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Introduction {
+    tbccl_tcp: u32,
+    /// Tells this communicator's connections from those of earlier ones at the same place.
+    pub(super) instance: u64,
+    /// Equal for ranks of one host.
+    pub(super) host: String,
+    /// Where it listens.
+    pub(super) places: Vec<SocketAddr>,
+    /// The job's secret, from rank 0 where the job has none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+}
+
+impl Introduction {
+    pub(super) fn new(
+        instance: u64,
+        host: String,
+        places: Vec<SocketAddr>,
+        secret: Option<&Secret>,
+    ) -> Introduction {
+        let secret = secret.map(|secret| secret.to_hex().to_string());
+        Introduction { tbccl_tcp: VERSION, instance, host, places, secret }
+    }
+
+    /// The secret that it hands out, if it is one.
+    pub(super) fn secret(&self) -> Option<Secret> {
+        self.secret.as_ref().and_then(|digits| Secret::from_hex(digits).ok())
+    }
+
+    /// As a word.
+    pub(super) fn pack(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and text become JSON")
+    }
+}
+
+impl fmt::Debug for Introduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Introduction { host, places, .. } = self;
+        f.debug_struct("Introduction").field("host", host).field("places", places).finish_non_exhaustive()
+    }
+}
+
+/// Everyone's words, by rank.
+pub(super) fn unpack(words: &[Vec<u8>]) -> Result<Vec<Introduction>, TransportError> {
+    words.iter().enumerate().map(|(rank, word)| unpack_one(rank as u32, word)).collect()
+}
+
+fn unpack_one(peer: u32, word: &[u8]) -> Result<Introduction, TransportError> {
+    let broken = |what: String| TransportError::Introduction { peer, what };
+    if word.len() > MAX_BYTES {
+        return Err(broken(format!("it is {} bytes long", word.len())));
+    }
+    let parsed =
+        serde_json::from_slice::<serde_json::Value>(word).map_err(|error| broken(error.to_string()))?;
+    let version = parsed.get("tbccl_tcp").and_then(serde_json::Value::as_u64);
+    if version != Some(VERSION.into()) {
+        let theirs = version.map_or("none".to_owned(), |version| version.to_string());
+        return Err(broken(format!("its protocol version is {theirs}, ours is {VERSION}")));
+    }
+    let said: Introduction = serde_json::from_value(parsed).map_err(|error| broken(error.to_string()))?;
+    if said.places.is_empty() || said.places.len() > MAX_PLACES {
+        return Err(broken(format!("it listens in {} places", said.places.len())));
+    }
+    Ok(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_packing_and_others_are_refused() {
+        let secret = Secret::from_bytes([5; 32]);
+        let place = "[::1]:5".parse().expect("an address");
+        let word = Introduction::new(7, "h".into(), vec![place], Some(&secret));
+        let packed = word.pack();
+        let unpacked = unpack(std::slice::from_ref(&packed)).expect("ours");
+        assert_eq!(unpacked, std::slice::from_ref(&word));
+        assert_eq!(word.secret().expect("a secret").to_hex(), secret.to_hex());
+        for (broken, says) in [
+            (b"GET / HTTP/1.1".to_vec(), "rank 0"),
+            (br#"{"tbccl_tcp":99}"#.to_vec(), "version is 99"),
+            (br#"{"tbccl_verbs":1}"#.to_vec(), "version is none"),
+            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 places"),
+            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
+            (vec![b' '; MAX_BYTES + 1], "bytes long"),
+        ] {
+            let error = unpack(&[broken]).expect_err("not ours").to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

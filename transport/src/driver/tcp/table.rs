@@ -1,0 +1,340 @@
+//! Which connections there are, which are wanted, and which are being made.
+//!
+//! Links ask, the connector's thread makes, links take. Both ends may begin to make the same connection at the same time;
+//! then the call of the lower rank counts, and each end knows that by itself: an end that is called while it calls takes
+//! the call of a lower rank and refuses that of a higher one. Whoever has called waits for a [`Verdict`] before it uses
+//! the connection, so that nothing is ever sent into one that the other end has refused.
+
+use super::{confirm::Confirmations, socket::Socket, wire::Parts};
+use crate::{
+    TransportError,
+    secure::{Opener, Sealer},
+};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*},
+    },
+};
+
+/// One connection: the peer, the lane, and which one of the lane's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) peer: u32,
+    /// The one behind the lanes of messages carries confirmations.
+    pub(super) lane: u8,
+    pub(super) stripe: u8,
+}
+
+/// A connection whose other end is known.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    /// What seals and opens what it carries, if that is encrypted.
+    pub(super) ciphers: Option<Box<(Sealer, Opener)>>,
+}
+
+/// What the end that was called says of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Verdict {
+    /// The connection may be used.
+    Taken = 1,
+    /// The called one is calling too, and its call counts.
+    Crossed = 2,
+    /// There is such a connection already.
+    Duplicate = 3,
+}
+
+impl Verdict {
+    pub(super) fn of(byte: u8) -> Option<Verdict> {
+        [Verdict::Taken, Verdict::Crossed, Verdict::Duplicate].into_iter().find(|v| *v as u8 == byte)
+    }
+}
+
+/// Where one connection stands.
+#[derive(Debug, Default)]
+enum Stand {
+    #[default]
+    None,
+    /// We are calling.
+    Calling,
+    /// The other end is calling, and we have given up our own call.
+    Expected,
+    /// Nobody has taken it yet.
+    Here(Connection),
+    /// Its link has it.
+    Used,
+}
+
+/// The connections of a lane to a peer.
+#[derive(Debug)]
+struct Lane {
+    /// [`WAITING`], [`READY`] or [`FAILED`]; read by the link without the lock.
+    state: AtomicU8,
+    inner: Mutex<LaneInner>,
+}
+
+#[derive(Debug, Default)]
+struct LaneInner {
+    stripes: Vec<Stand>,
+    failed: Option<String>,
+}
+
+const WAITING: u8 = 0;
+const READY: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Wakes who sleeps on its descriptor.
+#[derive(Debug)]
+pub(super) struct Bell {
+    rung: UnixStream,
+    heard: UnixStream,
+}
+
+impl Bell {
+    fn new() -> io::Result<Bell> {
+        let (rung, heard) = UnixStream::pair()?;
+        rung.set_nonblocking(true)?;
+        heard.set_nonblocking(true)?;
+        Ok(Bell { rung, heard })
+    }
+
+    /// Wakes the sleeper, now or when it next goes to sleep.
+    pub(super) fn ring(&self) {
+        // When there is no room it has been rung often enough.
+        let _ = (&self.rung).write(&[1]);
+    }
+
+    /// Forgets that it was rung.
+    pub(super) fn quiet(&self) {
+        let mut bytes = [0; 64];
+        while matches!((&self.heard).read(&mut bytes), Ok(n) if n > 0) {}
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.heard.as_fd()
+    }
+}
+
+/// All connections of an endpoint.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    /// Lanes of messages.
+    pub(super) lanes: u8,
+    /// How messages to a peer are cut, by peer.
+    parts: Vec<Parts>,
+    /// By peer and lane.
+    rows: Vec<Lane>,
+    /// Which lanes the connector is to connect.
+    wanted: Mutex<Vec<(u32, u8)>>,
+    /// By peer.
+    pub(super) confirmations: Vec<Confirmations>,
+    /// All that links use, for who sleeps and who closes.
+    sockets: Mutex<Vec<Weak<Socket>>>,
+    /// For the connector.
+    pub(super) work: Bell,
+    /// For whoever waits for a connection.
+    pub(super) news: Bell,
+    /// Connections that were not let in.
+    pub(super) refused: AtomicU64,
+    /// The connector is to end.
+    pub(super) ending: AtomicBool,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Table {
+    /// A table without connections. `parts` is by peer.
+    pub(super) fn new(rank: u32, lanes: u8, parts: Vec<Parts>) -> io::Result<Table> {
+        let size = parts.len() as u32;
+        let rows = parts.iter().flat_map(|parts| {
+            (0..=lanes).map(|lane| {
+                let stripes = if lane == lanes { 1 } else { parts.sockets };
+                let inner = LaneInner { stripes: (0..stripes).map(|_| Stand::None).collect(), failed: None };
+                Lane { state: AtomicU8::new(WAITING), inner: Mutex::new(inner) }
+            })
+        });
+        Ok(Table {
+            rank,
+            size,
+            lanes,
+            rows: rows.collect(),
+            confirmations: (0..size).map(|peer| Confirmations::new(peer, lanes)).collect(),
+            parts,
+            wanted: Mutex::default(),
+            sockets: Mutex::default(),
+            work: Bell::new()?,
+            news: Bell::new()?,
+            refused: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
+        })
+    }
+
+    /// How messages to a peer are cut.
+    pub(super) fn parts(&self, peer: u32) -> Parts {
+        self.parts[peer as usize]
+    }
+
+    fn lane(&self, peer: u32, lane: u8) -> &Lane {
+        &self.rows[peer as usize * (usize::from(self.lanes) + 1) + usize::from(lane)]
+    }
+
+    /// Is there such a connection, to be or not?
+    pub(super) fn knows(&self, key: Key) -> bool {
+        let is_peer = key.peer < self.size && key.peer != self.rank && key.lane <= self.lanes;
+        is_peer && usize::from(key.stripe) < lock(&self.lane(key.peer, key.lane).inner).stripes.len()
+    }
+
+    /// Asks for a lane's connections.
+    pub(super) fn want(&self, peer: u32, lane: u8) {
+        lock(&self.wanted).push((peer, lane));
+        self.work.ring();
+    }
+
+    /// The calls that are to be made, for lanes that were asked for.
+    pub(super) fn calls(&self) -> Vec<Key> {
+        let wanted = std::mem::take(&mut *lock(&self.wanted));
+        let mut calls = Vec::new();
+        for (peer, lane) in wanted {
+            for (stripe, stand) in lock(&self.lane(peer, lane).inner).stripes.iter_mut().enumerate() {
+                if matches!(stand, Stand::None) {
+                    *stand = Stand::Calling;
+                    calls.push(Key { peer, lane, stripe: stripe as u8 });
+                }
+            }
+        }
+        calls
+    }
+
+    /// Decides on a call that has come, tells the caller by `tell`, and keeps the connection if it is taken.
+    pub(super) fn called(
+        &self,
+        key: Key,
+        tell: impl FnOnce(Verdict) -> Result<Connection, io::Error>,
+    ) -> io::Result<Verdict> {
+        let lane = self.lane(key.peer, key.lane);
+        let mut inner = lock(&lane.inner);
+        let stand = &mut inner.stripes[usize::from(key.stripe)];
+        let verdict = match stand {
+            Stand::None | Stand::Expected => Verdict::Taken,
+            Stand::Calling if key.peer < self.rank => Verdict::Taken,
+            Stand::Calling => Verdict::Crossed,
+            Stand::Here(_) | Stand::Used => Verdict::Duplicate,
+        };
+        let connection = tell(verdict)?;
+        if verdict == Verdict::Taken {
+            *stand = Stand::Here(connection);
+            self.announce(key, lane, inner);
+        }
+        Ok(verdict)
+    }
+
+    /// What has become of our own call. True when the other end's call is to be waited for.
+    pub(super) fn answered(&self, key: Key, verdict: Verdict, connection: Connection) -> bool {
+        let lane = self.lane(key.peer, key.lane);
+        let mut inner = lock(&lane.inner);
+        let stand = &mut inner.stripes[usize::from(key.stripe)];
+        if !matches!(stand, Stand::Calling) {
+            return false;
+        }
+        match verdict {
+            Verdict::Taken => {
+                *stand = Stand::Here(connection);
+                self.announce(key, lane, inner);
+                false
+            }
+            Verdict::Crossed | Verdict::Duplicate => {
+                *stand = Stand::Expected;
+                true
+            }
+        }
+    }
+
+    /// Is this call still to be made or waited for?
+    pub(super) fn is_open(&self, key: Key) -> bool {
+        let inner = lock(&self.lane(key.peer, key.lane).inner);
+        matches!(inner.stripes[usize::from(key.stripe)], Stand::Calling | Stand::Expected)
+    }
+
+    /// Our call has failed, for good.
+    pub(super) fn failed(&self, key: Key, why: String) {
+        let lane = self.lane(key.peer, key.lane);
+        let mut inner = lock(&lane.inner);
+        if matches!(inner.stripes[usize::from(key.stripe)], Stand::Calling | Stand::Expected) {
+            inner.failed.get_or_insert(why);
+            lane.state.store(FAILED, Release);
+            self.news.ring();
+        }
+    }
+
+    fn announce(&self, key: Key, lane: &Lane, inner: MutexGuard<'_, LaneInner>) {
+        if !inner.stripes.iter().all(|stand| matches!(stand, Stand::Here(_))) {
+            return;
+        }
+        lane.state.store(READY, Release);
+        drop(inner);
+        self.news.ring();
+        if key.lane == self.lanes {
+            self.confirmations[key.peer as usize].flush(self);
+        }
+    }
+
+    /// The connections of a lane, once, when all of them are there.
+    ///
+    /// # Errors
+    /// When they can't be made.
+    #[inline]
+    pub(super) fn take(&self, peer: u32, lane: u8) -> Result<Option<Vec<Connection>>, TransportError> {
+        match self.lane(peer, lane).state.load(Acquire) {
+            WAITING => Ok(None),
+            _ => self.take_now(peer, lane),
+        }
+    }
+
+    #[cold]
+    fn take_now(&self, peer: u32, lane: u8) -> Result<Option<Vec<Connection>>, TransportError> {
+        let mut inner = lock(&self.lane(peer, lane).inner);
+        if let Some(what) = &inner.failed {
+            return Err(TransportError::Unreachable { peer, what: what.clone() });
+        }
+        let take = |stand: &mut Stand| match std::mem::replace(stand, Stand::Used) {
+            Stand::Here(connection) => Some(connection),
+            _ => None,
+        };
+        Ok(inner.stripes.iter_mut().map(take).collect())
+    }
+
+    /// Is a lane connected, used or not?
+    ///
+    /// # Errors
+    /// When it can't be.
+    pub(super) fn is_ready(&self, peer: u32, lane: u8) -> Result<bool, TransportError> {
+        match self.lane(peer, lane).state.load(Acquire) {
+            FAILED => self.take_now(peer, lane).map(|_| false),
+            state => Ok(state == READY),
+        }
+    }
+
+    /// Makes a socket known to who sleeps and who closes.
+    pub(super) fn register(&self, socket: Socket) -> Arc<Socket> {
+        let socket = Arc::new(socket);
+        let mut sockets = lock(&self.sockets);
+        sockets.retain(|known| known.strong_count() > 0);
+        sockets.push(Arc::downgrade(&socket));
+        socket
+    }
+
+    /// All sockets in use.
+    pub(super) fn sockets(&self) -> Vec<Arc<Socket>> {
+        lock(&self.sockets).iter().filter_map(Weak::upgrade).collect()
+    }
+}

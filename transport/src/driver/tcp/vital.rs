@@ -1,0 +1,125 @@
+//! Is the other end of a connection still there?
+//!
+//! A process that ends closes its sockets, and the other end is told. A cable that is pulled tells nobody: what was sent
+//! is repeated, and not acknowledged. Linux's TCP_USER_TIMEOUT would end such a connection, but also one whose peer is
+//! alive and takes its time to read what it was sent, since it counts the time of a closed window too. So a link that
+//! waits asks the system itself, now and then: has what was sent been repeated, and nothing been heard for so long?
+//!
+//! A peer that is gone while nothing of ours is under way is found by probes (`SO_KEEPALIVE`), and before that by the
+//! ranks' side channel.
+//!
+//! # Safety
+//! The system writes its answer to a variable of ours, whose size it is told.
+
+use super::socket::Socket;
+use std::time::{Duration, Instant};
+
+/// A peer whose system has left repeated bytes unanswered for so long is gone.
+const SILENCE: Duration = Duration::from_millis(1200);
+
+/// Between looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Polls in a row that have found nothing, before the clock is looked at each time.
+const EAGER_POLLS: u32 = 4096;
+
+/// A link's patience with the other end of a connection: for how long it has waited for nothing.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    fruitless: u32,
+    /// When the system was last asked, or the wait began to be long.
+    asked: Option<Instant>,
+    /// Since when bytes have been repeated without an answer.
+    silent: Option<Instant>,
+}
+
+impl Patience {
+    /// After a fruitful poll.
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        if self.fruitless != 0 {
+            *self = Patience::default();
+        }
+    }
+
+    /// After a fruitless poll. True when it is time to [look](Patience::look) whether the other end is there.
+    #[inline]
+    pub(super) fn is_over(&mut self) -> bool {
+        self.fruitless = self.fruitless.saturating_add(1);
+        if self.fruitless < EAGER_POLLS && !self.fruitless.is_multiple_of(64) {
+            return false;
+        }
+        let now = Instant::now();
+        let asked = *self.asked.get_or_insert(now);
+        let is_over = now.saturating_duration_since(asked) >= LOOK_EVERY;
+        if is_over {
+            self.asked = Some(now);
+        }
+        is_over
+    }
+
+    /// Why the other end must be taken for gone, if so.
+    #[cold]
+    pub(super) fn look(&mut self, socket: &Socket) -> Option<String> {
+        let now = Instant::now();
+        let Some(heard) = unanswered_for(socket) else {
+            self.silent = None;
+            return None;
+        };
+        let silent = now.saturating_duration_since(*self.silent.get_or_insert(now));
+        if heard < silent {
+            self.silent = Some(now);
+            return None;
+        }
+        (silent >= SILENCE).then(|| {
+            format!("no answer from its host for {:.1} s; check the cable and the host", heard.as_secs_f64())
+        })
+    }
+}
+
+/// When bytes were sent, repeated and not acknowledged: since when nothing has been heard.
+#[cfg(target_os = "linux")]
+fn unanswered_for(socket: &Socket) -> Option<Duration> {
+    use rustix::fd::AsRawFd;
+    // SAFETY: the structure is numbers, for all of which zero is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the system writes at most `size` bytes to a variable of that size.
+    let asked = unsafe {
+        libc::getsockopt(
+            socket.fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            std::ptr::from_mut(&mut info).cast(),
+            &mut size,
+        )
+    };
+    let repeated = asked == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+    repeated.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+}
+
+/// Elsewhere the system ends the connection by itself, see [`limit_retransmission`].
+#[cfg(not(target_os = "linux"))]
+fn unanswered_for(_socket: &Socket) -> Option<Duration> {
+    None
+}
+
+/// Has the system end a connection when what was sent has been repeated for two seconds without an answer. It does not
+/// count the time of a closed window.
+#[cfg(target_vendor = "apple")]
+pub(super) fn limit_retransmission(stream: &std::net::TcpStream) {
+    use std::os::fd::AsRawFd;
+    /// TCP_RXT_CONNDROPTIME of <netinet/tcp.h>, in seconds.
+    const DROP_TIME: libc::c_int = 0x80;
+    let seconds: libc::c_int = 2;
+    // SAFETY: the option is one number, read from a variable of ours of that size.
+    let _ = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            DROP_TIME,
+            std::ptr::from_ref(&seconds).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}

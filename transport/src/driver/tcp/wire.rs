@@ -1,0 +1,129 @@
+//! What travels on a connection: heads and payloads, one after the other.
+//!
+//! ```text
+//! byte  0..8    the digest of the operation
+//!       8..14   the bytes of the whole message
+//!       14      bits 0..6: which part of the message this is; bit 6: the sender waits to hear that it was matched
+//!       15      the mark, so that a stream that has gone astray is noticed at once
+//! ```
+//!
+//! All numbers have their lowest byte first. The payload of the part follows; how long it is, both ends compute from the
+//! message's length ([`Parts`]).
+
+/// Bytes of a head.
+pub(super) const HEAD_BYTES: usize = 16;
+
+/// The longest message.
+pub(super) const MESSAGE_MOST: u64 = (1 << 48) - 1;
+
+/// Parts begin at multiples of this many bytes, so that no element is cut.
+pub(super) const CUT_BYTES: usize = 64;
+
+const MARK: u8 = 0xc5;
+const CONFIRM: u8 = 0x40;
+
+/// What comes before a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) digest: u64,
+    /// Of the whole message.
+    pub(super) len: u64,
+    pub(super) part: u8,
+    /// The sender waits until it hears that the message was matched.
+    pub(super) confirm: bool,
+}
+
+impl Head {
+    pub(super) fn encode(&self) -> [u8; HEAD_BYTES] {
+        debug_assert!(self.len <= MESSAGE_MOST && self.part < CONFIRM, "{self:?}");
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..8].copy_from_slice(&self.digest.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
+        bytes[14] = self.part | if self.confirm { CONFIRM } else { 0 };
+        bytes[15] = MARK;
+        bytes
+    }
+
+    /// `None` when these bytes are no head.
+    pub(super) fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Head> {
+        if bytes[15] != MARK || bytes[14] & 0x80 != 0 {
+            return None;
+        }
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Some(Head {
+            digest: word(0),
+            len: word(8) & MESSAGE_MOST,
+            part: bytes[14] & (CONFIRM - 1),
+            confirm: bytes[14] & CONFIRM != 0,
+        })
+    }
+}
+
+/// How messages are cut for the connections of a lane; the same at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// Connections there are.
+    pub(super) sockets: usize,
+    /// No part is shorter, except the last one.
+    pub(super) least_bytes: usize,
+}
+
+impl Parts {
+    /// How many parts a message of so many bytes has: one at least, even of nothing.
+    #[inline]
+    pub(super) fn count(&self, len: usize) -> usize {
+        if self.sockets == 1 { 1 } else { (len / self.least_bytes).clamp(1, self.sockets) }
+    }
+
+    /// Where a part begins, and its bytes.
+    #[inline]
+    pub(super) fn range(&self, len: usize, part: usize) -> (usize, usize) {
+        let count = self.count(len);
+        if count == 1 {
+            return (0, len);
+        }
+        let share = (len / count).next_multiple_of(CUT_BYTES);
+        let at = |part: usize| if part == count { len } else { (share * part).min(len) };
+        (at(part), at(part + 1) - at(part))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_survive_and_other_bytes_are_none() {
+        for head in [
+            Head { digest: 0, len: 0, part: 0, confirm: false },
+            Head { digest: u64::MAX, len: MESSAGE_MOST, part: 63, confirm: true },
+            Head { digest: 1 << 63, len: 1 << 40, part: 15, confirm: false },
+        ] {
+            assert_eq!(Head::decode(&head.encode()), Some(head));
+        }
+        assert_eq!(Head::decode(&[0; 16]), None);
+        assert_eq!(Head::decode(b"GET / HTTP/1.1\r\n"), None);
+        let mut bytes = Head { digest: 5, len: 5, part: 0, confirm: false }.encode();
+        bytes[14] = 0x80;
+        assert_eq!(Head::decode(&bytes), None);
+    }
+
+    #[test]
+    fn parts_cover_a_message_without_gaps_and_cut_no_element() {
+        for sockets in [1, 2, 3, 16] {
+            let parts = Parts { sockets, least_bytes: 1024 };
+            for len in (0..5000).chain([16 * 1024, 100_001, (1 << 20) + 63]) {
+                let count = parts.count(len);
+                assert!(count >= 1 && count <= sockets);
+                let mut next = 0;
+                for part in 0..count {
+                    let (at, bytes) = parts.range(len, part);
+                    assert_eq!(at, next, "{len} bytes on {sockets}");
+                    assert!(at % CUT_BYTES == 0 || part == 0);
+                    next = at + bytes;
+                }
+                assert_eq!(next, len, "{len} bytes on {sockets}");
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Pairs of ranks over connections, and what is asked of them alone.
+
+use crate::fixture::*;
+use std::{
+    sync::{Barrier, Mutex},
+    thread,
+    time::Instant,
+};
+use transport::{
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
+    driver::{
+        Endpoint,
+        tcp::{Bind, Say, Security, TcpConfig, TcpEndpoint},
+    },
+    memory::Span,
+    secure::Secret,
+};
+
+/// Small buffers of the system, so that every test fills them; smaller ones than a few of the packets that travel within a
+/// host would have them dropped and repeated.
+const BUFFER_BYTES: usize = 256 << 10;
+
+pub(crate) fn config(address: &str, sockets: u32, security: Security) -> TcpConfig {
+    TcpConfig {
+        bind: address.parse::<Bind>().expect("an address"),
+        secret: Some(Secret::from_bytes([9; 32])),
+        security,
+        sockets: Some(sockets),
+        stripe_bytes: PIECE,
+        slab_bytes: 32 << 20,
+        buffer_bytes: Some(BUFFER_BYTES),
+        patience: PATIENCE,
+        ..TcpConfig::default()
+    }
+}
+
+/// Endpoints that have come together.
+pub(crate) fn endpoints(config: &TcpConfig, ranks: usize) -> Vec<TcpEndpoint> {
+    let (words, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
+    let converse = |rank: usize| {
+        let say = Say::to(|what| eprintln!("{what}"));
+        let mut end = TcpEndpoint::open(config, rank as u32, say).expect("an endpoint");
+        let mut heard = Vec::new();
+        while let Some(word) = end.converse(&heard).expect("a word") {
+            words.lock().expect("no panics")[rank] = word;
+            barrier.wait();
+            heard = words.lock().expect("no panics").clone();
+            barrier.wait();
+        }
+        end
+    };
+    let converse = &converse;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || converse(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it has come together")).collect()
+    })
+}
+
+/// What [`Pair::copied`] says, for these connections.
+pub(crate) fn copied(endpoint: &TcpEndpoint, len: usize) -> (u64, u64) {
+    // What is encrypted is copied to be; small messages go through small buffers.
+    let (out_most, into_most) = match endpoint.security() {
+        Security::Encrypt => (usize::MAX, usize::MAX),
+        Security::Authenticate => (1024 - 16, 1024),
+    };
+    let counted = |most: usize| if len <= most { len as u64 } else { 0 };
+    (counted(out_most), counted(into_most))
+}
+
+impl Pair {
+    pub(crate) fn tcp(address: &str, sockets: u32, security: Security) -> Pair {
+        let ends = endpoints(&config(address, sockets, security), 2);
+        let mut sides = ends.into_iter().map(|mut end| Side {
+            links: (0..2).map(|lane| end.link(1 - end.rank(), lane)).collect(),
+            slab: end.slab().clone(),
+            object: None,
+            #[cfg(target_os = "linux")]
+            endpoint: None,
+            tcp: Some(end),
+        });
+        let mut pair = Pair([sides.next().expect("two"), sides.next().expect("two")]);
+        // Connections are made when they are first needed.
+        for lane in 0..2 {
+            for from in [0, 1] {
+                transfer(pair.from(from, lane), Protocol::Copy, Span::empty(), &mut Landing(&mut []));
+            }
+        }
+        pair
+    }
+}
+
+/// Polls until there is an answer.
+fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = poll() {
+            return answer;
+        }
+        assert!(Instant::now() < until, "stuck");
+        thread::yield_now();
+    }
+}
+
+fn receive(link: &mut dyn Link, digest: u64, len: usize) -> Vec<u8> {
+    let (mut state, mut got) = (RecvState::new(digest, len), vec![0; len]);
+    wait(|| {
+        let progress = link.poll_recv(&mut state, &mut Landing(&mut got)).expect("recv");
+        (progress == RecvProgress::Complete).then_some(())
+    });
+    got
+}
+
+pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair) {
+    for (number, len) in [0, 100, 50_000, 3_000_000].into_iter().enumerate() {
+        let bytes = noise(len, 1);
+        let (a, b) = pair.ends(1);
+        let digest = number as u64;
+        let mut state = SendState::new(digest, Protocol::Copy).confirmed();
+        let mut got = Vec::new();
+        // A long one is not even posted before somebody receives it.
+        let mut recv = RecvState::new(digest, len);
+        let mut landing = vec![0; len];
+        let received = wait(|| match a.poll_send(&mut state, Span::from(&*bytes)).expect("send") {
+            SendProgress::Posted => Some(false),
+            SendProgress::Complete => panic!("nobody has received it"),
+            _ if len > BUFFER_BYTES => {
+                let progress = b.poll_recv(&mut recv, &mut Landing(&mut landing)).expect("recv");
+                (progress == RecvProgress::Complete).then_some(true)
+            }
+            _ => None,
+        });
+        for _ in 0..1000 {
+            let progress = a.poll_send(&mut state, Span::from(&*bytes)).expect("send");
+            assert!(received || progress == SendProgress::Posted, "nobody has received it");
+        }
+        if received {
+            got.append(&mut landing);
+        } else {
+            wait(|| {
+                let progress = b.poll_recv(&mut recv, &mut Landing(&mut landing)).expect("recv");
+                (progress == RecvProgress::Complete).then_some(())
+            });
+            got.append(&mut landing);
+        }
+        assert!(got == bytes);
+        wait(|| {
+            let progress = a.poll_send(&mut state, Span::from(&*bytes)).expect("send");
+            (progress == SendProgress::Complete).then_some(())
+        });
+    }
+}
+
+/// Whoever waits for a confirmation may have messages of the other end before it that it will receive only later.
+pub(crate) fn a_confirmation_does_not_wait_behind_messages(mut pair: Pair) {
+    let (a, b) = pair.ends(0);
+    let early = noise(300, 5);
+    let sent = b.poll_send(&mut SendState::new(7, Protocol::Copy), Span::from(&*early)).expect("send");
+    assert_eq!(sent, SendProgress::Complete);
+    let mut state = SendState::new(8, Protocol::Copy).confirmed();
+    let bytes = noise(10, 6);
+    wait(|| {
+        let progress = a.poll_send(&mut state, Span::from(&*bytes)).expect("send");
+        (progress == SendProgress::Posted).then_some(())
+    });
+    assert_eq!(receive(b, 8, 10), bytes);
+    wait(|| {
+        let progress = a.poll_send(&mut state, Span::from(&*bytes)).expect("send");
+        (progress == SendProgress::Complete).then_some(())
+    });
+    assert_eq!(receive(a, 7, 300), early);
+}
+
+pub(crate) fn a_peer_that_has_gone_is_an_error_that_names_it(pair: Pair) {
+    let Pair([mut here, mut there]) = pair;
+    // What it said before it went is still heard.
+    let last = noise(1000, 3);
+    let sent = there.links[0].poll_send(&mut SendState::new(5, Protocol::Copy), Span::from(&*last));
+    assert_eq!(sent.expect("send"), SendProgress::Complete);
+    drop(there);
+    assert_eq!(receive(&mut *here.links[0], 5, 1000), last);
+    for lane in 0..2 {
+        let link = &mut here.links[lane];
+        let (mut state, mut got) = (RecvState::new(6, 10), [0; 10]);
+        let error = wait(|| link.poll_recv(&mut state, &mut Landing(&mut got)).err());
+        assert!(matches!(error, TransportError::Lost { peer: 1, .. }), "{error}");
+        assert!(error.to_string().contains("rank 1"), "{error}");
+        let bytes = noise(100_000, 4);
+        let mut state = SendState::new(6, Protocol::Copy);
+        let error = wait(|| link.poll_send(&mut state, Span::from(&*bytes)).err());
+        assert!(matches!(error, TransportError::Lost { peer: 1, .. }), "{error}");
+    }
+}
+
+/// A socket that is closed while something lies unread in it takes along what it has sent.
+pub(crate) fn an_endpoint_closes_when_all_that_it_sent_has_arrived(pair: Pair) {
+    let Pair([mut here, mut there]) = pair;
+    let never_read = noise(500, 1);
+    let last = noise(5000, 2);
+    for (from, bytes) in [(&mut here, &never_read), (&mut there, &last)] {
+        let sent = from.links[0].poll_send(&mut SendState::new(1, Protocol::Copy), Span::from(&**bytes));
+        assert_eq!(sent.expect("send"), SendProgress::Complete);
+    }
+    there.tcp.as_mut().expect("an endpoint").close(PATIENCE);
+    drop(there);
+    assert_eq!(receive(&mut *here.links[0], 1, 5000), last);
+}
