@@ -465,7 +465,7 @@ pub const OPTIONS: &[ConfigOption] = &[
 const MATRICES: [&str; 2] = ["MLX_IBV_DEVICES", "JACCL_IBV_DEVICES"];
 
 /// Variables that tell a rank who it is; set by the launcher, not options.
-pub(crate) const IDENTITY: &[&str] = &[
+pub const IDENTITY: &[&str] = &[
     "TBCCL_RANK",
     "TBCCL_SIZE",
     "TBCCL_LOCAL_RANK",

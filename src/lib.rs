@@ -30,7 +30,7 @@ pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
 pub use collectives::{Collective, DType, ReduceOp};
 pub use communicator::{Buffer, Communicator, RegisteredSlice};
-pub use config::{Config, ConfigOption, OPTIONS, Transport, parse_bytes};
+pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport, parse_bytes};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};
 pub use topology::Rank;

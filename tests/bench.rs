@@ -88,7 +88,7 @@ fn in_a_job_it_is_one_of_the_ranks() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows.json");
     let file = path.to_str().expect("text");
-    for transport in ["shm", "rehearsal"] {
+    for transport in ["shm", "rehearsal", "tcp"] {
         let sizes = ["all_reduce", "-e", "64K", "-f", "16", "--json", file, "--transport", transport];
         let output = in_a_job(&[&sizes[..], &QUICK].concat(), &[]);
         assert!(output.status.success(), "{}", stderr(&output));

@@ -11,7 +11,7 @@ use std::{
 /// A command that could not be carried out: bad usage, or an environment in which it can't work.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    /// One line, with the remedy.
+    /// One line for each problem, with the remedy.
     message: String,
 }
 
@@ -26,7 +26,9 @@ impl Failed {
 
     /// Says it on stderr.
     pub(crate) fn report(self) -> ExitCode {
-        say(&format!("tbccl: error: {}\n", self.message));
+        for line in self.message.lines() {
+            say(&format!("tbccl: error: {line}\n"));
+        }
         ExitCode::from(Failed::STATUS)
     }
 }

@@ -3,11 +3,13 @@
 //! Exit status: 0; 1 for a wrong result; 2 for bad usage or an environment in which the command can't work;
 //! `run` passes on the status of the first rank that fails. Errors are one line on stderr, with the remedy.
 
+mod agent;
 mod arguments;
 mod bench;
 mod devices;
 mod error;
 mod fabric;
+mod mpirun;
 mod pin;
 mod ping;
 mod place;
@@ -55,6 +57,7 @@ enum Command {
     Devices(devices::Args),
     Ping(ping::Args),
     Fabric(fabric::Args),
+    Agent(agent::Args),
     Rendezvous(rendezvous::Args),
 }
 
@@ -65,7 +68,15 @@ impl Command {
 
 /// Carries out a command line; the first argument is the program's own name.
 pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let args = arguments::as_mpirun_users_type(args.collect(), &Cli::command());
+    let args: Vec<OsString> = args.collect();
+    let args = if mpirun::is_meant(args.first()) {
+        match mpirun::translate(&args) {
+            Ok(args) => args,
+            Err(failed) => return failed.report(),
+        }
+    } else {
+        arguments::as_mpirun_users_type(args, &Cli::command())
+    };
     let names: &[&'static str] = match args.get(1) {
         Some(command) if command == "fabric" => &fabric::NAMES,
         _ => &Command::NAMES,
@@ -79,6 +90,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Devices(args) => devices::run(&args),
             Command::Ping(args) => ping::run(&args),
             Command::Fabric(args) => fabric::run(args),
+            Command::Agent(_) => agent::run(),
             Command::Rendezvous(args) => rendezvous::run(&args),
         },
         Err(usage) => error::usage(&usage, names),

@@ -1,14 +1,17 @@
 //! How a process ended.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// By itself, with this status.
     Exited(u8),
     /// By a signal with this number.
     Signaled(i32),
+    /// Nobody knows: the connection to its host is lost, and it ends there by itself.
+    Lost,
 }
 
 impl Ended {
@@ -18,12 +21,13 @@ impl Ended {
         self == Ended::Exited(0)
     }
 
-    /// The status that a shell would report: 128 + the number for signals.
+    /// The status that a shell would report: 128 + the number for signals; 255, as ssh's, for who is lost.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
             Ended::Exited(code) => code,
             Ended::Signaled(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            Ended::Lost => 255,
         }
     }
 }
@@ -36,6 +40,7 @@ impl fmt::Display for Ended {
                 Some(name) => write!(f, "was killed by {name}"),
                 None => write!(f, "was killed by signal {signal}"),
             },
+            Ended::Lost => write!(f, "was lost with its host"),
         }
     }
 }

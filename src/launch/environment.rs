@@ -4,21 +4,74 @@ use super::LaunchError;
 use std::ffi::OsString;
 
 /// The variables that make a rank a rank of this job. They can't be replaced by the user.
-const OURS: [&str; 6] = [
+const OURS: [&str; 8] = [
     "TBCCL_RANK",
     "TBCCL_SIZE",
     "TBCCL_LOCAL_RANK",
     "TBCCL_LOCAL_SIZE",
     "TBCCL_NODE_RANK",
     "TBCCL_BOOTSTRAP",
+    "TBCCL_SECRET",
+    "TBCCL_SECRET_FILE",
 ];
 
-/// The variables of one rank of a job on one host: ours, and those that PyTorch's and other launchers set.
-pub(super) fn of_rank(rank: u32, ranks: u32, bootstrap: &str) -> Vec<(&'static str, String)> {
-    let values = [rank, ranks, rank, ranks, 0].map(|number| number.to_string());
-    let ours = OURS.into_iter().zip(values.into_iter().chain([bootstrap.to_owned()]));
-    let theirs = [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", ranks)];
-    ours.chain(theirs.map(|(key, number)| (key, number.to_string()))).collect()
+/// Where a rank stands in its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    /// The rank.
+    pub(super) rank: u32,
+    /// How many there are.
+    pub(super) ranks: u32,
+    /// Its number among the ranks of its host.
+    pub(super) local_rank: u32,
+    /// How many its host has.
+    pub(super) local_size: u32,
+    /// The number of its host, counted by first ranks.
+    pub(super) node_rank: u32,
+}
+
+impl Seat {
+    /// The seat of every rank, in rank order, from the host of every rank, whichever way hosts are numbered.
+    pub(super) fn all(host_of: &[usize]) -> Vec<Seat> {
+        let mut hosts: Vec<(usize, u32)> = Vec::new();
+        let ranks = host_of.len() as u32;
+        let mut seats: Vec<Seat> = Vec::with_capacity(host_of.len());
+        for (rank, host) in (0..).zip(host_of) {
+            let node = hosts.iter().position(|(known, _)| known == host).unwrap_or_else(|| {
+                hosts.push((*host, 0));
+                hosts.len() - 1
+            });
+            let local_rank = hosts[node].1;
+            hosts[node].1 += 1;
+            seats.push(Seat { rank, ranks, local_rank, local_size: 0, node_rank: node as u32 });
+        }
+        for seat in &mut seats {
+            seat.local_size = hosts[seat.node_rank as usize].1;
+        }
+        seats
+    }
+}
+
+/// The variables of one rank: ours, and those that PyTorch's, MLX's and other launchers set.
+pub(super) fn of_rank(seat: Seat, bootstrap: &str, secret: Option<&str>) -> Vec<(&'static str, String)> {
+    let Seat { rank, ranks, local_rank, local_size, node_rank } = seat;
+    let numbers = [
+        ("TBCCL_RANK", rank),
+        ("TBCCL_SIZE", ranks),
+        ("TBCCL_LOCAL_RANK", local_rank),
+        ("TBCCL_LOCAL_SIZE", local_size),
+        ("TBCCL_NODE_RANK", node_rank),
+        ("RANK", rank),
+        ("WORLD_SIZE", ranks),
+        ("LOCAL_RANK", local_rank),
+        ("LOCAL_WORLD_SIZE", local_size),
+        ("GROUP_RANK", node_rank),
+        ("MLX_RANK", rank),
+        ("MLX_WORLD_SIZE", ranks),
+    ];
+    let texts = [("TBCCL_BOOTSTRAP", Some(bootstrap)), ("TBCCL_SECRET", secret)];
+    let texts = texts.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned())));
+    numbers.into_iter().map(|(key, number)| (key, number.to_string())).chain(texts).collect()
 }
 
 /// Refuses a user's variables that would take a rank out of its job.
@@ -35,15 +88,34 @@ mod tests {
 
     #[test]
     fn each_variable_has_its_own_value() {
-        let env = of_rank(2, 5, "unix:abc");
+        let seat = Seat { rank: 2, ranks: 5, local_rank: 1, local_size: 3, node_rank: 4 };
+        let env = of_rank(seat, "unix:abc", Some("word"));
         let get = |key| env.iter().find(|(k, _)| *k == key).map(|(_, value)| value.as_str());
-        assert_eq!(get("TBCCL_RANK"), Some("2"));
-        assert_eq!(get("TBCCL_SIZE"), Some("5"));
-        assert_eq!(get("TBCCL_NODE_RANK"), Some("0"));
-        assert_eq!(get("TBCCL_BOOTSTRAP"), Some("unix:abc"));
-        assert_eq!(get("LOCAL_RANK"), Some("2"));
-        assert_eq!(get("LOCAL_WORLD_SIZE"), Some("5"));
-        assert_eq!(env.len(), 10);
+        let expected = [
+            ("TBCCL_RANK", "2"),
+            ("TBCCL_SIZE", "5"),
+            ("TBCCL_LOCAL_RANK", "1"),
+            ("TBCCL_LOCAL_SIZE", "3"),
+            ("TBCCL_NODE_RANK", "4"),
+            ("TBCCL_BOOTSTRAP", "unix:abc"),
+            ("TBCCL_SECRET", "word"),
+            ("LOCAL_RANK", "1"),
+            ("LOCAL_WORLD_SIZE", "3"),
+            ("GROUP_RANK", "4"),
+            ("MLX_RANK", "2"),
+            ("MLX_WORLD_SIZE", "5"),
+        ];
+        for (key, value) in expected {
+            assert_eq!(get(key), Some(value), "{key}");
+        }
+        assert!(of_rank(seat, "unix:abc", None).iter().all(|(key, _)| *key != "TBCCL_SECRET"));
+    }
+
+    #[test]
+    fn hosts_and_their_ranks_are_counted_by_first_appearance() {
+        let seats: Vec<_> =
+            Seat::all(&[7, 7, 3, 7]).iter().map(|s| (s.node_rank, s.local_rank, s.local_size)).collect();
+        assert_eq!(seats, [(0, 0, 3), (0, 1, 3), (1, 0, 1), (0, 2, 3)]);
     }
 
     #[test]

@@ -1,31 +1,48 @@
-//! Starting the ranks of a job on this host, and ending them.
+//! Starting the ranks of a job, on this host and others, and ending them.
 //!
 //! [`launch`] starts one process per rank, tells each who it is through its environment, passes signals on, and
 //! comes back when all are gone. Its [`Outcome`] carries the exit status that a shell should see.
 //!
+//! Ranks are either children of this process that write to its stdout and stderr directly ([`Place::Here`]), or run on
+//! hosts, of which this may be one, under an agent each ([`Place::Hosts`], [`agent`]). The agents are reached by ssh, and
+//! pass output on line by line.
+//!
 //! Invariants: whatever way `launch` is left, by return, error or panic, no process of a rank's process group is
-//! alive and no file has been made. A rank's process id is not given back to the system while the rank's group may
-//! still be signalled, so a signal never meets a stranger.
+//! alive, on any host that can be reached, and no file has been made that was not asked for. A rank's process id is not
+//! given back to the system while the rank's group may still be signalled, so a signal never meets a stranger.
 //!
-//! One thread does everything but the tagging of output; it sleeps in `poll` until a signal arrives (`SIGCHLD`
-//! among them) or a deadline passes.
+//! One thread decides; it sleeps in `poll` until a signal arrives (`SIGCHLD` among them), a host has something to tell,
+//! or a deadline passes.
 //!
-//! This module does not parse command lines, does not run the rendezvous server, and does not reach other hosts.
+//! This module does not parse command lines or hostfiles, and does not run the rendezvous server.
 
+pub mod agent;
 mod ended;
 mod environment;
-mod output;
+mod error;
+mod frame;
+mod here;
+mod hosts;
+mod lines;
+mod machine;
 mod program;
 mod ranks;
 mod signals;
+mod sink;
 mod spawn;
 mod supervisor;
 
 pub use ended::Ended;
+pub use error::LaunchError;
 
 use crate::bootstrap::Server;
-use std::{ffi::OsString, io, path::PathBuf, time::Duration};
-use thiserror::Error;
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+use topology::Bind;
 
 /// What to start, and how to end it.
 #[derive(Clone, Debug)]
@@ -42,8 +59,12 @@ pub struct LaunchSpec {
     /// Added to the environment of one rank, after `env` and under the same rule: the first is rank 0's. Ranks
     /// beyond its end get nothing of their own.
     pub rank_env: Vec<Vec<(OsString, OsString)>>,
-    /// Whether each line of output is preceded by its rank.
-    pub output: Output,
+    /// The folder in which every rank starts; without it our own, or on other hosts that of who logs in.
+    pub cwd: Option<PathBuf>,
+    /// How ranks are kept on cores.
+    pub bind: Bind,
+    /// Where the ranks run.
+    pub place: Place,
     /// How long the whole job may take.
     pub timeout: Option<Duration>,
     /// How long the other ranks may run on by themselves after one has failed, to report what it means to them.
@@ -56,14 +77,112 @@ pub struct LaunchSpec {
     pub explained: &'static [u8],
 }
 
-/// What becomes of the ranks' stdout and stderr.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Output {
-    /// The ranks write to ours directly; terminals stay terminals.
+/// Where ranks run.
+#[derive(Clone, Debug, Default)]
+pub enum Place {
+    /// As children of this process, with its stdout and stderr; rank 0 has its stdin.
     #[default]
-    Direct,
-    /// Whole lines, each preceded by `[rank]` or `[rank:err]`.
-    Tagged,
+    Here,
+    /// On hosts, each under an agent.
+    Hosts(Hosts),
+}
+
+/// The hosts of a job, and how they are reached.
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    /// The hosts; each has at least one rank.
+    pub hosts: Vec<HostSpec>,
+    /// The place in `hosts` of each rank's host, in rank order.
+    pub host_of: Vec<usize>,
+    /// The command that reaches another host, and its first arguments.
+    pub ssh: Vec<OsString>,
+    /// Where `tbccl` is on other hosts. Without it: where it is here, or else in `PATH`.
+    pub tbccl: Option<PathBuf>,
+    /// This program, whose subcommand `agent` calls [`agent::serve`].
+    pub agent: PathBuf,
+    /// Files for every rank: the variable that names one, and what is in it. They are made on each host in a temporary
+    /// folder, and removed at the end.
+    pub files: Vec<(String, String)>,
+    /// What becomes of the ranks' output.
+    pub output: Output,
+    /// Who gets what this process reads.
+    pub stdin: Stdin,
+}
+
+/// A host, as ssh knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSpec {
+    /// What ssh is told.
+    pub name: String,
+    /// Is it this one, so that no ssh is needed?
+    pub local: bool,
+}
+
+impl HostSpec {
+    /// The host of this name: `localhost`, `127.0.0.1`, `::1` and this machine's own name are this one.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> HostSpec {
+        let name = name.into();
+        HostSpec { local: hosts::is_here(&name), name }
+    }
+}
+
+impl Hosts {
+    /// These hosts, reached by `ssh`; `agent` is this program.
+    pub fn new(hosts: Vec<HostSpec>, host_of: Vec<usize>, agent: impl Into<PathBuf>) -> Hosts {
+        Hosts {
+            hosts,
+            host_of,
+            ssh: vec!["ssh".into()],
+            tbccl: None,
+            agent: agent.into(),
+            files: Vec::new(),
+            output: Output::default(),
+            stdin: Stdin::default(),
+        }
+    }
+}
+
+/// What becomes of the output of ranks under agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Whole lines on our stdout and stderr.
+    Lines {
+        /// Each preceded by `[rank]` or `[rank:err]`.
+        tagged: bool,
+        /// And before that by the time.
+        stamped: bool,
+    },
+    /// A file for each stream of each rank: `rank.2.out`, `rank.2.err`.
+    Files {
+        /// The folder, which is made if need be.
+        folder: PathBuf,
+        /// Does each line begin with the time?
+        stamped: bool,
+    },
+}
+
+impl Default for Output {
+    fn default() -> Output {
+        Output::Lines { tagged: false, stamped: false }
+    }
+}
+
+/// Which ranks get what the launcher reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stdin {
+    /// None.
+    None,
+    /// This one.
+    Rank(u32),
+    /// Each gets all of it.
+    All,
+}
+
+impl Default for Stdin {
+    fn default() -> Stdin {
+        Stdin::Rank(0)
+    }
 }
 
 impl LaunchSpec {
@@ -75,7 +194,9 @@ impl LaunchSpec {
             args: Vec::new(),
             env: Vec::new(),
             rank_env: Vec::new(),
-            output: Output::Direct,
+            cwd: None,
+            bind: Bind::None,
+            place: Place::Here,
             timeout: None,
             drain: Duration::from_secs(1),
             grace: Duration::from_secs(3),
@@ -83,12 +204,33 @@ impl LaunchSpec {
             explained: &[],
         }
     }
+
+    /// One line on stderr, in one write: the ranks may be writing there as well.
+    fn say(&self, text: &str) {
+        let line = format!("{}: {text}\n", self.name);
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
 }
 
 /// The server at which the ranks of a job find each other, as far as the launcher is concerned.
 pub trait Rendezvous {
-    /// The value of `TBCCL_BOOTSTRAP`.
+    /// The value of `TBCCL_BOOTSTRAP` for ranks of this host.
     fn address(&self) -> String;
+
+    /// The same when there are ranks on other hosts, one of which reaches this one at an address, if any has told.
+    fn address_here(&self, _reached: Option<&str>) -> String {
+        self.address()
+    }
+
+    /// The value of `TBCCL_BOOTSTRAP` for ranks of another host, which reaches this one at an address, if it has told.
+    fn address_from(&self, _reached: Option<&str>) -> String {
+        self.address()
+    }
+
+    /// The value of `TBCCL_SECRET`, if there is one.
+    fn secret(&self) -> Option<String> {
+        None
+    }
 
     /// Tells all other ranks that this one is dead. `how` is the rest of a sentence: `was killed by SIGKILL`.
     fn report_exit(&self, rank: u32, pid: u32, how: &str);
@@ -120,6 +262,8 @@ pub struct Failure {
     pub pid: u32,
     /// How it ended.
     pub how: Ended,
+    /// Its host, where it was under an agent.
+    pub host: Option<String>,
 }
 
 /// How a job ended.
@@ -133,11 +277,16 @@ pub enum Outcome {
     TimedOut,
     /// Someone interrupted it twice.
     Interrupted,
+    /// Nobody reads the output any more.
+    Unread,
+    /// Output could not be written, as has been said.
+    Unwritten,
 }
 
 impl Outcome {
     /// The exit status for a shell: that of the first failing rank, or 128 + the signal that killed it; 124 as
-    /// timeout(1) when the time was over; 0 when all ranks did their work.
+    /// timeout(1) when the time was over; 128 + SIGPIPE when nobody reads the output; 2 when it can't be written; 0 when all
+    /// ranks did their work.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -145,60 +294,9 @@ impl Outcome {
             Outcome::Failed(failure) => failure.how.exit_code(),
             Outcome::TimedOut => 124,
             Outcome::Interrupted => Ended::Signaled(signal_hook::consts::SIGINT).exit_code(),
+            Outcome::Unread => Ended::Signaled(signal_hook::consts::SIGPIPE).exit_code(),
+            Outcome::Unwritten => 2,
         }
-    }
-}
-
-/// Why a job could not be started, or not be watched. Nothing of it is left.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum LaunchError {
-    /// No ranks were asked for.
-    #[error("a job needs at least one rank, not 0")]
-    NoRanks,
-    /// The program is nowhere.
-    #[error("no program `{}`; {remedy}", .program.display())]
-    NotFound {
-        /// What was asked for.
-        program: OsString,
-        /// What can be done.
-        remedy: String,
-    },
-    /// The program is there, and can't be run.
-    #[error("`{}` can't be run: {why}", .program.display())]
-    NotExecutable {
-        /// Where it is.
-        program: PathBuf,
-        /// The reason and the remedy.
-        why: &'static str,
-    },
-    /// A variable that can't be set by the user.
-    #[error("the variable `{}` is set by the launcher for each rank; leave it out", .0.display())]
-    Reserved(OsString),
-    /// The system refused to start a process.
-    #[error("rank {rank} of {ranks} can't be started: {source}{}", spawn::remedy(.source))]
-    Spawn {
-        /// The rank.
-        rank: u32,
-        /// Of so many.
-        ranks: u32,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The system refused something else.
-    #[error("can't {what}: {source}{}", spawn::remedy(.source))]
-    System {
-        /// What was to be done.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-impl LaunchError {
-    /// Adds what was to be done to what the system said.
-    fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> LaunchError {
-        move |source| LaunchError::System { what, source: source.into() }
     }
 }
 
@@ -217,6 +315,5 @@ pub fn launch(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outcome,
     for env in std::iter::once(&spec.env).chain(&spec.rank_env) {
         environment::check(env)?;
     }
-    let program = program::find(&spec.program, &spec.env)?;
-    supervisor::run(spec, &program, rendezvous)
+    supervisor::run(spec, rendezvous)
 }

@@ -8,10 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the ranks' `execvp` would find `program`, with the `PATH` that the ranks will have.
-pub(super) fn find(program: &OsStr, env: &[(OsString, OsString)]) -> Result<PathBuf, LaunchError> {
+/// Where the ranks' `execvp` would find `program`, with the `PATH` and the folder that the ranks will have.
+pub(super) fn find(
+    program: &OsStr,
+    env: &[(OsString, OsString)],
+    cwd: Option<&Path>,
+) -> Result<PathBuf, LaunchError> {
     if program.as_bytes().contains(&b'/') {
-        return check(Path::new(program));
+        return check(&cwd.unwrap_or(Path::new("")).join(program));
     }
     let theirs = env.iter().rev().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
     let path = theirs.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
@@ -58,18 +62,26 @@ mod tests {
 
     #[test]
     fn a_name_is_looked_up_in_the_path_of_the_ranks() {
-        let found = find(OsStr::new("sh"), &[("PATH".into(), "/nowhere:/bin".into())]).expect("a shell");
+        let found =
+            find(OsStr::new("sh"), &[("PATH".into(), "/nowhere:/bin".into())], None).expect("a shell");
         assert_eq!(found, Path::new("/bin/sh"));
-        let error = find(OsStr::new("sh"), &[("PATH".into(), "/nowhere".into())]).expect_err("not there");
+        let error =
+            find(OsStr::new("sh"), &[("PATH".into(), "/nowhere".into())], None).expect_err("not there");
         assert!(error.to_string().contains("not in PATH"), "{error}");
     }
 
     #[test]
+    fn a_path_is_taken_from_the_folder_of_the_ranks() {
+        let found = find(OsStr::new("bin/sh"), &[], Some(Path::new("/"))).expect("a shell");
+        assert_eq!(found, Path::new("/bin/sh"));
+    }
+
+    #[test]
     fn folders_and_data_are_no_programs() {
-        let error = find(OsStr::new("/usr"), &[]).expect_err("a folder");
+        let error = find(OsStr::new("/usr"), &[], None).expect_err("a folder");
         assert!(error.to_string().contains("a folder"), "{error}");
         let data = tempfile::NamedTempFile::new().expect("a temporary file");
-        let error = find(data.path().as_os_str(), &[]).expect_err("not executable");
+        let error = find(data.path().as_os_str(), &[], None).expect_err("not executable");
         assert!(error.to_string().contains("chmod +x"), "{error}");
     }
 }

@@ -34,6 +34,16 @@ impl Signals {
         Ok(Signals { delivery })
     }
 
+    /// Is readable when a signal has arrived.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.delivery.get_read().as_fd()
+    }
+
+    /// The signals other than `SIGCHLD` that have arrived, each once.
+    pub(super) fn arrived(&mut self) -> Vec<i32> {
+        self.delivery.pending().filter(|signal| *signal != SIGCHLD).collect()
+    }
+
     /// Sleeps until a signal arrives, `other` has something to say (or to hear the end of), or it is `until`.
     /// Returns the signals to pass on that have arrived, each once.
     pub(super) fn wait(
@@ -44,12 +54,13 @@ impl Signals {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // A time too far away to be expressed is no limit.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        let mut fds = vec![PollFd::from_borrowed_fd(self.delivery.get_read().as_fd(), PollFlags::IN)];
+        let mut fds = vec![PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
         fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(LaunchError::system("wait for the ranks")(io::Error::from(error))),
         }
-        Ok(self.delivery.pending().filter(|signal| *signal != SIGCHLD).collect())
+        drop(fds);
+        Ok(self.arrived())
     }
 }

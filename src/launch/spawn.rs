@@ -22,6 +22,12 @@ pub(super) fn in_own_group(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
+/// Starts `command` in a process group of its own, and lets it outlive us.
+pub(super) fn in_own_group_to_stay(mut command: Command) -> io::Result<Child> {
+    command.process_group(0);
+    command.spawn()
+}
+
 #[cfg(target_os = "linux")]
 fn die_with_parent(command: &mut Command) {
     use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};

@@ -1,21 +1,52 @@
 //! The life of a job: running, draining, terminating, killed.
+//!
+//! It knows when ranks are to be ended, and not where they are: that is the crew's business.
 
 use super::{
-    Ended, Failure, LaunchError, LaunchSpec, Outcome, Output, Rendezvous, environment,
-    output::Tagger,
-    ranks::{RankProcess, Ranks},
-    signals::Signals,
-    spawn,
+    Ended, Failure, LaunchError, LaunchSpec, Outcome, Place, Rendezvous, here::Here, hosts::Company,
+    signals::Signals, sink::Unwritten,
 };
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
 use std::{
-    io::{self, IsTerminal, Write},
-    os::unix::process::CommandExt,
-    path::Path,
-    process::{Command, Stdio},
+    os::fd::BorrowedFd,
     time::{Duration, Instant},
 };
+
+/// A rank's process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    /// The rank.
+    pub(super) rank: u32,
+    /// Its process id, on its host.
+    pub(super) pid: u32,
+    /// Its host, where it is under an agent.
+    pub(super) host: Option<String>,
+}
+
+/// The ranks of a job, wherever they are. Dropping it kills what still runs.
+pub(super) trait Crew {
+    /// Those that have ended since the last call.
+    fn newly_ended(&mut self) -> Vec<(Member, Ended)>;
+
+    /// Those that run.
+    fn running(&self) -> Vec<Member>;
+
+    /// Signals all ranks, and what they have started.
+    fn signal(&mut self, signal: Signal);
+
+    /// Signals for the ranks that came while they were being started.
+    fn early_signals(&mut self) -> Vec<i32>;
+
+    /// Is readable when there is something new, if anything but a signal can tell so.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Why output is lost, told once.
+    fn trouble(&mut self) -> Option<Unwritten>;
+
+    /// When all ranks have ended: ends what they have left behind, and passes their last words on.
+    fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError>;
+}
 
 /// How long we wait for processes that were killed before we leave them to the system.
 const AFTER_KILL: Duration = Duration::from_secs(5);
@@ -34,76 +65,40 @@ enum Phase {
 }
 
 /// Runs a job from its start to its end.
-pub(super) fn run(
-    spec: &LaunchSpec,
-    program: &Path,
-    rendezvous: &dyn Rendezvous,
-) -> Result<Outcome, LaunchError> {
+pub(super) fn run(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outcome, LaunchError> {
     let started = Instant::now();
     let mut signals = Signals::catch()?;
-    let _orphans = Orphans::adopt();
-    let (ranks, tagger) = start(spec, program, &rendezvous.address())?;
-    let mut supervisor = Supervisor {
-        spec,
-        rendezvous,
-        ranks,
-        phase: Phase::Running,
-        deadline: spec.timeout.and_then(|limit| started.checked_add(limit)),
-        interrupts: 0,
-        outcome: Outcome::Succeeded,
-    };
-    supervisor.watch(&mut signals)?;
-    supervisor.ranks.sweep(spec.grace);
-    if let Some(tagger) = tagger {
-        tagger.finish(&mut signals)?;
+    match &spec.place {
+        Place::Here => watch(spec, rendezvous, Here::start(spec, rendezvous)?, &mut signals, started),
+        Place::Hosts(plan) => {
+            let company = Company::start(spec, plan, rendezvous, &mut signals)?;
+            watch(spec, rendezvous, company, &mut signals, started)
+        }
     }
+}
+
+/// Watches over a crew until nothing of it is left.
+fn watch(
+    spec: &LaunchSpec,
+    rendezvous: &dyn Rendezvous,
+    crew: impl Crew,
+    signals: &mut Signals,
+    started: Instant,
+) -> Result<Outcome, LaunchError> {
+    let deadline = spec.timeout.and_then(|limit| started.checked_add(limit));
+    let (phase, outcome) = (Phase::Running, Outcome::Succeeded);
+    let mut supervisor = Supervisor { spec, rendezvous, crew, phase, deadline, interrupts: 0, outcome };
+    supervisor.watch(signals)?;
+    supervisor.crew.finish(signals)?;
+    supervisor.take_trouble();
     Ok(supervisor.outcome)
 }
 
-/// Starts all ranks, or none.
-fn start(spec: &LaunchSpec, program: &Path, bootstrap: &str) -> Result<(Ranks, Option<Tagger>), LaunchError> {
-    let mut ranks = Ranks::default();
-    let mut tagger = match spec.output {
-        Output::Direct => None,
-        Output::Tagged => Some(Tagger::default()),
-    };
-    for rank in 0..spec.ranks {
-        let own = spec.rank_env.get(rank as usize).into_iter().flatten();
-        let mut command = Command::new(program);
-        command
-            .arg0(&spec.program)
-            .args(&spec.args)
-            .envs(environment::of_rank(rank, spec.ranks, bootstrap))
-            .envs(spec.env.iter().chain(own).map(|(key, value)| (key, value)))
-            .stdin(stdin_of(rank));
-        if tagger.is_some() {
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        }
-        let mut child = spawn::in_own_group(command).map_err(|source| LaunchError::Spawn {
-            rank,
-            ranks: spec.ranks,
-            source,
-        })?;
-        ranks.add(rank, &child);
-        if let Some(tagger) = &mut tagger {
-            tagger.add(rank, &mut child)?;
-        }
-    }
-    let tagger = tagger.map(Tagger::start).transpose()?;
-    Ok((ranks, tagger))
-}
-
-/// Rank 0 reads what is piped into the launcher. A terminal's input is for nobody: the ranks are not in its
-/// foreground process group, and would be stopped for trying.
-fn stdin_of(rank: u32) -> Stdio {
-    if rank == 0 && !io::stdin().is_terminal() { Stdio::inherit() } else { Stdio::null() }
-}
-
 /// A job that has been started.
-struct Supervisor<'a> {
+struct Supervisor<'a, C> {
     spec: &'a LaunchSpec,
     rendezvous: &'a dyn Rendezvous,
-    ranks: Ranks,
+    crew: C,
     phase: Phase,
     /// When the job's time is over.
     deadline: Option<Instant>,
@@ -113,20 +108,24 @@ struct Supervisor<'a> {
     outcome: Outcome,
 }
 
-impl Supervisor<'_> {
+impl<C: Crew> Supervisor<'_, C> {
     /// Returns when the last rank has ended.
     fn watch(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
+        for signal in self.crew.early_signals() {
+            self.pass_on(signal);
+        }
         loop {
             self.collect();
+            self.take_trouble();
             self.advance(Instant::now());
-            if self.ranks.running().next().is_none() || self.is_given_up(Instant::now()) {
+            if self.crew.running().is_empty() || self.is_given_up(Instant::now()) {
                 return Ok(());
             }
             let until = match self.phase {
                 Phase::Running => self.deadline,
                 Phase::Draining(t) | Phase::Terminating(t) | Phase::Killed(t) => Some(t),
             };
-            for signal in signals.wait(until, None)? {
+            for signal in signals.wait(until, self.crew.descriptor())? {
                 self.pass_on(signal);
             }
         }
@@ -136,18 +135,24 @@ impl Supervisor<'_> {
     fn collect(&mut self) {
         let ours = matches!(self.phase, Phase::Terminating(_) | Phase::Killed(_));
         let mut first = None;
-        for (process, how) in self.ranks.newly_ended() {
+        for (Member { rank, pid, host }, how) in self.crew.newly_ended() {
             if how.is_success() {
-                self.rendezvous.report_success(process.rank, process.pid());
+                self.rendezvous.report_success(rank, pid);
             }
             if ours || how.is_success() {
                 continue;
             }
-            self.rendezvous.report_exit(process.rank, process.pid(), &how.to_string());
-            first.get_or_insert(Failure { rank: process.rank, pid: process.pid(), how });
+            self.rendezvous.report_exit(rank, pid, &how.to_string());
+            first.get_or_insert(Failure { rank, pid, how, host });
         }
         if let (Some(failure), Outcome::Succeeded) = (first, &self.outcome) {
-            if !matches!(failure.how, Ended::Exited(status) if self.spec.explained.contains(&status)) {
+            let is_explained = match failure.how {
+                Ended::Exited(status) => self.spec.explained.contains(&status),
+                Ended::Signaled(_) => false,
+                // Whoever lost it has said so.
+                Ended::Lost => true,
+            };
+            if !is_explained {
                 self.say_failed(&failure);
             }
             self.outcome = Outcome::Failed(failure);
@@ -155,13 +160,32 @@ impl Supervisor<'_> {
     }
 
     fn say_failed(&self, failure: &Failure) {
-        let Failure { rank, pid, how } = failure;
-        let others = match self.ranks.running().count() {
+        let Failure { rank, pid, how, host } = failure;
+        let place = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+        let others = match self.crew.running().len() {
             0 => String::new(),
             1 => "; ending the other rank".to_owned(),
             n => format!("; ending the other {n} ranks"),
         };
-        self.say(&format!("rank {rank} (pid {pid}) {how}{others}"));
+        self.say(&format!("rank {rank} (pid {pid}{place}) {how}{others}"));
+    }
+
+    /// Output that is lost is the end of the job.
+    fn take_trouble(&mut self) {
+        let Some(trouble) = self.crew.trouble() else { return };
+        let outcome = match trouble {
+            Unwritten::ReaderGone => Outcome::Unread,
+            Unwritten::Failed(what) => {
+                self.say(&what);
+                Outcome::Unwritten
+            }
+        };
+        if self.outcome == Outcome::Succeeded {
+            self.outcome = outcome;
+        }
+        if matches!(self.phase, Phase::Running | Phase::Draining(_)) {
+            self.terminate(Instant::now());
+        }
     }
 
     /// Enters the next phase when it is due.
@@ -187,12 +211,12 @@ impl Supervisor<'_> {
     }
 
     fn terminate(&mut self, now: Instant) {
-        self.ranks.signal(Signal::TERM);
+        self.crew.signal(Signal::TERM);
         self.phase = Phase::Terminating(now + self.spec.grace);
     }
 
     fn kill(&mut self, now: Instant) {
-        self.ranks.signal(Signal::KILL);
+        self.crew.signal(Signal::KILL);
         self.phase = Phase::Killed(now + AFTER_KILL);
     }
 
@@ -216,43 +240,22 @@ impl Supervisor<'_> {
             }
             self.kill(Instant::now());
         } else if let Some(signal) = Signal::from_named_raw(signal) {
-            self.ranks.signal(signal);
+            self.crew.signal(signal);
         }
     }
 
     /// `rank 3 (pid 77)`, `ranks 0, 3`.
     fn names_of_running(&self) -> String {
-        match self.ranks.running().collect::<Vec<&RankProcess>>().as_slice() {
-            [one] => format!("rank {} (pid {})", one.rank, one.pid()),
+        match self.crew.running().as_slice() {
+            [one] => format!("rank {} (pid {})", one.rank, one.pid),
             several => {
-                let names: Vec<String> = several.iter().map(|p| p.rank.to_string()).collect();
+                let names: Vec<String> = several.iter().map(|member| member.rank.to_string()).collect();
                 format!("ranks {}", names.join(", "))
             }
         }
     }
 
-    /// One line on stderr, in one write: the ranks may be writing there as well.
     fn say(&self, text: &str) {
-        let line = format!("{}: {text}\n", self.spec.name);
-        let _ = io::stderr().write_all(line.as_bytes());
-    }
-}
-
-/// While it lives, orphans of the ranks become our children, and so can be waited for.
-struct Orphans;
-
-impl Orphans {
-    fn adopt() -> Orphans {
-        // Without it the ends of orphans are the business of process 1, as everywhere but on Linux.
-        #[cfg(target_os = "linux")]
-        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        Orphans
-    }
-}
-
-impl Drop for Orphans {
-    fn drop(&mut self) {
-        #[cfg(target_os = "linux")]
-        let _ = rustix::process::set_child_subreaper(None);
+        self.spec.say(text);
     }
 }

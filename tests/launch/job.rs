@@ -32,7 +32,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) fn mark() -> (String, String) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let value = format!("{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    ("TBCCL_TEST_MARK".to_owned(), value)
+    ("LAUNCH_TEST_MARK".to_owned(), value)
 }
 
 /// The processes alive that carry the mark. (Elsewhere than on Linux: none can be seen.)

@@ -1,6 +1,8 @@
 //! `tbccl run` and the launcher under it, with real processes.
 
+mod hosts;
 mod job;
+mod network;
 
 use job::{Job, TBCCL, alive, eventually, mark};
 use rustix::process::Signal;

@@ -46,3 +46,24 @@ fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
         Job::run(&Wiring::pair("ib", 1), "", "own_memory have no room", &[budget]).is_right("done", 2);
     }
 }
+
+/// A Mac's device has ten queue pairs, and a rail takes three: four rails on one device are refused before any is made.
+#[test]
+fn the_eleventh_queue_pair_is_never_asked_for() {
+    let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes: 5, cables: 1 };
+    let row = |rank: usize| -> Vec<Option<String>> {
+        (0..5).map(|peer| (peer != rank).then(|| "d0".to_owned())).collect()
+    };
+    let matrix = serde_json::to_string(&(0..5).map(row).collect::<Vec<_>>()).expect("JSON");
+    let env = [("TBCCL_IBV_DEVICES", "$HOME_OF_TEST/matrix.json")];
+    let job = Job::start_with(&wiring, "", "operations 1", &env, |home| {
+        std::fs::write(home.join("matrix.json"), &matrix).expect("our folder");
+    });
+    let done = job.finish();
+    let refused = done.all("refused");
+    assert!(done.code != 0 && refused.len() == 5, "{:?}\n{}", done.said, done.stderr);
+    for said in refused {
+        let says = "d0 would need 12 queue pairs, 3 for each of its 4 rails, and has 10";
+        assert!(said.rest.contains(says), "{said:?}");
+    }
+}

@@ -175,6 +175,55 @@ impl DeviceMatrix {
         Ok(matrix)
     }
 
+    /// The matrix with these names: in a row for each rank, a list of devices for each rank.
+    ///
+    /// # Errors
+    /// [`MatrixError`], with the row and the column where it is wrong.
+    pub fn from_rows(rows: Vec<Vec<Vec<String>>>) -> Result<DeviceMatrix, MatrixError> {
+        let ranks = u32::try_from(rows.len()).ok().filter(|ranks| *ranks > 0).ok_or(MatrixError::Empty)?;
+        let mut cells = Vec::new();
+        for (row, names) in (0..).zip(rows) {
+            if names.len() != ranks as usize {
+                return Err(MatrixError::NotSquare { row, cells: names.len(), rows: ranks as usize });
+            }
+            for (column, names) in (0..).zip(names) {
+                let cell = Cell { row, column };
+                let names = names.into_iter().map(|name| checked(cell, &name)).collect::<Result<_, _>>()?;
+                cells.push(distinct(cell, names)?);
+            }
+        }
+        let matrix = DeviceMatrix { ranks, cells };
+        matrix.check_pairs()?;
+        Ok(matrix)
+    }
+
+    /// The text that [`DeviceMatrix::parse`] reads, as MLX reads it too.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let cell = |names: &Vec<String>| match names.as_slice() {
+            [] => Value::Null,
+            [name] => Value::from(name.as_str()),
+            names => Value::from(names),
+        };
+        let rows = self.cells.chunks(self.ranks as usize);
+        Value::Array(rows.map(|row| Value::Array(row.iter().map(cell).collect())).collect()).to_string()
+    }
+
+    /// The same cables with rank `order[r]` as rank `r`. Panics when `order` does not name every rank once.
+    #[must_use]
+    pub fn reordered(&self, order: &[u32]) -> DeviceMatrix {
+        assert!(
+            order.len() == self.ranks as usize && (0..self.ranks).all(|rank| order.contains(&rank)),
+            "{order:?} is not an order of {} ranks",
+            self.ranks
+        );
+        let pairs = order.iter().flat_map(|from| order.iter().map(move |to| (Rank(*from), Rank(*to))));
+        DeviceMatrix {
+            ranks: self.ranks,
+            cells: pairs.map(|(from, to)| self.rails(from, to).to_vec()).collect(),
+        }
+    }
+
     /// Both ends of every cable must be named, and no cable leads from a rank to itself.
     fn check_pairs(&self) -> Result<(), MatrixError> {
         for row in 0..self.ranks {
@@ -260,6 +309,11 @@ fn devices(cell: Cell, value: &Value) -> Result<Vec<String>, MatrixError> {
             .collect::<Result<_, _>>()?,
         other => return Err(MatrixError::NotADevice { cell, found: kind(other) }),
     };
+    distinct(cell, names)
+}
+
+/// Refuses a name that stands twice in a cell.
+fn distinct(cell: Cell, names: Vec<String>) -> Result<Vec<String>, MatrixError> {
     match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
         Some((_, name)) => Err(MatrixError::Twice { cell, name: name.clone() }),
         None => Ok(names),

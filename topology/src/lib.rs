@@ -1,7 +1,10 @@
 //! What is wired to what.
 //!
 //! This crate names the participants of a job: [`Rank`]s, the hosts they run on, which of them share a
-//! host, which RDMA devices lead from one to another ([`DeviceMatrix`]), and which ranks reach each other ([`Reach`]).
+//! host, which RDMA devices lead from one to another ([`DeviceMatrix`]), and which ranks reach each other ([`Reach`]). It
+//! reads what people write of hosts ([`Hostfile`]), deals ranks to them ([`allocate`]) in an order that follows the cables
+//! ([`Wiring`]), and gives each its share of a machine's cores ([`Cores`]).
+//!
 //! Planners and selection take such values and nothing else from the outside world, so that a plan is a pure function
 //! of what every rank agrees on.
 //!
@@ -10,12 +13,20 @@
 //! This crate does not open files, read the environment, or look at the machine it runs on.
 #![forbid(unsafe_code)]
 
+mod allocation;
+mod cores;
 mod device_matrix;
+mod hostfile;
 mod placement;
 mod rank;
 mod reach;
+mod wiring;
 
+pub use allocation::{AllocationError, By, Request, allocate};
+pub use cores::{Bind, Core, Cores, parse_cpu_list};
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
+pub use hostfile::{Format, Host, Hostfile, HostfileError};
 pub use placement::{HostIndex, Placement, PlacementError};
 pub use rank::Rank;
 pub use reach::Reach;
+pub use wiring::{Port, Rail, Wiring};

@@ -42,6 +42,8 @@ mod sealed;
 mod sleeper;
 mod socket;
 mod table;
+#[cfg(test)]
+mod tests;
 mod vital;
 mod wire;
 

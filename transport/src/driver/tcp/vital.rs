@@ -3,10 +3,10 @@
 //! A process that ends closes its sockets, and the other end is told. A cable that is pulled tells nobody: what was sent
 //! is repeated, and not acknowledged. Linux's TCP_USER_TIMEOUT would end such a connection, but also one whose peer is
 //! alive and takes its time to read what it was sent, since it counts the time of a closed window too. So a link that
-//! waits asks the system itself, now and then: has what was sent been repeated, and nothing been heard for so long?
+//! waits asks the system itself, now and then: has what was sent been repeated, or the
+//! other end been probed, and nothing been heard for so long?
 //!
-//! A peer that is gone while nothing of ours is under way is found by probes (`SO_KEEPALIVE`), and before that by the
-//! ranks' side channel.
+//! A connection on which nothing is under way is probed by the system (`SO_KEEPALIVE`), after a second.
 //!
 //! # Safety
 //! The system writes its answer to a variable of ours, whose size it is told.
@@ -77,7 +77,7 @@ impl Patience {
     }
 }
 
-/// When bytes were sent, repeated and not acknowledged: since when nothing has been heard.
+/// When bytes were repeated and not acknowledged, or probes not answered: since when nothing has been heard.
 #[cfg(target_os = "linux")]
 fn unanswered_for(socket: &Socket) -> Option<Duration> {
     use rustix::fd::AsRawFd;
@@ -94,8 +94,10 @@ fn unanswered_for(socket: &Socket) -> Option<Duration> {
             &mut size,
         )
     };
-    let repeated = asked == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
-    repeated.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+    // A peer that is there answers each probe, whether its window is closed or the connection idle, and their count is
+    // zero again.
+    let repeated = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 || info.tcpi_probes > 0;
+    (asked == 0 && repeated).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
 }
 
 /// Elsewhere the system ends the connection by itself, see [`limit_retransmission`].

@@ -1,0 +1,89 @@
+//! Why a job can't be started.
+
+use super::{sink, spawn};
+use std::{ffi::OsString, io, path::PathBuf};
+use thiserror::Error;
+
+/// Why a job could not be started, or not be watched. Nothing of it is left.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No ranks were asked for.
+    #[error("a job needs at least one rank, not 0")]
+    NoRanks,
+    /// The program is nowhere.
+    #[error("no program `{}`; {remedy}", .program.display())]
+    NotFound {
+        /// What was asked for.
+        program: OsString,
+        /// What can be done.
+        remedy: String,
+    },
+    /// The program is there, and can't be run.
+    #[error("`{}` can't be run: {why}", .program.display())]
+    NotExecutable {
+        /// Where it is.
+        program: PathBuf,
+        /// The reason and the remedy.
+        why: &'static str,
+    },
+    /// The folder to start in is nowhere.
+    #[error("the folder {} is not there; make it, or name another with --cwd", .0.display())]
+    NoFolder(PathBuf),
+    /// A variable that can't be set by the user.
+    #[error("the variable `{}` is set by the launcher for each rank; leave it out", .0.display())]
+    Reserved(OsString),
+    /// The system refused to start a process.
+    #[error("rank {rank} of {ranks} can't be started: {source}{}", spawn::remedy(.source))]
+    Spawn {
+        /// The rank.
+        rank: u32,
+        /// Of so many.
+        ranks: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An agent can't be started, or what reaches it.
+    #[error("host {host}: can't run `{}`: {source}; install it, or name another with --ssh", .program.display())]
+    Agent {
+        /// The host.
+        host: String,
+        /// What was to be run.
+        program: OsString,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Hosts that can't do their part: a line for each, with the remedy.
+    #[error("{}", .0.join("\n"))]
+    Hosts(Vec<String>),
+    /// A signal came before all ranks were started.
+    #[error("interrupted by {} before all ranks were started", signal_hook::low_level::signal_name(*.0).unwrap_or("a signal"))]
+    Interrupted(i32),
+    /// A file for output can't be made.
+    #[error("can't make {} for the ranks' output: {source}{}", .path.display(), output_remedy(.source))]
+    Output {
+        /// The file, or the folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused something else.
+    #[error("can't {what}: {source}{}", spawn::remedy(.source))]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl LaunchError {
+    /// Adds what was to be done to what the system said.
+    pub(super) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> LaunchError {
+        move |source| LaunchError::System { what, source: source.into() }
+    }
+}
+
+fn output_remedy(source: &io::Error) -> &'static str {
+    rustix::io::Errno::from_io_error(source).map_or("", sink::remedy)
+}

@@ -1,0 +1,182 @@
+//! Where the ranks' lines go: to our stdout and stderr, or to a file for each stream of each rank.
+//!
+//! All readers push into one sink, behind a lock, so lines of different ranks can't mix. What can't be written is told
+//! once, and ends the job: output that is lost is no output.
+
+use super::{LaunchError, Output, frame::Stream, lines::Lines};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::{Errno, write},
+};
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+};
+
+/// Where lines go, and those that have begun.
+#[derive(Debug)]
+pub(super) struct Sink {
+    output: Output,
+    lines: HashMap<(u32, Stream), Lines>,
+    /// A file for each stream, where there are files.
+    files: HashMap<(u32, Stream), (PathBuf, File)>,
+    /// Set when something could not be written. Nothing is from then on.
+    broken: bool,
+}
+
+/// Why lines can't be written.
+#[derive(Debug)]
+pub(super) enum Unwritten {
+    /// Whoever read our stdout or stderr has gone.
+    ReaderGone,
+    /// Something is wrong, in one line.
+    Failed(String),
+}
+
+impl Sink {
+    /// For a job of so many ranks. Makes the files.
+    pub(super) fn open(output: &Output, ranks: u32) -> Result<Sink, LaunchError> {
+        let mut files = HashMap::new();
+        if let Output::Files { folder, .. } = output {
+            let refused = |path: &Path, source| LaunchError::Output { path: path.to_owned(), source };
+            std::fs::create_dir_all(folder).map_err(|e| refused(folder, e))?;
+            for rank in 0..ranks {
+                for (stream, name) in [(Stream::Stdout, "out"), (Stream::Stderr, "err")] {
+                    let path = folder.join(format!("rank.{rank}.{name}"));
+                    let file = File::create(&path).map_err(|e| refused(&path, e))?;
+                    files.insert((rank, stream), (path, file));
+                }
+            }
+        }
+        Ok(Sink { output: output.clone(), lines: HashMap::new(), files, broken: false })
+    }
+
+    /// Takes what a rank has written, and passes whole lines on.
+    pub(super) fn push(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> Result<(), Unwritten> {
+        let mut out = Vec::with_capacity(bytes.len() + 16);
+        let output = &self.output;
+        let lines = self.lines.entry((rank, stream)).or_insert_with(|| new_lines(output, rank, stream));
+        lines.push(bytes, &mut out);
+        self.deliver(rank, stream, &out)
+    }
+
+    /// Ends the lines that have begun.
+    pub(super) fn finish(&mut self) -> Result<(), Unwritten> {
+        let mut begun: Vec<_> = self.lines.drain().collect();
+        begun.sort_by_key(|((rank, stream), _)| (*rank, *stream == Stream::Stderr));
+        for ((rank, stream), mut lines) in begun {
+            let mut out = Vec::new();
+            lines.finish(&mut out);
+            self.deliver(rank, stream, &out)?;
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> Result<(), Unwritten> {
+        if bytes.is_empty() || self.broken {
+            return Ok(());
+        }
+        let file = self.files.get(&(rank, stream));
+        let written = match (file, stream) {
+            (Some((_, file)), _) => write_all(file.as_fd(), bytes),
+            (None, Stream::Stdout) => write_all(io::stdout().as_fd(), bytes),
+            (None, Stream::Stderr) => write_all(io::stderr().as_fd(), bytes),
+        };
+        let Err(error) = written else { return Ok(()) };
+        self.broken = true;
+        if error == Errno::PIPE && file.is_none() {
+            return Err(Unwritten::ReaderGone);
+        }
+        let what = match (file, stream) {
+            (Some((path, _)), _) => path.display().to_string(),
+            (None, Stream::Stdout) => "stdout".to_owned(),
+            (None, Stream::Stderr) => "stderr".to_owned(),
+        };
+        Err(Unwritten::Failed(format!(
+            "can't write the output of rank {rank} to {what}: {error}{}",
+            remedy(error)
+        )))
+    }
+}
+
+fn new_lines(output: &Output, rank: u32, stream: Stream) -> Lines {
+    let (tagged, stamped) = match output {
+        Output::Lines { tagged, stamped } => (*tagged, *stamped),
+        Output::Files { stamped, .. } => (false, *stamped),
+    };
+    let tag = match (tagged, stream) {
+        (false, _) => String::new(),
+        (true, Stream::Stdout) => format!("[{rank}] "),
+        (true, Stream::Stderr) => format!("[{rank}:err] "),
+    };
+    Lines::new(tag.into_bytes(), stamped)
+}
+
+/// What helps against a refusal to write, as the end of a sentence.
+pub(super) fn remedy(error: Errno) -> &'static str {
+    match error {
+        Errno::NOSPC | Errno::DQUOT => "; make room there, or name another folder with --output",
+        Errno::ACCESS | Errno::ROFS | Errno::PERM => "; name a folder with --output in which you may write",
+        Errno::MFILE => "; raise the limit on open files with `ulimit -n`, or leave --output out",
+        Errno::NOTDIR | Errno::EXIST => "; a file has that name, so name another folder with --output",
+        _ => "",
+    }
+}
+
+/// Writes to a descriptor that may have been made non-blocking by whoever we share it with.
+fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match write(fd, bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stream_of_each_rank_has_its_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let output = Output::Files { folder: folder.path().join("new/one"), stamped: false };
+        let mut sink = Sink::open(&output, 2).expect("a folder");
+        for (rank, stream, text) in
+            [(0, Stream::Stdout, "a"), (1, Stream::Stderr, "b\nc"), (0, Stream::Stdout, "d\n")]
+        {
+            sink.push(rank, stream, text.as_bytes()).expect("written");
+        }
+        sink.finish().expect("written");
+        let read = |name| std::fs::read_to_string(folder.path().join("new/one").join(name)).expect("a file");
+        assert_eq!([read("rank.0.out"), read("rank.1.err"), read("rank.1.out")], ["ad\n", "b\nc\n", ""]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_told_once_with_the_file_and_the_remedy() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("rank.0.out")).expect("a link");
+        let output = Output::Files { folder: folder.path().to_owned(), stamped: false };
+        let mut sink = Sink::open(&output, 1).expect("a folder");
+        let Err(Unwritten::Failed(told)) = sink.push(0, Stream::Stdout, b"x\n") else { panic!("written") };
+        assert!(told.contains("rank.0.out: No space left") && told.contains("make room there"), "{told}");
+        assert!(sink.push(0, Stream::Stdout, b"x\n").is_ok(), "told once");
+    }
+
+    #[test]
+    fn a_folder_that_can_not_be_made_is_an_error_with_its_name() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let output = Output::Files { folder: file.path().join("x"), stamped: false };
+        let error = Sink::open(&output, 1).expect_err("a file is no folder").to_string();
+        assert!(error.contains(&*file.path().to_string_lossy()) && error.contains("--output"), "{error}");
+    }
+}

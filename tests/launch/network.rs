@@ -1,0 +1,281 @@
+//! Four hosts on one machine: network namespaces on a switch of their own, each with an ssh server, keys that are thrown
+//! away, a name, and a folder of its own at a path that is the same on all. Nothing of it is connected to anything else.
+//!
+//! A guardian takes everything down when the test ends, by whichever means: its stdin is a pipe from the test.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+pub(crate) const HOSTS: usize = 4;
+
+/// What is needed and not there, if anything.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    if !cfg!(target_os = "linux") {
+        return Some("network namespaces are Linux's");
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some("only root can make network namespaces");
+    }
+    let is_there = |program: &str| {
+        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+            .iter()
+            .any(|folder| PathBuf::from(folder).join(program).exists())
+    };
+    let missing =
+        ["ip", "sshd", "ssh", "ssh-keygen", "unshare", "mount"].into_iter().find(|name| !is_there(name));
+    missing.map(|_| "ip, sshd, ssh, unshare or mount is missing; run tools/install-missing test")
+}
+
+/// Says aloud that a test can't be made here.
+macro_rules! network_or_return {
+    () => {
+        match $crate::network::obstacle() {
+            None => $crate::network::Network::new(),
+            Some(why) => {
+                eprintln!("SKIPPED: {why}");
+                return;
+            }
+        }
+    };
+}
+pub(crate) use network_or_return;
+
+/// The hosts. Gone when dropped.
+pub(crate) struct Network {
+    folder: tempfile::TempDir,
+    prefix: String,
+    guardian: Child,
+}
+
+/// Takes down what belongs to the prefix: processes, namespaces.
+const GUARDIAN: &str = r#"
+echo ready
+cat >/dev/null
+for ns in $(ip netns list | cut -d' ' -f1 | grep "^$0-"); do
+    for try in 1 2 3; do
+        pids=$(ip netns pids "$ns")
+        [ -z "$pids" ] && break
+        kill -KILL $pids 2>/dev/null
+        sleep 0.05
+    done
+    ip netns del "$ns"
+done
+rm -rf "$1"
+"#;
+
+/// Gives a process a host's name and its own folder, and goes on as another program.
+const ENTER: &str = r#"
+set -e
+echo "$1" >/proc/sys/kernel/hostname
+mount --bind "$2/own-$1" "$2/own"
+mount -t tmpfs tmpfs /run
+mkdir -p /run/sshd
+shift 2
+exec "$@"
+"#;
+
+fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output().expect("a program");
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Network {
+    pub(crate) fn new() -> Network {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("tbccl-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut guardian = Command::new("/bin/sh")
+            .args(["-c", GUARDIAN, &prefix])
+            .arg(folder.path())
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut line = String::new();
+        BufReader::new(guardian.stdout.take().expect("a pipe")).read_line(&mut line).expect("it is ready");
+        let network = Network { folder, prefix, guardian };
+        network.make_links();
+        network.make_keys();
+        for host in 0..HOSTS {
+            network.start_server(host);
+        }
+        network
+    }
+
+    /// A file or folder of all hosts.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A file or folder of one host, which sees it as `own`.
+    pub(crate) fn own(&self, host: usize, name: &str) -> PathBuf {
+        self.path(&format!("own-h{host}")).join(name)
+    }
+
+    /// Writes a file.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("our folder");
+        path.to_str().expect("text").to_owned()
+    }
+
+    fn namespace(&self, name: &str) -> String {
+        format!("{}-{name}", self.prefix)
+    }
+
+    fn make_links(&self) {
+        let switch = self.namespace("sw");
+        run("ip", &["netns", "add", &switch]);
+        run("ip", &["-n", &switch, "link", "add", "br0", "type", "bridge"]);
+        run("ip", &["-n", &switch, "link", "set", "br0", "up"]);
+        for host in 0..HOSTS {
+            let (ns, port) = (self.namespace(&format!("h{host}")), format!("p{host}"));
+            run("ip", &["netns", "add", &ns]);
+            let veth =
+                ["-n", &switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &ns];
+            run("ip", &veth);
+            run("ip", &["-n", &switch, "link", "set", &port, "master", "br0", "up"]);
+            run("ip", &["-n", &ns, "addr", "add", &format!("{}/24", address(host)), "dev", "eth0"]);
+            run("ip", &["-n", &ns, "link", "set", "lo", "up"]);
+            run("ip", &["-n", &ns, "link", "set", "eth0", "up"]);
+        }
+    }
+
+    fn make_keys(&self) {
+        for key in ["host_key", "user_key", "strange_key"] {
+            let path = self.path(key);
+            run("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", path.to_str().expect("text")]);
+        }
+        let public = std::fs::read_to_string(self.path("host_key.pub")).expect("a key");
+        self.write("known_hosts", &format!("* {public}"));
+        let folder = self.folder.path().display();
+        let mut config = String::new();
+        for host in 0..HOSTS {
+            config += &format!("Host h{host}\n    HostName {}\n", address(host));
+        }
+        // Nobody is there.
+        config += "Host h9\n    HostName 10.77.0.99\n    ConnectTimeout 1\n";
+        let rest = |key: &str| {
+            format!(
+                "Host *\n    User root\n    IdentityFile {folder}/{key}\n    IdentitiesOnly yes\n    IdentityAgent none\n    UserKnownHostsFile {folder}/known_hosts\n    GlobalKnownHostsFile /dev/null\n    StrictHostKeyChecking yes\n"
+            )
+        };
+        self.write("ssh_config", &format!("{config}{}", rest("user_key")));
+        self.write("strange_config", &format!("{config}{}", rest("strange_key")));
+        std::fs::create_dir(self.path("own")).expect("our folder");
+    }
+
+    fn start_server(&self, host: usize) {
+        let folder = self.folder.path().display();
+        for name in ["tmp", "work"] {
+            std::fs::create_dir_all(self.own(host, name)).expect("our folder");
+        }
+        let config = format!(
+            "ListenAddress {}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv TMPDIR={folder}/own/tmp\n",
+            address(host)
+        );
+        let config = self.write(&format!("sshd_config-{host}"), &config);
+        let log = std::fs::File::create(self.path(&format!("sshd-{host}.log"))).expect("our folder");
+        let mut server = self.enter(host, "/usr/sbin/sshd");
+        server.args(["-D", "-e", "-f", &config]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut server = server.spawn().expect("ip");
+        self.write(&format!("sshd-{host}.pid"), &server.id().to_string());
+        super::job::eventually("sshd listens", || {
+            assert!(server.try_wait().expect("our child").is_none(), "sshd ended: {}", self.log(host));
+            self.log(host).contains("Server listening")
+        });
+    }
+
+    pub(crate) fn log(&self, host: usize) -> String {
+        std::fs::read_to_string(self.path(&format!("sshd-{host}.log"))).unwrap_or_default()
+    }
+
+    /// A program on a host, as if it were started there.
+    pub(crate) fn enter(&self, host: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        let ns = self.namespace(&format!("h{host}"));
+        command.args(["netns", "exec", &ns, "unshare", "-m", "-u", "/bin/sh", "-c", ENTER, "enter"]);
+        command.arg(format!("h{host}")).arg(self.folder.path()).arg(program);
+        command
+    }
+
+    /// `ssh` with our keys.
+    pub(crate) fn ssh(&self) -> String {
+        format!("ssh -F {}", self.path("ssh_config").display())
+    }
+
+    /// `tbccl run` on host 0 with these options, which may begin with another ssh than ours.
+    pub(crate) fn launcher(&self, args: &[&str]) -> Command {
+        let mut command = self.enter(0, super::job::TBCCL);
+        command.arg("run").stdin(Stdio::null());
+        if args.first() != Some(&"--ssh") {
+            command.args(["--ssh", &self.ssh()]);
+        }
+        command.args(args);
+        command
+    }
+
+    fn server_of(&self, host: usize) -> String {
+        std::fs::read_to_string(self.path(&format!("sshd-{host}.pid"))).expect("our file")
+    }
+
+    /// The processes of a host but its server.
+    pub(crate) fn processes(&self, host: usize) -> Vec<String> {
+        let ns = self.namespace(&format!("h{host}"));
+        let output = Command::new("ip").args(["netns", "pids", &ns]).output().expect("ip");
+        let server = self.server_of(host);
+        let pids = String::from_utf8_lossy(&output.stdout).into_owned();
+        // What has ended and not been waited for runs no more.
+        let runs = |pid: &&str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+        };
+        pids.split_whitespace().filter(|pid| *pid != server).filter(runs).map(str::to_owned).collect()
+    }
+
+    /// Nothing of a job runs on any host.
+    pub(crate) fn is_quiet(&self) -> bool {
+        (0..HOSTS).all(|host| self.processes(host).is_empty())
+    }
+
+    /// Files that jobs have left in temporary folders.
+    pub(crate) fn temporary_files(&self) -> usize {
+        let count = |host| std::fs::read_dir(self.own(host, "tmp")).expect("a folder").count();
+        (0..HOSTS).map(count).sum()
+    }
+
+    /// Kills the connections of a host's server, and the server.
+    pub(crate) fn kill_server(&self, host: usize) {
+        let is_server = |pid: &String| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("sshd"))
+        };
+        let mut pids: Vec<String> = self.processes(host).into_iter().filter(is_server).collect();
+        assert!(!pids.is_empty(), "no connection to host {host}");
+        pids.push(self.server_of(host));
+        let mut kill = Command::new("/bin/kill");
+        assert!(kill.arg("-KILL").args(pids).status().expect("kill").success());
+    }
+
+    /// Cuts a host's cable.
+    pub(crate) fn cut(&self, host: usize) {
+        run("ip", &["-n", &self.namespace("sw"), "link", "set", &format!("p{host}"), "down"]);
+    }
+}
+
+pub(crate) fn address(host: usize) -> String {
+    format!("10.77.0.{}", host + 1)
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        drop(self.guardian.stdin.take());
+        let _ = self.guardian.wait();
+        let _ = std::io::stderr().flush();
+    }
+}

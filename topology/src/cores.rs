@@ -1,0 +1,145 @@
+//! The cores of a machine, and which of them a rank is kept on.
+//!
+//! Who has read them from the system makes a [`Cores`] of it. Only that a core's threads belong together, and which
+//! memory is near it, matters here: ranks get whole cores, neighbours first.
+
+/// How ranks are kept on cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bind {
+    /// They are not.
+    #[default]
+    None,
+    /// Each rank has an equal share of the cores for itself.
+    Core,
+    /// Each rank may use all cores that are near one part of the memory.
+    Numa,
+}
+
+/// A core.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Core {
+    /// The socket that it is in.
+    pub package: u32,
+    /// The part of the memory that it is near.
+    pub numa: u32,
+    /// The numbers of its hardware threads, as the system counts them, ascending.
+    pub cpus: Vec<u32>,
+}
+
+/// The cores that a process may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores {
+    /// By socket and memory, so that neighbours are near each other.
+    cores: Vec<Core>,
+}
+
+impl Cores {
+    /// These cores, in any order.
+    #[must_use]
+    pub fn new(mut cores: Vec<Core>) -> Cores {
+        cores.retain(|core| !core.cpus.is_empty());
+        cores.sort();
+        Cores { cores }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Are none known?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cores.is_empty()
+    }
+
+    /// The hardware threads for a rank, of so many on this machine. None when it is not to be bound, or when there are
+    /// fewer cores than ranks, which then share all of them.
+    #[must_use]
+    pub fn share(&self, bind: Bind, local_rank: u32, local_size: u32) -> Option<Vec<u32>> {
+        let (rank, size) = (local_rank as usize, local_size as usize);
+        if size == 0 || rank >= size || self.is_empty() {
+            return None;
+        }
+        let chosen: Vec<&Core> = match bind {
+            Bind::None => return None,
+            Bind::Core => {
+                let each = self.cores.len() / size;
+                self.cores.iter().skip(rank * each).take(each).collect()
+            }
+            Bind::Numa => {
+                let mut nodes: Vec<u32> = self.cores.iter().map(|core| core.numa).collect();
+                nodes.sort_unstable();
+                nodes.dedup();
+                // Neighbours share a node where there are more ranks than nodes.
+                let node = nodes[if size <= nodes.len() { rank } else { rank * nodes.len() / size }];
+                self.cores.iter().filter(|core| core.numa == node).collect()
+            }
+        };
+        let mut cpus: Vec<u32> = chosen.into_iter().flat_map(|core| core.cpus.iter().copied()).collect();
+        cpus.sort_unstable();
+        (!cpus.is_empty()).then_some(cpus)
+    }
+}
+
+/// Reads a list of numbers as Linux writes it, `0-3,8`. None for anything else.
+#[must_use]
+pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last < first || last - first > 1 << 16 {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two sockets of two cores of two threads, numbered as Linux does: threads of a core are far apart.
+    fn machine() -> Cores {
+        let core = |at: u32| Core { package: at / 2, numa: at / 2, cpus: vec![at, at + 4] };
+        Cores::new([3, 1, 0, 2].map(core).to_vec())
+    }
+
+    #[test]
+    fn ranks_get_whole_cores_of_their_own() {
+        let shares: Vec<_> = (0..4).map(|rank| machine().share(Bind::Core, rank, 4)).collect();
+        assert_eq!(shares, [0, 1, 2, 3].map(|at| Some(vec![at, at + 4])));
+        assert_eq!(machine().share(Bind::Core, 1, 2), Some(vec![2, 3, 6, 7]));
+        assert_eq!(machine().share(Bind::Core, 2, 3), Some(vec![2, 6]));
+    }
+
+    #[test]
+    fn ranks_share_the_cores_near_a_memory() {
+        for (rank, cpus) in [(0, [0, 1, 4, 5]), (1, [0, 1, 4, 5]), (2, [2, 3, 6, 7]), (3, [2, 3, 6, 7])] {
+            assert_eq!(machine().share(Bind::Numa, rank, 4), Some(cpus.to_vec()));
+        }
+        assert_eq!(machine().share(Bind::Numa, 1, 2), Some(vec![2, 3, 6, 7]));
+        assert_eq!(machine().share(Bind::Numa, 0, 1), Some(vec![0, 1, 4, 5]));
+    }
+
+    #[test]
+    fn who_is_not_to_be_bound_or_has_no_core_is_free() {
+        assert_eq!(machine().share(Bind::None, 0, 1), None);
+        assert_eq!(machine().share(Bind::Core, 4, 5), None);
+        assert_eq!(Cores::default().share(Bind::Numa, 0, 1), None);
+    }
+
+    #[test]
+    fn lists_of_linux_are_read() {
+        assert_eq!(parse_cpu_list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(parse_cpu_list("\n"), Some(vec![]));
+        for text in ["x", "3-1", "1-", "0-4294967295"] {
+            assert_eq!(parse_cpu_list(text), None, "{text}");
+        }
+    }
+}

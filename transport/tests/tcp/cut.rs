@@ -1,0 +1,200 @@
+//! Hosts that vanish: two network namespaces with a cable between them, which is cut while something is under way.
+
+use crate::net::*;
+use rustix::{fd::AsFd, thread::LinkNameSpaceType};
+use std::{
+    fs::File,
+    process::{Child, Command, Stdio},
+    sync::{Barrier, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+use transport::{
+    Link, Protocol, RecvState, SendState, TransportError,
+    driver::{
+        Endpoint,
+        tcp::{Bind, Say, Security, TcpConfig, TcpEndpoint},
+    },
+    memory::Span,
+};
+
+/// Two hosts with a cable; gone with this.
+struct Hosts([Child; 2]);
+
+fn runs(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).stdin(Stdio::null()).output().is_ok_and(|done| done.status.success())
+}
+
+impl Hosts {
+    /// None where this process may not make any.
+    fn new() -> Option<Hosts> {
+        if !runs("unshare", &["--net", "true"]) || !runs("ip", &["-V"]) {
+            return None;
+        }
+        let hosts = Hosts([0, 1].map(|_| {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "sleep", "300"]).stdin(Stdio::null()).spawn().expect("a process")
+        }));
+        let space = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        for child in &hosts.0 {
+            let process = child.id().to_string();
+            until("no namespace", || space(&process).is_some_and(|theirs| Some(theirs) != space("self")));
+        }
+        let second = hosts.0[1].id().to_string();
+        hosts.ip(0, &["link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", &second]);
+        for at in 0..2 {
+            hosts.ip(at, &["address", "add", &format!("10.77.0.{}/24", at + 1), "dev", "cable"]);
+            hosts.ip(at, &["link", "set", "cable", "up"]);
+        }
+        Some(hosts)
+    }
+
+    fn ip(&self, at: usize, args: &[&str]) {
+        let process = self.0[at].id().to_string();
+        let enter = ["--net", "--target", &process, "ip"];
+        assert!(runs("nsenter", &[&enter, args].concat()), "ip {args:?}");
+    }
+
+    /// Moves this thread, and those that it starts, to a host.
+    fn enter(&self, at: usize) {
+        let space = File::open(format!("/proc/{}/ns/net", self.0[at].id())).expect("a namespace");
+        let entered =
+            rustix::thread::move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));
+        entered.expect("we may enter");
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a rank does once the cable is cut, until it gets an error.
+type Act = fn(&mut dyn Link) -> TransportError;
+
+fn keeps_sending(link: &mut dyn Link) -> TransportError {
+    let bytes = noise(1 << 20, 1);
+    let began = Instant::now();
+    let mut state = SendState::new(1, Protocol::Copy);
+    loop {
+        match link.poll_send(&mut state, Span::from(&*bytes)) {
+            Err(error) => return error,
+            Ok(transport::SendProgress::Complete) => state = SendState::new(1, Protocol::Copy),
+            Ok(_) => thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(began.elapsed() < PATIENCE, "no error");
+    }
+}
+
+/// Has sent something, and waits for the answer.
+fn waits_for_an_answer(link: &mut dyn Link) -> TransportError {
+    let began = Instant::now();
+    let mut state = SendState::new(1, Protocol::Copy);
+    let _ = link.poll_send(&mut state, Span::from(&[1; 8][..]));
+    let (mut state, mut got) = (RecvState::new(2, 8), [0; 8]);
+    loop {
+        match link.poll_recv(&mut state, &mut Landing(&mut got)) {
+            Err(error) => return error,
+            Ok(_) => thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(began.elapsed() < PATIENCE, "no error");
+    }
+}
+
+/// Two ranks talk, the cable is cut, and both find out.
+fn cut(hosts: &Hosts, security: Security, acts: [Act; 2]) {
+    let (words, meeting) = (Mutex::new(vec![Vec::new(); 2]), Barrier::new(2));
+    let rank = |rank: usize| {
+        hosts.enter(rank);
+        let address = Bind::Address([10, 77, 0, rank as u8 + 1].into());
+        let config = TcpConfig { bind: address, security, sockets: Some(1), ..config() };
+        let mut end = TcpEndpoint::open(&config, rank as u32, Say::to(|_| ())).expect("an endpoint");
+        let mut heard = Vec::new();
+        while let Some(word) = end.converse(&heard).expect("a word") {
+            words.lock().expect("no panics")[rank] = word;
+            meeting.wait();
+            heard = words.lock().expect("no panics").clone();
+            meeting.wait();
+        }
+        let rails = end.rails(1 - rank as u32);
+        assert_eq!((rails[0].ours.as_str(), &*rails[0].theirs), ("cable", &*format!("10.77.0.{}", 2 - rank)));
+        let mut link = end.link(1 - rank as u32, 0);
+        exchange(&mut *link);
+        // Idle for longer than anybody is waited for: that alone is no sign of anything.
+        thread::sleep(Duration::from_millis(2000));
+        exchange(&mut *link);
+        meeting.wait();
+        if rank == 0 {
+            hosts.ip(0, &["link", "set", "cable", "down"]);
+        }
+        meeting.wait();
+        let began = Instant::now();
+        let error = acts[rank](&mut *link);
+        (error, began.elapsed())
+    };
+    let (rank, found) = (&rank, Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        let ranks = [0, 1].map(|number| scope.spawn(move || rank(number)));
+        for (number, thread) in ranks.into_iter().enumerate() {
+            let (error, after) = thread.join().expect("no panics");
+            found.lock().expect("no panics").push((number, error, after));
+        }
+    });
+    hosts.ip(0, &["link", "set", "cable", "up"]);
+    for (number, error, after) in found.into_inner().expect("no panics") {
+        let peer = 1 - number as u32;
+        assert!(matches!(error, TransportError::Lost { peer: of, .. } if of == peer), "{error}");
+        // The system alone would take a quarter of an hour.
+        assert!(after < Duration::from_secs(10), "rank {number} after {after:?}: {error}");
+        eprintln!("rank {number} after {after:?}: {error}");
+    }
+}
+
+fn exchange(link: &mut dyn Link) {
+    let bytes = noise(3000, 5);
+    let (mut send, mut recv) = (SendState::new(9, Protocol::Copy), RecvState::new(9, 3000));
+    let (mut sent, mut received, mut got) = (false, false, vec![0; 3000]);
+    let began = Instant::now();
+    while !(sent && received) {
+        assert!(began.elapsed() < PATIENCE, "stuck");
+        let progress = link.poll_send_unless(sent, &mut send, &bytes);
+        sent = progress;
+        let progress = link.poll_recv_unless(received, &mut recv, &mut got);
+        received = progress;
+        thread::yield_now();
+    }
+    assert!(got == bytes);
+}
+
+/// Polls that leave alone what is through.
+trait Unless {
+    fn poll_send_unless(&mut self, done: bool, state: &mut SendState, bytes: &[u8]) -> bool;
+    fn poll_recv_unless(&mut self, done: bool, state: &mut RecvState, to: &mut [u8]) -> bool;
+}
+
+impl Unless for dyn Link + '_ {
+    fn poll_send_unless(&mut self, done: bool, state: &mut SendState, bytes: &[u8]) -> bool {
+        let complete = transport::SendProgress::Complete;
+        done || self.poll_send(state, Span::from(bytes)).expect("send") == complete
+    }
+
+    fn poll_recv_unless(&mut self, done: bool, state: &mut RecvState, to: &mut [u8]) -> bool {
+        let complete = transport::RecvProgress::Complete;
+        done || self.poll_recv(state, &mut Landing(to)).expect("recv") == complete
+    }
+}
+
+#[test]
+fn ranks_whose_cable_is_cut_find_out_while_something_is_under_way() {
+    let Some(hosts) = Hosts::new() else {
+        eprintln!("skipped: this process may not make network namespaces, or there is no `ip`");
+        return;
+    };
+    cut(&hosts, Security::Authenticate, [keeps_sending, keeps_sending]);
+    cut(&hosts, Security::Encrypt, [keeps_sending, waits_for_an_answer]);
+    cut(&hosts, Security::Authenticate, [waits_for_an_answer, waits_for_an_answer]);
+}

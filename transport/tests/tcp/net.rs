@@ -1,0 +1,121 @@
+//! Endpoints in threads of this process, and what travels between them.
+
+use std::{
+    sync::{Arc, Barrier, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+use transport::{
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    driver::{
+        Endpoint,
+        tcp::{Say, TcpConfig, TcpEndpoint},
+    },
+    memory::{Span, SpanMut},
+    secure::Secret,
+};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What endpoints have said of strangers.
+pub(crate) type Log = Arc<Mutex<Vec<String>>>;
+
+pub(crate) fn secret() -> Secret {
+    Secret::from_bytes([3; 32])
+}
+
+pub(crate) fn config() -> TcpConfig {
+    TcpConfig { secret: Some(secret()), slab_bytes: 1 << 20, patience: PATIENCE, ..TcpConfig::default() }
+}
+
+/// Endpoints of these options, by rank, that have come together; or the error of each that could not.
+pub(crate) fn try_to_meet(configs: &[TcpConfig], log: &Log) -> Vec<Result<TcpEndpoint, TransportError>> {
+    let ranks = configs.len();
+    let (words, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
+    let (words, barrier) = (&words, &barrier);
+    let converse = |rank: usize| {
+        let log = Arc::clone(log);
+        let say = Say::to(move |what| log.lock().expect("no panics").push(what.to_owned()));
+        let mut end = TcpEndpoint::open(&configs[rank], rank as u32, say)?;
+        let mut heard = Vec::new();
+        while let Some(word) = end.converse(&heard)? {
+            words.lock().expect("no panics")[rank] = word;
+            barrier.wait();
+            heard = words.lock().expect("no panics").clone();
+            barrier.wait();
+        }
+        Ok(end)
+    };
+    let converse = &converse;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || converse(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panics")).collect()
+    })
+}
+
+/// Endpoints that have come together.
+pub(crate) fn meet(config: &TcpConfig, ranks: usize, log: &Log) -> Vec<TcpEndpoint> {
+    let all = try_to_meet(&vec![config.clone(); ranks], log);
+    all.into_iter().map(|end| end.expect("it has come together")).collect()
+}
+
+/// Copies a message to where it belongs.
+pub(crate) struct Landing<'a>(pub(crate) &'a mut [u8]);
+
+impl Sink for Landing<'_> {
+    fn take(&mut self, offset: usize, data: Span<'_>) {
+        SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
+    }
+
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        Some(SpanMut::from(&mut *self.0))
+    }
+}
+
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed * 2 + 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 8) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Sends a message there and back, checks it, and says how long that took.
+pub(crate) fn echo<'l>(
+    a: &mut (dyn Link + 'l),
+    b: &mut (dyn Link + 'l),
+    digest: u64,
+    len: usize,
+) -> Duration {
+    let bytes = noise(len, digest + 1);
+    let began = Instant::now();
+    for turn in [0, 1] {
+        let (from, to) = if turn == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
+        let (mut send, mut recv) = (SendState::new(digest, Protocol::Copy), RecvState::new(digest, len));
+        let mut got = vec![0; len];
+        let (mut sent, mut received) = (false, false);
+        while !(sent && received) {
+            assert!(began.elapsed() < PATIENCE, "stuck");
+            sent = sent
+                || from.poll_send(&mut send, Span::from(&*bytes)).expect("send") == SendProgress::Complete;
+            let progress = to.poll_recv(&mut recv, &mut Landing(&mut got));
+            received = received || progress.expect("recv") == RecvProgress::Complete;
+            thread::yield_now();
+        }
+        assert!(got == bytes, "{len} bytes");
+    }
+    began.elapsed()
+}
+
+/// Waits until it is so.
+pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
