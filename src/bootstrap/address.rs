@@ -88,11 +88,9 @@ pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    if bare.is_none() && host.contains([':', '[', ']']) {
-        return None;
-    }
+    let has_colon = bare.is_none() && host.contains(':');
     let host = bare.unwrap_or(host);
-    (!host.is_empty()).then(|| (host.to_owned(), port))
+    (!host.is_empty() && !has_colon && !host.contains(['[', ']'])).then(|| (host.to_owned(), port))
 }
 
 impl fmt::Display for Address {
@@ -354,6 +352,7 @@ mod tests {
             "tcp://h:70000",
             "tcp://::1:80",
             "unix:",
+            "tcp://[a]b]:80",
         ] {
             let error = Address::list(text).expect_err(text);
             assert!(error.contains("tcp://HOST:PORT"), "{error}");

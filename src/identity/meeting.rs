@@ -40,10 +40,10 @@ impl Announced {
         let at = |place: Place| (place, None);
         match &self.meeting {
             Meeting::At(place) => Ok(at(place.clone())),
-            Meeting::Alone => Ok(opened(Server::start(&ServerSpec::local(1))?)),
+            Meeting::Alone => Ok(opened(Server::start(&ServerSpec::local(1))?, None)),
             Meeting::Root { host, port, secret } if self.rank == 0 => {
                 let listen = everywhere(host, *port);
-                Ok(opened(open(self.size, &listen, secret)?))
+                Ok(opened(open(self.size, &listen, secret)?, Some(secret.clone())))
             }
             Meeting::Root { host, port, secret } => {
                 let addresses = vec![Address::Tcp(host.clone(), *port)];
@@ -67,19 +67,20 @@ impl Announced {
                     return Ok(at(place_in(&value, secret.as_ref(), patience)?));
                 }
                 let ours = store.our_address().map_err(|e| failed("can't use", &e))?;
-                let (server, told) = open_and_tell(self.size, host, ours.ip(), secret.as_ref())?;
+                let (server, told, made) = open_and_tell(self.size, host, ours.ip(), secret.as_ref())?;
                 let value = serde_json::to_vec(&told).map_err(|e| failed("can't write to", &e.into()))?;
                 store.set(key, &value).map_err(|e| failed("can't write to", &e))?;
-                Ok(opened(server))
+                Ok(opened(server, Some(made)))
             }
         }
     }
 }
 
-/// The rendezvous that this rank has opened, which it reaches by the socket of this host.
-fn opened(server: Server) -> (Place, Option<Server>) {
+/// The rendezvous that this rank has opened, which it reaches by the socket of this host. The secret is for connections
+/// between ranks.
+fn opened(server: Server, secret: Option<Secret>) -> (Place, Option<Server>) {
     let addresses = Address::list(server.address()).unwrap_or_default();
-    (Place { addresses, secret: None, patience: Duration::ZERO }, Some(server))
+    (Place { addresses, secret, patience: Duration::ZERO }, Some(server))
 }
 
 /// Opens a rendezvous; not every host has both families.
@@ -106,7 +107,12 @@ fn everywhere(host: &str, port: u16) -> Vec<SocketAddr> {
 
 /// Opens a rendezvous on a port that the system chooses, for others that know our host as `host` or reach us as we have
 /// reached the store.
-fn open_and_tell(ranks: u32, host: &str, ours: IpAddr, secret: Option<&Secret>) -> Result<(Server, Told)> {
+fn open_and_tell(
+    ranks: u32,
+    host: &str,
+    ours: IpAddr,
+    secret: Option<&Secret>,
+) -> Result<(Server, Told, Secret)> {
     let made = match secret {
         Some(secret) => secret.clone(),
         None => Secret::generate().map_err(|e| Error::Bootstrap(e.to_string()))?,
@@ -127,7 +133,7 @@ fn open_and_tell(ranks: u32, host: &str, ours: IpAddr, secret: Option<&Secret>) 
     }
     addresses.dedup();
     let told = secret.is_none().then(|| made.to_hex().to_string());
-    Ok((server, Told { addresses: addresses.join(","), secret: told }))
+    Ok((server, Told { addresses: addresses.join(","), secret: told }, made))
 }
 
 /// What rank 0 has told.

@@ -165,14 +165,19 @@ fn ranks_meet_through_a_store_on_whose_port_nobody_else_listens() {
     thread::sleep(Duration::from_millis(100));
     let first = of(0).meet(Duration::from_secs(20)).expect("the store keeps");
     let second = waiting.join().expect("no panic").expect("rank 0 said where");
-    let server = first.server.expect("rank 0 opens it");
+    let server = first.server.as_ref().expect("rank 0 opens it");
     assert_eq!(server.addresses().len(), 1);
     assert_ne!(server.addresses()[0].port(), port);
     assert!(server.addresses()[0].ip().is_loopback(), "the master is only known here");
     let expected = format!("{},tcp://{}", server.address(), server.addresses()[0]);
     let said: Vec<String> = second.identity.place.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(said.join(","), expected);
-    assert!(second.identity.place.secret.is_some(), "made for the job");
+    let secret = |place: &Place| place.secret.as_ref().expect("made for the job").to_hex().to_string();
+    assert_eq!(
+        secret(&first.identity.place),
+        secret(&second.identity.place),
+        "for connections between ranks"
+    );
     store.join().expect("no panic");
 }
 
