@@ -17,13 +17,15 @@ use transport::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The library chooses: shared memory.
+    /// The library chooses: shared memory, and TCP between hosts where the rendezvous is reached over a network.
     #[default]
     Auto,
     /// Shared memory, for processes of one host.
     Shm,
     /// Any network.
     Tcp,
+    /// Shared memory between processes of one host, TCP between hosts.
+    Mixed,
     /// RDMA devices.
     Verbs,
     /// For tests: shared memory, used as if there were none ([`transport::driver::rehearsal`]).
@@ -37,6 +39,7 @@ impl Transport {
         match self {
             Transport::Auto | Transport::Shm => "shm",
             Transport::Tcp => "tcp",
+            Transport::Mixed => "shm+tcp",
             Transport::Verbs => "verbs",
             Transport::Rehearsal => "rehearsal",
         }
@@ -51,9 +54,10 @@ impl FromStr for Transport {
             "" | "auto" => Ok(Transport::Auto),
             "shm" => Ok(Transport::Shm),
             "tcp" => Ok(Transport::Tcp),
+            "shm+tcp" => Ok(Transport::Mixed),
             "verbs" => Ok(Transport::Verbs),
             "rehearsal" => Ok(Transport::Rehearsal),
-            _ => Err(UnknownName::new("transport", text, ["auto", "shm", "tcp", "verbs"])),
+            _ => Err(UnknownName::new("transport", text, ["auto", "shm", "tcp", "shm+tcp", "verbs"])),
         }
     }
 }
@@ -181,7 +185,7 @@ pub struct ConfigOption {
 pub const OPTIONS: &[ConfigOption] = &[
     ConfigOption {
         env: "TBCCL_TRANSPORT",
-        doc: "what moves the bytes between processes: auto, shm, tcp or verbs (auto, which is shm)",
+        doc: "what moves the bytes between processes: auto, shm, tcp, shm+tcp or verbs (auto: shm, or shm+tcp over a network)",
         shared: true,
         set: |c, v| put(&mut c.transport, parse(v)),
         get: |c| c.transport.name().to_owned(),

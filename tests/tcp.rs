@@ -15,10 +15,14 @@ const OPERATIONS: [&str; 8] = [
 
 /// Runs all operations between ranks with these variables; every element is checked.
 fn everything(ranks: u32, env: &[(&str, &str)]) {
+    everything_over("tcp", ranks, env);
+}
+
+fn everything_over(transport: &str, ranks: u32, env: &[(&str, &str)]) {
     for operation in OPERATIONS.into_iter().filter(|name| *name != "pingpong" || ranks == 2) {
         let ranks = ranks.to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
-        command.args(["bench", operation, "--ranks", &ranks, "--transport", "tcp"]);
+        command.args(["bench", operation, "--ranks", &ranks, "--transport", transport]);
         command.args(["-b", "4", "-e", "3M", "-f", "27", "-n", "3", "--json", "-"]);
         let output = command.envs(env.iter().copied()).stdin(Stdio::null()).output().expect("it starts");
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -30,7 +34,7 @@ fn everything(ranks: u32, env: &[(&str, &str)]) {
         let sizes = if operation == "barrier" { 1 } else { 4 };
         assert!(rows.len() >= sizes, "{operation} between {ranks}, {env:?}: {text}");
         for row in rows {
-            assert_eq!((&row["wrong"], &row["transport"]), (&0.into(), &"tcp".into()), "{row}");
+            assert_eq!((&row["wrong"], &row["transport"]), (&0.into(), &transport.into()), "{row}");
         }
     }
 }
@@ -49,6 +53,11 @@ fn every_collective_is_right_on_encrypted_connections() {
 fn every_collective_is_right_on_several_connections_side_by_side() {
     everything(3, &[("TBCCL_TCP_SOCKETS", "4"), ("TBCCL_INTERFACE", "::1")]);
     everything(2, &[("TBCCL_TCP_SOCKETS", "2"), ("TBCCL_SECURITY", "encrypt")]);
+}
+
+#[test]
+fn every_collective_is_right_by_shared_memory_in_a_job_that_may_have_other_hosts() {
+    [2, 4].into_iter().for_each(|ranks| everything_over("shm+tcp", ranks, &[]));
 }
 
 #[test]

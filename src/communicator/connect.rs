@@ -4,7 +4,7 @@ use super::{Communicator, Parts, tcp, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
-    bootstrap::{self, Connection, Hello, Joined, Member, UniqueId},
+    bootstrap::{self, Address, Connection, Hello, Joined, Member, UniqueId},
     error::{Error, PeerName, Result},
     executor::LinkMaker,
     identity::{Announced, Identity, Met},
@@ -139,8 +139,17 @@ fn links(
 }
 
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+    let is_remote = || identity.place.addresses.iter().any(Address::is_remote);
+    let config = match config.transport {
+        Transport::Auto if is_remote() => &Config { transport: Transport::Mixed, ..config.clone() },
+        _ => config,
+    };
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config),
+        Transport::Mixed => {
+            let layout = layout(identity.size, config);
+            join_if_opened(tcp::open_mixed(identity, config, layout), identity, config)
+        }
         Transport::Tcp => join_if_opened(tcp::open(identity, config), identity, config),
         Transport::Verbs => {
             join_if_opened(verbs::open(identity.rank, identity.size, config), identity, config)

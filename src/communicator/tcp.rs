@@ -7,16 +7,39 @@ use crate::{
     error::{Error, Result},
     identity::Identity,
 };
-use transport::driver::{
-    Endpoint,
-    tcp::{Bind, Say, TcpConfig, TcpEndpoint, local_address_towards},
+use transport::{
+    driver::{
+        Endpoint,
+        mixed::Mixed,
+        tcp::{Bind, Say, TcpConfig, TcpEndpoint, local_address_towards},
+    },
+    memory::ArenaLayout,
 };
 
 /// Bytes of address space for registered memory, when nothing else is said: what is not touched costs nothing.
 const SLAB_BYTES: u64 = 16 << 30;
+/// As much as is never used, where registered memory is another driver's.
+const NO_SLAB: u64 = 1 << 20;
 
 /// Listens for the other ranks.
 pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
+    open_with(identity, config, config.slab_bytes.unwrap_or(SLAB_BYTES))
+}
+
+/// Listens for the ranks of other hosts, and gets ready to share memory with those of this one.
+pub(super) fn open_mixed(
+    identity: &Identity,
+    config: &Config,
+    layout: ArenaLayout,
+) -> Result<Box<dyn Endpoint>> {
+    let between = open_with(identity, config, NO_SLAB)?;
+    match Mixed::open(between, layout, identity.rank, config.timeout) {
+        Ok(endpoint) => Ok(Box::new(endpoint)),
+        Err(error) => Err(not_started(identity.rank, error)),
+    }
+}
+
+fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Box<dyn Endpoint>> {
     let Identity { rank, place, .. } = identity;
     if place.secret.is_none() && place.addresses.iter().any(|address| address.is_remote()) {
         return Err(Error::Bootstrap(format!(
@@ -30,7 +53,7 @@ pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpo
         secret: place.secret.clone(),
         security: config.security,
         sockets: config.tcp_sockets,
-        slab_bytes: config.slab_bytes.unwrap_or(SLAB_BYTES) as usize,
+        slab_bytes: slab_bytes as usize,
         buffer_bytes: config.tcp_buffer_bytes,
         lanes: Communicator::LANES,
         patience: config.timeout,

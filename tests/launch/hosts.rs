@@ -471,6 +471,9 @@ fn all_collectives_are_right_over_tcp_between_hosts() {
             let rows =
                 done.lines().iter().filter(|line| line.trim_start().starts_with(char::is_numeric)).count();
             assert!(rows >= 4, "{collective}: {:?}", done.lines());
+            // Within a host by shared memory.
+            let says = done.lines().iter().any(|line| line.contains("transport shm+tcp"));
+            assert!(says, "{collective}: {:?}", done.lines());
         }
     }
     expect_quiet(&network);

@@ -116,8 +116,8 @@ impl HostArgs {
             spec.cwd = std::env::current_dir().ok();
         }
         if others && !has_transport {
-            // What the library takes by itself is for one host.
-            spec.env.push(("TBCCL_TRANSPORT".into(), "tcp".into()));
+            // Said to all, since ranks of this host find the rendezvous without a network.
+            spec.env.push(("TBCCL_TRANSPORT".into(), "shm+tcp".into()));
         }
         let mut plan = Hosts::new(hosts, host_of, this_program()?);
         if let Place::Hosts(here) = &spec.place {

@@ -63,7 +63,7 @@ pub(crate) struct Job {
     #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
 
-    /// What moves the bytes between ranks: auto, shm, tcp or verbs; short for -x TBCCL_TRANSPORT=NAME
+    /// What moves the bytes between ranks: auto, shm, tcp, shm+tcp or verbs; short for -x TBCCL_TRANSPORT=NAME
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 

@@ -2,6 +2,7 @@
 
 mod endpoint;
 pub mod local;
+pub mod mixed;
 mod pull;
 pub mod rehearsal;
 mod ring_link;

@@ -4,6 +4,7 @@ mod corruption;
 mod delivery;
 mod fixture;
 mod flow;
+mod mixed;
 mod processes;
 mod tcp;
 mod traffic;
@@ -28,6 +29,12 @@ macro_rules! on_every_driver {
             $(#[test]
             fn $case() {
                 crate::$topic::$case(crate::fixture::Pair::shm());
+            })*
+        }
+        mod over_mixed {
+            $(#[test]
+            fn $case() {
+                crate::$topic::$case(crate::fixture::Pair::mixed());
             })*
         }
     };

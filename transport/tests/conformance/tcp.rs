@@ -34,12 +34,21 @@ pub(crate) fn config(address: &str, sockets: u32, security: Security) -> TcpConf
     }
 }
 
+pub(crate) fn open(config: &TcpConfig, rank: usize) -> TcpEndpoint {
+    let say = Say::to(|what| eprintln!("{what}"));
+    TcpEndpoint::open(config, rank as u32, say).expect("an endpoint")
+}
+
 /// Endpoints that have come together.
 pub(crate) fn endpoints(config: &TcpConfig, ranks: usize) -> Vec<TcpEndpoint> {
+    together(ranks, |rank| open(config, rank))
+}
+
+/// Endpoints of any kind that have come together.
+pub(crate) fn together<E: Endpoint>(ranks: usize, open: impl Fn(usize) -> E + Sync) -> Vec<E> {
     let (words, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
     let converse = |rank: usize| {
-        let say = Say::to(|what| eprintln!("{what}"));
-        let mut end = TcpEndpoint::open(config, rank as u32, say).expect("an endpoint");
+        let mut end = open(rank);
         let mut heard = Vec::new();
         while let Some(word) = end.converse(&heard).expect("a word") {
             words.lock().expect("no panics")[rank] = word;

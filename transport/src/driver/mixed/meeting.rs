@@ -1,0 +1,243 @@
+//! Ranks of one host hand each other the descriptors of their arenas.
+//!
+//! Each listens before it says where; everyone connects to those of lower rank, shows the token that only ranks of the job
+//! have heard, and hands over its descriptor; the other one answers with its own. A connection is made before it is
+//! accepted, so nobody waits for another one's turn. On Linux the socket's name is in the abstract space, which no file
+//! system holds; elsewhere it is a file that is removed with the meeting.
+
+use super::place::Place;
+use crate::driver::shm::{receive_descriptor, send_descriptor};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::{AsFd, OwnedFd},
+};
+use std::{
+    collections::BTreeSet,
+    io::{self, ErrorKind, Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    time::{Duration, Instant},
+};
+
+/// A caller that has not said in this time who it is, is nobody of ours.
+const GREETING: Duration = Duration::from_millis(500);
+
+/// Where this rank is met.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    listener: UnixListener,
+    socket: String,
+    token: [u8; 16],
+}
+
+impl Meeting {
+    /// Listens.
+    pub(super) fn prepare() -> io::Result<Meeting> {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+        let mut token = [0; 16];
+        token.copy_from_slice(&random[16..]);
+        let name: String = random[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let (listener, socket) = listen(&name)?;
+        listener.set_nonblocking(true)?;
+        Ok(Meeting { listener, socket, token })
+    }
+
+    pub(super) fn socket(&self) -> &str {
+        &self.socket
+    }
+
+    pub(super) fn token(&self) -> &[u8; 16] {
+        &self.token
+    }
+
+    /// Gives all of `neighbours` but ourselves our descriptor; returns theirs, by rank.
+    ///
+    /// # Errors
+    /// When one can't be reached or does not come in time.
+    pub(super) fn exchange(
+        &self,
+        rank: u32,
+        neighbours: &[u32],
+        places: &[Place],
+        object: &OwnedFd,
+        patience: Duration,
+    ) -> io::Result<Vec<(u32, OwnedFd)>> {
+        let until = Instant::now() + patience;
+        let mut called = Vec::new();
+        for peer in neighbours.iter().copied().filter(|peer| *peer < rank) {
+            let place = &places[peer as usize];
+            let call = || {
+                let mut stream = connect(&place.socket)?;
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(patience))?;
+                stream.write_all(&place.token)?;
+                stream.write_all(&rank.to_le_bytes())?;
+                send_descriptor(&stream, object.as_fd())?;
+                Ok(stream)
+            };
+            called.push((peer, call().map_err(|error| about(peer, &error))?));
+        }
+        let mut met = Vec::new();
+        let mut awaited: BTreeSet<u32> = neighbours.iter().copied().filter(|peer| *peer > rank).collect();
+        while let Some(first) = awaited.first().copied() {
+            let stream = self.accept(until).map_err(|error| about(first, &error))?;
+            // Whoever is none of ours, or goes again, is no reason to give up.
+            if let Ok((peer, theirs)) = self.greet(stream, &awaited, object) {
+                awaited.remove(&peer);
+                met.push((peer, theirs));
+            }
+        }
+        for (peer, stream) in called {
+            let theirs = receive_descriptor(&stream).map_err(|errno| about(peer, &errno.into()))?;
+            met.push((peer, theirs));
+        }
+        Ok(met)
+    }
+
+    fn accept(&self, until: Instant) -> io::Result<UnixStream> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => return Ok(stream),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(ErrorKind::TimedOut, "it did not come in time"));
+            }
+            let limit = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&limit));
+        }
+    }
+
+    /// Hears who has come, takes its descriptor and gives it ours.
+    fn greet(
+        &self,
+        mut stream: UnixStream,
+        awaited: &BTreeSet<u32>,
+        object: &OwnedFd,
+    ) -> io::Result<(u32, OwnedFd)> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(GREETING))?;
+        stream.set_write_timeout(Some(GREETING))?;
+        let (mut token, mut rank) = ([0; 16], [0; 4]);
+        stream.read_exact(&mut token)?;
+        stream.read_exact(&mut rank)?;
+        let peer = u32::from_le_bytes(rank);
+        // Each bit counts, wherever the first difference is.
+        let difference = token.iter().zip(&self.token).fold(0, |all, (a, b)| all | (a ^ b));
+        if difference != 0 || !awaited.contains(&peer) {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        let theirs = receive_descriptor(&stream)?;
+        send_descriptor(&stream, object.as_fd())?;
+        Ok((peer, theirs))
+    }
+}
+
+fn about(peer: u32, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("rank {peer}: {error}"))
+}
+
+#[cfg(target_os = "linux")]
+fn listen(name: &str) -> io::Result<(UnixListener, String)> {
+    let socket = format!("tbccl-meeting-{name}");
+    Ok((UnixListener::bind_addr(&address(&socket)?)?, socket))
+}
+
+#[cfg(target_os = "linux")]
+fn connect(socket: &str) -> io::Result<UnixStream> {
+    UnixStream::connect_addr(&address(socket)?)
+}
+
+#[cfg(target_os = "linux")]
+fn address(socket: &str) -> io::Result<std::os::unix::net::SocketAddr> {
+    use std::os::linux::net::SocketAddrExt;
+    std::os::unix::net::SocketAddr::from_abstract_name(socket)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn listen(name: &str) -> io::Result<(UnixListener, String)> {
+    let path = std::env::temp_dir().join(format!("tbccl-{}", &name[..12]));
+    Ok((UnixListener::bind(&path)?, path.to_string_lossy().into_owned()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn connect(socket: &str) -> io::Result<UnixStream> {
+    UnixStream::connect(socket)
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, thread};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn object() -> OwnedFd {
+        File::open("/dev/null").expect("it is there").into()
+    }
+
+    fn places(meetings: &[Meeting]) -> Vec<Place> {
+        meetings.iter().map(Place::of_this_process).collect()
+    }
+
+    #[test]
+    fn all_neighbours_meet_and_nobody_else() {
+        let meetings: Vec<Meeting> = (0..5).map(|_| Meeting::prepare().expect("a socket")).collect();
+        let places = places(&meetings);
+        let neighbours = [0, 1, 3, 4];
+        thread::scope(|scope| {
+            for rank in neighbours {
+                let (meeting, places) = (&meetings[rank as usize], &places);
+                scope.spawn(move || {
+                    let met = meeting.exchange(rank, &neighbours, places, &object(), PATIENCE).expect("all");
+                    let mut peers: Vec<u32> = met.iter().map(|(peer, _)| *peer).collect();
+                    peers.sort_unstable();
+                    assert!(peers.iter().eq(neighbours.iter().filter(|peer| **peer != rank)), "{peers:?}");
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn strangers_are_turned_away_and_the_right_one_gets_in() {
+        let meetings: Vec<Meeting> = (0..2).map(|_| Meeting::prepare().expect("a socket")).collect();
+        let places = places(&meetings);
+        let socket = &places[0].socket;
+        let silent = connect(socket).expect("it listens");
+        let mut wrong = connect(socket).expect("it listens");
+        wrong.write_all(&[7; 20]).expect("room");
+        // Knows the token, and says it is a rank that nobody waits for.
+        let mut surplus = connect(socket).expect("it listens");
+        surplus.write_all(&places[0].token).expect("room");
+        surplus.write_all(&9u32.to_le_bytes()).expect("room");
+        drop(connect(socket).expect("it listens"));
+        thread::scope(|scope| {
+            scope.spawn(|| meetings[1].exchange(1, &[0, 1], &places, &object(), PATIENCE).expect("met"));
+            let met = meetings[0].exchange(0, &[0, 1], &places, &object(), PATIENCE).expect("met");
+            assert_eq!(met.len(), 1);
+        });
+        drop(silent);
+    }
+
+    #[test]
+    fn one_who_does_not_come_is_an_error_that_names_it() {
+        let meetings: Vec<Meeting> = (0..2).map(|_| Meeting::prepare().expect("a socket")).collect();
+        let places = places(&meetings);
+        let soon = Duration::from_millis(50);
+        let error = meetings[0].exchange(0, &[0, 1], &places, &object(), soon).expect_err("nobody comes");
+        assert!(error.to_string().contains("rank 1: it did not come in time"), "{error}");
+        drop(meetings);
+        let gone = Meeting::prepare().expect("a socket");
+        let error = gone.exchange(1, &[0, 1], &places, &object(), soon).expect_err("nobody is there");
+        assert!(error.to_string().starts_with("rank 0: "), "{error}");
+    }
+}

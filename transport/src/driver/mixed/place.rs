@@ -1,0 +1,112 @@
+//! Where a rank is, as it tells the others.
+
+use super::meeting::Meeting;
+use crate::TransportError;
+use serde::{Deserialize, Serialize};
+use std::{fs, io};
+
+/// Where a rank is, and how those who are there too can hand it a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Place {
+    /// This start of this host's system.
+    boot: String,
+    /// Its network namespace: abstract sockets belong to one.
+    network: String,
+    user: u32,
+    /// Where it is met.
+    pub(super) socket: String,
+    /// Known only to those who have heard it here, over the job's side channel.
+    pub(super) token: [u8; 16],
+}
+
+impl Place {
+    pub(super) fn of_this_process(meeting: &Meeting) -> Place {
+        Place {
+            boot: boot(),
+            network: network(),
+            user: rustix::process::geteuid().as_raw(),
+            socket: meeting.socket().to_owned(),
+            token: *meeting.token(),
+        }
+    }
+
+    /// As it is told.
+    pub(super) fn word(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What a rank has told.
+    pub(super) fn heard(rank: u32, word: &[u8]) -> Result<Place, TransportError> {
+        serde_json::from_slice(word).map_err(|error| TransportError::Introduction {
+            peer: rank,
+            what: format!("it does not say where it is ({error}); use the same version of tbccl everywhere"),
+        })
+    }
+
+    /// Can both map one object? Where one's host can't be told from others it shares memory with nobody but itself.
+    pub(super) fn shares_memory_with(&self, other: &Place) -> bool {
+        self == other
+            || !self.boot.is_empty()
+                && (&self.boot, &self.network, self.user) == (&other.boot, &other.network, other.user)
+    }
+}
+
+/// The error of a rank that its neighbours can't be met by.
+pub(super) fn unmet(rank: u32, error: &io::Error) -> TransportError {
+    TransportError::Wiring {
+        rank,
+        what: format!(
+            "it can't share memory with the other ranks of its host: {error}; TBCCL_TRANSPORT=tcp does without"
+        ),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Elsewhere hosts are told apart by their names and when they were started, as the system's log folder knows it.
+#[cfg(not(target_os = "linux"))]
+fn boot() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let started = fs::metadata("/dev").and_then(|dev| dev.created().or_else(|_| dev.modified()));
+    let since = started.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    since.map_or_else(String::new, |since| format!("{name} {}", since.as_secs()))
+}
+
+fn network() -> String {
+    let link = fs::read_link("/proc/self/ns/net");
+    link.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(boot: &str, network: &str, user: u32, token: u8) -> Place {
+        let (boot, network) = (boot.to_owned(), network.to_owned());
+        Place { boot, network, user, socket: "x".into(), token: [token; 16] }
+    }
+
+    #[test]
+    fn memory_is_shared_within_one_start_of_one_host_one_namespace_and_one_user() {
+        let ours = place("b", "n", 1, 1);
+        assert!(ours.shares_memory_with(&place("b", "n", 1, 2)));
+        for other in [place("c", "n", 1, 2), place("b", "m", 1, 2), place("b", "n", 2, 2)] {
+            assert!(!ours.shares_memory_with(&other), "{other:?}");
+        }
+        let unknown = place("", "n", 1, 1);
+        assert!(unknown.shares_memory_with(&unknown) && !unknown.shares_memory_with(&place("", "n", 1, 2)));
+    }
+
+    #[test]
+    fn what_is_told_is_heard() {
+        let ours = place("b", "n", 1, 7);
+        assert_eq!(Place::heard(3, &ours.word()).expect("ours"), ours);
+        for word in [b"".as_slice(), b"{}", b"\xff", &vec![b'['; 1 << 16]] {
+            assert!(matches!(Place::heard(3, word), Err(TransportError::Introduction { peer: 3, .. })));
+        }
+    }
+}

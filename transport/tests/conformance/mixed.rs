@@ -1,0 +1,50 @@
+//! Pairs of ranks of one host in a job of several hosts.
+
+use crate::{
+    fixture::*,
+    tcp::{config, open, together},
+};
+use transport::{
+    Protocol, RecvProgress, RecvState, SendProgress, SendState,
+    driver::{Endpoint, mixed::Mixed, tcp::Security},
+    memory::Span,
+};
+
+impl Pair {
+    pub(crate) fn mixed() -> Pair {
+        let config = config("127.0.0.1", 1, Security::Authenticate);
+        let ends = together(2, |rank| {
+            Mixed::open(Box::new(open(&config, rank)), LAYOUT, rank as u32, PATIENCE)
+                .expect("memory for a test")
+        });
+        let mut sides = (0..).zip(ends).map(|(rank, mut end)| Side {
+            links: (0..LAYOUT.lanes).map(|lane| end.link(1 - rank, lane)).collect(),
+            slab: end.slab().clone(),
+            object: None,
+            #[cfg(target_os = "linux")]
+            endpoint: None,
+            tcp: None,
+        });
+        Pair([sides.next().expect("two"), sides.next().expect("two")])
+    }
+}
+
+/// Whoever only sends learns so that its peer is in the same call.
+#[test]
+fn a_confirmed_message_is_complete_when_it_was_matched() {
+    let mut pair = Pair::mixed();
+    let bytes = noise(1000, 1);
+    let src = registered(&pair.0[0].slab, &bytes);
+    for (digest, protocol) in [(1, Protocol::Copy), (2, Protocol::Direct), (3, Protocol::Copy)] {
+        let (a, b) = pair.ends(1);
+        let span = if protocol == Protocol::Direct { src.span() } else { Span::from(&*bytes) };
+        let mut send = SendState::new(digest, protocol).confirmed();
+        for _ in 0..3 {
+            assert_eq!(a.poll_send(&mut send, span).expect("send"), SendProgress::Posted, "{protocol:?}");
+        }
+        let (mut recv, mut got) = (RecvState::new(digest, bytes.len()), vec![0; bytes.len()]);
+        while b.poll_recv(&mut recv, &mut Landing(&mut got)).expect("recv") != RecvProgress::Complete {}
+        assert_eq!(a.poll_send(&mut send, span).expect("send"), SendProgress::Complete, "{protocol:?}");
+        assert!(got == bytes);
+    }
+}
