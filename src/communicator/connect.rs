@@ -182,8 +182,11 @@ fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
     let Ok(Joined { mut connection, .. }) = Connection::join(&identity.place, &hello, None) else { return };
     if connection.agree_on_pulling(Some("there is no memory in common".into())).is_ok() {
         let said = error.to_string();
-        let rank = format!("rank {}: ", identity.rank);
-        connection.give_up(said.strip_prefix(&rank).unwrap_or(&said));
+        // The others are told whose word it is.
+        let own =
+            [format!("rank {}: ", identity.rank), format!("rank {} on {}: ", identity.rank, host_name())];
+        let rest = own.iter().find_map(|own| said.strip_prefix(own.as_str()));
+        connection.give_up(rest.unwrap_or(&said));
     }
 }
 
