@@ -17,7 +17,8 @@ use transport::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The library chooses: shared memory, and TCP between hosts where the rendezvous is reached over a network.
+    /// The library chooses: shared memory, and TCP between hosts where ranks have a secret, as those of several
+    /// hosts do.
     #[default]
     Auto,
     /// Shared memory, for processes of one host.
@@ -185,7 +186,7 @@ pub struct ConfigOption {
 pub const OPTIONS: &[ConfigOption] = &[
     ConfigOption {
         env: "TBCCL_TRANSPORT",
-        doc: "what moves the bytes between processes: auto, shm, tcp, shm+tcp or verbs (auto: shm, or shm+tcp over a network)",
+        doc: "what moves the bytes between processes: auto, shm, tcp, shm+tcp or verbs (auto: shm, or shm+tcp where ranks have a secret)",
         shared: true,
         set: |c, v| put(&mut c.transport, parse(v)),
         get: |c| c.transport.name().to_owned(),

@@ -20,7 +20,7 @@
 //! ends prove that they have the job's secret, and all that follows is encrypted.
 //!
 //! The connection is the liveness channel: when it breaks without a Goodbye the rank has died, and all others are told
-//! within a moment. Over TCP a host that vanishes is noticed by [`liveness`].
+//! within a moment. Over TCP a host that vanishes is noticed by `liveness`.
 //!
 //! | module | idea |
 //! |---|---|

@@ -4,7 +4,7 @@ use super::{Communicator, Parts, tcp, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
-    bootstrap::{self, Address, Connection, Hello, Joined, Member, UniqueId},
+    bootstrap::{self, Connection, Hello, Joined, Member, UniqueId},
     error::{Error, PeerName, Result},
     executor::LinkMaker,
     identity::{Announced, Identity, Met},
@@ -139,9 +139,10 @@ fn links(
 }
 
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
-    let is_remote = || identity.place.addresses.iter().any(Address::is_remote);
+    // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may be where they meet.
+    let may_span_hosts = identity.place.secret.is_some();
     let config = match config.transport {
-        Transport::Auto if is_remote() => &Config { transport: Transport::Mixed, ..config.clone() },
+        Transport::Auto if may_span_hosts => &Config { transport: Transport::Mixed, ..config.clone() },
         _ => config,
     };
     match config.transport {

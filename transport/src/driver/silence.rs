@@ -9,8 +9,9 @@
 use rustix::fd::AsFd;
 use std::time::Duration;
 
-/// For how long nothing has been heard, where something of ours awaits an answer: bytes that were sent, or a probe. None
-/// where nothing does, or the system doesn't tell.
+/// For how long nothing has been heard, where something of ours is overdue: bytes that were repeated, or a probe. A kernel
+/// that is there answers each probe, whether its window is closed or the connection idle, and their count is zero again.
+/// None where nothing is overdue, or the system doesn't tell.
 #[must_use]
 pub fn silence(socket: impl AsFd) -> Option<Duration> {
     #[cfg(target_os = "linux")]
@@ -30,8 +31,8 @@ pub fn silence(socket: impl AsFd) -> Option<Duration> {
                 &raw mut len,
             )
         };
-        let awaits = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
-        (done == 0 && awaits).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+        let overdue = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 || info.tcpi_probes > 0;
+        (done == 0 && overdue).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
     }
     #[cfg(not(target_os = "linux"))]
     {

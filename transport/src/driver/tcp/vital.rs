@@ -3,14 +3,14 @@
 //! A process that ends closes its sockets, and the other end is told. A cable that is pulled tells nobody: what was sent
 //! is repeated, and not acknowledged. Linux's TCP_USER_TIMEOUT would end such a connection, but also one whose peer is
 //! alive and takes its time to read what it was sent, since it counts the time of a closed window too. So a link that
-//! waits asks the system itself, now and then: has what was sent been repeated, or the
-//! other end been probed, and nothing been heard for so long?
+//! waits asks the system itself, now and then ([`silence`]): is something overdue, and has nothing been heard for so long?
 //!
 //! A connection on which nothing is under way is probed by the system (`SO_KEEPALIVE`), after a second.
 //!
 //! # Safety
-//! The system writes its answer to a variable of ours, whose size it is told.
+//! The system reads an option from a variable of ours, whose size it is told.
 
+use super::super::silence;
 use super::socket::Socket;
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ impl Patience {
     #[cold]
     pub(super) fn look(&mut self, socket: &Socket) -> Option<String> {
         let now = Instant::now();
-        let Some(heard) = unanswered_for(socket) else {
+        let Some(heard) = silence(socket.fd()) else {
             self.silent = None;
             return None;
         };
@@ -75,35 +75,6 @@ impl Patience {
             format!("no answer from its host for {:.1} s; check the cable and the host", heard.as_secs_f64())
         })
     }
-}
-
-/// When bytes were repeated and not acknowledged, or probes not answered: since when nothing has been heard.
-#[cfg(target_os = "linux")]
-fn unanswered_for(socket: &Socket) -> Option<Duration> {
-    use rustix::fd::AsRawFd;
-    // SAFETY: the structure is numbers, for all of which zero is a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the system writes at most `size` bytes to a variable of that size.
-    let asked = unsafe {
-        libc::getsockopt(
-            socket.fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            std::ptr::from_mut(&mut info).cast(),
-            &mut size,
-        )
-    };
-    // A peer that is there answers each probe, whether its window is closed or the connection idle, and their count is
-    // zero again.
-    let repeated = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 || info.tcpi_probes > 0;
-    (asked == 0 && repeated).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
-}
-
-/// Elsewhere the system ends the connection by itself, see [`limit_retransmission`].
-#[cfg(not(target_os = "linux"))]
-fn unanswered_for(_socket: &Socket) -> Option<Duration> {
-    None
 }
 
 /// Has the system end a connection when what was sent has been repeated for two seconds without an answer. It does not
