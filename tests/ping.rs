@@ -141,15 +141,16 @@ mod on_a_fabric {
 
     #[test]
     fn a_rail_that_goes_down_is_named_and_the_status_is_1() {
-        // Rank 0 pulls the cable once both ranks have met: the first line of its report comes then.
+        // Rank 0 pulls the cable once both ranks have met: the first line of its report comes then. The other one's status
+        // is not to end it before it has shown that.
         let script = "\
-            [ $TBCCL_RANK = 0 ] || exec $TBCCL ping --time 0.2 --size 256K\n\
+            [ $TBCCL_RANK = 0 ] || { $TBCCL ping --time 0.2 --size 256K; exit 0; }\n\
             $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
             until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done\n\
             $TBCCL fabric fault unplug second; wait $ping; status=$?; cat $SOFTRDMA_DIR/report; exit $status";
         let output = on(&two_cables("apple-tb5", ""), &["sh", "-c", script]);
         let (table, said) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(1), "{table}{said}");
+        assert_eq!(output.status.code(), Some(1), "{}: {table}{said}", output.status);
         let down = table.lines().filter(|line| line.ends_with("down")).collect::<Vec<_>>();
         assert!(down.len() == 2 && down[0].contains("en3 > en4") && down[1].contains("en4 > en3"), "{table}");
         assert!(
