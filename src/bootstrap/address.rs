@@ -14,7 +14,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::AsFd,
     io::Errno,
-    net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt},
+    net::{connect, sockopt},
 };
 use std::{
     fmt,
@@ -252,16 +252,7 @@ impl Call {
 }
 
 fn call(to: SocketAddr) -> Result<TcpStream, Errno> {
-    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    #[cfg(target_os = "linux")]
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    #[cfg(not(target_os = "linux"))]
-    let socket = {
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::empty(), None)?;
-        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        socket
-    };
+    let socket = super::socket::for_address(&to)?;
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpStream::from(socket)),
         Err(errno) => Err(errno),

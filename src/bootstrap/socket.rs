@@ -7,14 +7,17 @@ use mio::{Interest, Registry, Token, event::Source, unix::SourceFd};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     io::Errno,
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+        recvmsg, socket_with,
+    },
 };
 use std::{
     collections::VecDeque,
     fmt,
     io::{self, IoSliceMut, Read, Write},
     mem::MaybeUninit,
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     os::unix::net::UnixStream,
 };
 
@@ -143,4 +146,19 @@ impl fmt::Display for Socket {
             },
         }
     }
+}
+
+/// A new socket for TCP to or at this address, which does not block and is not inherited.
+pub(super) fn for_address(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    #[cfg(target_os = "linux")]
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    #[cfg(not(target_os = "linux"))]
+    let socket = {
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::empty(), None)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        socket
+    };
+    Ok(socket)
 }

@@ -1,19 +1,8 @@
 //! What a rank learns from its environment.
 
 use super::LaunchError;
+use crate::IDENTITY;
 use std::ffi::OsString;
-
-/// The variables that make a rank a rank of this job. They can't be replaced by the user.
-const OURS: [&str; 8] = [
-    "TBCCL_RANK",
-    "TBCCL_SIZE",
-    "TBCCL_LOCAL_RANK",
-    "TBCCL_LOCAL_SIZE",
-    "TBCCL_NODE_RANK",
-    "TBCCL_BOOTSTRAP",
-    "TBCCL_SECRET",
-    "TBCCL_SECRET_FILE",
-];
 
 /// Where a rank stands in its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +65,7 @@ pub(super) fn of_rank(seat: Seat, bootstrap: &str, secret: Option<&str>) -> Vec<
 
 /// Refuses a user's variables that would take a rank out of its job.
 pub(super) fn check(env: &[(OsString, OsString)]) -> Result<(), LaunchError> {
-    match env.iter().find(|(key, _)| OURS.iter().any(|ours| key == ours)) {
+    match env.iter().find(|(key, _)| IDENTITY.iter().any(|ours| key == ours)) {
         Some((key, _)) => Err(LaunchError::Reserved(key.clone())),
         None => Ok(()),
     }

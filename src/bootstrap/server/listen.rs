@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use rustix::{
     io::Errno,
-    net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt},
+    net::{bind, listen, sockopt},
 };
 use std::{
     io,
@@ -114,16 +114,7 @@ pub(super) fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> 
 }
 
 fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    #[cfg(target_os = "linux")]
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    #[cfg(not(target_os = "linux"))]
-    let socket = {
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::empty(), None)?;
-        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        socket
-    };
+    let socket = super::super::socket::for_address(&address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
         // Each family is listened to only when asked for.
