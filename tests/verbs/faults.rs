@@ -241,3 +241,16 @@ fn cables_carry_as_much_as_they_are_fast() {
         assert!((8..=30).contains(&percent), "{profile}: {percent} % by the slow cable, of {}", fast + slow);
     }
 }
+
+/// A failed call gives the caller's memory back: nothing looks at it any more, though messages still arrive.
+#[test]
+fn memory_that_is_given_back_after_a_failure_is_let_alone() {
+    for (profile, service) in [("ib", "rc"), ("ib", "uc"), ("usb4", "uc")] {
+        for _ in 0..3 {
+            let env = [("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
+            let done = Job::run(&Wiring::pair(profile, 2), "bandwidth_gbps = 10.0", "abandon", &env);
+            let alive = done.all("alive");
+            assert!(alive.iter().any(|said| said.rank == 0), "{profile}: {:?}\n{}", done.said, done.stderr);
+        }
+    }
+}

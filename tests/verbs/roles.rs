@@ -24,6 +24,7 @@ fn play() {
         "until" => until(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
         "own_memory" => own_memory(&mut comm, rest),
+        "abandon" => abandon(&mut comm),
         "large_slab" => large_slab(&mut comm),
         other => panic!("no role {other}"),
     };
@@ -313,6 +314,27 @@ fn own_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     let mut part = comm.register(&mut vectors[0][5000..])?;
     comm.broadcast(&mut part, Rank(1))?;
     Ok(())
+}
+
+/// Rank 1 ends in the middle of calls on registered memory of the program's own; the other's is unmapped after its call has
+/// failed, while connections are still looked after.
+fn abandon(comm: &mut Communicator) -> Result<()> {
+    let mut values = vec![1i32; 4 << 20];
+    let mut known = comm.register(&mut values)?;
+    let error = (0..).find_map(|round| {
+        if round == 5 && comm.rank().0 == 1 {
+            std::thread::spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(3));
+                std::process::exit(9);
+            });
+        }
+        comm.all_reduce_in_place(&mut known, ReduceOp::Max).err()
+    });
+    drop(known);
+    drop(values);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    say(comm, "alive", "");
+    Err(error.expect("an endless loop"))
 }
 
 /// Buffers all over a slab of 6 GiB, touched here and there.

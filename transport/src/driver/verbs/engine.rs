@@ -157,6 +157,9 @@ impl Engine {
                 continue;
             }
             let (peer, mut env) = self.peer(rank);
+            if peer.broken.is_some() {
+                continue;
+            }
             peer.look_at_ports(&mut env)?;
             if !env.rules.reliable {
                 peer.tick(&mut env, now)?;
@@ -181,6 +184,10 @@ impl Engine {
     fn take(&mut self, rank: usize, completion: &Completion) -> Result<(), TransportError> {
         let id = Id::unpack(completion.id);
         let (peer, mut env) = self.peer(rank);
+        // What its pieces lay in may have been given back to its owner.
+        if peer.broken.is_some() {
+            return Ok(());
+        }
         let (env, index, several) = (&mut env, usize::from(id.rail), peer.rails.len() > 1);
         let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.is_alive(id.wire, id.life)) else {
             return Ok(());

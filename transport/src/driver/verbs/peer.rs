@@ -329,6 +329,9 @@ impl Peer {
     /// Sends what waits to be sent: notices, grants, and a word of what was received.
     #[inline]
     pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if self.broken.is_some() {
+            return Ok(());
+        }
         if self.held.is_some()
             && let Some(active) = self.active()
         {
