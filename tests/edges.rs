@@ -47,6 +47,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/ring/",
     "transport/src/verbs/",
     "transport/tests/conformance/corruption.rs",
+    "transport/tests/conformance/verbs.rs",
     "transport/tests/verbs/",
     "transport/verbs-sys/src/structures/",
 ];

@@ -141,3 +141,5 @@ on_every_device! { @ on_shallow_ib "shallow_ib" verbs::depth_is_learnt_from_refu
 on_every_device! { @ on_shallow_uc "shallow_ib uc" verbs::depth_is_learnt_from_refusals }
 #[cfg(target_os = "linux")]
 on_every_device! { @ on_shallow_apple "shallow_apple" verbs::depth_is_learnt_from_refusals }
+#[cfg(target_os = "linux")]
+on_every_device! { @ on_lent_ib "lo_ib uc" verbs::lent_memory_is_let_alone_once_it_was_given_back }

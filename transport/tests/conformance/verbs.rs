@@ -1,4 +1,7 @@
 //! Pairs of ranks over devices, and what is asked of them alone.
+//!
+//! # Safety
+//! A mapping is lent, and unmapped once it was given back.
 
 use crate::fixture::*;
 use std::{path::PathBuf, time::Instant};
@@ -8,7 +11,7 @@ use transport::{
         Endpoint,
         verbs::{VerbsConfig, VerbsEndpoint},
     },
-    memory::{Span, SpanMut},
+    memory::{Mapping, Span, SpanMut},
 };
 
 /// A device of every kind, each connected to itself, which takes no cable; such whose queues take less than they say; and
@@ -184,4 +187,33 @@ pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
     assert!(refused > 0, "nothing was refused");
     // A piece whose trailer was refused upsets the order of a data queue; that is learnt once for each.
     assert!(renewed <= 4, "{renewed} connections were made new");
+}
+
+/// Pieces have arrived when the operation is given up and its memory goes: what comes of them must not look there.
+pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
+    const LEN: usize = 64 << 10;
+    let bytes = noise(LEN, 3);
+    let src = registered(&pair.0[0].slab, &bytes);
+    let memory = Mapping::between_lines(LEN, 4 << 30).expect("memory for a test");
+    let endpoint = pair.0[1].endpoint.as_mut().expect("an endpoint");
+    // SAFETY: the mapping stays until the lease is dropped.
+    let lease = unsafe { endpoint.lend(memory.as_ptr(), LEN) }.expect("not lent yet");
+    // SAFETY: all of the mapping, for as long as it is there; nobody else uses it.
+    let landing = unsafe { SpanMut::new(memory.as_ptr(), LEN) };
+    endpoint.begin_use(landing.as_span());
+    let (a, b) = pair.ends(0);
+    let mut recv = RecvState::new(9, LEN).sized(Size::Bulk);
+    assert!(b.announce(&mut recv, Some(landing)).expect("announced"));
+    let mut send = SendState::new(9, Protocol::Copy).sized(Size::Bulk);
+    let until = Instant::now() + PATIENCE;
+    while a.poll_send(&mut send, src.span()).expect("send") != SendProgress::Posted {
+        assert!(Instant::now() < until, "stuck");
+    }
+    b.abort();
+    drop((lease, memory));
+    // Between calls connections are looked after, and completions taken.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let mut got = vec![0; 1];
+    let again = b.poll_recv(&mut RecvState::new(10, 1), &mut Landing(&mut got));
+    assert!(!matches!(again, Ok(RecvProgress::Complete)));
 }
