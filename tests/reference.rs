@@ -232,6 +232,8 @@ impl Case<'_> {
                 self.comm.broadcast(&mut data, Rank(root as u32)).expect(done);
                 self.same(&data, &wanted);
             }
+            Collective::Reduce | Collective::Gather | Collective::Scatter => self.rooted::<T>(collective),
+            Collective::Scan | Collective::ExclusiveScan => self.scan::<T>(collective),
             Collective::AllToAll => {
                 let (input, mut output) = (self.input::<T>(me, count * n), self.junk(count * n));
                 self.comm.all_to_all(&input, &mut output).expect(done);
@@ -247,11 +249,79 @@ impl Case<'_> {
             Collective::Barrier => unreachable!("it has no elements"),
         }
     }
+
+    fn rooted<T: Sample>(&mut self, collective: Collective) {
+        let (n, me, count, op) = (self.ranks(), self.me(), self.count, self.op);
+        let mine = me * count..(me + 1) * count;
+        let root = Rank((self.seed % n as u64) as u32);
+        let at_root = me == root.index();
+        let done = "the call succeeds";
+        let input = self.input::<T>(me, count);
+        // Where there is no result, nothing changes, whatever its length.
+        let mut output = self.junk::<T>(if at_root { count } else { me % 3 });
+        match collective {
+            Collective::Reduce => {
+                let wanted = if at_root { self.reduced(count) } else { output.clone() };
+                self.comm.reduce(&input, &mut output, op, root).expect(done);
+                self.same(&output, &wanted);
+                let mut data = input.clone();
+                self.comm.reduce_in_place(&mut data, op, root).expect(done);
+                self.same(&data, if at_root { &wanted } else { &input });
+            }
+            Collective::Gather => {
+                let all: Vec<T> = (0..n).flat_map(|r| self.input(r, count)).collect();
+                let mut output = if at_root { self.junk(count * n) } else { output };
+                let wanted = if at_root { all.clone() } else { output.clone() };
+                self.comm.gather(&input, &mut output, root).expect(done);
+                self.same(&output, &wanted);
+                let mut data = if at_root { self.junk(count * n) } else { input.clone() };
+                if at_root {
+                    data[mine].copy_from_slice(&input);
+                }
+                self.comm.gather_in_place(&mut data, root).expect(done);
+                self.same(&data, if at_root { &all } else { &input });
+            }
+            _ => {
+                let all = self.input::<T>(root.index(), count * n);
+                let mut output = self.junk::<T>(count);
+                self.comm.scatter(if at_root { &all } else { &[] }, &mut output, root).expect(done);
+                self.same(&output, &all[mine.clone()]);
+                let mut data = if at_root { all.clone() } else { self.junk(count) };
+                self.comm.scatter_in_place(&mut data, root).expect(done);
+                self.same(&data, if at_root { &all } else { &all[mine] });
+            }
+        }
+    }
+
+    fn scan<T: Sample>(&mut self, collective: Collective) {
+        let (me, count, op) = (self.me(), self.count, self.op);
+        if op == ReduceOp::Avg {
+            return;
+        }
+        let inclusive = collective == Collective::Scan;
+        let inputs: Vec<Vec<T>> = (0..me + usize::from(inclusive)).map(|r| self.input(r, count)).collect();
+        let column = |i: usize| inputs.iter().map(|input| input[i]).collect::<Vec<T>>();
+        let prefix = |before: &[T]| match inputs.len() {
+            0 => before.to_vec(),
+            _ => (0..count).map(|i| T::reduce(op, &column(i))).collect(),
+        };
+        let (input, mut output) = (self.input::<T>(me, count), self.junk::<T>(count));
+        let (wanted, mut data) = (prefix(&output), input.clone());
+        if inclusive {
+            self.comm.scan(&input, &mut output, op).expect("the call succeeds");
+            self.comm.scan_in_place(&mut data, op).expect("the call succeeds");
+        } else {
+            self.comm.exclusive_scan(&input, &mut output, op).expect("the call succeeds");
+            self.comm.exclusive_scan_in_place(&mut data, op).expect("the call succeeds");
+        }
+        self.same(&output, &wanted);
+        self.same(&data, &prefix(&input));
+    }
 }
 
 /// All operations that a type has, on two counts each.
 fn all_operations<T: Sample>(comm: &mut Communicator, algorithm: &Algorithm, seed: u64) {
-    let reduces = matches!(algorithm.collective, Collective::AllReduce | Collective::ReduceScatter);
+    let reduces = algorithm.collective.reduces();
     let legal = ReduceOp::ALL.into_iter().filter(|op| op.is_legal_for(T::DTYPE));
     for op in legal.take(if reduces { usize::MAX } else { 1 }) {
         for turn in 0..2 {
@@ -322,6 +392,27 @@ fn all_gather_is_what_it_is_by_definition() {
 #[test]
 fn broadcast_is_what_it_is_by_definition() {
     all_algorithms(Collective::Broadcast);
+}
+
+#[test]
+fn reduce_is_what_it_is_by_definition() {
+    all_algorithms(Collective::Reduce);
+}
+
+#[test]
+fn gather_is_what_it_is_by_definition() {
+    all_algorithms(Collective::Gather);
+}
+
+#[test]
+fn scatter_is_what_it_is_by_definition() {
+    all_algorithms(Collective::Scatter);
+}
+
+#[test]
+fn scan_is_what_it_is_by_definition() {
+    all_algorithms(Collective::Scan);
+    all_algorithms(Collective::ExclusiveScan);
 }
 
 #[test]

@@ -21,6 +21,17 @@ pub enum Collective {
     Broadcast,
     /// Block `j` of rank `i` becomes block `i` of rank `j`. Input n blocks, output n blocks.
     AllToAll,
+    /// Everyone's block, reduced, to the root. Input 1 block, output 1 block at the root.
+    Reduce,
+    /// Everyone's block, side by side in rank order, to the root. Input 1 block, output n blocks at the root.
+    Gather,
+    /// Block `r` of the root to rank `r`. Input n blocks at the root, output 1 block.
+    Scatter,
+    /// The blocks of the ranks up to and with the own one, reduced. Input 1 block, output 1 block.
+    Scan,
+    /// The blocks of the ranks before the own one, reduced; rank 0's output stays as it is. Input 1 block, output 1
+    /// block.
+    ExclusiveScan,
     /// Rank `r`'s block to rank `r + 1`, round the circle. Input 1 block, output 1 block.
     SendRecv,
     /// No rank leaves before every rank has entered. No data: `count` is 0.
@@ -29,12 +40,17 @@ pub enum Collective {
 
 impl Collective {
     /// Every collective, in the order of tables.
-    pub const ALL: [Collective; 7] = [
+    pub const ALL: [Collective; 12] = [
         Collective::AllReduce,
         Collective::AllGather,
         Collective::ReduceScatter,
         Collective::Broadcast,
+        Collective::Reduce,
+        Collective::Gather,
+        Collective::Scatter,
         Collective::AllToAll,
+        Collective::Scan,
+        Collective::ExclusiveScan,
         Collective::SendRecv,
         Collective::Barrier,
     ];
@@ -47,7 +63,12 @@ impl Collective {
             Collective::AllGather => "all_gather",
             Collective::ReduceScatter => "reduce_scatter",
             Collective::Broadcast => "broadcast",
+            Collective::Reduce => "reduce",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
             Collective::AllToAll => "all_to_all",
+            Collective::Scan => "scan",
+            Collective::ExclusiveScan => "exclusive_scan",
             Collective::SendRecv => "sendrecv",
             Collective::Barrier => "barrier",
         }
@@ -61,7 +82,9 @@ impl Collective {
             Collective::ReduceScatter => &["reducescatter", "reduce_scatter_block"],
             Collective::Broadcast => &["bcast"],
             Collective::AllToAll => &["alltoall"],
+            Collective::ExclusiveScan => &["exscan"],
             Collective::SendRecv => &["send_recv"],
+            Collective::Reduce | Collective::Gather | Collective::Scatter | Collective::Scan => &[],
             Collective::Barrier => &[],
         }
     }
@@ -69,32 +92,51 @@ impl Collective {
     /// Does it combine elements?
     #[must_use]
     pub const fn reduces(self) -> bool {
-        matches!(self, Collective::AllReduce | Collective::ReduceScatter)
+        self.averages() || matches!(self, Collective::Scan | Collective::ExclusiveScan)
+    }
+
+    /// Does it combine the elements of all ranks, so that they have an average?
+    #[must_use]
+    pub const fn averages(self) -> bool {
+        matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
     }
 
     /// Does one rank play a part of its own?
     #[must_use]
     pub const fn has_root(self) -> bool {
-        matches!(self, Collective::Broadcast)
+        use Collective::{Broadcast, Gather, Reduce, Scatter};
+        matches!(self, Broadcast | Reduce | Gather | Scatter)
     }
 
-    /// Blocks of the input on `ranks` ranks.
+    /// Blocks of the largest input on `ranks` ranks.
     #[must_use]
     pub const fn input_blocks(self, ranks: u32) -> u32 {
         match self {
-            Collective::ReduceScatter | Collective::AllToAll => ranks,
+            Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => ranks,
             Collective::Barrier => 0,
             _ => 1,
         }
     }
 
-    /// Blocks of the output on `ranks` ranks.
+    /// Blocks of the largest output on `ranks` ranks.
     #[must_use]
     pub const fn output_blocks(self, ranks: u32) -> u32 {
         match self {
-            Collective::AllGather | Collective::AllToAll => ranks,
+            Collective::AllGather | Collective::AllToAll | Collective::Gather => ranks,
             Collective::Barrier => 0,
             _ => 1,
+        }
+    }
+
+    /// Blocks of the input and of the output of a rank. Where only the root's input is read, or only the root gets a
+    /// result, the others have none; but a broadcast's input counts on every rank.
+    #[must_use]
+    pub const fn blocks_of(self, ranks: u32, at_root: bool) -> (u32, u32) {
+        let (input, output) = (self.input_blocks(ranks), self.output_blocks(ranks));
+        match self {
+            Collective::Scatter if !at_root => (0, output),
+            Collective::Reduce | Collective::Gather if !at_root => (input, 0),
+            _ => (input, output),
         }
     }
 
@@ -104,8 +146,16 @@ impl Collective {
         let n = f64::from(ranks);
         match self {
             Collective::AllReduce => 2.0 * (n - 1.0) / n,
-            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => (n - 1.0) / n,
-            Collective::Broadcast | Collective::SendRecv => 1.0,
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::AllToAll
+            | Collective::Gather
+            | Collective::Scatter => (n - 1.0) / n,
+            Collective::Broadcast
+            | Collective::Reduce
+            | Collective::Scan
+            | Collective::ExclusiveScan
+            | Collective::SendRecv => 1.0,
             Collective::Barrier => 0.0,
         }
     }

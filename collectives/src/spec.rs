@@ -1,7 +1,7 @@
 //! What is to be planned, and why a plan is refused.
 
 use crate::schedule::InPlace;
-use crate::{Collective, UnknownName};
+use crate::{Collective, Numerics, UnknownName};
 use thiserror::Error;
 use topology::Rank;
 
@@ -23,6 +23,8 @@ pub struct Spec {
     root: Rank,
     in_place: InPlace,
     segments: u32,
+    numerics: Numerics,
+    only: Option<Rank>,
 }
 
 /// Why there is no plan.
@@ -71,6 +73,30 @@ pub enum PlanError {
         collective: Collective,
         /// The root asked for.
         root: Rank,
+    },
+    /// A rank to plan for that there is not.
+    #[error("{collective} on {ranks} ranks has no plan for rank {rank}; the last one is {}", ranks - 1)]
+    NoSuchRank {
+        /// The collective.
+        collective: Collective,
+        /// The rank asked for.
+        rank: Rank,
+        /// The number of ranks.
+        ranks: u32,
+    },
+    /// An algorithm that cannot keep to the canonical order.
+    #[error(
+        "{algorithm} combines contributions for {collective} in an order of its own, so its results are not \
+         reproducible; choose {}",
+        .instead.join(" or ")
+    )]
+    Order {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// The collective.
+        collective: Collective,
+        /// Algorithms that can.
+        instead: Vec<&'static str>,
     },
     /// A number of segments out of range.
     #[error("{collective} cannot be cut into {segments} segments; ask for 1 (whole) to {MAX_SEGMENTS}")]
@@ -151,7 +177,8 @@ impl Spec {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(PlanError::Ranks { collective, ranks });
         }
-        Ok(Spec { collective, ranks, root: Rank(0), in_place: InPlace::No, segments: 1 })
+        let (root, in_place, numerics) = (Rank(0), InPlace::No, Numerics::Fast);
+        Ok(Spec { collective, ranks, root, in_place, segments: 1, numerics, only: None })
     }
 
     /// The same with another root.
@@ -187,6 +214,24 @@ impl Spec {
         Ok(Spec { segments, ..self })
     }
 
+    /// The same with a promise about the order in which contributions are combined.
+    #[must_use]
+    pub const fn with_numerics(self, numerics: Numerics) -> Spec {
+        Spec { numerics, ..self }
+    }
+
+    /// The same for one rank alone: its program is as in the plan for all ranks, and the other ranks' are left empty.
+    /// Such a plan can be carried out by its rank, but not verified.
+    ///
+    /// # Errors
+    /// [`PlanError::NoSuchRank`].
+    pub fn only_for(self, rank: Rank) -> Result<Spec, PlanError> {
+        if rank.0 >= self.ranks {
+            return Err(PlanError::NoSuchRank { collective: self.collective, rank, ranks: self.ranks });
+        }
+        Ok(Spec { only: Some(rank), ..self })
+    }
+
     /// The collective.
     #[must_use]
     pub const fn collective(&self) -> Collective {
@@ -217,8 +262,21 @@ impl Spec {
         self.segments
     }
 
-    /// All ranks, ascending.
-    pub fn all_ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        (0..self.ranks).map(Rank)
+    /// What is promised about the order in which contributions are combined.
+    #[must_use]
+    pub const fn numerics(&self) -> Numerics {
+        self.numerics
+    }
+
+    /// The rank that alone is planned for; none when all are.
+    #[must_use]
+    pub const fn only(&self) -> Option<Rank> {
+        self.only
+    }
+
+    /// The ranks to plan for, ascending: all, or one.
+    pub fn planned_ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        let planned = self.only.map_or(0..self.ranks, |rank| rank.0..rank.0 + 1);
+        planned.map(Rank)
     }
 }

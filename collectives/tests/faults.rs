@@ -215,7 +215,7 @@ fn a_report_counts_what_moves() {
         ring: 48 steps, 24 messages, 6 stages, up to 5 in flight per lane, up to 1.50 blocks sent per rank
             in 8 segments: 384 steps, 192 messages, 48 stages, up to 28 in flight per lane, up to 1.50 blocks sent per rank
         rsag_mesh: 48 steps, 24 messages, 4 stages, up to 2 in flight per lane, up to 1.50 blocks sent per rank
-            in 8 segments: 384 steps, 192 messages, 18 stages, up to 16 in flight per lane, up to 1.50 blocks sent per rank
+            in 8 segments: 384 steps, 192 messages, 19 stages, up to 16 in flight per lane, up to 1.50 blocks sent per rank
         mesh: 26 steps, 12 messages, 4 stages, up to 1 in flight per lane, up to 3.00 blocks sent per rank
             in 8 segments: 208 steps, 96 messages, 11 stages, up to 8 in flight per lane, up to 3.00 blocks sent per rank
         recursive_doubling: 16 steps, 8 messages, 2 stages, up to 1 in flight per lane, up to 2.00 blocks sent per rank

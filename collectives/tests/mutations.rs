@@ -211,9 +211,12 @@ fn insert_after(schedule: &mut Schedule, (rank, index): (usize, usize), action: 
     steps.insert(index + 1, Step { action, lane, after: vec![index as u32] });
 }
 
-/// How many mutations were accepted because the result is right, by collective and algorithm.
+/// Mutations that give another right program are those of barriers, some of whose tokens are as good as others, and where
+/// two partial sums in scratch change places.
 fn assert_only_barriers(accepted: &[String]) {
-    let strange: Vec<_> = accepted.iter().filter(|case| !case.starts_with("barrier")).collect();
+    let equivalent =
+        |case: &&String| !case.starts_with("barrier") && !case.contains("in place, reproducible");
+    let strange: Vec<_> = accepted.iter().filter(equivalent).collect();
     assert!(strange.is_empty(), "accepted, and right: {strange:#?}");
 }
 

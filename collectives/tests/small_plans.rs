@@ -281,33 +281,33 @@ fn recursive_doubling_on_five_ranks() {
         spec(Collective::AllReduce, 5),
         "recursive_doubling",
         &expect![[r#"
-        all_reduce recursive_doubling: 5 ranks, out of place, 1 chunk, 2 blocks of scratch
-        rank 0
-           0: recv_reduce scratch[0] = input[0] + rank 4
-           1: send scratch[0] to rank 1 after 0
-           2: recv_reduce scratch[1] = scratch[0] + rank 1 after 0
-           3: send scratch[1] to rank 2 after 2
-           4: recv_reduce output[0] = scratch[1] + rank 2 last after 2
-           5: send output[0] to rank 4 after 4
-        rank 1
-           0: send input[0] to rank 0
-           1: recv_reduce scratch[1] = input[0] + rank 0
-           2: send scratch[1] to rank 3 after 1
-           3: recv_reduce output[0] = scratch[1] + rank 3 last after 1
-        rank 2
-           0: send input[0] to rank 3
-           1: recv_reduce scratch[1] = input[0] + rank 3
-           2: send scratch[1] to rank 0 after 1
-           3: recv_reduce output[0] = scratch[1] + rank 0 last after 1
-        rank 3
-           0: send input[0] to rank 2
-           1: recv_reduce scratch[1] = input[0] + rank 2
-           2: send scratch[1] to rank 1 after 1
-           3: recv_reduce output[0] = scratch[1] + rank 1 last after 1
-        rank 4
-           0: send input[0] to rank 0
-           1: recv output[0] from rank 0
-    "#]],
+            all_reduce recursive_doubling: 5 ranks, out of place, 1 chunk, 2 blocks of scratch
+            rank 0
+               0: recv_reduce scratch[0] = input[0] + rank 1
+               1: send scratch[0] to rank 2 after 0
+               2: recv_reduce scratch[1] = scratch[0] + rank 2 after 0
+               3: send scratch[1] to rank 3 after 2
+               4: recv_reduce output[0] = scratch[1] + rank 3 last after 2
+               5: send output[0] to rank 1 after 4
+            rank 1
+               0: send input[0] to rank 0
+               1: recv output[0] from rank 0
+            rank 2
+               0: send input[0] to rank 0
+               1: recv_reduce scratch[1] = input[0] + rank 0
+               2: send scratch[1] to rank 4 after 1
+               3: recv_reduce output[0] = scratch[1] + rank 4 last after 1
+            rank 3
+               0: send input[0] to rank 4
+               1: recv_reduce scratch[1] = input[0] + rank 4
+               2: send scratch[1] to rank 0 after 1
+               3: recv_reduce output[0] = scratch[1] + rank 0 last after 1
+            rank 4
+               0: send input[0] to rank 3
+               1: recv_reduce scratch[1] = input[0] + rank 3
+               2: send scratch[1] to rank 2 after 1
+               3: recv_reduce output[0] = scratch[1] + rank 2 last after 1
+        "#]],
     );
 }
 

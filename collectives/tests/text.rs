@@ -144,7 +144,7 @@ fn toml_is_readable_and_its_errors_name_the_line() {
     }
     expect![[r#"
         version = 2: line 1: version 2 is not known; this program reads 1
-        all_redcue: line 2: unknown collective `all_redcue`, did you mean `all_reduce`?; known: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, sendrecv, barrier
+        all_redcue: line 2: unknown collective `all_redcue`, did you mean `all_reduce`?; known: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, scan, exclusive_scan, sendrecv, barrier
         chunks = 0: line 6: a block has at least 1 chunk
         lanes = 1 colour = "red": line 9: unknown field `colour`, expected one of `version`, `collective`, `algorithm`, `root`, `in_place`, `chunks`, `scratch_blocks`, `lanes`, `rank`
         recv scratch[0] to: line 13: expected `from`, found `to`
@@ -164,8 +164,8 @@ fn hashes_do_not_change() {
         hash(Collective::Barrier, 3, "dissemination")
     );
     expect![[r#"
-        0d88b533392b7cd1
-        117a67dbc16df43f
+        7dd57d900e6f8be6
+        886a604da776185e
     "#]]
     .assert_eq(&hashes);
 }

@@ -37,6 +37,10 @@ impl Communicator {
     /// [`InPlace`] says.
     pub(crate) fn collective(&mut self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         self.check_alive()?;
+        if call.op == Some(ReduceOp::Avg) && !call.collective.averages() {
+            let what = format!("{} has no average; choose another operation, e.g. sum", call.collective);
+            return Err(Error::InvalidArgument(what));
+        }
         let reducer = call.op.map(|op| Reducer::new(call.dtype, op)).transpose()?;
         let elem_bytes = call.dtype.size();
         let shape = CallShape {

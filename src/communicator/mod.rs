@@ -12,6 +12,7 @@ mod call;
 mod connect;
 mod plans;
 mod registered;
+mod rooted;
 mod tcp;
 mod typed;
 mod verbs;

@@ -3,7 +3,7 @@
 use crate::{Config, Error, error::Result, executor::Program};
 use collectives::{
     Collective, Spec, plan,
-    schedule::{InPlace, Schedule},
+    schedule::InPlace,
     select::{self, Tuning},
 };
 use std::{
@@ -36,12 +36,10 @@ struct Key {
 /// Slots for the shapes of recent calls; a power of two.
 const RECENT: usize = 64;
 
-/// The latest choice and the latest plan of ranks that are threads of one process: a plan is for all ranks, and each
-/// would make the same.
+/// The latest choice of ranks that are threads of one process: each would make the same.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     choice: Mutex<Option<(CallShape, (&'static str, u32))>>,
-    schedule: Mutex<Option<(Key, Arc<Schedule>)>>,
 }
 
 /// What a slot holds for a key, or what `make` makes of it; others wait meanwhile.
@@ -136,14 +134,11 @@ impl Plans {
             let spec = Spec::new(shape.collective, self.ranks)?
                 .with_root(shape.root)?
                 .with_in_place(shape.in_place)
-                .with_segments(segments)?;
-            Ok(Arc::new(plan::plan(&spec, algorithm)?))
+                .with_segments(segments)?
+                .only_for(self.rank)?;
+            plan::plan(&spec, algorithm)
         };
-        let schedule = match &self.common {
-            Some(common) => latest(&common.schedule, &key, make)?,
-            None => make()?,
-        };
-        let program = Arc::new(Program::compile(&schedule, self.rank, self.lanes));
+        let program = Arc::new(Program::compile(&make()?, self.rank, self.lanes));
         self.programs.insert(key, Arc::clone(&program));
         Ok(program)
     }

@@ -15,19 +15,19 @@ use topology::Rank;
 use transport::memory::{Span, SpanMut};
 
 /// The bytes of a slice of elements, to be written.
-fn span_mut<T: Element>(elements: &mut [T]) -> SpanMut<'_> {
+pub(super) fn span_mut<T: Element>(elements: &mut [T]) -> SpanMut<'_> {
     let bytes = bytes_of_mut(elements);
     // SAFETY: the bytes are those of the slice, which is borrowed exclusively for the span's lifetime.
     unsafe { SpanMut::new(bytes.cast(), bytes.len()) }
 }
 
 /// Makes elements of the bytes that a call wrote, whether or not it got to its end.
-fn settled<T: Element>(elements: &mut [T]) {
+pub(super) fn settled<T: Element>(elements: &mut [T]) {
     // SAFETY: the bytes are those of the slice, which is borrowed exclusively.
     unsafe { settle::<T>(bytes_of_mut(elements)) };
 }
 
-fn lengths(what: &str, given: usize, wanted: usize) -> Result<()> {
+pub(super) fn lengths(what: &str, given: usize, wanted: usize) -> Result<()> {
     if given == wanted {
         return Ok(());
     }
@@ -203,20 +203,20 @@ impl Communicator {
         done
     }
 
-    fn check_rank(&self, what: &str, rank: Rank) -> Result<()> {
+    pub(super) fn check_rank(&self, what: &str, rank: Rank) -> Result<()> {
         if rank.0 < self.size() {
             return Ok(());
         }
         Err(Error::InvalidArgument(format!("{what} {rank} is not one of the ranks 0..{}", self.size())))
     }
 
-    fn times_size(&self, count: usize) -> Result<usize> {
+    pub(super) fn times_size(&self, count: usize) -> Result<usize> {
         count.checked_mul(self.size() as usize).ok_or_else(|| {
             Error::InvalidArgument(format!("{count} elements per rank are more than memory can hold"))
         })
     }
 
-    fn block_of(&self, elements: usize) -> Result<usize> {
+    pub(super) fn block_of(&self, elements: usize) -> Result<usize> {
         let size = self.size() as usize;
         if elements.is_multiple_of(size) {
             return Ok(elements / size);
@@ -225,12 +225,12 @@ impl Communicator {
     }
 }
 
-fn call<T: Element>(collective: Collective, count: usize, in_place: InPlace) -> Call {
+pub(super) fn call<T: Element>(collective: Collective, count: usize, in_place: InPlace) -> Call {
     Call { collective, dtype: T::DTYPE, op: None, count: count as u64, root: Rank(0), in_place }
 }
 
 impl Call {
-    fn with_op(self, op: ReduceOp) -> Call {
+    pub(super) fn with_op(self, op: ReduceOp) -> Call {
         Call { op: Some(op), ..self }
     }
 }

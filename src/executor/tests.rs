@@ -140,6 +140,12 @@ impl Job {
             (InPlace::No, _) => (given, output.span_mut()),
             (InPlace::Yes, Collective::AllGather) => (all.as_span().sub(own, block), all),
             (InPlace::Yes, Collective::ReduceScatter) => (given, all.sub(own, block)),
+            (InPlace::Yes, Collective::Gather) if rank == self.schedule.root.0 => {
+                (all.as_span().sub(own, block), all)
+            }
+            (InPlace::Yes, Collective::Scatter) if rank == self.schedule.root.0 => {
+                (given, all.sub(own, block))
+            }
             (InPlace::Yes, _) => (given, all.sub(0, self.bytes(collective.output_blocks(ranks)))),
         }
     }

@@ -18,13 +18,13 @@ impl Memory {
     /// The memory of `rank` in `schedule`; only the schedule's shape is read, not its steps.
     pub(crate) fn new(schedule: &Schedule, ranks: u32, rank: Rank) -> Memory {
         let chunks = u64::from(schedule.chunks);
-        let input = u64::from(schedule.collective.input_blocks(ranks)) * chunks;
-        let output = u64::from(schedule.collective.output_blocks(ranks)) * chunks;
+        let (input, output) = schedule.collective.blocks_of(ranks, rank == schedule.root);
+        let (input, output) = (u64::from(input) * chunks, u64::from(output) * chunks);
         let own_block = u64::from(rank.0) * chunks;
         let [input_at, output_at] = match (schedule.in_place, schedule.collective) {
             (InPlace::No, _) => [0, input],
-            (InPlace::Yes, Collective::AllGather) => [own_block, 0],
-            (InPlace::Yes, Collective::ReduceScatter) => [0, own_block],
+            (InPlace::Yes, Collective::AllGather | Collective::Gather) if output > 0 => [own_block, 0],
+            (InPlace::Yes, Collective::ReduceScatter | Collective::Scatter) if input > 0 => [0, own_block],
             (InPlace::Yes, _) => [0, 0],
         };
         let scratch_at = (input_at + input).max(output_at + output);

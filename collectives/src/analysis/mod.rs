@@ -19,4 +19,4 @@ pub(crate) use flow::{Cycle, Flow, StepId};
 pub(crate) use matching::{Matching, Mismatch};
 pub(crate) use memory::Memory;
 pub(crate) use order::Order;
-pub(crate) use values::{Value, Values, Wrong};
+pub(crate) use values::{Expression, Expressions, Value, Values, Wrong};

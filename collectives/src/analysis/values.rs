@@ -3,10 +3,14 @@
 //! A chunk is undefined, or holds the reduction of one chunk position of the inputs over a set of ranks. For
 //! a collective that only moves data the set has one member. Executing a schedule on such values, in any
 //! order that its dependencies allow, tells what it computes; if it has no races, every order tells the same.
+//!
+//! Beside the set, a value knows the very expression: which sums of which sums, though not which operand was the left
+//! one. Equal expressions have equal numbers.
 
 use super::{Flow, Matching, Memory, StepId};
 use crate::Collective;
 use crate::schedule::{Action, Buffer, ChunkRange, Schedule};
+use std::collections::HashMap;
 use std::ops::Range;
 use topology::Rank;
 
@@ -19,6 +23,36 @@ pub(crate) struct Value {
     low: u64,
     /// The same for ranks from 64 on, 64 per word; empty, and so not allocated, on up to 64 ranks.
     high: Box<[u64]>,
+    /// The expression.
+    pub(crate) expression: Expression,
+}
+
+/// A sum of contributions: equal numbers of one [`Expressions`] are equal sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Expression(u32);
+
+/// The sums that there are. The first ones are the ranks' contributions.
+#[derive(Debug)]
+pub(crate) struct Expressions {
+    ranks: u32,
+    sums: HashMap<(Expression, Expression), Expression>,
+}
+
+impl Expressions {
+    fn new(ranks: u32) -> Expressions {
+        Expressions { ranks, sums: HashMap::new() }
+    }
+
+    /// A rank's contribution.
+    pub(crate) const fn of(rank: Rank) -> Expression {
+        Expression(rank.0)
+    }
+
+    /// The sum of two sums.
+    pub(crate) fn sum(&mut self, a: Expression, b: Expression) -> Expression {
+        let next = Expression(self.ranks + self.sums.len() as u32);
+        *self.sums.entry((a.min(b), a.max(b))).or_insert(next)
+    }
 }
 
 /// Why a step makes no sense.
@@ -45,7 +79,7 @@ pub(crate) enum Wrong {
 impl Value {
     fn own(rank: u32, ranks: u32, position: u32) -> Value {
         let high = vec![0; ranks.div_ceil(64) as usize - 1].into_boxed_slice();
-        let mut value = Value { position, low: 0, high };
+        let mut value = Value { position, low: 0, high, expression: Expressions::of(Rank(rank)) };
         let word = match rank as usize / 64 {
             0 => &mut value.low,
             word => &mut value.high[word - 1],
@@ -69,7 +103,7 @@ impl Value {
         self.words().map(u64::count_ones).sum()
     }
 
-    fn combine(&self, other: &Value, repeats: bool) -> Result<Value, Wrong> {
+    fn combine(&self, other: &Value, repeats: bool, sums: &mut Expressions) -> Result<Value, Wrong> {
         if self.position != other.position {
             return Err(Wrong::Mixed { a: self.position, b: other.position });
         }
@@ -79,7 +113,9 @@ impl Value {
             return Err(Wrong::Twice(twice.unwrap_or_default()));
         }
         let high = self.high.iter().zip(&other.high).map(|(a, b)| a | b).collect();
-        Ok(Value { position: self.position, low: self.low | other.low, high })
+        // The tokens of a barrier are not numbers.
+        let expression = if repeats { self.expression } else { sums.sum(self.expression, other.expression) };
+        Ok(Value { position: self.position, low: self.low | other.low, high, expression })
     }
 }
 
@@ -93,6 +129,7 @@ pub(crate) struct Values {
     messages: Vec<Option<Vec<Value>>>,
     /// May a contribution be added twice? In a barrier, which only asks whether everyone is in.
     repeats: bool,
+    pub(crate) expressions: Expressions,
 }
 
 impl Values {
@@ -111,7 +148,14 @@ impl Values {
             cells
         });
         let cells = cells.collect();
-        Values { ranks, memories, cells, messages: vec![None; messages], repeats: barrier }
+        Values {
+            ranks,
+            memories,
+            cells,
+            messages: vec![None; messages],
+            repeats: barrier,
+            expressions: Expressions::new(ranks),
+        }
     }
 
     /// Runs all steps in the order of `flow`; `judge` sees each reducing step with the mark it should have,
@@ -124,7 +168,8 @@ impl Values {
         mut judge: impl FnMut(StepId, Result<Option<bool>, Wrong>) -> bool,
     ) {
         for id in &flow.order {
-            let outcome = self.execute(*id, &id.of(schedule).action, matching, schedule.collective.reduces());
+            let outcome =
+                self.execute(*id, &id.of(schedule).action, matching, schedule.collective.averages());
             if !judge(*id, outcome) {
                 return;
             }
@@ -152,9 +197,13 @@ impl Values {
             Action::Recv { .. } => message(self),
             Action::RecvReduce { local, .. } => {
                 let message = message(self);
-                self.reduce(&self.read(id.rank, local)?, &message)?
+                let local = self.read(id.rank, local)?;
+                self.reduce(&local, &message)?
             }
-            Action::Reduce { a, b, .. } => self.reduce(&self.read(id.rank, a)?, &self.read(id.rank, b)?)?,
+            Action::Reduce { a, b, .. } => {
+                let (a, b) = (self.read(id.rank, a)?, self.read(id.rank, b)?);
+                self.reduce(&a, &b)?
+            }
         };
         let reduced = action.last().is_some();
         let complete = reduced && marks && result.iter().all(|value| value.count() == self.ranks);
@@ -172,8 +221,8 @@ impl Values {
         cells.iter().map(|cell| cell.clone().ok_or(Wrong::Undefined(range))).collect()
     }
 
-    fn reduce(&self, a: &[Value], b: &[Value]) -> Result<Vec<Value>, Wrong> {
-        a.iter().zip(b).map(|(a, b)| a.combine(b, self.repeats)).collect()
+    fn reduce(&mut self, a: &[Value], b: &[Value]) -> Result<Vec<Value>, Wrong> {
+        a.iter().zip(b).map(|(a, b)| a.combine(b, self.repeats, &mut self.expressions)).collect()
     }
 
     /// What a rank has at the end: its output, or the last token of a barrier.

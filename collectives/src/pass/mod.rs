@@ -1,5 +1,5 @@
-//! Passes: from a schedule to a schedule that computes the same in another way.
+//! Passes: from a plan to a plan that computes the same in another way.
 
-mod segment;
+pub(crate) mod segment;
 
 pub use segment::segment;

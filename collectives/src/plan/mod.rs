@@ -9,18 +9,23 @@
 //! associative. The FIFO order of messages decides only which send meets which receive: data would be safe if
 //! every message had a lane of its own.
 //!
-//! A planner does not know sizes. It does not segment either: [`plan`] does, by the [segment
-//! pass](crate::pass).
+//! A planner does not know sizes. It does not segment either: the builder does, by the [segment pass](crate::pass).
 
 use crate::schedule::Schedule;
-use crate::{Collective, PlanError, Spec, UnknownName, pass};
+use crate::{Collective, Numerics, PlanError, Spec, UnknownName};
 
 pub mod all_gather;
 pub mod all_reduce;
 pub mod all_to_all;
 pub mod barrier;
 pub mod broadcast;
+pub mod exclusive_scan;
+mod fold;
+pub mod gather;
+pub mod reduce;
 pub mod reduce_scatter;
+pub mod scan;
+pub mod scatter;
 pub mod send_recv;
 
 /// One row of the table.
@@ -34,16 +39,19 @@ pub struct Algorithm {
     pub about: &'static str,
     /// The ranks that it can plan for at most: a limit on the size of plans, not on correctness.
     pub max_ranks: u32,
+    /// The strongest promise that it can keep about the order in which contributions are combined.
+    pub numerics: Numerics,
     planner: fn(&Spec) -> Result<Schedule, PlanError>,
 }
 
 macro_rules! algorithms {
-    ($($collective:ident $module:ident :: $name:ident as $public:literal up to $max:literal : $about:literal;)*) => {
+    ($($collective:ident $module:ident :: $name:ident as $public:literal up to $max:literal $numerics:ident : $about:literal;)*) => {
         &[$(Algorithm {
             collective: Collective::$collective,
             name: $public,
             about: $about,
             max_ranks: $max,
+            numerics: Numerics::$numerics,
             planner: $module::$name::plan,
         }),*]
     };
@@ -51,39 +59,55 @@ macro_rules! algorithms {
 
 /// Every algorithm. On up to 1024 ranks every collective has one.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
-    AllReduce all_reduce::ring as "ring" up to 1024:
+    AllReduce all_reduce::ring as "ring" up to 1024 Fast:
         "reduce-scatter, then all-gather round one ring; least traffic, 2(n-1) stages";
-    AllReduce all_reduce::bidirectional_ring as "bidirectional_ring" up to 512:
+    AllReduce all_reduce::bidirectional_ring as "bidirectional_ring" up to 512 Fast:
         "two rings in opposite directions, each with half of the data; uses both directions of every cable";
-    AllReduce all_reduce::mesh as "mesh" up to 256:
+    AllReduce all_reduce::mesh as "mesh" up to 256 Reproducible:
         "everyone sends everything to everyone; one stage, for small messages";
-    AllReduce all_reduce::reduce_scatter_all_gather as "rsag_mesh" up to 256:
+    AllReduce all_reduce::reduce_scatter_all_gather as "rsag_mesh" up to 256 Reproducible:
         "reduce-scatter, then all-gather over direct links; least traffic, 2 stages";
-    AllReduce all_reduce::recursive_doubling as "recursive_doubling" up to 4096:
+    AllReduce all_reduce::recursive_doubling as "recursive_doubling" up to 4096 Reproducible:
         "pairs exchange and combine everything, log2(n) stages; for small messages on many ranks";
-    AllReduce all_reduce::double_binary_tree as "double_binary_tree" up to 4096:
+    AllReduce all_reduce::double_binary_tree as "double_binary_tree" up to 4096 Fast:
         "two complementary trees, each with half of the data; logarithmic, segments make it stream";
-    AllGather all_gather::ring as "ring" up to 1024:
+    AllGather all_gather::ring as "ring" up to 1024 Reproducible:
         "blocks travel round the ring, n-1 stages";
-    AllGather all_gather::direct as "direct" up to 256:
+    AllGather all_gather::direct as "direct" up to 256 Reproducible:
         "everyone sends its block to everyone, one stage";
-    ReduceScatter reduce_scatter::ring as "ring" up to 1024:
+    ReduceScatter reduce_scatter::ring as "ring" up to 1024 Fast:
         "partial sums travel round the ring, n-1 stages";
-    ReduceScatter reduce_scatter::direct as "direct" up to 256:
+    ReduceScatter reduce_scatter::direct as "direct" up to 256 Reproducible:
         "everyone sends each block to its owner, one stage";
-    Broadcast broadcast::binomial as "binomial" up to 4096:
+    Broadcast broadcast::binomial as "binomial" up to 4096 Reproducible:
         "the number of ranks that have the data doubles in every stage";
-    Broadcast broadcast::chain as "chain" up to 4096:
+    Broadcast broadcast::chain as "chain" up to 4096 Reproducible:
         "from rank to rank down a line; segments make it stream";
-    AllToAll all_to_all::direct as "direct" up to 1024:
+    Reduce reduce::binomial as "binomial" up to 4096 Reproducible:
+        "the number of sums halves in every stage";
+    Reduce reduce::chain as "chain" up to 4096 Fast:
+        "partial sums go from rank to rank round to the root; segments make it stream";
+    Gather gather::direct as "direct" up to 4096 Reproducible:
+        "everyone sends its block to the root, one stage";
+    Gather gather::chain as "chain" up to 1024 Reproducible:
+        "blocks travel down a line to the root, n-1 stages; for rings of cables";
+    Scatter scatter::direct as "direct" up to 4096 Reproducible:
+        "the root sends everyone its block, one stage";
+    Scatter scatter::chain as "chain" up to 1024 Reproducible:
+        "blocks travel down a line from the root, n-1 stages; for rings of cables";
+    Scan scan::chain as "chain" up to 4096 Reproducible:
+        "partial sums go from rank to rank down a line; segments make it stream";
+    ExclusiveScan exclusive_scan::chain as "chain" up to 4096 Reproducible:
+        "partial sums go from rank to rank down a line; segments make it stream";
+    AllToAll all_to_all::direct as "direct" up to 1024 Reproducible:
         "everyone sends each block to its destination, one stage";
-    AllToAll all_to_all::ring as "ring" up to 32:
+    AllToAll all_to_all::ring as "ring" up to 32 Reproducible:
         "blocks travel round the ring and are dropped on the way, n-1 stages; for rings of cables";
-    SendRecv send_recv::shift as "shift" up to 4096:
+    SendRecv send_recv::shift as "shift" up to 4096 Reproducible:
         "everyone sends to the next rank and receives from the one before";
-    Barrier barrier::dissemination as "dissemination" up to 4096:
+    Barrier barrier::dissemination as "dissemination" up to 4096 Reproducible:
         "everyone tells the rank 1, 2, 4, ... places ahead, log2(n) stages";
-    Barrier barrier::ring as "ring" up to 1024:
+    Barrier barrier::ring as "ring" up to 1024 Reproducible:
         "everyone tells the next rank whom it has heard of, n-1 stages; for rings of cables";
 };
 
@@ -127,8 +151,24 @@ impl Algorithm {
             return algorithm(spec.collective(), self.name)?.plan(spec);
         }
         self.check_ranks(spec.ranks())?;
-        let schedule = (self.planner)(spec)?;
-        if spec.segments() > 1 { pass::segment(&schedule, spec.segments()) } else { Ok(schedule) }
+        self.check_numerics(spec.numerics())?;
+        (self.planner)(spec)
+    }
+
+    /// Can it keep to such an order?
+    ///
+    /// # Errors
+    /// [`PlanError::Order`], which names algorithms that can.
+    pub fn check_numerics(&self, numerics: Numerics) -> Result<(), PlanError> {
+        if numerics <= self.numerics {
+            return Ok(());
+        }
+        let able = algorithms(self.collective).filter(|other| other.numerics >= numerics);
+        Err(PlanError::Order {
+            algorithm: self.name,
+            collective: self.collective,
+            instead: able.map(|other| other.name).collect(),
+        })
     }
 
     /// Can it plan for so many ranks?

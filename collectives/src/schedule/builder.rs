@@ -1,41 +1,51 @@
 //! Steps in, schedule out: the builder derives what planners should not have to think about.
 //!
-//! A planner says what each rank does, in an order in which it could run. The builder finds the steps that
-//! must come `after` others because they touch the same memory: a read after the write it wants, a write
-//! after the reads and the write it must not disturb. It knows which chunks are the same memory in place, and
-//! leaves out what another dependency or the FIFO order of messages implies. So every dependency that it
-//! writes down is needed: without it there is a race.
+//! A planner says what each rank does, in an order in which it could run. The builder cuts chunks into segments when the
+//! [`Spec`] asks for it ([`crate::pass`]), and finds the steps that must come `after` others because they touch the same
+//! memory: a read after the write it wants, a write after the reads and the write it must not disturb. It knows which
+//! chunks are the same memory in place, and leaves out what another dependency or the FIFO order of messages implies. So
+//! every dependency that it writes down is needed: without it there is a race.
+//!
+//! What it derives for a rank follows from that rank's steps alone, so a plan for one rank ([`Spec::only_for`]) is
+//! that rank's part of the plan for all.
 //!
 //! It does not check that the program is right; the verifier does.
 
 use super::{Action, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use crate::analysis::{Flow, Matching, Memory, Order, Values};
-use crate::{Collective, Spec};
+use crate::pass::segment;
+use crate::{PlanError, Spec};
 use topology::Rank;
 
-/// Collects the steps of all ranks.
+/// Collects the steps of all ranks, or of one.
 #[derive(Debug)]
 pub struct Builder {
     /// The schedule without its steps.
     shape: Schedule,
-    ranks: Vec<Program>,
+    ranks: u32,
+    /// The pieces that each chunk is cut into.
+    segments: u32,
+    /// The stage of the steps that are added now.
+    stage: u32,
+    /// The first rank that is planned for; `drafts` are of it and those that follow.
+    first: u32,
+    drafts: Vec<Draft>,
 }
 
-/// The program of one rank so far.
+/// The steps of one rank as the planner gives them.
 #[derive(Debug)]
-struct Program {
+struct Draft {
     memory: Memory,
-    order: Order,
-    steps: Vec<Step>,
-    cells: Vec<Cell>,
+    steps: Vec<Drafted>,
 }
 
-/// Who has touched a chunk of memory.
-#[derive(Clone, Debug, Default)]
-struct Cell {
-    writer: Option<u32>,
-    /// Those who have read what the writer wrote.
-    readers: Vec<u32>,
+/// A step without what is derived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drafted {
+    pub(crate) action: Action,
+    pub(crate) lane: u8,
+    /// Where it is in the course of the whole plan.
+    pub(crate) stage: u32,
 }
 
 impl Builder {
@@ -53,24 +63,37 @@ impl Builder {
             lanes: 1,
             programs: Vec::new(),
         };
-        Builder::with_shape(shape, spec.ranks())
+        let builder = Builder::with_shape(shape, spec.ranks(), spec.segments());
+        match spec.only() {
+            None => builder,
+            Some(rank) => {
+                let memory = Memory::new(&builder.shape, spec.ranks(), rank);
+                Builder { first: rank.0, drafts: vec![Draft { memory, steps: Vec::new() }], ..builder }
+            }
+        }
     }
 
-    /// Starts a schedule of the same shape as `shape`, whose steps are ignored.
-    pub(crate) fn with_shape(shape: Schedule, ranks: u32) -> Builder {
-        let program = |rank| {
-            let memory = Memory::new(&shape, ranks, Rank(rank));
-            let cells = vec![Cell::default(); memory.cells()];
-            Program { memory, order: Order::default(), steps: Vec::new(), cells }
-        };
-        let ranks = (0..ranks).map(program).collect();
-        Builder { shape: Schedule { programs: Vec::new(), ..shape }, ranks }
+    /// Starts a schedule of the same shape as `shape`, whose steps are ignored, with chunks to be cut into `segments`.
+    pub(crate) fn with_shape(shape: Schedule, ranks: u32, segments: u32) -> Builder {
+        let draft = |rank| Draft { memory: Memory::new(&shape, ranks, Rank(rank)), steps: Vec::new() };
+        let drafts = (0..ranks).map(draft).collect();
+        let shape = Schedule { programs: Vec::new(), ..shape };
+        Builder { shape, ranks, segments, stage: 0, first: 0, drafts }
     }
 
     /// Whether input and output are the same memory.
     #[must_use]
     pub fn in_place(&self) -> InPlace {
         self.shape.in_place
+    }
+
+    /// The steps that follow are of this stage. Stages tell which steps of a plan that is cut into segments may overlap:
+    /// those of stage `s` on one segment go beside those of stage `s + 1` on the segment before.
+    ///
+    /// Both ends of a message have the same stage, and no step has a lower one than those that it waits for or follows
+    /// in its FIFO. Within that, the number of messages that must come one after the other before a step is best.
+    pub fn stage(&mut self, stage: u32) {
+        self.stage = stage;
     }
 
     /// `rank` sends `src` to `peer`.
@@ -90,7 +113,7 @@ impl Builder {
 
     /// `rank` copies `src` to `dst`; nothing to do when they are the same memory.
     pub fn copy(&mut self, rank: Rank, src: ChunkRange, dst: ChunkRange) {
-        let memory = &self.ranks[rank.index()].memory;
+        let memory = &self.draft(rank).memory;
         if memory.span(src) != memory.span(dst) {
             self.step(rank, Action::Copy { src, dst }, 0);
         }
@@ -101,31 +124,97 @@ impl Builder {
         self.step(rank, Action::Reduce { a, b, dst, last: false }, 0);
     }
 
+    /// The newest step of `rank`, which reduces, gives a result with every rank's contribution: an average divides
+    /// there. Collectives that have no average have no such marks.
+    pub fn mark_last(&mut self, rank: Rank) {
+        let averages = self.shape.collective.averages();
+        if let Some(step) = self.draft(rank).steps.last_mut().filter(|_| averages) {
+            step.action = step.action.with_last(true);
+        }
+    }
+
     /// Adds any step, its `last` mark as it is.
     pub(crate) fn step(&mut self, rank: Rank, action: Action, lane: u8) {
         debug_assert!(action.message().is_none_or(|(peer, _)| peer != rank), "rank {rank} talks to itself");
         self.shape.lanes = self.shape.lanes.max(lane + 1);
-        self.ranks[rank.index()].push(action, lane);
+        let stage = self.stage;
+        self.draft(rank).steps.push(Drafted { action, lane, stage });
     }
 
-    /// The schedule, with the steps marked whose results are complete.
-    #[must_use]
-    pub fn finish(self) -> Schedule {
-        let mut schedule = self.finish_unmarked();
-        if schedule.collective.reduces() {
-            mark_last(&mut schedule);
+    fn draft(&mut self, rank: Rank) -> &mut Draft {
+        &mut self.drafts[(rank.0 - self.first) as usize]
+    }
+
+    /// The schedule.
+    ///
+    /// # Errors
+    /// [`PlanError::TooLarge`] when it would have too many steps to list.
+    pub fn finish(self) -> Result<Schedule, PlanError> {
+        let Builder { mut shape, ranks, segments, first, drafts, .. } = self;
+        let steps = drafts.iter().map(|draft| draft.steps.len() as u64).sum();
+        shape = segment::cut_shape(shape, ranks, segments, steps)?;
+        let mut programs = vec![RankProgram::default(); ranks as usize];
+        for (rank, draft) in (first..).zip(drafts) {
+            let steps = if segments > 1 { segment::cut(&draft.steps, segments) } else { draft.steps };
+            programs[rank as usize] = derive(&Memory::new(&shape, ranks, Rank(rank)), &steps);
         }
-        schedule
-    }
-
-    /// The schedule, with the marks that its steps came with.
-    pub(crate) fn finish_unmarked(self) -> Schedule {
-        let programs = self.ranks.into_iter().map(|program| RankProgram { steps: program.steps }).collect();
-        Schedule { programs, ..self.shape }
+        Ok(Schedule { programs, ..shape })
     }
 }
 
-impl Program {
+impl Schedule {
+    /// The same with the steps marked whose results have every rank's contribution, and no others: for plans made by
+    /// hand, by those who don't care. One that cannot run stays as it is.
+    #[must_use]
+    pub fn marked(mut self) -> Schedule {
+        let mut marks = Vec::new();
+        if let Ok(matching) = Matching::new(&self)
+            && let Ok(flow) = Flow::new(&self, &matching, 0)
+        {
+            Values::new(&self, matching.total()).run(&self, &matching, &flow, |id, outcome| {
+                marks.extend(outcome.ok().flatten().map(|complete| (id, complete)));
+                outcome.is_ok()
+            });
+        }
+        for (id, complete) in marks {
+            let step = &mut self.programs[id.rank as usize].steps[id.step as usize];
+            step.action = step.action.with_last(complete);
+        }
+        self
+    }
+}
+
+/// The steps of a rank, each after those that it must come after.
+fn derive(memory: &Memory, steps: &[Drafted]) -> RankProgram {
+    let mut program = Program {
+        memory,
+        order: Order::default(),
+        steps: Vec::with_capacity(steps.len()),
+        cells: vec![Cell::default(); memory.cells()],
+    };
+    for Drafted { action, lane, .. } in steps {
+        program.push(*action, *lane);
+    }
+    RankProgram { steps: program.steps }
+}
+
+/// The program of one rank so far.
+struct Program<'a> {
+    memory: &'a Memory,
+    order: Order,
+    steps: Vec<Step>,
+    cells: Vec<Cell>,
+}
+
+/// Who has touched a chunk of memory.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    writer: Option<u32>,
+    /// Those who have read what the writer wrote.
+    readers: Vec<u32>,
+}
+
+impl Program<'_> {
     fn push(&mut self, action: Action, lane: u8) {
         let mut hazards = Vec::new();
         for range in action.reads().into_iter().flatten() {
@@ -165,23 +254,4 @@ impl Program {
             *cell = Cell { writer: Some(step), readers: Vec::new() };
         }
     }
-}
-
-/// Marks the reducing steps whose result has every rank's contribution. A schedule that cannot run stays
-/// unmarked.
-fn mark_last(schedule: &mut Schedule) {
-    let Ok(matching) = Matching::new(schedule) else { return };
-    let Ok(flow) = Flow::new(schedule, &matching, 0) else { return };
-    let mut marks = Vec::new();
-    Values::new(schedule, matching.total()).run(schedule, &matching, &flow, |id, outcome| {
-        if outcome == Ok(Some(true)) {
-            marks.push(id);
-        }
-        outcome.is_ok()
-    });
-    for id in marks {
-        let step = &mut schedule.programs[id.rank as usize].steps[id.step as usize];
-        step.action = step.action.with_last(true);
-    }
-    debug_assert!(schedule.collective != Collective::Barrier, "a barrier has no results to mark");
 }

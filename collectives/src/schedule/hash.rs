@@ -3,7 +3,7 @@
 //! It is the xxh3 hash, with 64 bits, of these bytes; all numbers are 32 bits, little-endian, unless noted:
 //!
 //! ```text
-//! schedule  = 1 collective root in_place chunks scratch_blocks lanes name ranks program...
+//! schedule  = 2 collective root in_place chunks scratch_blocks lanes name ranks program...
 //! name      = length byte...                    the algorithm's, UTF-8
 //! program   = steps step...
 //! step      = kind lane operands dependencies index...
@@ -17,13 +17,13 @@
 //! Ranks that differ in `in_place` hold different schedules, though with the same messages; they compare the
 //! hashes of the plan out of place.
 //!
-//! The leading 1 is the version of this encoding; the collective is its place in [`Collective::ALL`].
+//! The leading 2 is the version of this encoding; the collective is its place in [`Collective::ALL`].
 
 use super::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
 use crate::Collective;
 use xxhash_rust::xxh3::Xxh3;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Schedule {
     /// The same number for equal schedules, on every machine and in every run.

@@ -23,6 +23,7 @@ mod toml_form;
 
 pub use action::Direction;
 pub use builder::Builder;
+pub(crate) use builder::Drafted;
 pub use text::ParseError;
 pub use toml_form::TomlError;
 

@@ -1,7 +1,7 @@
 //! What can be wrong with a schedule.
 
-use crate::Collective;
 use crate::schedule::{ChunkRange, Schedule, Step};
+use crate::{Collective, Numerics};
 use std::fmt;
 use thiserror::Error;
 use topology::Rank;
@@ -184,6 +184,34 @@ pub enum Fault {
         chunk: u32,
         /// Whose contribution it lacks.
         lacks: Rank,
+    },
+    /// A chunk of the result with a contribution that does not belong there.
+    #[error(
+        "chunk {chunk} of rank {rank} holds the contribution of rank {extra}, which does not belong there"
+    )]
+    Surplus {
+        /// The rank.
+        rank: Rank,
+        /// The chunk of its output.
+        chunk: u32,
+        /// Whose contribution.
+        extra: Rank,
+    },
+    /// A result that two ranks add up in different orders, so that they may get different bits.
+    #[error("chunk {chunk} is added up in one order on rank 0 and in another one on rank {rank}")]
+    Disagreement {
+        /// The chunk of the output.
+        chunk: u32,
+        /// The first rank that differs from rank 0.
+        rank: Rank,
+    },
+    /// An order of additions that is not the one promised.
+    #[error(
+        "contributions are combined in an order of the algorithm's own, but {promised} results are promised"
+    )]
+    Order {
+        /// What is promised.
+        promised: Numerics,
     },
     /// A chunk of the result that holds something else.
     #[error("chunk {chunk} of rank {rank} should be chunk {expected} of the input{}, but is chunk {found}{}",

@@ -22,6 +22,7 @@ pub use fault::{At, Fault};
 pub use sweep::{Case, CaseError, cases, verify_all};
 
 use crate::analysis::{Cycle, Flow, Matching, Mismatch, StepId};
+use crate::numerics::Numerics;
 use crate::schedule::{Action, Schedule};
 use std::fmt;
 
@@ -45,6 +46,8 @@ pub struct Report {
     /// The steps of the longest chain in which each waits for the one before. A message counts once, and so
     /// do those before it in its FIFO; this is not the number of latencies that a call takes.
     pub stages: u32,
+    /// What can be said of the order in which contributions are combined. Where nothing is combined, the strongest.
+    pub numerics: Numerics,
 }
 
 impl fmt::Display for Report {
@@ -76,11 +79,11 @@ pub fn verify(schedule: &Schedule, credits: Credits) -> Result<Report, Fault> {
         chain: chain.into_iter().map(at).collect(),
     })?;
     let max_in_flight = races::check(schedule)?;
-    outcome::check(schedule, &matching, &flow)?;
-    Ok(report(schedule, &flow, max_in_flight))
+    let numerics = outcome::check(schedule, &matching, &flow)?;
+    Ok(report(schedule, &flow, max_in_flight, numerics))
 }
 
-fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32) -> Report {
+fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32, numerics: Numerics) -> Report {
     let sends = schedule.programs.iter().map(|program| {
         let lens = program.steps.iter().filter_map(|step| match step.action {
             Action::Send { src, .. } => Some(u64::from(src.len)),
@@ -97,5 +100,6 @@ fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32) -> Report {
         blocks_sent_per_rank: most as f64 / f64::from(schedule.chunks),
         max_in_flight,
         stages: flow.stages.iter().map(|stage| stage + 1).max().unwrap_or(0),
+        numerics,
     }
 }

@@ -2,12 +2,14 @@
 
 use super::fault::{At, Fault};
 use crate::Collective;
-use crate::analysis::{Flow, Matching, StepId, Value, Values, Wrong};
+use crate::analysis::{Expression, Expressions, Flow, Matching, StepId, Value, Values, Wrong};
+use crate::numerics::{self, Numerics};
 use crate::schedule::Schedule;
 use topology::Rank;
 
-/// Runs the schedule on symbolic values and compares the results with the promise.
-pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Result<(), Fault> {
+/// Runs the schedule on symbolic values and compares the results with the promise; tells in what order contributions are
+/// combined.
+pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Result<Numerics, Fault> {
     let mut values = Values::new(schedule, matching.total());
     let mut fault = None;
     values.run(schedule, matching, flow, |id, outcome| {
@@ -20,7 +22,8 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Re
         fault.is_none()
     });
     fault.map_or(Ok(()), Err)?;
-    (0..schedule.ranks()).try_for_each(|rank| check_result(schedule, &values, Rank(rank)))
+    (0..schedule.ranks()).try_for_each(|rank| check_result(schedule, &values, Rank(rank)))?;
+    check_order(schedule, &mut values)
 }
 
 fn name(schedule: &Schedule, id: StepId, wrong: Wrong) -> Fault {
@@ -33,26 +36,42 @@ fn name(schedule: &Schedule, id: StepId, wrong: Wrong) -> Fault {
     }
 }
 
+/// Whose contributions a chunk of the result should hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sources {
+    /// Everyone's.
+    All,
+    /// One rank's.
+    One(Rank),
+    /// Those of the ranks below.
+    Below(Rank),
+    /// It may hold anything, or nothing.
+    Any,
+}
+
 /// What a chunk of the result should be made from.
 struct Promise {
     /// The chunk of the input.
     position: u32,
-    /// Whose input; all ranks' when none.
-    source: Option<Rank>,
+    sources: Sources,
 }
 
 fn promise(schedule: &Schedule, rank: Rank, chunk: u32) -> Promise {
     let (ranks, chunks) = (schedule.ranks(), schedule.chunks);
     let (block, within) = (chunk / chunks, chunk % chunks);
-    let (position, source) = match schedule.collective {
-        Collective::AllReduce | Collective::Barrier => (chunk, None),
-        Collective::ReduceScatter => (rank.0 * chunks + chunk, None),
-        Collective::AllGather => (within, Some(Rank(block))),
-        Collective::AllToAll => (rank.0 * chunks + within, Some(Rank(block))),
-        Collective::Broadcast => (chunk, Some(schedule.root)),
-        Collective::SendRecv => (chunk, Some(rank.behind(1, ranks))),
+    let (position, sources) = match schedule.collective {
+        Collective::AllReduce | Collective::Reduce | Collective::Barrier => (chunk, Sources::All),
+        Collective::ReduceScatter => (rank.0 * chunks + chunk, Sources::All),
+        Collective::AllGather | Collective::Gather => (within, Sources::One(Rank(block))),
+        Collective::AllToAll => (rank.0 * chunks + within, Sources::One(Rank(block))),
+        Collective::Broadcast => (chunk, Sources::One(schedule.root)),
+        Collective::Scatter => (rank.0 * chunks + chunk, Sources::One(schedule.root)),
+        Collective::SendRecv => (chunk, Sources::One(rank.behind(1, ranks))),
+        Collective::Scan => (chunk, Sources::Below(Rank(rank.0 + 1))),
+        Collective::ExclusiveScan if rank.0 == 0 => (chunk, Sources::Any),
+        Collective::ExclusiveScan => (chunk, Sources::Below(rank)),
     };
-    Promise { position, source }
+    Promise { position, sources }
 }
 
 fn check_result(schedule: &Schedule, values: &Values, rank: Rank) -> Result<(), Fault> {
@@ -62,29 +81,85 @@ fn check_result(schedule: &Schedule, values: &Values, rank: Rank) -> Result<(), 
         return Err(Fault::Missing { collective, rank, chunk: 0 });
     }
     for (chunk, value) in (0..).zip(result) {
+        let promise = promise(schedule, rank, chunk);
+        if promise.sources == Sources::Any {
+            continue;
+        }
         let value = value.as_ref().ok_or(Fault::Missing { collective, rank, chunk })?;
-        check_chunk(&promise(schedule, rank, chunk), value, schedule.ranks(), rank, chunk)?;
+        check_chunk(&promise, value, schedule.ranks(), rank, chunk)?;
     }
     Ok(())
 }
 
 fn check_chunk(promise: &Promise, value: &Value, ranks: u32, rank: Rank, chunk: u32) -> Result<(), Fault> {
     let found_rank = value.ranks().next().filter(|_| value.count() == 1);
-    let right_source = promise.source.is_none() || promise.source == found_rank;
-    if value.position != promise.position || !right_source {
+    let expected_rank = match promise.sources {
+        Sources::One(rank) => Some(rank),
+        _ => None,
+    };
+    if value.position != promise.position || (expected_rank.is_some() && expected_rank != found_rank) {
         let (expected, found) = (promise.position, value.position);
-        return Err(Fault::Contents {
-            rank,
-            chunk,
-            expected,
-            expected_rank: promise.source,
-            found,
-            found_rank,
-        });
+        return Err(Fault::Contents { rank, chunk, expected, expected_rank, found, found_rank });
     }
-    if promise.source.is_some() || value.count() == ranks {
-        return Ok(());
+    let below = match promise.sources {
+        Sources::All => ranks,
+        Sources::Below(rank) => rank.0,
+        Sources::One(_) | Sources::Any => return Ok(()),
+    };
+    let holds = |rank: &Rank| value.ranks().any(|r| r == *rank);
+    if let Some(lacks) = (0..below).map(Rank).find(|rank| !holds(rank)) {
+        return Err(Fault::Incomplete { rank, chunk, lacks });
     }
-    let lacks = (0..ranks).map(Rank).find(|rank| value.ranks().all(|r| r != *rank)).unwrap_or_default();
-    Err(Fault::Incomplete { rank, chunk, lacks })
+    match value.ranks().find(|held| held.0 >= below) {
+        Some(extra) => Err(Fault::Surplus { rank, chunk, extra }),
+        None => Ok(()),
+    }
+}
+
+/// In what order contributions are combined: the strongest class that the results keep to.
+///
+/// # Errors
+/// [`Fault::Disagreement`] when ranks that should have the same result add it up differently.
+fn check_order(schedule: &Schedule, values: &mut Values) -> Result<Numerics, Fault> {
+    if !schedule.collective.reduces() {
+        return Ok(Numerics::Reproducible);
+    }
+    let ranks = schedule.ranks();
+    let sums = &mut values.expressions;
+    let whole = numerics::fold(ranks, &mut Expressions::of, &mut |a, b| sums.sum(a, b));
+    let mut prefixes: Vec<Expression> = vec![Expressions::of(Rank(0))];
+    for rank in 1..ranks {
+        let prefix = sums.sum(prefixes[rank as usize - 1], Expressions::of(Rank(rank)));
+        prefixes.push(prefix);
+    }
+    let mut class = Numerics::Reproducible;
+    for rank in (0..ranks).map(Rank) {
+        for (chunk, value) in (0..).zip(values.result(schedule, rank)) {
+            let canonical = match promise(schedule, rank, chunk).sources {
+                Sources::All => whole,
+                Sources::Below(end) => prefixes[end.0 as usize - 1],
+                Sources::One(_) | Sources::Any => continue,
+            };
+            if value.as_ref().is_some_and(|value| value.expression != canonical) {
+                class = Numerics::Fast;
+            }
+        }
+    }
+    if schedule.collective == Collective::AllReduce && class == Numerics::Fast {
+        check_agreement(schedule, values)?;
+    }
+    Ok(class)
+}
+
+/// Do all ranks get the same bits?
+fn check_agreement(schedule: &Schedule, values: &Values) -> Result<(), Fault> {
+    let first = values.result(schedule, Rank(0));
+    for rank in (1..schedule.ranks()).map(Rank) {
+        for (chunk, (a, b)) in (0..).zip(first.iter().zip(values.result(schedule, rank))) {
+            if a.as_ref().map(|a| a.expression) != b.as_ref().map(|b| b.expression) {
+                return Err(Fault::Disagreement { chunk, rank });
+            }
+        }
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::{Credits, Fault, Report, verify};
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
-use crate::{PlanError, Spec};
+use crate::{Numerics, PlanError, Spec};
 use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -49,6 +49,7 @@ impl fmt::Display for Case {
             write!(f, ", root {}", spec.root())?;
         }
         f.write_str(if spec.in_place() == InPlace::Yes { ", in place" } else { "" })?;
+        f.write_str(if spec.numerics() == Numerics::Reproducible { ", reproducible" } else { "" })?;
         if spec.segments() > 1 { write!(f, ", {} segments", spec.segments()) } else { Ok(()) }
     }
 }
@@ -68,11 +69,14 @@ impl Case {
     /// [`CaseError`] names the case and what is wrong.
     pub fn verify(&self, credits: Credits) -> Result<Report, CaseError> {
         let fault = |fault| CaseError::Fault { case: self.to_string(), fault: Box::new(fault) };
-        verify(&self.plan()?, credits).map_err(fault)
+        let report = verify(&self.plan()?, credits).map_err(fault)?;
+        let promised = self.spec.numerics();
+        if report.numerics < promised { Err(fault(Fault::Order { promised })) } else { Ok(report) }
     }
 }
 
-/// Every algorithm on `ranks` ranks, with every root, in place and not, cut into each number of `segments`.
+/// Every algorithm on `ranks` ranks, with every root, in place and not, in every order of additions that it has, cut
+/// into each number of `segments`.
 /// Cases for different numbers of ranks are independent, so callers may share them out among threads.
 /// Algorithms that are not made for so many ranks are left out.
 pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
@@ -83,12 +87,20 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
             let both = [InPlace::No, InPlace::Yes].into_iter();
             both.flat_map(move |in_place| segments.iter().map(move |k| (Rank(root), in_place, *k)))
         });
-        variants.filter_map(move |(root, in_place, segments)| {
-            let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
-            let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
-            Some(Case { algorithm, spec })
+        variants.flat_map(move |(root, in_place, segments)| {
+            orders(algorithm).filter_map(move |numerics| {
+                let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
+                let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
+                Some(Case { algorithm, spec: spec.with_numerics(numerics) })
+            })
         })
     })
+}
+
+/// The classes that are worth planning for: where nothing is combined they are all the same.
+fn orders(algorithm: &Algorithm) -> impl Iterator<Item = Numerics> + use<> {
+    let (most, reduces) = (algorithm.numerics, algorithm.collective.reduces());
+    Numerics::ALL.into_iter().filter(move |class| *class == Numerics::Fast || (reduces && *class <= most))
 }
 
 /// Verifies all [`cases`] with zero credits; tells how many there were. `progress` hears of each number of

@@ -99,15 +99,16 @@ impl<'a> World<'a> {
         let layout = schedule.layout(count as u64, 64).expect("small");
         let n = schedule.ranks();
         let len = |blocks: u32| blocks as usize * count;
-        let (input, output) =
-            (len(schedule.collective.input_blocks(n)), len(schedule.collective.output_blocks(n)));
         let mut bases = Vec::new();
         let mut memory = Vec::new();
         for rank in 0..n as usize {
+            let [input, output] = blocks(schedule, rank).map(|blocks| blocks * count);
             let [i, o] = match (schedule.in_place, schedule.collective) {
                 (InPlace::No, _) => [0, input],
                 (InPlace::Yes, Collective::AllGather) => [rank * count, 0],
                 (InPlace::Yes, Collective::ReduceScatter) => [0, rank * count],
+                (InPlace::Yes, Collective::Gather) if output > 0 => [rank * count, 0],
+                (InPlace::Yes, Collective::Scatter) if input > 0 => [0, rank * count],
                 (InPlace::Yes, _) => [0, 0],
             };
             let s = (i + input).max(o + output);
@@ -239,19 +240,34 @@ impl<'a> World<'a> {
     }
 
     fn outcome(&self) -> Outcome {
-        let n = self.schedule.ranks();
         let count = self.layout.count() as usize;
-        let part = |buffer: usize, blocks: u32| {
-            let slice = |(memory, bases): (&Vec<i64>, &[usize; 3])| {
-                memory[bases[buffer]..bases[buffer] + blocks as usize * count].to_vec()
+        let part = |buffer: usize, blocks: &dyn Fn(usize) -> usize| {
+            let slice = |(rank, memory): (usize, &Vec<i64>)| {
+                let first = self.bases[rank][buffer];
+                memory[first..first + blocks(rank) * count].to_vec()
             };
-            self.memory.iter().zip(&self.bases).map(slice).collect()
+            self.memory.iter().enumerate().map(slice).collect()
         };
         Outcome {
-            inputs: part(0, self.schedule.collective.input_blocks(n)),
-            outputs: part(1, self.schedule.collective.output_blocks(n)),
-            scratch: part(2, self.schedule.scratch_blocks),
+            inputs: part(0, &|rank| blocks(self.schedule, rank)[0]),
+            outputs: part(1, &|rank| blocks(self.schedule, rank)[1]),
+            scratch: part(2, &|_| self.schedule.scratch_blocks as usize),
         }
+    }
+}
+
+/// Blocks of a rank's input and output.
+fn blocks(schedule: &Schedule, rank: usize) -> [usize; 2] {
+    let (n, root) = (schedule.programs.len(), rank == schedule.root.index());
+    match schedule.collective {
+        Collective::AllGather => [1, n],
+        Collective::Gather => [1, if root { n } else { 0 }],
+        Collective::ReduceScatter => [n, 1],
+        Collective::Scatter => [if root { n } else { 0 }, 1],
+        Collective::Reduce => [1, usize::from(root)],
+        Collective::AllToAll => [n, n],
+        Collective::Barrier => [0, 0],
+        _ => [1, 1],
     }
 }
 
@@ -260,12 +276,23 @@ pub(crate) fn check(schedule: &Schedule, count: usize, op: Op, outcome: &Outcome
     let n = schedule.programs.len();
     let collective = schedule.collective;
     let own = |rank: usize, index: usize| contribution(collective, rank, index);
-    let sum = |index: usize| (1..n).fold(own(0, index), |sum, rank| op(sum, own(rank, index)));
+    let sum_of =
+        |ranks: usize, index: usize| (1..ranks).fold(own(0, index), |sum, rank| op(sum, own(rank, index)));
+    let sum = |index: usize| sum_of(n, index);
     for rank in 0..n {
+        let root = rank == schedule.root.index();
+        let side_by_side = || (0..n * count).map(|i| own(i / count, i % count)).collect();
         let expected: Vec<i64> = match collective {
             Collective::AllReduce => (0..count).map(sum).collect(),
             Collective::ReduceScatter => (rank * count..(rank + 1) * count).map(sum).collect(),
-            Collective::AllGather => (0..n * count).map(|i| own(i / count, i % count)).collect(),
+            Collective::Reduce if root => (0..count).map(sum).collect(),
+            Collective::Gather if root => side_by_side(),
+            Collective::Reduce | Collective::Gather => Vec::new(),
+            Collective::Scatter => (0..count).map(|i| own(schedule.root.index(), rank * count + i)).collect(),
+            Collective::Scan => (0..count).map(|i| sum_of(rank + 1, i)).collect(),
+            Collective::ExclusiveScan if rank == 0 => outcome.outputs[0].clone(),
+            Collective::ExclusiveScan => (0..count).map(|i| sum_of(rank, i)).collect(),
+            Collective::AllGather => side_by_side(),
             Collective::AllToAll => {
                 (0..n * count).map(|i| own(i / count, rank * count + i % count)).collect()
             }
@@ -281,10 +308,11 @@ pub(crate) fn check(schedule: &Schedule, count: usize, op: Op, outcome: &Outcome
             return Err(format!("rank {rank} of {n} has {found:?} instead of {expected:?}"));
         }
         let clean = outcome.inputs[rank].iter().enumerate().all(|(i, x)| {
-            let own_block = collective == Collective::ReduceScatter && i / count.max(1) == rank;
-            let may_change =
-                schedule.in_place == InPlace::Yes && (collective != Collective::ReduceScatter || own_block);
-            may_change || *x == own(rank, i)
+            let may_change = match collective {
+                Collective::ReduceScatter | Collective::Scatter => i / count.max(1) == rank,
+                _ => !outcome.outputs[rank].is_empty(),
+            };
+            (schedule.in_place == InPlace::Yes && may_change) || *x == own(rank, i)
         });
         if !clean {
             return Err(format!("rank {rank} of {n} has changed its input"));

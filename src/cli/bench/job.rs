@@ -6,7 +6,7 @@ use super::{
     memory,
     operation::{Form, Named, Operation},
 };
-use collectives::{DType, Rank, ReduceOp, plan};
+use collectives::{Collective, DType, Rank, ReduceOp, plan};
 use std::{path::PathBuf, time::Duration};
 use tbccl::Config;
 
@@ -184,9 +184,15 @@ fn types(
     if let (Choice::One(dtype), Choice::One(redop)) = (dtype, redop) {
         redop.check(dtype).map_err(Failed::new)?;
     }
+    let averages = operation.collective().is_some_and(Collective::averages);
+    if !averages && redop == Choice::One(ReduceOp::Avg) {
+        let name = operation.collective().map_or("", Collective::name);
+        return Err(Failed::new(format_args!("{name} has no average; choose another -o, e.g. sum")));
+    }
     let legal = |dtype: DType| {
         let wanted = ReduceOp::ALL.into_iter().filter(|op| redop == Choice::All || redop == Choice::One(*op));
-        wanted.filter(|op| op.is_legal_for(dtype)).map(Some).collect::<Vec<_>>()
+        let defined = wanted.filter(|op| averages || *op != ReduceOp::Avg);
+        defined.filter(|op| op.is_legal_for(dtype)).map(Some).collect::<Vec<_>>()
     };
     let all = dtypes.into_iter().map(|dtype| Elements { dtype, redops: legal(dtype) });
     Ok(all.filter(|elements| !elements.redops.is_empty()).collect())
@@ -267,7 +273,7 @@ mod tests {
 
     #[test]
     fn all_types_and_operations_are_the_legal_pairs() {
-        let all_reduce = Operation::Collective(collectives::Collective::AllReduce);
+        let all_reduce = Operation::Collective(Collective::AllReduce);
         let types = types(all_reduce, Choice::All, Choice::All).expect("legal");
         assert_eq!(types.len(), 14);
         assert_eq!(types.iter().map(|elements| elements.redops.len()).sum::<usize>(), 5 * 5 + 8 * 8 + 7);

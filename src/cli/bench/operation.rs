@@ -46,7 +46,12 @@ impl Operation {
     pub(super) fn forms(self) -> &'static [Form] {
         match self {
             Operation::Collective(
-                Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter,
+                Collective::AllReduce
+                | Collective::AllGather
+                | Collective::ReduceScatter
+                | Collective::Reduce
+                | Collective::Scan
+                | Collective::ExclusiveScan,
             ) => &[Form::OutOfPlace, Form::InPlace],
             // As MPI has it.
             Operation::Collective(Collective::Broadcast) => &[Form::InPlace, Form::OutOfPlace],

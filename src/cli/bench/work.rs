@@ -86,8 +86,11 @@ impl<'a, T: Value> Task<'a, T> {
     /// What must be in the output: patterns, each with where in the output it goes and its first index.
     fn wanted(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
         let Case { operation, redop, form, count, rank, ranks } = self.case;
-        let reduced = |len| Table::reduced(redop.unwrap_or(ReduceOp::Sum), ranks, seed, len);
+        let redop = redop.unwrap_or(ReduceOp::Sum);
+        let reduced = |len| Table::reduced(redop, ranks, ranks, seed, len);
+        let prefix = |among| vec![(Table::reduced(redop, among, ranks, seed, count), 0..count, 0)];
         let block = |from: u32| from as usize * count..(from as usize + 1) * count;
+        let side_by_side = || (0..ranks).map(|r| (self.table_of(r, seed), block(r), 0)).collect();
         let from = |rank| vec![(self.table_of(rank, seed), 0..count, 0)];
         let Operation::Collective(collective) = operation else {
             return if self.case.is_idle() { Vec::new() } else { from(1 - rank) };
@@ -98,7 +101,14 @@ impl<'a, T: Value> Task<'a, T> {
                 let place = if form == Form::InPlace { self.case.own_block() } else { 0..count };
                 vec![(reduced(count * ranks as usize), place, self.case.own_block().start)]
             }
-            Collective::AllGather => (0..ranks).map(|r| (self.table_of(r, seed), block(r), 0)).collect(),
+            Collective::AllGather => side_by_side(),
+            Collective::Reduce | Collective::Gather if rank != root.0 => Vec::new(),
+            Collective::Reduce => vec![(reduced(count), 0..count, 0)],
+            Collective::Gather => side_by_side(),
+            Collective::Scatter => vec![(self.table_of(root.0, seed), 0..count, self.case.own_block().start)],
+            Collective::Scan => prefix(rank + 1),
+            Collective::ExclusiveScan if rank == 0 => Vec::new(),
+            Collective::ExclusiveScan => prefix(rank),
             Collective::AllToAll => {
                 let first = self.case.own_block().start;
                 (0..ranks).map(|r| (self.table_of(r, seed), block(r), first)).collect()
@@ -127,6 +137,14 @@ impl<T: Value> Work for Task<'_, T> {
             (Collective::ReduceScatter, Form::InPlace) => comm.reduce_scatter_in_place(output, redop),
             (Collective::Broadcast, Form::OutOfPlace) => comm.broadcast_from(input, output, root),
             (Collective::Broadcast, Form::InPlace) => comm.broadcast(output, root),
+            (Collective::Reduce, Form::OutOfPlace) => comm.reduce(input, output, redop, root),
+            (Collective::Reduce, Form::InPlace) => comm.reduce_in_place(output, redop, root),
+            (Collective::Gather, _) => comm.gather(input, output, root),
+            (Collective::Scatter, _) => comm.scatter(input, output, root),
+            (Collective::Scan, Form::OutOfPlace) => comm.scan(input, output, redop),
+            (Collective::Scan, Form::InPlace) => comm.scan_in_place(output, redop),
+            (Collective::ExclusiveScan, Form::OutOfPlace) => comm.exclusive_scan(input, output, redop),
+            (Collective::ExclusiveScan, Form::InPlace) => comm.exclusive_scan_in_place(output, redop),
             (Collective::AllToAll, _) => comm.all_to_all(input, output),
             (Collective::SendRecv, _) => comm.send_recv(input, output),
             (Collective::Barrier, _) => comm.barrier(),
@@ -209,8 +227,8 @@ mod tests {
             let (input, output) = case.lengths();
             let mut buffers = Buffers::<bool>::new(&comm, input, output, false).expect("memory");
             let mut task = Task::new(case, &mut buffers);
-            task.fill(Rank(2), 9);
-            assert_eq!(task.count_wrong(Rank(2), 9), output as u64, "{operation:?}");
+            task.fill(Rank(1), 9);
+            assert_eq!(task.count_wrong(Rank(1), 9), output as u64, "{operation:?}");
         }
     }
 

@@ -20,14 +20,16 @@ use crate::{PlanError, Spec};
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "ring", 1, 0);
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         for stage in 0..n - 1 {
             let passed_on = ChunkRange::output(rank.behind(stage, n).0);
             let from = if stage == 0 { ChunkRange::input(0) } else { passed_on };
+            builder.stage(stage);
             builder.send(rank, rank.ahead(1, n), from, 0);
             builder.recv(rank, rank.behind(1, n), ChunkRange::output(rank.behind(stage + 1, n).0), 0);
         }
+        builder.stage(0);
         builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));
     }
-    Ok(builder.finish())
+    builder.finish()
 }

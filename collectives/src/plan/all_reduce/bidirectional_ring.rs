@@ -27,19 +27,19 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     if n == 1 {
         let mut builder = Builder::new(spec, "bidirectional_ring", 1, 0);
         builder.copy(Rank(0), ChunkRange::input(0), ChunkRange::output(0));
-        return Ok(builder.finish());
+        return builder.finish();
     }
     let mut builder = Builder::new(spec, "bidirectional_ring", 2 * n, 0);
     let rings = [
         Ring { ranks: n, forward: true, first_chunk: 0, lane: 0 },
         Ring { ranks: n, forward: false, first_chunk: n, lane: 1 },
     ];
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         for stage in 0..2 * (n - 1) {
             for ring in rings {
                 ring_stage(&mut builder, ring, rank, stage);
             }
         }
     }
-    Ok(builder.finish())
+    builder.finish()
 }

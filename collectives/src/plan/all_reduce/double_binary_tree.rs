@@ -28,6 +28,11 @@ use topology::Rank;
 struct Node {
     parent: Option<Rank>,
     children: Vec<Rank>,
+    /// Above the leaves; a parent's is greater than its children's.
+    height: u32,
+    parent_height: u32,
+    /// Which child of its parent it is.
+    nth: u32,
 }
 
 /// Plans an all-reduce over two trees.
@@ -39,37 +44,49 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "double_binary_tree", if n == 1 { 1 } else { 2 }, 0);
     if n == 1 {
         builder.copy(Rank(0), ChunkRange::input(0), ChunkRange::output(0));
-        return Ok(builder.finish());
+        return builder.finish();
     }
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         for tree in 0..2 {
-            go_up(&mut builder, rank, tree, &node(tree, rank, n));
+            go_up(&mut builder, rank, tree, n);
         }
         for tree in 0..2 {
-            go_down(&mut builder, rank, tree, &node(tree, rank, n));
+            go_down(&mut builder, rank, tree, n);
         }
     }
-    Ok(builder.finish())
+    builder.finish()
 }
 
-fn go_up(builder: &mut Builder, rank: Rank, tree: u32, node: &Node) {
+fn go_up(builder: &mut Builder, rank: Rank, tree: u32, n: u32) {
+    let node = node(tree, rank, n);
     let output = ChunkRange::output(tree);
     let mut partial = ChunkRange::input(tree);
-    for child in &node.children {
+    for (nth, child) in (0..).zip(&node.children) {
+        builder.stage(2 * node.height + nth);
         builder.recv_reduce(rank, *child, partial, output, tree as u8);
         partial = output;
     }
-    if let Some(parent) = node.parent {
-        builder.send(rank, parent, partial, tree as u8);
+    match node.parent {
+        Some(parent) => {
+            builder.stage(2 * node.parent_height + node.nth);
+            builder.send(rank, parent, partial, tree as u8);
+        }
+        None => builder.mark_last(rank),
     }
 }
 
-fn go_down(builder: &mut Builder, rank: Rank, tree: u32, node: &Node) {
+fn go_down(builder: &mut Builder, rank: Rank, tree: u32, n: u32) {
+    let node = node(tree, rank, n);
     let output = ChunkRange::output(tree);
+    // The way down is the way up mirrored: whoever is high in the tree comes first.
+    let top = 2 * (n.ilog2() + 2);
+    let below = |height: u32| 2 * top - 2 * height;
     if let Some(parent) = node.parent {
+        builder.stage(below(node.parent_height) + node.nth);
         builder.recv(rank, parent, output, tree as u8);
     }
-    for child in &node.children {
+    for (nth, child) in (0..).zip(&node.children) {
+        builder.stage(below(node.height) + nth);
         builder.send(rank, *child, output, tree as u8);
     }
 }
@@ -88,6 +105,7 @@ fn node(tree: u32, rank: Rank, n: u32) -> Node {
     Node {
         parent: node.parent.map(|parent| back(parent, n)),
         children: node.children.into_iter().map(|child| back(child, n)).collect(),
+        ..node
     }
 }
 
@@ -97,9 +115,10 @@ fn node(tree: u32, rank: Rank, n: u32) -> Node {
 /// 2^height of it. Where a subtree's root would lie beyond n-1, the next lower one on its left takes its
 /// place.
 fn in_order(rank: Rank, n: u32) -> Node {
+    let height = height(rank, n);
     if rank.0 == 0 {
         let top = (n > 1).then(|| Rank(1 << (n - 1).ilog2()));
-        return Node { parent: None, children: top.into_iter().collect() };
+        return Node { parent: None, children: top.into_iter().collect(), height, parent_height: 0, nth: 0 };
     }
     let reach = 1 << rank.0.trailing_zeros();
     let parent = Rank((rank.0 ^ reach) | reach << 1);
@@ -107,7 +126,15 @@ fn in_order(rank: Rank, n: u32) -> Node {
     let left = (reach > 1).then(|| Rank(rank.0 - reach / 2));
     let halves = std::iter::successors(Some(reach / 2), |half| Some(half / 2)).take_while(|half| *half > 0);
     let right = halves.map(|half| Rank(rank.0 + half)).find(|child| child.0 < n);
-    Node { parent: Some(parent), children: left.into_iter().chain(right).collect() }
+    let nth = u32::from(rank > parent && parent.0 > 0);
+    let parent_height = self::height(parent, n);
+    let children = left.into_iter().chain(right).collect();
+    Node { parent: Some(parent), children, height, parent_height, nth }
+}
+
+/// The height of a place in the in-order tree: that of rank 0 is above all.
+fn height(rank: Rank, n: u32) -> u32 {
+    if rank.0 == 0 { n.ilog2() + 1 } else { rank.0.trailing_zeros() }
 }
 
 #[cfg(test)]

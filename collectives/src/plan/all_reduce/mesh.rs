@@ -7,7 +7,7 @@
 //! Out of place the partial result is the output. In place the output is still being sent, so all but the
 //! last operation work on a block of scratch, and the last one waits for the sends. For 2 ranks a fused
 //! receive-and-reduce into the output would have each rank wait for the other: there the message lands in
-//! scratch.
+//! scratch. For reproducible results the messages are added in canonical order, in log2(n) blocks of scratch.
 //!
 //! Stages: 1. Bytes sent per rank: (n-1) times the block. Cost: α + (n-1)Bβ + (n-1)Bγ, with one send overhead
 //! per peer.
@@ -18,8 +18,9 @@
 //! The "linear" all-reduce of MPI libraries, and the "one-shot" all-reduce of GPU libraries, e.g. A. Shah et
 //! al.: "MSCCL++: rethinking GPU communication abstractions", arXiv 2504.09014, 2025.
 
+use crate::plan::fold::{self, Places};
 use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
-use crate::{PlanError, Spec};
+use crate::{Numerics, PlanError, Spec};
 use topology::Rank;
 
 const INPUT: ChunkRange = ChunkRange::input(0);
@@ -32,13 +33,16 @@ const SCRATCH: ChunkRange = ChunkRange::scratch(0);
 /// None: a [`Spec`] always makes sense here.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
+    if spec.numerics() == Numerics::Reproducible {
+        return in_canonical_order(spec);
+    }
     let partial = match spec.in_place() {
         InPlace::No => OUTPUT,
         InPlace::Yes => SCRATCH,
     };
     let scratch_blocks = u32::from(n > 1 && partial == SCRATCH);
     let mut builder = Builder::new(spec, "mesh", 1, scratch_blocks);
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         for distance in 1..n {
             builder.send(rank, rank.ahead(distance, n), INPUT, 0);
         }
@@ -47,11 +51,29 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             (2, InPlace::Yes) => {
                 builder.recv(rank, rank.ahead(1, n), SCRATCH, 0);
                 builder.reduce(rank, INPUT, SCRATCH, OUTPUT);
+                builder.mark_last(rank);
             }
-            _ => reduce_in_rank_order(&mut builder, rank, n, partial),
+            _ => {
+                reduce_in_rank_order(&mut builder, rank, n, partial);
+                builder.mark_last(rank);
+            }
         }
     }
-    Ok(builder.finish())
+    builder.finish()
+}
+
+/// The same messages, added up in canonical order.
+fn in_canonical_order(spec: &Spec) -> Result<Schedule, PlanError> {
+    let n = spec.ranks();
+    let mut builder = Builder::new(spec, "mesh", 1, fold::scratch_blocks(n, spec.in_place()));
+    for rank in spec.planned_ranks() {
+        for distance in 1..n {
+            builder.send(rank, rank.ahead(distance, n), INPUT, 0);
+        }
+        let places = Places { own: INPUT, result: OUTPUT, chunk: 0, chunks: 1 };
+        fold::receive_and_add(&mut builder, rank, n, places, 0);
+    }
+    builder.finish()
 }
 
 /// Receives from all others in rank order and folds each message into `partial`; the last result is the

@@ -8,13 +8,15 @@
 //! Cost: 2α + 2(n-1)/n·Bβ + (n-1)/n·Bγ, with one send overhead per message.
 //!
 //! Wins for medium and large blocks where every pair of ranks has a link of its own: a full mesh of cables,
-//! or a switch. Only the owner reduces a chunk, so every rank gets the same bits.
+//! or a switch. Only the owner reduces a chunk, so every rank gets the same bits; for reproducible results it adds in
+//! canonical order, in log2(n) blocks of scratch.
 //!
 //! R. Rabenseifner: "Optimization of collective reduction operations", ICCS 2004, for the two halves; with
 //! direct exchange in both, the "two-shot" all-reduce of GPU libraries.
 
+use crate::plan::fold::{self, Places};
 use crate::schedule::{Builder, ChunkRange, Schedule};
-use crate::{PlanError, Spec};
+use crate::{Numerics, PlanError, Spec};
 use topology::Rank;
 
 /// Plans an all-reduce over direct links.
@@ -22,28 +24,39 @@ use topology::Rank;
 /// # Errors
 /// None: a [`Spec`] always makes sense here.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
-    let n = spec.ranks();
-    let mut builder = Builder::new(spec, "rsag_mesh", n, 0);
-    if n == 1 {
-        builder.copy(Rank(0), ChunkRange::input(0), ChunkRange::output(0));
-    }
-    for rank in spec.all_ranks() {
-        let own = ChunkRange::output(rank.0);
+    let (n, canonical) = (spec.ranks(), spec.numerics() == Numerics::Reproducible);
+    let scratch_blocks = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };
+    let mut builder = Builder::new(spec, "rsag_mesh", n, scratch_blocks);
+    for rank in spec.planned_ranks() {
+        let (own, result) = (ChunkRange::input(rank.0), ChunkRange::output(rank.0));
+        builder.stage(0);
         for distance in 1..n {
             let owner = rank.ahead(distance, n);
             builder.send(rank, owner, ChunkRange::input(owner.0), 0);
         }
-        for distance in 1..n {
-            let partial = if distance == 1 { ChunkRange::input(rank.0) } else { own };
-            builder.recv_reduce(rank, rank.behind(distance, n), partial, own, 0);
+        if canonical || n == 1 {
+            fold::receive_and_add(&mut builder, rank, n, Places { own, result, chunk: rank.0, chunks: n }, 0);
+        } else {
+            add_as_they_come(&mut builder, rank, n);
         }
+        builder.stage(1);
         for distance in 1..n {
-            builder.send(rank, rank.ahead(distance, n), own, 0);
+            builder.send(rank, rank.ahead(distance, n), result, 0);
         }
         for distance in 1..n {
             let owner = rank.behind(distance, n);
             builder.recv(rank, owner, ChunkRange::output(owner.0), 0);
         }
     }
-    Ok(builder.finish())
+    builder.finish()
+}
+
+/// Adds up the messages for the own chunk, the previous rank's first.
+fn add_as_they_come(builder: &mut Builder, rank: Rank, n: u32) {
+    let (own, result) = (ChunkRange::input(rank.0), ChunkRange::output(rank.0));
+    for distance in 1..n {
+        let partial = if distance == 1 { own } else { result };
+        builder.recv_reduce(rank, rank.behind(distance, n), partial, result, 0);
+    }
+    builder.mark_last(rank);
 }

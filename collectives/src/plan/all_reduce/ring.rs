@@ -26,14 +26,14 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "ring", n, 0);
     if n == 1 {
         builder.copy(Rank(0), ChunkRange::input(0), ChunkRange::output(0));
-        return Ok(builder.finish());
+        return builder.finish();
     }
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         for stage in 0..2 * (n - 1) {
             ring_stage(&mut builder, Ring { ranks: n, forward: true, first_chunk: 0, lane: 0 }, rank, stage);
         }
     }
-    Ok(builder.finish())
+    builder.finish()
 }
 
 /// A ring that carries `ranks` chunks, from `first_chunk` on.
@@ -67,6 +67,7 @@ pub(super) fn ring_stage(builder: &mut Builder, ring: Ring, rank: Rank, stage: u
     let (next, previous) = (ring.next(rank), ring.previous(rank));
     let (sent, received) = (ring.sent(rank, stage), ring.sent(previous, stage));
     let from = if stage == 0 { ChunkRange::input(sent) } else { ChunkRange::output(sent) };
+    builder.stage(stage);
     builder.send(rank, next, from, ring.lane);
     if stage < ring.ranks - 1 {
         builder.recv_reduce(
@@ -76,6 +77,9 @@ pub(super) fn ring_stage(builder: &mut Builder, ring: Ring, rank: Rank, stage: u
             ChunkRange::output(received),
             ring.lane,
         );
+        if stage == ring.ranks - 2 {
+            builder.mark_last(rank);
+        }
     } else {
         builder.recv(rank, previous, ChunkRange::output(received), ring.lane);
     }

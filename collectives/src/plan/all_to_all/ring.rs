@@ -29,24 +29,32 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let through_scratch = n == 2 && spec.in_place() == InPlace::Yes;
     let passing = (n - 1) * n.saturating_sub(2) / 2;
     let mut builder = Builder::new(spec, "ring", 1, passing + u32::from(through_scratch));
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         let (next, previous) = (rank.ahead(1, n), rank.behind(1, n));
         // Where in scratch what is passed on in this stage begins, and what comes in it.
         let (mut held, mut coming) = (0, 0);
         for stage in 0..n - 1 {
             let sent = n - 1 - stage;
+            // Every message of a FIFO has a stage of its own, or segments of one would overtake those of another.
+            let before = stage * (n - 1) - stage * stage.saturating_sub(1) / 2;
             for k in 0..sent {
+                builder.stage(before + k);
                 let own = ChunkRange::input(rank.behind(k + 1, n).0);
                 builder.send(rank, next, if stage == 0 { own } else { ChunkRange::scratch(held + k) }, 0);
             }
-            (0..sent - 1).for_each(|k| builder.recv(rank, previous, ChunkRange::scratch(coming + k), 0));
+            for k in 0..sent - 1 {
+                builder.stage(before + k);
+                builder.recv(rank, previous, ChunkRange::scratch(coming + k), 0);
+            }
+            builder.stage(before + sent - 1);
             let ours = ChunkRange::output(rank.behind(stage + 1, n).0);
             let landing = if through_scratch { ChunkRange::scratch(0) } else { ours };
             builder.recv(rank, previous, landing, 0);
             builder.copy(rank, landing, ours);
             (held, coming) = (coming, coming + sent - 1);
         }
+        builder.stage(0);
         builder.copy(rank, ChunkRange::input(rank.0), ChunkRange::output(rank.0));
     }
-    Ok(builder.finish())
+    builder.finish()
 }

@@ -25,12 +25,13 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let rounds = n.next_power_of_two().ilog2();
     let mut builder = Builder::new(spec, "dissemination", 1, rounds + 1);
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         for round in 0..rounds {
             let (before, after) = (ChunkRange::scratch(round), ChunkRange::scratch(round + 1));
+            builder.stage(round);
             builder.send(rank, rank.ahead(1 << round, n), before, 0);
             builder.recv_reduce(rank, rank.behind(1 << round, n), before, after, 0);
         }
     }
-    Ok(builder.finish())
+    builder.finish()
 }

@@ -23,12 +23,13 @@ use crate::{PlanError, Spec};
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "ring", 1, n);
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         for round in 0..n - 1 {
             let (own, after) = (ChunkRange::scratch(0), ChunkRange::scratch(round + 1));
+            builder.stage(round);
             builder.send(rank, rank.ahead(1, n), ChunkRange::scratch(round), 0);
             builder.recv_reduce(rank, rank.behind(1, n), own, after, 0);
         }
     }
-    Ok(builder.finish())
+    builder.finish()
 }

@@ -20,12 +20,14 @@ use crate::{PlanError, Spec};
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "chain", 1, 0);
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         let place = rank.behind(root.0, n).0;
         let from = if rank == root { ChunkRange::input(0) } else { ChunkRange::output(0) };
         if rank != root {
+            builder.stage(place - 1);
             builder.recv(rank, rank.behind(1, n), ChunkRange::output(0), 0);
         }
+        builder.stage(place);
         if place < n - 1 {
             builder.send(rank, rank.ahead(1, n), from, 0);
         }
@@ -33,5 +35,5 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.copy(rank, ChunkRange::input(0), ChunkRange::output(0));
         }
     }
-    Ok(builder.finish())
+    builder.finish()
 }

@@ -12,28 +12,33 @@
 //! International Journal of High Performance Computing Applications 19(1), 2005 (the pairwise exchange, all
 //! at once).
 
+use crate::plan::fold::{self, Places};
 use crate::schedule::{Builder, ChunkRange, Schedule};
-use crate::{PlanError, Spec};
+use crate::{Numerics, PlanError, Spec};
 
 /// Plans a reduce-scatter over direct links.
 ///
 /// # Errors
 /// None: a [`Spec`] always makes sense here.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
-    let n = spec.ranks();
-    let mut builder = Builder::new(spec, "direct", 1, 0);
-    for rank in spec.all_ranks() {
-        if n == 1 {
-            builder.copy(rank, ChunkRange::input(0), ChunkRange::output(0));
-        }
+    let (n, canonical) = (spec.ranks(), spec.numerics() == Numerics::Reproducible);
+    let scratch_blocks = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };
+    let mut builder = Builder::new(spec, "direct", 1, scratch_blocks);
+    for rank in spec.planned_ranks() {
+        let (own, result) = (ChunkRange::input(rank.0), ChunkRange::output(0));
         for distance in 1..n {
             let owner = rank.ahead(distance, n);
             builder.send(rank, owner, ChunkRange::input(owner.0), 0);
         }
-        for distance in 1..n {
-            let partial = if distance == 1 { ChunkRange::input(rank.0) } else { ChunkRange::output(0) };
-            builder.recv_reduce(rank, rank.behind(distance, n), partial, ChunkRange::output(0), 0);
+        if canonical || n == 1 {
+            fold::receive_and_add(&mut builder, rank, n, Places { own, result, chunk: 0, chunks: 1 }, 0);
+            continue;
         }
+        for distance in 1..n {
+            let partial = if distance == 1 { own } else { result };
+            builder.recv_reduce(rank, rank.behind(distance, n), partial, result, 0);
+        }
+        builder.mark_last(rank);
     }
-    Ok(builder.finish())
+    builder.finish()
 }

@@ -25,7 +25,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let scratch_blocks = n.saturating_sub(2).min(2);
     let mut builder = Builder::new(spec, "ring", 1, scratch_blocks);
-    for rank in spec.all_ranks() {
+    for rank in spec.planned_ranks() {
         if n == 1 {
             builder.copy(rank, ChunkRange::input(0), ChunkRange::output(0));
         }
@@ -33,10 +33,12 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         for stage in 0..n - 1 {
             let own = ChunkRange::input(rank.behind(stage + 2, n).0);
             let sum = if stage == n - 2 { ChunkRange::output(0) } else { ChunkRange::scratch(stage % 2) };
+            builder.stage(stage);
             builder.send(rank, rank.ahead(1, n), partial, 0);
             builder.recv_reduce(rank, rank.behind(1, n), own, sum, 0);
             partial = sum;
         }
+        builder.mark_last(rank);
     }
-    Ok(builder.finish())
+    builder.finish()
 }

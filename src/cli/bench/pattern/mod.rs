@@ -25,7 +25,7 @@ pub(super) trait Value: Element + PartialEq + Default {
     /// What a rank has at an index, for an operation, or to be copied.
     fn input(op: Option<ReduceOp>, at: At) -> Self;
 
-    /// What all ranks' inputs come to.
+    /// What the inputs of the first ranks come to, as many as the place says.
     fn reduced(op: ReduceOp, at: At) -> Self;
 
     /// Anything but this.
@@ -37,6 +37,8 @@ pub(super) trait Value: Element + PartialEq + Default {
 pub(super) struct At {
     pub(super) rank: u32,
     pub(super) ranks: u32,
+    /// How many of the first ranks are combined.
+    pub(super) among: u32,
     pub(super) index: u64,
     /// Differs between verifications.
     pub(super) seed: u64,
@@ -58,9 +60,9 @@ impl At {
         At { seed: !self.seed, ..self }
     }
 
-    /// The place on every rank.
+    /// The place on every rank that is combined.
     fn on_every_rank(self) -> impl Iterator<Item = At> {
-        (0..self.ranks).map(move |rank| At { rank, ..self })
+        (0..self.among).map(move |rank| At { rank, ..self })
     }
 
     /// Is this the one rank that decides the element? For operations in which most ranks must hold back.
@@ -83,13 +85,13 @@ pub(super) struct Table<T>(Vec<T>);
 impl<T: Value> Table<T> {
     /// What `rank` has, for a buffer of `len` elements.
     pub(super) fn input(op: Option<ReduceOp>, rank: u32, ranks: u32, seed: u64, len: usize) -> Table<T> {
-        let value = |index| T::input(op, At { rank, ranks, index, seed });
+        let value = |index| T::input(op, At { rank, ranks, among: ranks, index, seed });
         Table((0..len.min(PERIOD) as u64).map(value).collect())
     }
 
-    /// What all ranks' inputs come to.
-    pub(super) fn reduced(op: ReduceOp, ranks: u32, seed: u64, len: usize) -> Table<T> {
-        let value = |index| T::reduced(op, At { rank: 0, ranks, index, seed });
+    /// What the inputs of the first `among` ranks come to.
+    pub(super) fn reduced(op: ReduceOp, among: u32, ranks: u32, seed: u64, len: usize) -> Table<T> {
+        let value = |index| T::reduced(op, At { rank: 0, ranks, among, index, seed });
         Table((0..len.min(PERIOD) as u64).map(value).collect())
     }
 

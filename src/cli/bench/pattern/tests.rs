@@ -138,7 +138,7 @@ fn is_exact_in_any_order<T: Arithmetic>(ranks: &[u32]) {
         let mut dice = Dice(7);
         for &ranks in ranks {
             for index in 0..40 {
-                let at = At { rank: 0, ranks, index, seed: u64::from(ranks) };
+                let at = At { rank: 0, ranks, among: ranks, index, seed: u64::from(ranks) };
                 let wanted = T::reduced(op, at);
                 for _ in 0..2 {
                     let found = combined(op, ranks, inputs::<T>(op, at), &mut dice);
@@ -154,7 +154,7 @@ fn needs_every_rank<T: Arithmetic>() {
         for ranks in [2, 3, 8] {
             for absent in 0..ranks {
                 let differs = (0..4 * u64::from(ranks) * 16).any(|index| {
-                    let at = At { rank: 0, ranks, index, seed: 3 };
+                    let at = At { rank: 0, ranks, among: ranks, index, seed: 3 };
                     let mut values = inputs::<T>(op, at);
                     values.remove(absent as usize);
                     combined(op, ranks, values, &mut Dice(1)) != T::reduced(op, at)
@@ -229,7 +229,7 @@ fn wrong_elements_are_counted_one_by_one() {
 #[test]
 fn poison_is_wrong_everywhere() {
     fn check<T: Value>() {
-        let table = Table::<T>::reduced(ReduceOp::Max, 3, 5, 1000);
+        let table = Table::<T>::reduced(ReduceOp::Max, 3, 3, 5, 1000);
         let mut data = vec![T::default(); 1000];
         table.poison().write(&mut data, 0);
         assert_eq!(table.count_wrong(&data, 0), 1000, "{}", T::DTYPE);

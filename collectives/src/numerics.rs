@@ -1,0 +1,239 @@
+//! In what order the contributions of ranks are combined, and what is promised of it.
+//!
+//! Addition of floating-point numbers is not associative, so the order decides the bits. It belongs to the plan, never
+//! to chance: one plan gives the same bits in every run, and an `all_reduce` the same on every rank. What the class
+//! [`Numerics::Reproducible`] adds is that the order is the same whatever the algorithm, the segments, the transport and
+//! the size: a function of the number of ranks alone.
+//!
+//! That order is a tree, here called the *canonical* one. With `p` the largest power of two up to `n`, the first
+//! `2(n-p)` ranks are added in pairs of neighbours, which leaves `p` terms; these are added in pairs of neighbours, and
+//! so on. On 6 ranks: `((x0 + x1) + (x2 + x3)) + (x4 + x5)` with `p = 4` terms `x0+x1`, `x2+x3`, `x4`, `x5`. Recursive
+//! doubling and halving compute just that, and its rounding errors grow with log n, where a chain's grow with n. Prefixes
+//! (`scan`) are added from rank 0 on, one by one.
+//!
+//! Operands may change places: all operations are commutative bit by bit, but for which of two NaNs is kept.
+//!
+//! The tree for numbers of ranks that are no power of two is that of R. Thakur, R. Rabenseifner, W. Gropp:
+//! "Optimization of collective communication operations in MPICH", International Journal of High Performance Computing
+//! Applications 19(1), 2005.
+
+use crate::UnknownName;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+use topology::Rank;
+
+/// What a plan promises about the order in which contributions are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Numerics {
+    /// Any order that the plan fixes.
+    #[default]
+    Fast,
+    /// The canonical order: the same bits on every rank and in every run, for every algorithm, size and transport, for
+    /// the same number of ranks.
+    Reproducible,
+}
+
+impl Numerics {
+    /// Every class.
+    pub const ALL: [Numerics; 2] = [Numerics::Fast, Numerics::Reproducible];
+
+    /// The name: `fast`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Numerics::Fast => "fast",
+            Numerics::Reproducible => "reproducible",
+        }
+    }
+}
+
+impl fmt::Display for Numerics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Numerics {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Numerics, UnknownName> {
+        let found = Numerics::ALL.into_iter().find(|class| class.name() == text.to_lowercase());
+        found.ok_or_else(|| {
+            UnknownName::new("numerics class", text, Numerics::ALL.into_iter().map(Numerics::name))
+        })
+    }
+}
+
+/// The places of ranks among the terms of the canonical tree that are left when the first ones are added in pairs.
+#[derive(Clone, Copy, Debug)]
+pub struct Core {
+    /// How many terms there are: a power of two.
+    pub terms: u32,
+    /// How many of them, the first ones, are sums of two ranks.
+    pub pairs: u32,
+}
+
+impl Core {
+    /// The terms for `ranks` ranks; at least 1.
+    #[must_use]
+    pub const fn of(ranks: u32) -> Core {
+        let terms = 1 << ranks.ilog2();
+        Core { terms, pairs: ranks - terms }
+    }
+
+    /// The rank that speaks for a term: of two, the one with the lower number.
+    #[must_use]
+    pub const fn speaker(self, term: u32) -> Rank {
+        Rank(if term < self.pairs { 2 * term } else { term + self.pairs })
+    }
+
+    /// The term that a rank speaks for; none for the second one of a pair, whose contribution the first one takes.
+    #[must_use]
+    pub const fn term(self, rank: Rank) -> Option<u32> {
+        match rank.0 {
+            r if r >= 2 * self.pairs => Some(r - self.pairs),
+            r if r.is_multiple_of(2) => Some(r / 2),
+            _ => None,
+        }
+    }
+
+    /// The other one of the pair that a rank belongs to, if it does.
+    #[must_use]
+    pub const fn partner(self, rank: Rank) -> Option<Rank> {
+        if rank.0 < 2 * self.pairs { Some(Rank(rank.0 ^ 1)) } else { None }
+    }
+}
+
+/// A sum in canonical order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sum {
+    /// One rank's contribution.
+    Of(Rank),
+    /// Two sums of neighbours: so many terms from this one on.
+    Terms {
+        /// The first term.
+        first: u32,
+        /// How many terms: a power of two.
+        terms: u32,
+    },
+}
+
+impl Sum {
+    /// The whole sum over `ranks` ranks.
+    #[must_use]
+    pub const fn whole(ranks: u32) -> Sum {
+        if ranks == 1 { Sum::Of(Rank(0)) } else { Sum::Terms { first: 0, terms: Core::of(ranks).terms } }
+    }
+
+    /// Its two operands; none for a rank's contribution.
+    #[must_use]
+    pub const fn operands(self, ranks: u32) -> Option<[Sum; 2]> {
+        let core = Core::of(ranks);
+        let Sum::Terms { first, terms } = self else { return None };
+        Some(match terms {
+            1 => {
+                let Rank(speaker) = core.speaker(first);
+                [Sum::Of(Rank(speaker)), Sum::Of(Rank(speaker + 1))]
+            }
+            _ => {
+                let half = terms / 2;
+                [core.part(first, half), core.part(first + half, half)]
+            }
+        })
+    }
+
+    /// The ranks whose contributions it holds: the first one, and how many.
+    #[must_use]
+    pub const fn ranks(self, ranks: u32) -> (Rank, u32) {
+        let core = Core::of(ranks);
+        match self {
+            Sum::Of(rank) => (rank, 1),
+            Sum::Terms { first, terms } => {
+                let end = if first + terms == core.terms { ranks } else { core.speaker(first + terms).0 };
+                (core.speaker(first), end - core.speaker(first).0)
+            }
+        }
+    }
+}
+
+impl Core {
+    /// So many terms from one on; a single one that is a rank's contribution is that.
+    const fn part(self, first: u32, terms: u32) -> Sum {
+        if terms == 1 && first >= self.pairs {
+            Sum::Of(self.speaker(first))
+        } else {
+            Sum::Terms { first, terms }
+        }
+    }
+}
+
+/// Evaluates the canonical sum: `leaf` gives what a rank contributes, `join` adds two sums.
+pub fn fold<T>(ranks: u32, leaf: &mut impl FnMut(Rank) -> T, join: &mut impl FnMut(T, T) -> T) -> T {
+    fold_part(Sum::whole(ranks), ranks, leaf, join)
+}
+
+fn fold_part<T>(
+    sum: Sum,
+    ranks: u32,
+    leaf: &mut impl FnMut(Rank) -> T,
+    join: &mut impl FnMut(T, T) -> T,
+) -> T {
+    match (sum, sum.operands(ranks)) {
+        (_, Some([a, b])) => {
+            let a = fold_part(a, ranks, leaf, join);
+            let b = fold_part(b, ranks, leaf, join);
+            join(a, b)
+        }
+        (Sum::Of(rank), None) => leaf(rank),
+        (Sum::Terms { .. }, None) => unreachable!("a sum of terms has operands"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(ranks: u32) -> String {
+        fold(ranks, &mut |rank| rank.to_string(), &mut |a, b| format!("({a} {b})"))
+    }
+
+    #[test]
+    fn neighbours_are_added_first() {
+        assert_eq!(text(1), "0");
+        assert_eq!(text(2), "(0 1)");
+        assert_eq!(text(3), "((0 1) 2)");
+        assert_eq!(text(4), "((0 1) (2 3))");
+        assert_eq!(text(6), "(((0 1) (2 3)) (4 5))");
+        assert_eq!(text(7), "(((0 1) (2 3)) ((4 5) 6))");
+    }
+
+    #[test]
+    fn every_rank_is_in_it_once_in_order() {
+        for ranks in 1..200 {
+            let leaves = fold(ranks, &mut |rank| vec![rank.0], &mut |a, b| [a, b].concat());
+            assert!(leaves.into_iter().eq(0..ranks), "{ranks} ranks");
+            let core = Core::of(ranks);
+            for term in 0..core.terms {
+                assert_eq!(core.term(core.speaker(term)), Some(term), "{ranks} ranks, term {term}");
+            }
+            let mut whole = vec![Sum::whole(ranks)];
+            while let Some(sum) = whole.pop() {
+                let Some(parts) = sum.operands(ranks) else { continue };
+                let [(a, some), (b, more)] = parts.map(|part| part.ranks(ranks));
+                assert_eq!((a, some + more), sum.ranks(ranks));
+                assert_eq!(b.0, a.0 + some);
+                whole.extend(parts);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for class in Numerics::ALL {
+            assert_eq!(class.name().parse(), Ok(class));
+        }
+        assert!("exact".parse::<Numerics>().is_err());
+    }
+}

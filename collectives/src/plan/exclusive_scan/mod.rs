@@ -1,0 +1,3 @@
+//! The blocks of the ranks before the own one, reduced.
+
+pub mod chain;

@@ -1,0 +1,51 @@
+//! Gather down a line.
+//!
+//! Chunks: 1. The line goes from the rank after the root round to the root. Every rank sends its own block to the next
+//! one, then passes on what comes, by way of scratch.
+//!
+//! Stages: n-1. Bytes received by the root: n-1 blocks; sent by the rank before it: n-1 blocks. Cost: (n-1)(α + Bβ).
+//!
+//! For rings of cables; wherever ranks have direct links, `direct` sends less.
+//!
+//! The bucket algorithm of E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory,
+//! practice, and experience", Concurrency and Computation: Practice and Experience 19(13), 2007, on a line.
+
+use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::{PlanError, Spec};
+
+/// Plans a gather down a line.
+///
+/// # Errors
+/// [`PlanError::TooLarge`] for too many segments.
+pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
+    let (n, root) = (spec.ranks(), spec.root());
+    let mut builder = Builder::new(spec, "chain", 1, n.saturating_sub(2));
+    for rank in spec.planned_ranks() {
+        // Places count from the rank after the root; the root has the last one.
+        let first = root.ahead(1, n);
+        let place = rank.behind(first.0, n).0;
+        let (next, previous) = (rank.ahead(1, n), rank.behind(1, n));
+        if rank != root {
+            builder.stage(0);
+            builder.send(rank, next, ChunkRange::input(0), 0);
+        }
+        for distance in 1..=place {
+            let landing = if rank == root {
+                ChunkRange::output(rank.behind(distance, n).0)
+            } else {
+                ChunkRange::scratch(distance - 1)
+            };
+            builder.stage(distance - 1);
+            builder.recv(rank, previous, landing, 0);
+            if rank != root {
+                builder.stage(distance);
+                builder.send(rank, next, landing, 0);
+            }
+        }
+        if rank == root {
+            builder.stage(0);
+            builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));
+        }
+    }
+    builder.finish()
+}

@@ -1,0 +1,4 @@
+//! Everyone's block, side by side, to the root.
+
+pub mod chain;
+pub mod direct;

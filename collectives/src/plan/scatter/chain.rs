@@ -1,0 +1,48 @@
+//! Scatter down a line.
+//!
+//! Chunks: 1. The line goes from the root to the rank before it. The root sends the block that goes furthest first;
+//! every rank passes on what comes, by way of scratch, and keeps the last one.
+//!
+//! Stages: n-1. Bytes sent by the root: n-1 blocks. Cost: (n-1)(α + Bβ).
+//!
+//! For rings of cables; wherever ranks have direct links, `direct` sends less.
+//!
+//! The bucket algorithm of E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory,
+//! practice, and experience", Concurrency and Computation: Practice and Experience 19(13), 2007, on a line.
+
+use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::{PlanError, Spec};
+
+/// Plans a scatter down a line.
+///
+/// # Errors
+/// [`PlanError::TooLarge`] for too many segments.
+pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
+    let (n, root) = (spec.ranks(), spec.root());
+    let mut builder = Builder::new(spec, "chain", 1, n.saturating_sub(2));
+    for rank in spec.planned_ranks() {
+        let place = rank.behind(root.0, n).0;
+        let (next, previous) = (rank.ahead(1, n), rank.behind(1, n));
+        // By how far a block goes beyond this rank, the furthest first.
+        for (nth, beyond) in (1..n - place).rev().enumerate() {
+            let from = if rank == root {
+                ChunkRange::input(rank.ahead(beyond, n).0)
+            } else {
+                let landing = ChunkRange::scratch(beyond - 1);
+                builder.stage(nth as u32 + place - 1);
+                builder.recv(rank, previous, landing, 0);
+                landing
+            };
+            builder.stage(nth as u32 + place);
+            builder.send(rank, next, from, 0);
+        }
+        if rank == root {
+            builder.stage(0);
+            builder.copy(rank, ChunkRange::input(rank.0), ChunkRange::output(0));
+        } else {
+            builder.stage(n - 2);
+            builder.recv(rank, previous, ChunkRange::output(0), 0);
+        }
+    }
+    builder.finish()
+}
