@@ -367,6 +367,7 @@ mod tests {
             count: seq * 3,
             root: Rank(1),
             plan: 5,
+            uneven: false,
         }
     }
 

@@ -33,8 +33,10 @@ pub struct CallRecord {
     pub count: u64,
     /// The root, or the other rank of a message.
     pub root: Rank,
-    /// The plan: hash of its schedule's name and shape.
+    /// The plan: hash of its schedule's name and shape, and of the lengths of blocks where they differ.
     pub plan: u64,
+    /// Have blocks lengths of their own? Then `count` is their mean.
+    pub uneven: bool,
 }
 
 impl CallRecord {
@@ -64,6 +66,7 @@ impl CallRecord {
         };
         let op = self.op.map_or(0xff, |op| op as u8);
         let packed = u64::from(kind) | u64::from(self.dtype as u8) << 8 | u64::from(op) << 16;
+        let packed = packed | u64::from(self.uneven) << 24;
         [self.seq, packed, self.count, u64::from(self.root.0), self.plan]
     }
 
@@ -83,6 +86,7 @@ impl CallRecord {
             count: words[2],
             root: Rank(words[3] as u32),
             plan: words[4],
+            uneven: byte(24) != 0,
         })
     }
 }
@@ -93,6 +97,15 @@ impl fmt::Display for CallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             CallKind::Collective(Collective::Barrier) => return f.write_str("barrier"),
+            CallKind::Collective(c) if self.uneven => {
+                // Lengths of blocks are not kept; what tells them apart is.
+                let lengths = self.plan as u16;
+                write!(
+                    f,
+                    "{c}_v of {} {} per block on average, lengths #{lengths:04x}",
+                    self.count, self.dtype
+                )?;
+            }
             CallKind::Collective(c) => write!(f, "{c} of {} {}", self.count, self.dtype)?,
             CallKind::Send => write!(f, "send of {} {} to rank {}", self.count, self.dtype, self.root)?,
             CallKind::Recv => write!(f, "recv of {} {} from rank {}", self.count, self.dtype, self.root)?,
@@ -120,6 +133,7 @@ mod tests {
             count: 1 << 33,
             root: Rank(0),
             plan: 99,
+            uneven: false,
         }
     }
 
@@ -135,6 +149,7 @@ mod tests {
             CallRecord { count: 5, ..base },
             CallRecord { root: Rank(1), ..base },
             CallRecord { plan: 98, ..base },
+            CallRecord { uneven: true, ..base },
         ];
         for other in variants {
             assert_ne!(other.digest(), base.digest(), "{other:?}");

@@ -28,8 +28,8 @@ pub mod launch;
 
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
-pub use collectives::{Collective, DType, ReduceOp};
-pub use communicator::{Buffer, Communicator, RegisteredSlice};
+pub use collectives::{Collective, DType, Numerics, ReduceOp};
+pub use communicator::{Buffer, Communicator, Group, RegisteredSlice};
 pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport, parse_bytes};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod schedule;
 pub mod select;
 mod spec;
+pub mod uneven;
 pub mod verify;
 
 pub use collective::Collective;

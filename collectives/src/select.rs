@@ -7,7 +7,7 @@
 //! Where not every rank reaches every other, only plans are chosen whose messages travel where they can
 //! ([`choose_within`]). Whether one does is read off the plan itself.
 
-use crate::{Collective, MAX_SEGMENTS, PlanError, Rank, Spec, plan};
+use crate::{Collective, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
 use serde::Deserialize;
 use topology::Reach;
 
@@ -53,6 +53,21 @@ pub struct Call {
     pub block_bytes: u64,
 }
 
+/// What a plan must be able to do beside the call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Wanted {
+    /// Blocks may differ in length.
+    pub uneven: bool,
+    /// The order in which contributions are combined.
+    pub numerics: Numerics,
+}
+
+impl Wanted {
+    fn from(self, algorithm: &plan::Algorithm) -> bool {
+        algorithm.numerics >= self.numerics && (!self.uneven || algorithm.takes_uneven_blocks())
+    }
+}
+
 /// What to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -66,17 +81,16 @@ pub struct Choice {
 
 /// Chooses the algorithm and the segments for a call.
 #[must_use]
-pub fn choose(call: Call, tuning: &Tuning) -> Choice {
-    let (wanted, why) = preferred(call, tuning);
-    let able =
-        |name: &str| plan::algorithm(call.collective, name).is_ok_and(|a| a.check_ranks(call.ranks).is_ok());
-    let (algorithm, why) = if able(wanted) {
-        (wanted, why)
+pub fn choose(call: Call, tuning: &Tuning, wanted: Wanted) -> Choice {
+    let (preferred, why) = preferred(call, tuning);
+    let able = |a: &plan::Algorithm| a.check_ranks(call.ranks).is_ok() && wanted.from(a);
+    let (algorithm, why) = if plan::algorithm(call.collective, preferred).is_ok_and(able) {
+        (preferred, why)
     } else {
-        let mut rest = plan::algorithms(call.collective).map(|a| a.name);
+        let mut rest = plan::algorithms(call.collective).filter(|a| able(a)).map(|a| a.name);
         (
-            rest.find(|name| able(name)).unwrap_or(wanted),
-            "the preferred algorithm is not made for so many ranks",
+            rest.next().unwrap_or(preferred),
+            "the preferred algorithm is not made for so many ranks, or not for such a call",
         )
     };
     Choice { algorithm, segments: segments(call, algorithm, tuning), why }
@@ -87,13 +101,20 @@ pub fn choose(call: Call, tuning: &Tuning) -> Choice {
 /// # Errors
 /// [`PlanError::NoCable`] when there is none; it names a pair of ranks that lacks a cable, of the algorithm that needs
 /// neighbours only if there is one.
-pub fn choose_within(call: Call, root: Rank, reach: &Reach, tuning: &Tuning) -> Result<Choice, PlanError> {
-    let choice = choose(call, tuning);
+pub fn choose_within(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    tuning: &Tuning,
+    wanted: Wanted,
+) -> Result<Choice, PlanError> {
+    let choice = choose(call, tuning, wanted);
     if reach.is_complete() || check(call, root, choice.algorithm, reach).is_ok() {
         return Ok(choice);
     }
-    match able(call, root, reach).first() {
-        Some(&algorithm) => Ok(Choice {
+    let fit = |name: &&str| plan::algorithm(call.collective, name).is_ok_and(|a| wanted.from(a));
+    match able(call, root, reach).into_iter().find(fit) {
+        Some(algorithm) => Ok(Choice {
             algorithm,
             segments: segments(call, algorithm, tuning),
             why: "the preferred algorithm needs cables that are not there",
@@ -198,7 +219,7 @@ mod tests {
             segment_bytes: 128 << 10,
             max_segments: 64,
         };
-        let choice = choose(Call { collective, ranks, block_bytes }, &tuning);
+        let choice = choose(Call { collective, ranks, block_bytes }, &tuning, Wanted::default());
         (choice.algorithm, choice.segments)
     }
 
@@ -223,7 +244,8 @@ mod tests {
             for collective in Collective::ALL {
                 for ranks in [1, 2, 3, 16, 17, 257, 513, 1024] {
                     for block_bytes in [0, 1, 4096, 1 << 20, u64::MAX] {
-                        let choice = choose(Call { collective, ranks, block_bytes }, &tuning);
+                        let choice =
+                            choose(Call { collective, ranks, block_bytes }, &tuning, Wanted::default());
                         let algorithm = plan::algorithm(collective, choice.algorithm).expect("a known name");
                         algorithm.check_ranks(ranks).expect("made for so many");
                         let spec = Spec::new(collective, ranks).expect("in range");
@@ -249,7 +271,8 @@ mod tests {
                 for block_bytes in [0, 4, 1 << 20] {
                     let call = Call { collective, ranks, block_bytes };
                     for root in (0..ranks).map(Rank).filter(|r| *r == Rank(0) || collective.has_root()) {
-                        let choice = choose_within(call, root, &reach, &Tuning::default()).expect("a ring");
+                        let choice = choose_within(call, root, &reach, &Tuning::default(), Wanted::default())
+                            .expect("a ring");
                         let spec = Spec::new(collective, ranks)
                             .expect("in range")
                             .with_root(root)
@@ -268,8 +291,9 @@ mod tests {
             for collective in Collective::ALL {
                 let call = Call { collective, ranks, block_bytes: 1 << 20 };
                 let tuning = Tuning::default();
-                let within = choose_within(call, Rank(0), &Reach::new(ranks, |_, _| true), &tuning);
-                assert_eq!(within, Ok(choose(call, &tuning)));
+                let within =
+                    choose_within(call, Rank(0), &Reach::new(ranks, |_, _| true), &tuning, Wanted::default());
+                assert_eq!(within, Ok(choose(call, &tuning, Wanted::default())));
             }
         }
         // Three in a circle are a mesh.
@@ -283,15 +307,19 @@ mod tests {
         assert!(error.contains("mesh") && error.contains("from rank 0 to rank 2"), "{error}");
         assert!(error.contains("choose ring or bidirectional_ring"), "{error}");
         let open = ring(5, Some((0, 4)));
-        let error = choose_within(call, Rank(0), &open, &Tuning::default()).expect_err("a line").to_string();
+        let error = choose_within(call, Rank(0), &open, &Tuning::default(), Wanted::default())
+            .expect_err("a line")
+            .to_string();
         assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
         // A line is enough for some.
         let down = Call { collective: Collective::Broadcast, ..call };
         assert_eq!(
-            choose_within(down, Rank(0), &open, &Tuning::default()).expect("a line").algorithm,
+            choose_within(down, Rank(0), &open, &Tuning::default(), Wanted::default())
+                .expect("a line")
+                .algorithm,
             "chain"
         );
-        assert!(choose_within(down, Rank(1), &open, &Tuning::default()).is_err());
+        assert!(choose_within(down, Rank(1), &open, &Tuning::default(), Wanted::default()).is_err());
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub struct Spec {
     segments: u32,
     numerics: Numerics,
     only: Option<Rank>,
+    uneven: bool,
 }
 
 /// Why there is no plan.
@@ -178,7 +179,7 @@ impl Spec {
             return Err(PlanError::Ranks { collective, ranks });
         }
         let (root, in_place, numerics) = (Rank(0), InPlace::No, Numerics::Fast);
-        Ok(Spec { collective, ranks, root, in_place, segments: 1, numerics, only: None })
+        Ok(Spec { collective, ranks, root, in_place, segments: 1, numerics, only: None, uneven: false })
     }
 
     /// The same with another root.
@@ -218,6 +219,12 @@ impl Spec {
     #[must_use]
     pub const fn with_numerics(self, numerics: Numerics) -> Spec {
         Spec { numerics, ..self }
+    }
+
+    /// The same for blocks of unequal lengths, see [`crate::uneven`].
+    #[must_use]
+    pub const fn with_uneven_blocks(self) -> Spec {
+        Spec { uneven: true, ..self }
     }
 
     /// The same for one rank alone: its program is as in the plan for all ranks, and the other ranks' are left empty.
@@ -266,6 +273,12 @@ impl Spec {
     #[must_use]
     pub const fn numerics(&self) -> Numerics {
         self.numerics
+    }
+
+    /// May blocks differ in length?
+    #[must_use]
+    pub const fn uneven(&self) -> bool {
+        self.uneven
     }
 
     /// The rank that alone is planned for; none when all are.

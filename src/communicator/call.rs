@@ -1,18 +1,18 @@
 //! One blocking call, from its arguments to its result.
 
-use super::{
-    Communicator,
-    plans::{CallShape, too_large},
-    watch::CallWatch,
-};
+use super::{Communicator, plans::CallShape, watch::CallWatch};
 use crate::{
     agreement::Failure,
     call::{CallKind, CallRecord},
     error::{Error, Place, Result},
-    executor::{Binding, Program, Stop},
+    executor::{Binding, Program, Sizing, Stop},
     kernels::Reducer,
 };
-use collectives::{BlockLayout, Collective, DType, ReduceOp, schedule::InPlace};
+use collectives::{
+    BlockLayout, Collective, DType, ReduceOp, TooLarge,
+    schedule::{Buffer, InPlace},
+    uneven::UnevenLayout,
+};
 use std::{sync::Arc, time::Duration};
 use topology::Rank;
 use transport::{
@@ -22,21 +22,70 @@ use transport::{
 
 /// A collective call, by value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct Call<'c> {
     pub(crate) collective: Collective,
     pub(crate) dtype: DType,
     pub(crate) op: Option<ReduceOp>,
-    /// Elements per block.
+    /// Elements per block; where blocks differ, their mean.
     pub(crate) count: u64,
     pub(crate) root: Rank,
     pub(crate) in_place: InPlace,
+    pub(crate) blocks: Blocks<'c>,
+}
+
+/// The lengths of a call's blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Blocks<'c> {
+    /// All have the call's count.
+    Even,
+    /// Each has its own.
+    Uneven {
+        /// Elements of each block of this rank's input.
+        input: &'c [u64],
+        /// Elements of each block of this rank's output.
+        output: &'c [u64],
+        /// The elements of every block, where all ranks know them.
+        all: Option<&'c [u64]>,
+    },
+}
+
+/// A call with its plan and its memory, about to be entered.
+pub(super) struct Prepared<'m> {
+    pub(super) program: Arc<Program>,
+    pub(super) binding: Binding<'m>,
+    pub(super) record: CallRecord,
+    pub(super) scratch_bytes: usize,
 }
 
 impl Communicator {
     /// Carries out a collective. `input` and `output` hold the blocks of the collective; in place, they overlap as
     /// [`InPlace`] says.
-    pub(crate) fn collective(&mut self, call: &Call, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    pub(crate) fn collective(&mut self, call: &Call<'_>, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
         self.check_alive()?;
+        let Prepared { program, binding, mut record, scratch_bytes } = self.prepare(call, input, output)?;
+        // The others are about to enter, so that this failure is theirs too.
+        if let Err(error) = self.grow_scratch(scratch_bytes) {
+            return self.fail(error);
+        }
+        self.enter(&mut record);
+        let mut memory = self.scratch.take();
+        let scratch = memory.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
+        let binding = Binding { digest: record.digest(), scratch, ..binding };
+        let done = self.carry_out(&program, &[binding], &[record]);
+        self.scratch = memory;
+        done?;
+        self.peers.agreement.finish(record.seq);
+        Ok(())
+    }
+
+    /// Finds the plan of a call, and what it binds to it. Nothing is entered yet.
+    #[inline]
+    pub(super) fn prepare<'m>(
+        &mut self,
+        call: &Call<'_>,
+        input: Span<'m>,
+        output: SpanMut<'m>,
+    ) -> Result<Prepared<'m>> {
         if call.op == Some(ReduceOp::Avg) && !call.collective.averages() {
             let what = format!("{} has no average; choose another operation, e.g. sum", call.collective);
             return Err(Error::InvalidArgument(what));
@@ -49,45 +98,72 @@ impl Communicator {
             elem_bytes: elem_bytes as u32,
             root: call.root,
             in_place: call.in_place,
+            uneven: matches!(call.blocks, Blocks::Uneven { .. }),
+            numerics: self.numerics,
         };
         let program = self.plans.get(&shape)?;
-        // The others are about to enter, so that this failure is theirs too.
-        if let Err(error) = self.grow_scratch(&program, call.count, elem_bytes) {
-            return self.fail(error);
-        }
         let blocks =
             call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));
-        let layout =
-            BlockLayout::new(call.count, elem_bytes, program.chunks, blocks.max(program.scratch_blocks))
-                .map_err(|e| Error::InvalidArgument(e.to_string()))?;
-        // The same on all ranks: local buffers are not asked, since only a root may have one. The layout fits memory.
-        let bytes = call.count * elem_bytes as u64 * u64::from(blocks);
-        self.seq += 1;
+        let invalid = |error: TooLarge| Error::InvalidArgument(error.to_string());
+        let count = if shape.uneven { 0 } else { call.count };
+        let layout = BlockLayout::new(count, elem_bytes, program.chunks, blocks.max(program.scratch_blocks))
+            .map_err(invalid)?;
         let record = CallRecord {
-            seq: self.seq,
+            seq: 0,
             kind: CallKind::Collective(call.collective),
             dtype: call.dtype,
             op: call.op,
             count: call.count,
             root: call.root,
             plan: program.id,
+            uneven: shape.uneven,
         };
-        self.peers.agreement.enter(&record);
+        // The same on all ranks: local buffers are not asked, since only a root may have one. The layout fits memory.
+        let bytes = count * elem_bytes as u64 * u64::from(blocks);
+        let scratch_bytes = (u64::from(program.scratch_blocks) * count) as usize * elem_bytes;
         let binding = Binding {
+            digest: 0,
             input,
             output,
             scratch: SpanMut::empty(),
             layout,
+            uneven: None,
             elem_bytes,
             reducer,
             ranks: self.size(),
             threads: self.threads,
-            size: self.executor.protocols().size(bytes),
+            sizing: Sizing::ByCall(self.executor.protocols().size(bytes)),
             confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
         };
-        self.carry_out(&program, binding, record)?;
-        self.peers.agreement.finish(record.seq);
-        Ok(())
+        let prepared = Prepared { program, binding, record, scratch_bytes };
+        if shape.uneven { self.with_uneven_blocks(prepared, call) } else { Ok(prepared) }
+    }
+
+    #[cold]
+    fn with_uneven_blocks<'m>(&self, prepared: Prepared<'m>, call: &Call<'_>) -> Result<Prepared<'m>> {
+        let Blocks::Uneven { input, output, all } = call.blocks else { return Ok(prepared) };
+        let Prepared { program, binding, record, .. } = prepared;
+        let elem_bytes = binding.elem_bytes;
+        let layout = UnevenLayout::new(program.chunks, program.scratch_blocks, input, output, elem_bytes)
+            .map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        let scratch_bytes = layout.len(Buffer::Scratch) as usize * elem_bytes;
+        let bytes = all.map(|all| all.iter().map(|count| count.saturating_mul(elem_bytes as u64)).sum());
+        let sizing =
+            bytes.map_or(Sizing::ByMessage, |bytes| Sizing::ByCall(self.executor.protocols().size(bytes)));
+        // Ranks that differ in any block are in different calls.
+        let bytes_of = |count: &u64| count.to_le_bytes();
+        let lengths: Vec<u8> = all.unwrap_or(&[]).iter().flat_map(bytes_of).collect();
+        let record = CallRecord { plan: record.plan ^ xxhash_rust::xxh3::xxh3_64(&lengths), ..record };
+        let binding = Binding { uneven: Some(Arc::new(layout)), sizing, ..binding };
+        Ok(Prepared { program, binding, record, scratch_bytes })
+    }
+
+    /// Numbers a collective, and says on our board that we are in it.
+    #[inline]
+    pub(super) fn enter(&mut self, record: &mut CallRecord) {
+        self.seq += 1;
+        record.seq = self.seq;
+        self.peers.agreement.enter(record);
     }
 
     /// Sends to, or receives from, one rank.
@@ -100,6 +176,23 @@ impl Communicator {
         output: SpanMut<'_>,
     ) -> Result<()> {
         self.check_alive()?;
+        let Prepared { program, binding, mut record, .. } =
+            self.prepare_message(kind, dtype, peer, input, output)?;
+        self.enter_message(&mut record);
+        let binding = Binding { digest: record.digest(), ..binding };
+        self.carry_out(&program, &[binding], &[record])?;
+        self.peers.agreement.finish_message();
+        Ok(())
+    }
+
+    pub(super) fn prepare_message<'m>(
+        &mut self,
+        kind: CallKind,
+        dtype: DType,
+        peer: Rank,
+        input: Span<'m>,
+        output: SpanMut<'m>,
+    ) -> Result<Prepared<'m>> {
         if peer.0 >= self.size() || peer == self.rank() {
             return Err(Error::InvalidArgument(format!(
                 "rank {} cannot exchange a message with rank {peer}; choose another one of 0..{}",
@@ -115,31 +208,36 @@ impl Communicator {
             return Err(TransportError::Wiring { rank: self.rank().0, what }.into());
         }
         let sends = kind == CallKind::Send;
-        let seqs = &mut self.message_seqs[peer.index()];
-        let seq = if sends { &mut seqs.0 } else { &mut seqs.1 };
-        *seq += 1;
         let bytes = input.len().max(output.len());
         let count = (bytes / dtype.size()) as u64;
-        let record = CallRecord { seq: *seq, kind, dtype, op: None, count, root: peer, plan: 0 };
+        let record = CallRecord { seq: 0, kind, dtype, op: None, count, root: peer, plan: 0, uneven: false };
         let program = self.message_program(peer, sends);
         let layout =
             BlockLayout::new(count, dtype.size(), 1, 1).map_err(|e| Error::InvalidArgument(e.to_string()))?;
-        self.peers.agreement.enter_message(&record);
         let binding = Binding {
+            digest: 0,
             input,
             output,
             scratch: SpanMut::empty(),
             layout,
+            uneven: None,
             elem_bytes: dtype.size(),
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
-            size: self.executor.protocols().size(bytes as u64),
+            sizing: Sizing::ByCall(self.executor.protocols().size(bytes as u64)),
             confirmed: false,
         };
-        self.carry_out(&program, binding, record)?;
-        self.peers.agreement.finish_message();
-        Ok(())
+        Ok(Prepared { program, binding, record, scratch_bytes: 0 })
+    }
+
+    /// Numbers a message, and says on our board that we are in it.
+    pub(super) fn enter_message(&mut self, record: &mut CallRecord) {
+        let seqs = &mut self.message_seqs[record.root.index()];
+        let seq = if record.kind == CallKind::Send { &mut seqs.0 } else { &mut seqs.1 };
+        *seq += 1;
+        record.seq = *seq;
+        self.peers.agreement.enter_message(record);
     }
 
     fn message_program(&mut self, peer: Rank, sends: bool) -> Arc<Program> {
@@ -150,7 +248,7 @@ impl Communicator {
 
     /// A communicator that has failed stays failed; a job that has failed fails this rank's next call.
     #[inline]
-    fn check_alive(&mut self) -> Result<()> {
+    pub(super) fn check_alive(&mut self) -> Result<()> {
         if self.failed.is_none() && !self.peers.agreement.has_failure() {
             return Ok(());
         }
@@ -172,6 +270,7 @@ impl Communicator {
             count: 0,
             root: Rank(0),
             plan: 0,
+            uneven: false,
         });
         let place = Place {
             rank: self.rank(),
@@ -184,45 +283,39 @@ impl Communicator {
         Err(error)
     }
 
-    fn grow_scratch(&mut self, program: &Program, count: u64, elem_bytes: usize) -> Result<()> {
-        if program.scratch_blocks == 0 {
-            return Ok(());
-        }
-        let bytes = u64::from(program.scratch_blocks)
-            .checked_mul(count)
-            .and_then(|n| n.checked_mul(elem_bytes as u64))
-            .filter(|bytes| *bytes <= isize::MAX as u64)
-            .ok_or_else(|| too_large(count))? as usize;
-        if self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
+    pub(super) fn grow_scratch(&mut self, bytes: usize) -> Result<()> {
+        if bytes > 0 && self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
             self.scratch = None;
             self.scratch = Some(self.slab.allocate(bytes)?);
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, program: &Program, binding: Binding<'_>, record: CallRecord) -> Result<()> {
-        let digest = record.digest();
-        let scratch = self.scratch.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
-        let binding = Binding { scratch, ..binding };
+    /// Runs calls that have been entered; `bindings` and `records` are theirs, in order.
+    pub(super) fn carry_out(
+        &mut self,
+        program: &Program,
+        bindings: &[Binding<'_>],
+        records: &[CallRecord],
+    ) -> Result<()> {
         let mut watch = CallWatch {
             peers: &mut self.peers,
-            call: record,
-            digest,
+            calls: records,
             timeout: self.timeout,
             waited: Duration::ZERO,
         };
-        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
-        let memory = [binding.input, binding.output.as_span()];
-        if let Some(endpoint) = lent {
-            memory.into_iter().for_each(|span| endpoint.begin_use(span));
-        }
-        let mut ran = self.executor.run(program, &binding, digest, &mut watch);
+        let memory = || bindings.iter().flat_map(|binding| [binding.input, binding.output.as_span()]);
         let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
         if let Some(endpoint) = lent {
-            memory.into_iter().for_each(|span| endpoint.end_use(span));
+            memory().for_each(|span| endpoint.begin_use(span));
         }
-        if ran.is_ok() && !program.unheard.is_empty() && !binding.confirmed {
-            ran = confirm(&self.executor, program, &record, &mut watch);
+        let mut ran = self.executor.run(program, bindings, &mut watch);
+        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
+        if let Some(endpoint) = lent {
+            memory().for_each(|span| endpoint.end_use(span));
+        }
+        if ran.is_ok() && !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed) {
+            ran = records.iter().try_for_each(|record| confirm(&self.executor, program, record, &mut watch));
         }
         let error = match ran {
             Ok(()) => match watch.failure_meanwhile(|| "after its last step".into()) {
@@ -235,7 +328,7 @@ impl Communicator {
     }
 
     /// Makes an error the communicator's, and the job's if it is the first one.
-    fn fail(&mut self, error: Error) -> Result<()> {
+    pub(super) fn fail(&mut self, error: Error) -> Result<()> {
         if !matches!(error, Error::Remote { .. } | Error::Mismatch { .. } | Error::PeerDied { .. }) {
             let message = error.to_string();
             self.peers.raise(Failure::Failed { rank: self.rank(), message });
@@ -253,6 +346,9 @@ fn confirm(
     record: &CallRecord,
     watch: &mut CallWatch<'_>,
 ) -> Result<(), Stop> {
+    if !matches!(record.kind, CallKind::Collective(_)) {
+        return Ok(());
+    }
     for peer in &program.unheard {
         let entered = |watch: &CallWatch<'_>| watch.peers.agreement.entered(*peer) >= record.seq;
         if !entered(watch) {
@@ -260,9 +356,9 @@ fn confirm(
             executor.wait_until(program, watch, || boards.entered(*peer) >= record.seq)?;
         }
         if let Some(theirs) = watch.peers.agreement.call(*peer, record.seq)
-            && theirs.digest() != watch.digest
+            && theirs.digest() != record.digest()
         {
-            return Err(Stop::Watch(watch.mismatch(*peer, theirs)));
+            return Err(Stop::Watch(watch.mismatch(*peer, record.digest(), theirs)));
         }
     }
     Ok(())
@@ -275,8 +371,8 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         Stop::Link { step, peer, error } => (step, error.peer().map_or(peer, Rank), error),
     };
     let cause = match error {
-        TransportError::Mismatch { found, .. } => match watch.find(peer, found) {
-            Some(theirs) => Some(watch.mismatch(peer, theirs)),
+        TransportError::Mismatch { found, expected } => match watch.find(peer, found) {
+            Some(theirs) => Some(watch.mismatch(peer, expected, theirs)),
             None => watch.failure_meanwhile(|| step.clone()),
         },
         // A process that cannot be read or reached has most likely just ended; the launcher will say so in a moment.
@@ -295,7 +391,7 @@ fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
 }
 
 fn place(watch: &CallWatch<'_>, step: String) -> Place {
-    Place { rank: watch.peers.rank, call: watch.call, step: Some(step), waited: watch.waited }
+    Place { rank: watch.peers.rank, call: watch.call(), step: Some(step), waited: watch.waited }
 }
 
 /// Waits a moment for news of what has happened to the peer: it has died, it has failed, or it is in another call and

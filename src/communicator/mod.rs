@@ -10,15 +10,18 @@
 mod buffer;
 mod call;
 mod connect;
+mod group;
 mod plans;
 mod registered;
 mod rooted;
 mod tcp;
 mod typed;
+mod uneven;
 mod verbs;
 mod watch;
 
 pub use buffer::Buffer;
+pub use group::Group;
 pub use registered::RegisteredSlice;
 
 use crate::{
@@ -29,7 +32,7 @@ use crate::{
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };
-use collectives::{Collective, DType, schedule::InPlace};
+use collectives::{Collective, DType, Numerics, schedule::InPlace};
 use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank, Reach};
@@ -56,6 +59,7 @@ pub struct Communicator {
     lending: Arc<()>,
     threads: Threads,
     timeout: Duration,
+    numerics: Numerics,
     transport: &'static str,
     /// The number of the latest collective.
     seq: u64,
@@ -130,6 +134,7 @@ impl Communicator {
             lending: Arc::new(()),
             threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
+            numerics: config.numerics,
             transport,
             seq: 0,
             message_seqs: vec![(0, 0); size as usize],
@@ -204,7 +209,22 @@ impl Communicator {
         root: Rank,
     ) -> Result<(&'static str, u32)> {
         let elem_bytes = dtype.size() as u32;
-        self.plans.choose(&CallShape { collective, count, elem_bytes, root, in_place: InPlace::No })
+        let (in_place, numerics) = (InPlace::No, self.numerics);
+        self.plans.choose(&CallShape {
+            collective,
+            count,
+            elem_bytes,
+            root,
+            in_place,
+            uneven: false,
+            numerics,
+        })
+    }
+
+    /// What calls promise from now on about the order in which contributions are combined. All ranks say it between the
+    /// same two calls.
+    pub fn set_numerics(&mut self, numerics: Numerics) {
+        self.numerics = numerics;
     }
 
     /// How long a call may wait without progress.

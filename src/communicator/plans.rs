@@ -1,8 +1,8 @@
 //! Plans at hand: chosen, planned and compiled once per kind of call.
 
-use crate::{Config, Error, error::Result, executor::Program};
+use crate::{Config, error::Result, executor::Program};
 use collectives::{
-    Collective, Spec, plan,
+    Collective, Numerics, Spec, plan,
     schedule::InPlace,
     select::{self, Tuning},
 };
@@ -21,6 +21,9 @@ pub(super) struct CallShape {
     pub(super) elem_bytes: u32,
     pub(super) root: Rank,
     pub(super) in_place: InPlace,
+    /// Have blocks lengths of their own? `count` is then their mean.
+    pub(super) uneven: bool,
+    pub(super) numerics: Numerics,
 }
 
 /// What decides a program.
@@ -31,6 +34,8 @@ struct Key {
     segments: u32,
     root: Rank,
     in_place: InPlace,
+    uneven: bool,
+    numerics: Numerics,
 }
 
 /// Slots for the shapes of recent calls; a power of two.
@@ -126,6 +131,8 @@ impl Plans {
             segments,
             root: shape.root,
             in_place: shape.in_place,
+            uneven: shape.uneven,
+            numerics: shape.numerics,
         };
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
@@ -135,8 +142,9 @@ impl Plans {
                 .with_root(shape.root)?
                 .with_in_place(shape.in_place)
                 .with_segments(segments)?
+                .with_numerics(shape.numerics)
                 .only_for(self.rank)?;
-            plan::plan(&spec, algorithm)
+            plan::plan(&if shape.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
         };
         let program = Arc::new(Program::compile(&make()?, self.rank, self.lanes));
         self.programs.insert(key, Arc::clone(&program));
@@ -151,13 +159,18 @@ impl Plans {
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
+        let fit = |algorithm: &plan::Algorithm| !shape.uneven || algorithm.takes_uneven_blocks();
         let wanted = self.algorithm.as_ref().and_then(|name| plan::algorithm(shape.collective, name).ok());
-        let algorithm = match wanted {
+        let algorithm = match wanted.filter(|wanted| fit(wanted)) {
             Some(wanted) => {
                 select::check(call, shape.root, wanted.name, &self.reach)?;
+                wanted.check_numerics(shape.numerics)?;
                 wanted.name
             }
-            None => select::choose_within(call, shape.root, &self.reach, &self.tuning)?.algorithm,
+            None => {
+                let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
+                select::choose_within(call, shape.root, &self.reach, &self.tuning, wanted)?.algorithm
+            }
         };
         let segments = match self.segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,
@@ -170,9 +183,4 @@ impl Plans {
     pub(super) fn reaches(&self, peer: Rank) -> bool {
         self.reach.connects(self.rank, peer)
     }
-}
-
-/// More elements than memory can hold.
-pub(super) fn too_large(count: u64) -> Error {
-    Error::InvalidArgument(format!("{count} elements per block are more than memory can hold"))
 }

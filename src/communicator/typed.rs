@@ -3,7 +3,10 @@
 //! # Safety
 //! Slices become spans: the borrow of the slice outlives the call, and so the span. Bytes that came from another process are made elements before the slice is seen again.
 
-use super::{Buffer, Communicator, call::Call};
+use super::{
+    Buffer, Communicator,
+    call::{Blocks, Call},
+};
 use crate::{
     Element,
     call::CallKind,
@@ -225,12 +228,13 @@ impl Communicator {
     }
 }
 
-pub(super) fn call<T: Element>(collective: Collective, count: usize, in_place: InPlace) -> Call {
-    Call { collective, dtype: T::DTYPE, op: None, count: count as u64, root: Rank(0), in_place }
+pub(super) fn call<T: Element>(collective: Collective, count: usize, in_place: InPlace) -> Call<'static> {
+    let (dtype, count, root) = (T::DTYPE, count as u64, Rank(0));
+    Call { collective, dtype, op: None, count, root, in_place, blocks: Blocks::Even }
 }
 
-impl Call {
-    pub(super) fn with_op(self, op: ReduceOp) -> Call {
+impl Call<'_> {
+    pub(super) fn with_op(self, op: ReduceOp) -> Self {
         Call { op: Some(op), ..self }
     }
 }

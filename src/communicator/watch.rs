@@ -138,29 +138,34 @@ impl Peers {
     }
 }
 
-/// The watch over one call.
+/// The watch over one call, or over several that run together.
 #[derive(Debug)]
 pub(super) struct CallWatch<'a> {
     pub(super) peers: &'a mut Peers,
-    pub(super) call: CallRecord,
-    pub(super) digest: u64,
+    /// The calls that run together; at least one.
+    pub(super) calls: &'a [CallRecord],
     pub(super) timeout: Duration,
     /// How long nothing had moved when it was last looked at.
     pub(super) waited: Duration,
 }
 
 impl CallWatch<'_> {
+    /// The call that errors name: the first one, unless another one is known to be meant.
+    pub(super) fn call(&self) -> CallRecord {
+        self.calls[0]
+    }
+
     fn place(&self, waiting: &Waiting<'_>) -> Place {
-        Place { rank: self.peers.rank, call: self.call, step: waiting.step(), waited: waiting.waited }
+        Place { rank: self.peers.rank, call: self.call(), step: waiting.step(), waited: waiting.waited }
     }
 
     /// Can this rank still take part in the call by what it has sent already? A rank that was through with it has
     /// sent all it had to.
     fn is_needed(&self, peer: Rank) -> bool {
-        match self.call.kind {
-            CallKind::Collective(_) => !self.peers.agreement.has_finished(peer, self.call.seq),
-            CallKind::Send | CallKind::Recv => peer == self.call.root,
-        }
+        self.calls.iter().any(|call| match call.kind {
+            CallKind::Collective(_) => !self.peers.agreement.has_finished(peer, call.seq),
+            CallKind::Send | CallKind::Recv => peer == call.root,
+        })
     }
 
     /// The failure of the job while this call was carried out. A rank that has failed gives its memory back to its
@@ -171,7 +176,8 @@ impl CallWatch<'_> {
         if !self.peers.agreement.has_failure() {
             return None;
         }
-        let place = Place { rank: self.peers.rank, call: self.call, step: Some(step()), waited: self.waited };
+        let place =
+            Place { rank: self.peers.rank, call: self.call(), step: Some(step()), waited: self.waited };
         self.peers.agreement.failure().map(|failure| self.peers.error_of(failure, place))
     }
 
@@ -203,17 +209,17 @@ impl CallWatch<'_> {
 
     /// Compares this collective with what some others entered under the same number.
     pub(super) fn look_for_mismatch(&mut self, some: &[Rank]) -> Result<()> {
-        if !matches!(self.call.kind, CallKind::Collective(_)) {
-            return Ok(());
+        let numbered = self.calls.iter().filter(|call| matches!(call.kind, CallKind::Collective(_)));
+        for ours in numbered {
+            let differs = some.iter().find_map(|&peer| {
+                let theirs = self.peers.agreement.call(peer, ours.seq)?;
+                (theirs.digest() != ours.digest()).then_some((peer, theirs))
+            });
+            if let Some((peer, theirs)) = differs {
+                return Err(self.mismatch(peer, ours.digest(), theirs));
+            }
         }
-        let differs = some.iter().find_map(|&peer| {
-            let theirs = self.peers.agreement.call(peer, self.call.seq)?;
-            (theirs.digest() != self.digest).then_some((peer, theirs))
-        });
-        match differs {
-            Some((peer, theirs)) => Err(self.mismatch(peer, theirs)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// The call of a peer with this digest. Where boards are not shared memory the peer, if it waits, is about to tell.
@@ -233,29 +239,30 @@ impl CallWatch<'_> {
         }
     }
 
-    /// The error for a peer that is in another call.
-    pub(super) fn mismatch(&mut self, peer: Rank, theirs: CallRecord) -> Error {
-        let (ours, theirs) = self.first_difference(peer, theirs);
+    /// The error for a peer that is in another call than ours with this digest.
+    pub(super) fn mismatch(&mut self, peer: Rank, digest: u64, theirs: CallRecord) -> Error {
+        let ours = self.calls.iter().find(|call| call.digest() == digest).copied().unwrap_or(self.call());
+        let (ours, theirs) = self.first_difference(peer, ours, theirs);
         let calls = [(self.peers.rank, ours), (peer, theirs)];
         let failure = self.peers.raise(Failure::Mismatch { calls });
-        let place = Place { rank: self.peers.rank, call: self.call, step: None, waited: Duration::ZERO };
+        let place = Place { rank: self.peers.rank, call: self.call(), step: None, waited: Duration::ZERO };
         self.peers.error_of(failure, place)
     }
 
     /// Where we and a peer that is in another collective went apart: the earlier of the two numbers, unless we agree
     /// on that one.
-    fn first_difference(&self, peer: Rank, theirs: CallRecord) -> (CallRecord, CallRecord) {
+    fn first_difference(&self, peer: Rank, ours: CallRecord, theirs: CallRecord) -> (CallRecord, CallRecord) {
         let agreement = &self.peers.agreement;
         let numbered = |call: &CallRecord| matches!(call.kind, CallKind::Collective(_));
-        if numbered(&self.call) && numbered(&theirs) {
-            let seq = self.call.seq.min(theirs.seq);
+        if numbered(&ours) && numbered(&theirs) {
+            let seq = ours.seq.min(theirs.seq);
             if let (Some(a), Some(b)) = (agreement.call(self.peers.rank, seq), agreement.call(peer, seq))
                 && a.digest() != b.digest()
             {
                 return (a, b);
             }
         }
-        (self.call, theirs)
+        (ours, theirs)
     }
 
     /// What the others were last seen to do; of many, those who are behind come first and the rest are counted.
@@ -263,7 +270,7 @@ impl CallWatch<'_> {
         const SHOWN: usize = 16;
         let agreement = &self.peers.agreement;
         let mut others: Vec<Rank> = self.peers.others().collect();
-        let has_entered = |rank: &Rank| agreement.call(*rank, self.call.seq).is_some();
+        let has_entered = |rank: &Rank| agreement.call(*rank, self.call().seq).is_some();
         if others.len() > SHOWN {
             others.sort_by_key(has_entered);
         }

@@ -5,7 +5,7 @@ mod options;
 pub use options::{ConfigOption, OPTIONS};
 
 use crate::{Error, error::Result};
-use collectives::{UnknownName, plan::ALGORITHMS};
+use collectives::{Numerics, UnknownName, plan::ALGORITHMS};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -90,6 +90,8 @@ pub struct Config {
     /// Messages of at least this many bytes from foreign memory are pulled, where that is possible. By default none
     /// are: between two cores that share a cache, staging took from 0.4 (1 MiB) to 0.6 (64 MiB) of the time of pulling.
     pub pull_min_bytes: usize,
+    /// What is promised about the order in which contributions are combined.
+    pub numerics: Numerics,
     /// Operations of at least this many bytes move registered memory without copying it.
     pub direct_min_bytes: u64,
     /// Fruitless polls before yielding; `None` lets the number of ranks and cores decide.
@@ -148,6 +150,7 @@ impl Default for Config {
             piece_bytes: ring.piece_bytes,
             pull: true,
             pull_min_bytes: usize::MAX,
+            numerics: Numerics::Fast,
             direct_min_bytes: 4096,
             spin_polls: None,
             reduce_threads: None,

@@ -66,6 +66,14 @@ pub const OPTIONS: &[ConfigOption] = &[
         get: |c| c.segments.to_string(),
     },
     ConfigOption {
+        env: "TBCCL_NUMERICS",
+        doc: "in what order contributions are combined: fast, or reproducible: the same bits for every algorithm, size and \
+              transport (fast)",
+        shared: true,
+        set: |c, v| put(&mut c.numerics, parse(v)),
+        get: |c| c.numerics.to_string(),
+    },
+    ConfigOption {
         env: "TBCCL_STAGING_BYTES",
         doc: "staging bytes per pair of ranks and direction; a multiple of 4 pieces",
         shared: true,

@@ -2,7 +2,8 @@
 
 use super::program::Run;
 use crate::kernels::{Reducer, Threads};
-use collectives::{BlockLayout, schedule::Buffer};
+use collectives::{BlockLayout, schedule::Buffer, uneven::UnevenLayout};
+use std::sync::Arc;
 use transport::{
     Capabilities, Protocol, Size,
     memory::{Span, SpanMut},
@@ -43,13 +44,26 @@ impl Protocols {
     }
 }
 
-/// The memory of one call.
+/// What the messages of a call are worth, so that both ends say the same.
 #[derive(Clone, Copy, Debug)]
+pub(crate) enum Sizing {
+    /// All ranks know how much the call moves.
+    ByCall(Size),
+    /// Only the two ends of a message know how long it is.
+    ByMessage,
+}
+
+/// The memory of one call, and what its messages carry beside bytes.
+#[derive(Clone, Debug)]
 pub(crate) struct Binding<'a> {
+    /// Names the call in its messages.
+    pub(crate) digest: u64,
     pub(crate) input: Span<'a>,
     pub(crate) output: SpanMut<'a>,
     pub(crate) scratch: SpanMut<'a>,
     pub(crate) layout: BlockLayout,
+    /// Where blocks have lengths of their own; then `layout` is not used.
+    pub(crate) uneven: Option<Arc<UnevenLayout>>,
     pub(crate) elem_bytes: usize,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
@@ -57,7 +71,7 @@ pub(crate) struct Binding<'a> {
     pub(crate) ranks: u32,
     pub(crate) threads: Threads,
     /// Follows from the bytes of the call, which are the same on all ranks, and not from buffers, which are not.
-    pub(crate) size: Size,
+    pub(crate) sizing: Sizing,
     /// Sends are complete only when they are matched: this rank hears of its peers by nothing else.
     pub(crate) confirmed: bool,
 }
@@ -66,9 +80,28 @@ impl<'a> Binding<'a> {
     /// Where a run of chunks is within its buffer: offset and length in bytes.
     #[inline]
     fn bytes(&self, run: &Run) -> (usize, usize) {
+        if let Some(uneven) = &self.uneven {
+            return self.uneven_bytes(uneven, run);
+        }
         let from = self.layout.offset(run.from.0, run.from.1);
         let to = self.layout.offset(run.to.0, run.to.1);
         (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
+    }
+
+    #[cold]
+    fn uneven_bytes(&self, layout: &UnevenLayout, run: &Run) -> (usize, usize) {
+        let from = layout.offset(run.buffer, run.from.0, run.from.1);
+        let to = layout.offset(run.buffer, run.to.0, run.to.1);
+        (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
+    }
+
+    /// What a message of so many bytes is worth.
+    #[inline]
+    pub(super) fn size_of(&self, protocols: &Protocols, message_bytes: usize) -> Size {
+        match self.sizing {
+            Sizing::ByCall(size) => size,
+            Sizing::ByMessage => protocols.size(message_bytes as u64),
+        }
     }
 
     /// The bytes of a run, for reading.

@@ -5,12 +5,16 @@
 //! complete; local steps run when they become ready. After the first call of a program there is no allocation and
 //! no system call on the way, except where a transfer needs one or a wait gets long.
 //!
+//! Several calls that were issued together run as one: their programs one behind the other (`concat`), where only the
+//! order of messages between two ranks ties them.
+//!
 //! Links that can use it are told of receives ahead of time, as soon as their memory may be written.
 //!
 //! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`] when
 //! a wait gets long.
 
 mod binding;
+mod concat;
 mod links;
 mod program;
 mod run;
@@ -19,7 +23,7 @@ mod sink;
 mod tests;
 mod workspace;
 
-pub(crate) use binding::{Binding, Protocols};
+pub(crate) use binding::{Binding, Protocols, Sizing};
 pub(crate) use links::LinkMaker;
 pub(crate) use program::Program;
 pub(crate) use run::{Executor, Stop, Waiting, Watch};

@@ -41,6 +41,8 @@ pub(super) struct Op {
     pub(super) ahead: u8,
     /// Where its dependents are in [`Program::dependents`].
     pub(super) dependents: (u32, u32),
+    /// Which of the calls that run together it belongs to.
+    pub(super) call: u16,
 }
 
 /// How many messages of a stream are announced at a time.
@@ -76,6 +78,8 @@ pub(crate) struct Program {
     pub(crate) id: u64,
     /// The algorithm's name.
     pub(crate) algorithm: String,
+    /// Where it is several calls: the first step of each, and its algorithm.
+    pub(super) parts: Box<[(u32, String)]>,
     /// Peers that this rank only sends to, if it receives from nobody: nothing that arrives tells it that they
     /// are in the same call.
     pub(crate) unheard: Box<[Rank]>,
@@ -124,6 +128,7 @@ impl Program {
             scratch_blocks: schedule.scratch_blocks,
             id: plan_id(schedule),
             algorithm: schedule.algorithm.clone(),
+            parts: [].into(),
         }
     }
 
@@ -147,6 +152,7 @@ impl Program {
             scratch_blocks: 0,
             id: 0,
             algorithm: "message".into(),
+            parts: [].into(),
             unheard: [].into(),
         }
     }
@@ -160,7 +166,11 @@ impl Program {
             OpKind::Copy => "copy".to_owned(),
             OpKind::Reduce => "reduce".to_owned(),
         };
-        format!("step {step} of {}: {what}", self.algorithm)
+        let (step, algorithm) = match self.parts.get(usize::from(self.ops[step as usize].call)) {
+            Some((first, algorithm)) => (step - first, algorithm),
+            None => (step, &self.algorithm),
+        };
+        format!("step {step} of {algorithm}: {what}")
     }
 }
 
@@ -186,7 +196,7 @@ fn op(action: Action, chunks: u32, dependents: (u32, u32)) -> Op {
         Action::Copy { src, dst } => (OpKind::Copy, run(src), none, run(dst), false),
         Action::Reduce { a, b, dst, last } => (OpKind::Reduce, run(a), run(b), run(dst), last),
     };
-    Op { kind, a, b, dst, last, ahead: WINDOW, dependents }
+    Op { kind, a, b, dst, last, ahead: WINDOW, dependents, call: 0 }
 }
 
 /// How early a receive may be announced, given those before it in its stream, the latest first.

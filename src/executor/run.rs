@@ -101,18 +101,19 @@ impl Executor {
         sum
     }
 
-    /// Carries out `program` on the memory of `binding`. When it fails, no link uses that memory any more, and none
-    /// may be used.
+    /// Carries out `program` on the memory of `bindings`, one for each call that it is made from. When it fails, no
+    /// link uses that memory any more, and none may be used.
     pub(crate) fn run(
         &mut self,
         program: &Program,
-        binding: &Binding<'_>,
-        digest: u64,
+        bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
-        let ran = match self.announces {
-            false => self.run_to_the_end::<false>(program, binding, digest, watch),
-            true => self.run_to_the_end::<true>(program, binding, digest, watch),
+        let ran = match (self.announces, bindings) {
+            (false, [_]) => self.run_to_the_end::<false, false>(program, bindings, watch),
+            (true, [_]) => self.run_to_the_end::<true, false>(program, bindings, watch),
+            (false, _) => self.run_to_the_end::<false, true>(program, bindings, watch),
+            (true, _) => self.run_to_the_end::<true, true>(program, bindings, watch),
         };
         ran.map_err(|stop| self.abort(stop))
     }
@@ -125,18 +126,16 @@ impl Executor {
 
     // Always, and so is what begins a run: out of line they cost 5 % of the smallest calls.
     #[inline(always)]
-    fn run_to_the_end<const ANNOUNCES: bool>(
+    fn run_to_the_end<const ANNOUNCES: bool, const GROUPED: bool>(
         &mut self,
         program: &Program,
-        binding: &Binding<'_>,
-        digest: u64,
+        bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
         self.workspace.begin(program, ANNOUNCES);
-        let mut run: Run<'_, '_, ANNOUNCES> = Run {
+        let mut run: Run<'_, '_, ANNOUNCES, GROUPED> = Run {
             program,
-            binding,
-            digest,
+            bindings,
             links: &mut self.links,
             slab: &self.slab,
             protocols: self.protocols,
@@ -182,18 +181,23 @@ impl Executor {
     }
 }
 
-/// One run under way. Without announcements it is as quick as if there were none.
-struct Run<'r, 'm, const ANNOUNCES: bool> {
+/// One run under way. Without announcements it is as quick as if there were none, and so is a single call.
+struct Run<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> {
     program: &'r Program,
-    binding: &'r Binding<'m>,
-    digest: u64,
+    bindings: &'r [Binding<'m>],
     links: &'r mut Links,
     slab: &'r Slab,
     protocols: Protocols,
     workspace: &'r mut Workspace,
 }
 
-impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
+impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, GROUPED> {
+    /// The memory that a step works on.
+    #[inline]
+    fn binding(&self, op: &Op) -> &'r Binding<'m> {
+        &self.bindings[if GROUPED { usize::from(op.call) } else { 0 }]
+    }
+
     /// Goes once round everything that might move. True when anything did.
     #[inline]
     fn poll(&mut self) -> Result<bool, Stop> {
@@ -215,12 +219,13 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
         let mut advanced = false;
         while let Some(step) = self.workspace.ready.pop() {
             let op = &self.program.ops[step as usize];
-            let dst = self.binding.target(&op.dst);
+            let binding = self.binding(op);
+            let dst = binding.target(&op.dst);
             match op.kind {
-                OpKind::Copy => dst.copy_from(self.binding.source(&op.a)),
+                OpKind::Copy => dst.copy_from(binding.source(&op.a)),
                 OpKind::Reduce => {
-                    if let Some(combine) = combine(self.binding, op) {
-                        combine.apply(dst, self.binding.source(&op.a), self.binding.source(&op.b));
+                    if let Some(combine) = combine(binding, op) {
+                        combine.apply(dst, binding.source(&op.a), binding.source(&op.b));
                     }
                 }
                 OpKind::Send | OpKind::Recv | OpKind::RecvReduce => unreachable!("messages are not local"),
@@ -234,20 +239,22 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
     fn poll_sends(&mut self, at: usize) -> Result<bool, TransportError> {
         let stream = &self.program.streams[at];
         let mut cursor = self.workspace.cursors[at];
-        let link = link(self.links, stream);
         let mut advanced = false;
         while cursor.next < stream.end {
             let step = self.program.order[cursor.next as usize];
             if self.workspace.waits_for[step as usize] != 0 {
                 break;
             }
-            let src = self.binding.source(&self.program.ops[step as usize].a);
+            let op = &self.program.ops[step as usize];
+            let binding = self.binding(op);
+            let src = binding.source(&op.a);
+            let link = link(self.links, stream);
             let state = self.workspace.sends[step as usize].get_or_insert_with(|| {
                 let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
-                let size = self.binding.size;
+                let size = binding.size_of(&self.protocols, src.len());
                 let protocol = self.protocols.choose(link.capabilities(), size, src.len(), registered);
-                let state = SendState::new(self.digest, protocol).sized(size);
-                if self.binding.confirmed { state.confirmed() } else { state }
+                let state = SendState::new(binding.digest, protocol).sized(size);
+                if binding.confirmed { state.confirmed() } else { state }
             });
             match link.poll_send(state, src)? {
                 SendProgress::Idle => break,
@@ -269,9 +276,11 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
         // the memory of an earlier one.
         while cursor.done < cursor.next {
             let step = self.program.order[cursor.done as usize];
+            let op = &self.program.ops[step as usize];
+            let binding = self.binding(op);
             if let Some(state) = &mut self.workspace.sends[step as usize] {
-                let src = self.binding.source(&self.program.ops[step as usize].a);
-                if link.poll_send(state, src)? != SendProgress::Complete {
+                let src = binding.source(&op.a);
+                if link(self.links, stream).poll_send(state, src)? != SendProgress::Complete {
                     break;
                 }
                 self.workspace.sends[step as usize] = None;
@@ -300,19 +309,20 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
                 self.announce(at, 1)?;
             }
             let op = &self.program.ops[step as usize];
-            let dst = self.binding.target(&op.dst);
+            let binding = self.binding(op);
+            let dst = binding.target(&op.dst);
             let known =
                 if ANNOUNCES { self.workspace.recv_state(at) } else { self.workspace.cursors[at].recv };
             let mut state = match known {
                 Some(state) => state,
-                None => self.fresh(dst.len()),
+                None => self.fresh(binding, dst.len()),
             };
-            let combine = if op.kind == OpKind::RecvReduce { combine(self.binding, op) } else { None };
+            let combine = if op.kind == OpKind::RecvReduce { combine(binding, op) } else { None };
             let link = link(self.links, stream);
             let progress = match (op.kind, combine) {
                 (OpKind::Recv, _) => link.poll_recv(&mut state, &mut CopySink(dst))?,
                 (_, Some(combine)) => {
-                    let local = self.binding.source(&op.a);
+                    let local = binding.source(&op.a);
                     link.poll_recv(&mut state, &mut ReduceSink { combine, local, dst })?
                 }
                 (_, None) => link.poll_recv(&mut state, &mut EmptySink)?,
@@ -339,8 +349,8 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
     }
 
     #[inline]
-    fn fresh(&self, len: usize) -> RecvState {
-        RecvState::new(self.digest, len).sized(self.binding.size)
+    fn fresh(&self, binding: &Binding<'_>, len: usize) -> RecvState {
+        RecvState::new(binding.digest, len).sized(binding.size_of(&self.protocols, len))
     }
 
     /// Tells a link of at most so many messages that follow those it knows of, as far as their memory may be written.
@@ -360,9 +370,10 @@ impl<const ANNOUNCES: bool> Run<'_, '_, ANNOUNCES> {
             {
                 break;
             }
-            let dst = self.binding.target(&op.dst);
+            let binding = self.binding(op);
+            let dst = binding.target(&op.dst);
             let landing = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
-            let mut state = self.fresh(dst.len());
+            let mut state = self.fresh(binding, dst.len());
             if !link(self.links, stream).announce(&mut state, landing)? {
                 break;
             }

@@ -1,7 +1,7 @@
 //! Every plan over links that take announcements and spoil memory as soon as they may write it, against links that do
 //! not; and what links are told of sizes, confirmations and ends.
 
-use super::{Binding, Executor, Program, Protocols, Stop, Waiting, Watch};
+use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch};
 use crate::{Error, kernels::Reducer, kernels::Threads};
 use collectives::{
     BlockLayout, Collective, DType, ReduceOp, Schedule, Spec, plan,
@@ -111,13 +111,15 @@ impl Job {
             reducer: Some(Reducer::new(DType::U32, ReduceOp::Sum).expect("legal")),
             ranks,
             threads: Threads::ONE,
-            size: executor.protocols().size(self.count * 4),
+            sizing: Sizing::ByCall(executor.protocols().size(self.count * 4)),
+            digest: self.count * 2 + 2,
+            uneven: None,
             confirmed: !program.unheard.is_empty(),
         };
         if rank == 0 {
             thread::sleep(self.late);
         }
-        let ran = executor.run(&program, &binding, self.count * 2 + 2, &mut Patience);
+        let ran = executor.run(&program, &[binding], &mut Patience);
         ran.unwrap_or_else(|stop| panic!("rank {rank} of {}: {stop:?}", self.schedule));
         let mut result = vec![0; got.len()];
         SpanMut::from(result.as_mut_slice()).copy_from(got.as_span());
@@ -246,10 +248,12 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
-        size: Size::Bulk,
+        sizing: Sizing::ByCall(Size::Bulk),
+        digest: 8,
+        uneven: None,
         confirmed: way == Way::ConfirmedSend,
     };
-    executor.run(&program, &binding, 8, &mut Patience)
+    executor.run(&program, &[binding], &mut Patience)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -376,10 +380,12 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
-        size: Size::Small,
+        sizing: Sizing::ByCall(Size::Small),
+        digest: 8,
+        uneven: None,
         confirmed: false,
     };
-    executor.run(&program, &binding, 8, &mut Patience).expect("both are sent");
+    executor.run(&program, &[binding], &mut Patience).expect("both are sent");
     assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");
     assert_eq!(output, [[9; 512], [1; 512]].concat());
 }

@@ -27,7 +27,10 @@ pub(crate) use builder::Drafted;
 pub use text::ParseError;
 pub use toml_form::TomlError;
 
-use crate::{Collective, analysis::Memory};
+use crate::{
+    Collective,
+    analysis::{Memory, StepId},
+};
 use serde::{Deserialize, Serialize};
 use topology::{Rank, Reach};
 
@@ -163,6 +166,13 @@ impl Schedule {
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.programs.len() as u32
+    }
+
+    /// Every step of every rank.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = (StepId, &Step)> {
+        (0..).zip(&self.programs).flat_map(|(rank, program)| {
+            (0..).zip(&program.steps).map(move |(step, s)| (StepId { rank, step }, s))
+        })
     }
 
     /// The first two ranks that a message travels between though nothing connects them.

@@ -18,7 +18,7 @@ pub struct At {
 }
 
 impl At {
-    pub(super) fn new(schedule: &Schedule, rank: u32, number: u32) -> At {
+    pub(crate) fn new(schedule: &Schedule, rank: u32, number: u32) -> At {
         let step = schedule.programs[rank as usize].steps[number as usize].clone();
         At { rank: Rank(rank), number, step: Box::new(step) }
     }
@@ -212,6 +212,12 @@ pub enum Fault {
     Order {
         /// What is promised.
         promised: Numerics,
+    },
+    /// A step on blocks that need not have the same length, in a plan for uneven blocks.
+    #[error("{at}: mixes blocks that may differ in length")]
+    Shapes {
+        /// Where.
+        at: At,
     },
     /// A chunk of the result that holds something else.
     #[error("chunk {chunk} of rank {rank} should be chunk {expected} of the input{}, but is chunk {found}{}",

@@ -19,7 +19,9 @@ use crate::{PlanError, Spec};
 /// [`PlanError::TooLarge`] for too many segments.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
-    let mut builder = Builder::new(spec, "chain", 1, n.saturating_sub(2));
+    // Uneven blocks keep to scratch of their own length.
+    let scratch_blocks = if spec.uneven() { n } else { n.saturating_sub(2) };
+    let mut builder = Builder::new(spec, "chain", 1, scratch_blocks);
     for rank in spec.planned_ranks() {
         // Places count from the rank after the root; the root has the last one.
         let first = root.ahead(1, n);
@@ -33,7 +35,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             let landing = if rank == root {
                 ChunkRange::output(rank.behind(distance, n).0)
             } else {
-                ChunkRange::scratch(distance - 1)
+                ChunkRange::scratch(if spec.uneven() { rank.behind(distance, n).0 } else { distance - 1 })
             };
             builder.stage(distance - 1);
             builder.recv(rank, previous, landing, 0);

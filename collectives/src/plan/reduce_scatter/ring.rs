@@ -23,7 +23,8 @@ use crate::{PlanError, Spec};
 /// None: a [`Spec`] always makes sense here.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
-    let scratch_blocks = n.saturating_sub(2).min(2);
+    // Uneven blocks keep to scratch of their own length.
+    let scratch_blocks = if spec.uneven() { n } else { n.saturating_sub(2).min(2) };
     let mut builder = Builder::new(spec, "ring", 1, scratch_blocks);
     for rank in spec.planned_ranks() {
         if n == 1 {
@@ -31,8 +32,10 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         }
         let mut partial = ChunkRange::input(rank.behind(1, n).0);
         for stage in 0..n - 1 {
-            let own = ChunkRange::input(rank.behind(stage + 2, n).0);
-            let sum = if stage == n - 2 { ChunkRange::output(0) } else { ChunkRange::scratch(stage % 2) };
+            let block = rank.behind(stage + 2, n).0;
+            let own = ChunkRange::input(block);
+            let scratch = ChunkRange::scratch(if spec.uneven() { block } else { stage % 2 });
+            let sum = if stage == n - 2 { ChunkRange::output(0) } else { scratch };
             builder.stage(stage);
             builder.send(rank, rank.ahead(1, n), partial, 0);
             builder.recv_reduce(rank, rank.behind(1, n), own, sum, 0);

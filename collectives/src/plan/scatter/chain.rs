@@ -19,7 +19,9 @@ use crate::{PlanError, Spec};
 /// [`PlanError::TooLarge`] for too many segments.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
-    let mut builder = Builder::new(spec, "chain", 1, n.saturating_sub(2));
+    // Uneven blocks keep to scratch of their own length.
+    let scratch_blocks = if spec.uneven() { n } else { n.saturating_sub(2) };
+    let mut builder = Builder::new(spec, "chain", 1, scratch_blocks);
     for rank in spec.planned_ranks() {
         let place = rank.behind(root.0, n).0;
         let (next, previous) = (rank.ahead(1, n), rank.behind(1, n));
@@ -28,7 +30,8 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             let from = if rank == root {
                 ChunkRange::input(rank.ahead(beyond, n).0)
             } else {
-                let landing = ChunkRange::scratch(beyond - 1);
+                let slot = if spec.uneven() { rank.ahead(beyond, n).0 } else { beyond - 1 };
+                let landing = ChunkRange::scratch(slot);
                 builder.stage(nth as u32 + place - 1);
                 builder.recv(rank, previous, landing, 0);
                 landing
