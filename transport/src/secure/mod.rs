@@ -16,6 +16,7 @@
 //! Invariants: what comes from outside is checked before it is used as a length; a handshake never asks for more
 //! bytes than belong to it; it never panics; a secret is wiped when it is dropped and no formatting shows it.
 
+mod aead;
 mod error;
 mod handshake;
 mod record;
