@@ -120,6 +120,8 @@ impl Connection {
         });
         let patience = Duration::from_millis(hello.patience_ms).saturating_add(GRACE);
         let mut connection = Connection::over(reached?, hello.member.rank, hello.size, patience);
+        // A socket that can't be told is broken, which reading from it says.
+        let _ = connection.pipe.socket().bear_silence(Duration::from_millis(hello.silence_ms));
         connection.pipe.send(frame_of(hello));
         Ok(connection)
     }

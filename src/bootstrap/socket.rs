@@ -3,6 +3,7 @@
 //! Descriptors come over Unix sockets only. On a stream they arrive with the byte that they were sent with: each
 //! message of ours is one byte and one descriptor.
 
+use super::liveness;
 use mio::{Interest, Registry, Token, event::Source, unix::SourceFd};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -19,15 +20,17 @@ use std::{
     mem::MaybeUninit,
     net::{SocketAddr, TcpStream},
     os::unix::net::UnixStream,
+    time::Duration,
 };
+use transport::driver::{SILENCE, SILENCE_MOST};
 
 /// A connected socket that does not wait.
 #[derive(Debug)]
 pub(super) enum Socket {
     /// To a process of this host and user.
     Unix(UnixStream),
-    /// To anyone.
-    Tcp(TcpStream),
+    /// To anyone, and after how long without an answer its host is taken for gone.
+    Tcp(TcpStream, Duration),
 }
 
 impl Socket {
@@ -41,15 +44,34 @@ impl Socket {
     pub(super) fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        super::liveness::watch(&stream)?;
-        Ok(Socket::Tcp(stream))
+        liveness::watch(&stream, SILENCE)?;
+        Ok(Socket::Tcp(stream, SILENCE))
+    }
+
+    /// From now on the other end's host is taken for gone after so long without an answer, within what can be.
+    pub(super) fn bear_silence(&mut self, most: Duration) -> io::Result<()> {
+        match self {
+            Socket::Unix(_) => Ok(()),
+            Socket::Tcp(stream, silence) => {
+                *silence = most.clamp(SILENCE, SILENCE_MOST);
+                Ok(liveness::watch(stream, *silence)?)
+            }
+        }
+    }
+
+    /// See [`Socket::bear_silence`]; nothing is borne of a process of this host.
+    pub(super) fn silence(&self) -> Duration {
+        match self {
+            Socket::Unix(_) => Duration::ZERO,
+            Socket::Tcp(_, silence) => *silence,
+        }
     }
 
     /// Reads some bytes, and the descriptors that come with them.
     pub(super) fn read(&mut self, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
         match self {
             Socket::Unix(stream) => receive(stream.as_fd(), into, fds),
-            Socket::Tcp(stream) => stream.read(into),
+            Socket::Tcp(stream, _) => stream.read(into),
         }
     }
 
@@ -57,7 +79,7 @@ impl Socket {
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Unix(stream) => stream.write(bytes),
-            Socket::Tcp(stream) => stream.write(bytes),
+            Socket::Tcp(stream, _) => stream.write(bytes),
         }
     }
 
@@ -65,18 +87,18 @@ impl Socket {
     pub(super) fn send_descriptor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match self {
             Socket::Unix(stream) => Ok(transport::driver::shm::send_descriptor(stream.as_fd(), fd)?),
-            Socket::Tcp(_) => Err(io::Error::other("descriptors don't travel over TCP")),
+            Socket::Tcp(..) => Err(io::Error::other("descriptors don't travel over TCP")),
         }
     }
 
     /// May the other end be on another host?
     pub(super) fn is_tcp(&self) -> bool {
-        matches!(self, Socket::Tcp(_))
+        matches!(self, Socket::Tcp(..))
     }
 
     /// Has the host at the other end been silent for too long?
     pub(super) fn is_silent(&self) -> bool {
-        matches!(self, Socket::Tcp(stream) if super::liveness::is_silent(stream))
+        matches!(self, Socket::Tcp(stream, silence) if liveness::is_silent(stream, *silence))
     }
 
     /// Says that nothing more is to come from us.
@@ -84,7 +106,7 @@ impl Socket {
         // A socket that can't be shut down is closed by its peer.
         let _ = match self {
             Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
-            Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Socket::Tcp(stream, _) => stream.shutdown(std::net::Shutdown::Write),
         };
     }
 }
@@ -116,7 +138,7 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Socket::Unix(stream) => stream.as_fd(),
-            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Tcp(stream, _) => stream.as_fd(),
         }
     }
 }
@@ -140,7 +162,7 @@ impl fmt::Display for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Socket::Unix(_) => f.write_str("a process of this host"),
-            Socket::Tcp(stream) => match stream.peer_addr() {
+            Socket::Tcp(stream, _) => match stream.peer_addr() {
                 Ok(address) => address.fmt(f),
                 Err(_) => f.write_str("an address that is gone"),
             },

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, io};
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// The version of this protocol and of the shared memory's layout. Equal on all ranks.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
@@ -44,6 +44,8 @@ pub(crate) struct Hello {
     pub arena: bool,
     /// How long the rank is ready to wait for the others, in milliseconds.
     pub patience_ms: u64,
+    /// After how long without an answer a host is taken for gone, in milliseconds.
+    pub silence_ms: u64,
 }
 
 /// What ranks know of each other.

@@ -207,6 +207,7 @@ fn greeting(identity: &Identity, config: &Config, arena: bool, probe: &u64) -> H
         options: config.shared(),
         arena,
         patience_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+        silence_ms: config.silence.as_millis() as u64,
     }
 }
 

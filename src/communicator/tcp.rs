@@ -57,6 +57,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
         buffer_bytes: config.tcp_buffer_bytes,
         lanes: Communicator::LANES,
         patience: config.timeout,
+        silence: config.silence,
         ..TcpConfig::default()
     };
     let of = *rank;

@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 use transport::{
-    driver::tcp::{Bind, Security, TcpConfig},
+    driver::{
+        SILENCE, SILENCE_MOST,
+        tcp::{Bind, Security, TcpConfig},
+    },
     ring::RingLayout,
 };
 
@@ -107,6 +110,8 @@ pub struct Config {
     pub tcp_sockets: Option<u32>,
     /// Bytes that the system may hold for each direction of a connection; `None` lets the system decide.
     pub tcp_buffer_bytes: Option<usize>,
+    /// After how long without an answer over TCP a host is taken for gone.
+    pub silence: Duration,
     /// The verbs library to load, instead of the system's.
     pub verbs_lib: Option<PathBuf>,
     /// The file with the matrix of RDMA devices between ranks; `None` to find them out.
@@ -158,6 +163,7 @@ impl Default for Config {
             security: Security::Authenticate,
             tcp_sockets: None,
             tcp_buffer_bytes: None,
+            silence: SILENCE,
             verbs_lib: None,
             ibv_devices: None,
             reliable: None,
@@ -275,6 +281,14 @@ impl Config {
         {
             return bad(format!("TBCCL_TCP_BUFFER_BYTES={bytes}: must be from 256K to 1G"));
         }
+        if !(SILENCE..=SILENCE_MOST).contains(&self.silence) {
+            return bad(format!(
+                "TBCCL_SILENCE={}: must be from {} to {} seconds",
+                self.silence.as_secs_f64(),
+                SILENCE.as_secs_f64(),
+                SILENCE_MOST.as_secs_f64()
+            ));
+        }
         if !(4..=16).contains(&self.poll_batch) {
             return bad(format!("TBCCL_POLL_BATCH={}: must be from 4 to 16", self.poll_batch));
         }
@@ -381,11 +395,16 @@ mod tests {
             ("TBCCL_TCP_SOCKETS", "0"),
             ("TBCCL_TCP_SOCKETS", "17"),
             ("TBCCL_TCP_BUFFER_BYTES", "4K"),
+            ("TBCCL_SILENCE", "1.3"),
+            ("TBCCL_SILENCE", "61"),
+            ("TBCCL_SILENCE", "-1"),
+            ("TBCCL_SILENCE", "NaN"),
         ] {
             let error = with(name, value).expect_err(value).to_string();
             assert!(error.contains(name), "{error}");
         }
         assert_eq!(with("TBCCL_TIMEOUT", "2.5").expect("valid").timeout, Duration::from_millis(2500));
+        assert_eq!(with("TBCCL_SILENCE", "20.5").expect("valid").silence, Duration::from_millis(20_500));
         assert_eq!(with("TBCCL_RANK", "3").expect("not an option"), Config::default());
     }
 }

@@ -178,6 +178,17 @@ pub const OPTIONS: &[ConfigOption] = &[
         get: |c| c.tcp_buffer_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
     },
     ConfigOption {
+        env: "TBCCL_SILENCE",
+        doc: "seconds that a host may leave an answer over TCP owing before it is taken for gone, 1.4 to 60 (1.4)",
+        shared: true,
+        set: |c, v| {
+            let seconds: f64 = parse(v)?;
+            c.silence = Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?;
+            Ok(())
+        },
+        get: |c| c.silence.as_secs_f64().to_string(),
+    },
+    ConfigOption {
         env: "TBCCL_VERBS_LIB",
         doc: "verbs library to load, by path (librdma.dylib on macOS, libibverbs.so.1 elsewhere)",
         shared: false,

@@ -69,6 +69,18 @@ impl Hosts {
 
     /// A rank on one of them. Rank 0 is to be on the first.
     fn rank(&self, at: usize, rank: u32, size: u32, secret: &str, role: &str) -> Process {
+        self.rank_that_bears(at, rank, size, secret, role, "1.4")
+    }
+
+    fn rank_that_bears(
+        &self,
+        at: usize,
+        rank: u32,
+        size: u32,
+        secret: &str,
+        role: &str,
+        silence: &str,
+    ) -> Process {
         let (rank, size) = (rank.to_string(), size.to_string());
         let env = [
             ("TBCCL_RANK", &*rank),
@@ -76,6 +88,7 @@ impl Hosts {
             ("TBCCL_ROOT", "10.77.0.1:7777"),
             ("TBCCL_SECRET", secret),
             ("TBCCL_TRANSPORT", "rehearsal"),
+            ("TBCCL_SILENCE", silence),
         ];
         let plain = rank_command(role, &env);
         let mut command = Command::new("nsenter");
@@ -119,6 +132,22 @@ fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_s
         assert!(late < 2000, "after {late} ms: {text}");
         assert!(text.contains("rank 2 (process ") && text.contains("its host has not answered"), "{text}");
     }
+}
+
+#[test]
+fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
+    let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
+    let secret = secret();
+    let mut waiting = hosts.rank_that_bears(0, 0, 2, &secret, "barrier", "4");
+    let mut computing = hosts.rank_that_bears(1, 1, 2, &secret, "compute", "4");
+    computing.hear("@going");
+    sleep(Duration::from_millis(1300));
+    hosts.ip(0, &["link", "set", "cable", "down"]);
+    let cut = now();
+    let (late, text) = error_of(&mut waiting, cut);
+    // The last answer came up to a second before the cut.
+    assert!(late > 2500, "after {late} ms: {text}");
+    assert!(text.contains("its host has not answered for 4s"), "{text}");
 }
 
 #[test]

@@ -274,9 +274,12 @@ impl Serving {
             return self.see_out(token, guest, now);
         }
         let (rank, size, pid) = (hello.member.rank, hello.size, hello.member.pid);
+        let silence = Duration::from_millis(hello.silence_ms);
         match self.job.admit(hello, arena, now) {
             Ok(rank) => {
                 guest.stage = Stage::Rank(rank);
+                // A socket that can't be told is broken, which reading from it says.
+                let _ = guest.pipe.socket().bear_silence(silence);
                 self.tokens.insert(rank, token);
                 self.set_deadline(token, guest, None);
             }
@@ -318,7 +321,7 @@ impl Serving {
                     let who = format!("rank {rank} ({})", guest.pipe.socket());
                     self.refusals.say(&counts.ranks, &who, why, now);
                 }
-                self.job.lose(rank, &how_it_ended(why), now);
+                self.job.lose(rank, &how_it_ended(why, guest.pipe.socket().silence()), now);
             }
             Stage::Leaving => {}
             Stage::Stranger => {
@@ -416,7 +419,7 @@ fn is_protocol(why: &io::Error) -> bool {
 }
 
 /// How a rank whose connection broke has ended, as the rest of a sentence.
-fn how_it_ended(why: Option<&io::Error>) -> String {
+fn how_it_ended(why: Option<&io::Error>, silence: Duration) -> String {
     match why {
         None => CLOSED.to_owned(),
         Some(e) if is_protocol(e) => format!("said what no rank says ({e}), and was hung up on"),
@@ -425,7 +428,7 @@ fn how_it_ended(why: Option<&io::Error>) -> String {
                 CLOSED.to_owned()
             }
             ErrorKind::TimedOut => {
-                format!("can't be reached any more: its host has not answered for {:?}", liveness::SILENCE)
+                format!("can't be reached any more: its host has not answered for {silence:?}")
             }
             _ => format!("can't be reached any more: {e}"),
         },

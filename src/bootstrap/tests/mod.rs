@@ -46,7 +46,7 @@ fn hello(rank: u32, size: u32, patience_ms: u64) -> Hello {
     let member = Member { rank, pid: 0, host: String::new(), probe_address: 0, probe_value: 0 };
     let options = std::collections::BTreeMap::new();
     let (magic, protocol) = (MAGIC.to_owned(), PROTOCOL);
-    Hello { magic, protocol, size, member, options, arena: false, patience_ms }
+    Hello { magic, protocol, size, member, options, arena: false, patience_ms, silence_ms: 1400 }
 }
 
 fn join(place: &Place, hello: &Hello) -> Result<Connection> {

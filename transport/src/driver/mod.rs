@@ -12,4 +12,4 @@ pub mod tcp;
 pub mod verbs;
 
 pub use endpoint::{Endpoint, Lease, RailInfo};
-pub use silence::silence;
+pub use silence::{SILENCE, SILENCE_MOST, silence};

@@ -9,6 +9,14 @@
 use rustix::fd::AsFd;
 use std::time::Duration;
 
+/// A host that has owed an answer for so long is taken for gone, if nothing else is said. It can't be less: systems probe
+/// after a second at the earliest, and repeat what was lost after 0.2 s, so that less would take a lost packet for a lost
+/// host.
+pub const SILENCE: Duration = Duration::from_millis(1400);
+
+/// The longest silence that can be asked for.
+pub const SILENCE_MOST: Duration = Duration::from_secs(60);
+
 /// For how long nothing has been heard, where something of ours is overdue: bytes that were repeated, or a probe. A kernel
 /// that is there answers each probe, whether its window is closed or the connection idle, and their count is zero again.
 /// None where nothing is overdue, or the system doesn't tell.

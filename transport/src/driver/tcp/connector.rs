@@ -51,6 +51,7 @@ pub(super) struct Rules {
     pub(super) security: Security,
     pub(super) buffer_bytes: Option<usize>,
     pub(super) patience: Duration,
+    pub(super) silence: Duration,
 }
 
 /// A call of ours, and what to do when it fails.
@@ -154,9 +155,14 @@ impl Connector {
                 match self.listeners[at].accept() {
                     Ok((stream, from)) => {
                         let hello = called_hello(self.table.rank, self.instance_of(self.table.rank));
-                        let begun = tune(&stream, self.rules.buffer_bytes, is_within_host(&stream))
-                            .map_err(SecureError::from)
-                            .and_then(|()| Handshake::responder(&self.rules.secret, Purpose::Data, &hello));
+                        let begun = tune(
+                            &stream,
+                            self.rules.buffer_bytes,
+                            self.rules.silence,
+                            is_within_host(&stream),
+                        )
+                        .map_err(SecureError::from)
+                        .and_then(|()| Handshake::responder(&self.rules.secret, Purpose::Data, &hello));
                         match begun {
                             Ok(handshake) => {
                                 let visit = Visit::begin(stream, from, handshake);
@@ -342,7 +348,8 @@ impl Connector {
     }
 
     fn prepare(&self, connection: &Connection) -> io::Result<()> {
-        tune(&connection.stream, self.rules.buffer_bytes, is_within_host(&connection.stream))
+        let stream = &connection.stream;
+        tune(stream, self.rules.buffer_bytes, self.rules.silence, is_within_host(stream))
     }
 
     fn nobody(&self, calling: &Calling) -> String {

@@ -170,7 +170,7 @@ impl TcpEndpoint {
             })?,
         };
         let parts = (0..self.everyone.len()).map(|peer| self.parts_with(peer)).collect();
-        let table = Table::new(self.rank, self.config.lanes, parts)
+        let table = Table::new(self.rank, self.config.lanes, parts, self.config.silence)
             .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
         let rules = Rules {
@@ -178,6 +178,7 @@ impl TcpEndpoint {
             security: self.config.security,
             buffer_bytes: self.config.buffer_bytes,
             patience: self.config.patience,
+            silence: self.config.silence,
         };
         let connector = Connector::new(
             Arc::clone(&table),

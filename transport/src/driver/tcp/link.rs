@@ -174,7 +174,7 @@ impl TcpLink {
             return Ok(());
         }
         for channel in &self.channels {
-            if let Some(what) = patience.look(&channel.socket) {
+            if let Some(what) = patience.look(&channel.socket, self.table.silence) {
                 return Err(TransportError::Lost { peer: self.peer, what });
             }
         }

@@ -86,6 +86,9 @@ pub struct TcpConfig {
     pub lanes: u8,
     /// How long to wait for a peer to answer when a connection is made.
     pub patience: Duration,
+    /// After how long without an answer a peer's host is taken for gone; from [`SILENCE`](super::SILENCE) to
+    /// [`SILENCE_MOST`](super::SILENCE_MOST).
+    pub silence: Duration,
 }
 
 impl TcpConfig {
@@ -105,6 +108,7 @@ impl Default for TcpConfig {
             buffer_bytes: None,
             lanes: 2,
             patience: Duration::from_secs(30),
+            silence: super::SILENCE,
         }
     }
 }

@@ -21,8 +21,10 @@ use std::{
 /// gather two pieces.
 pub(super) const GATHERED_MOST: usize = 1024;
 
-/// The probing of connections on which nothing is sent: after a second, every second, three times.
-const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(1), Duration::from_secs(1), 3);
+/// The probing of connections on which nothing is sent: after a second, and every second.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Probes without an answer after which the system ends a connection, beyond what is borne of silence, in seconds.
+const PROBES: u32 = 2;
 
 #[cfg(any(target_os = "linux", target_vendor = "apple"))]
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -191,18 +193,22 @@ fn unacknowledged(fd: BorrowedFd<'_>) -> Option<u64> {
 
 /// Makes a connection what links need: prompt, and probed while nothing is sent. Options that a system refuses are done
 /// without. `within_host` when both ends are on this host, where nothing is gained by pacing what is sent.
-pub(super) fn tune(stream: &TcpStream, buffer_bytes: Option<usize>, within_host: bool) -> io::Result<()> {
+pub(super) fn tune(
+    stream: &TcpStream,
+    buffer_bytes: Option<usize>,
+    silence: Duration,
+    within_host: bool,
+) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
-    let (after, every, times) = KEEP_ALIVE;
-    let _ = sockopt::set_tcp_keepidle(stream, after);
-    let _ = sockopt::set_tcp_keepintvl(stream, every);
-    let _ = sockopt::set_tcp_keepcnt(stream, times);
+    let _ = sockopt::set_tcp_keepidle(stream, PROBE_EVERY);
+    let _ = sockopt::set_tcp_keepintvl(stream, PROBE_EVERY);
+    let _ = sockopt::set_tcp_keepcnt(stream, PROBES + silence.as_secs() as u32);
     let _ = sockopt::set_socket_keepalive(stream, true);
     // Not TCP_USER_TIMEOUT: Linux then also ends connections to peers that are alive and only take their time to read.
     // See `vital`.
     #[cfg(target_vendor = "apple")]
-    super::vital::limit_retransmission(stream);
+    super::vital::limit_retransmission(stream, silence);
     #[cfg(target_os = "linux")]
     if within_host {
         let _ = sockopt::set_tcp_congestion(stream, "reno");

@@ -19,6 +19,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*},
     },
+    time::Duration,
 };
 
 /// One connection: the peer, the lane, and which one of the lane's.
@@ -126,6 +127,8 @@ impl Bell {
 pub(super) struct Table {
     pub(super) rank: u32,
     pub(super) size: u32,
+    /// After how long without an answer a peer's host is taken for gone.
+    pub(super) silence: Duration,
     /// Lanes of messages.
     pub(super) lanes: u8,
     /// How messages to a peer are cut, by peer.
@@ -154,7 +157,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Table {
     /// A table without connections. `parts` is by peer.
-    pub(super) fn new(rank: u32, lanes: u8, parts: Vec<Parts>) -> io::Result<Table> {
+    pub(super) fn new(rank: u32, lanes: u8, parts: Vec<Parts>, silence: Duration) -> io::Result<Table> {
         let size = parts.len() as u32;
         let rows = parts.iter().flat_map(|parts| {
             (0..=lanes).map(|lane| {
@@ -166,6 +169,7 @@ impl Table {
         Ok(Table {
             rank,
             size,
+            silence,
             lanes,
             rows: rows.collect(),
             confirmations: (0..size).map(|peer| Confirmations::new(peer, lanes)).collect(),

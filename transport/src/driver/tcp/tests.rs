@@ -1,6 +1,7 @@
 //! A peer that has gone mad, or a hand on the wire: an error that names the peer, and never a wrong byte or a fault.
 
 use super::{
+    super::SILENCE,
     link::TcpLink,
     table::{Connection, Key, Table},
     wire::{HEAD_BYTES, Head, Parts},
@@ -54,7 +55,7 @@ fn ciphers() -> [(Sealer, Opener); 2] {
 impl Rig {
     fn new(sealed: bool) -> Rig {
         let parts = Parts { sockets: 1, least_bytes: 64 };
-        let table = Arc::new(Table::new(0, LANES, vec![parts; 2]).expect("a table"));
+        let table = Arc::new(Table::new(0, LANES, vec![parts; 2], SILENCE).expect("a table"));
         let (link, peer, ciphers) = Rig::connect(&table, 0, sealed);
         Rig { link, table, peer, ciphers }
     }

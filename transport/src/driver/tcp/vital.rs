@@ -14,9 +14,6 @@ use super::super::silence;
 use super::socket::Socket;
 use std::time::{Duration, Instant};
 
-/// A peer whose system has left repeated bytes unanswered for so long is gone.
-const SILENCE: Duration = Duration::from_millis(1200);
-
 /// Between looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -58,9 +55,9 @@ impl Patience {
         is_over
     }
 
-    /// Why the other end must be taken for gone, if so.
+    /// Why the other end must be taken for gone, if so: its system has left repeated bytes unanswered for `most`.
     #[cold]
-    pub(super) fn look(&mut self, socket: &Socket) -> Option<String> {
+    pub(super) fn look(&mut self, socket: &Socket, most: Duration) -> Option<String> {
         let now = Instant::now();
         let Some(heard) = silence(socket.fd()) else {
             self.silent = None;
@@ -71,20 +68,20 @@ impl Patience {
             self.silent = Some(now);
             return None;
         }
-        (silent >= SILENCE).then(|| {
+        (silent >= most).then(|| {
             format!("no answer from its host for {:.1} s; check the cable and the host", heard.as_secs_f64())
         })
     }
 }
 
-/// Has the system end a connection when what was sent has been repeated for two seconds without an answer. It does not
-/// count the time of a closed window.
+/// Has the system end a connection when what was sent has been repeated for so long, in whole seconds, without an answer.
+/// It does not count the time of a closed window.
 #[cfg(target_vendor = "apple")]
-pub(super) fn limit_retransmission(stream: &std::net::TcpStream) {
+pub(super) fn limit_retransmission(stream: &std::net::TcpStream, silence: Duration) {
     use std::os::fd::AsRawFd;
     /// TCP_RXT_CONNDROPTIME of <netinet/tcp.h>, in seconds.
     const DROP_TIME: libc::c_int = 0x80;
-    let seconds: libc::c_int = 2;
+    let seconds = silence.as_secs_f64().ceil() as libc::c_int;
     // SAFETY: the option is one number, read from a variable of ours of that size.
     let _ = unsafe {
         libc::setsockopt(
