@@ -73,7 +73,7 @@ pub struct Sealer(Numbered);
 pub struct Opener(Numbered);
 
 impl Sealer {
-    pub(super) fn new(key: [u8; 32]) -> Sealer {
+    pub(crate) fn new(key: [u8; 32]) -> Sealer {
         Sealer(Numbered::new(key))
     }
 
@@ -87,7 +87,7 @@ impl Sealer {
 }
 
 impl Opener {
-    pub(super) fn new(key: [u8; 32]) -> Opener {
+    pub(crate) fn new(key: [u8; 32]) -> Opener {
         Opener(Numbered::new(key))
     }
 

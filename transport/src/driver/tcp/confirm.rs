@@ -135,7 +135,7 @@ impl Inner {
             let Inner { channel: Some(channel), hearing, heard, broken, .. } = self else { return Ok(()) };
             let expected = Expected { digest: DIGEST, total: WORD_BYTES, part: 0, base: 0, len: WORD_BYTES };
             let mut taking = Taking { sink: &mut Word(hearing), fold: &mut Fold::default(), copied: &mut 0 };
-            match channel.incoming.poll(&channel.socket, &expected, &mut taking) {
+            match channel.incoming.poll(&*channel.socket, &expected, &mut taking) {
                 Ok(Polled::All) => channel.incoming.next(),
                 Ok(Polled::Nothing) => return Ok(()),
                 Ok(Polled::Some) => continue,

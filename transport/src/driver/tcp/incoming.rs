@@ -12,7 +12,7 @@
 
 use super::{
     sealed::SealedIncoming,
-    socket::{Came, Socket},
+    socket::{Came, Source},
     wire::{CUT_BYTES, HEAD_BYTES, Head},
 };
 use crate::{
@@ -101,13 +101,13 @@ impl Incoming {
     #[inline]
     pub(super) fn poll(
         &mut self,
-        socket: &Socket,
+        source: &impl Source,
         expected: &Expected,
         taking: &mut Taking<'_>,
     ) -> Result<Polled, Failed> {
         match self {
-            Incoming::Plain(plain) => plain.poll(socket, expected, taking),
-            Incoming::Sealed(sealed) => sealed.poll(socket, expected, taking),
+            Incoming::Plain(plain) => plain.poll(source, expected, taking),
+            Incoming::Sealed(sealed) => sealed.poll(source, expected, taking),
         }
     }
 
@@ -226,14 +226,14 @@ impl PlainIncoming {
     #[inline]
     fn poll(
         &mut self,
-        socket: &Socket,
+        source: &impl Source,
         expected: &Expected,
         taking: &mut Taking<'_>,
     ) -> Result<Polled, Failed> {
         let mut read = false;
         if self.progress.head.is_none() {
             if self.end - self.start < HEAD_BYTES {
-                read = self.read_head(socket, expected, taking)?;
+                read = self.read_head(source, expected, taking)?;
                 if !read {
                     return Ok(Polled::Nothing);
                 }
@@ -244,13 +244,13 @@ impl PlainIncoming {
         }
         self.progress.check(expected)?;
         if expected.len <= SMALL_BYTES && self.end - self.start < expected.len {
-            return self.wait_for_small(socket, expected, taking, read);
+            return self.wait_for_small(source, expected, taking, read);
         }
         let before = self.progress.got;
         self.take_ahead(expected, taking);
         // One system call per poll: more has hardly come meanwhile.
         if self.progress.got < expected.len && !read {
-            read = self.read_body(socket, expected, taking)?;
+            read = self.read_body(source, expected, taking)?;
         }
         Ok(match self.progress.got == expected.len {
             true => Polled::All,
@@ -262,12 +262,12 @@ impl PlainIncoming {
     /// A small message is taken as a whole: until then its bytes wait among those that were read ahead.
     fn wait_for_small(
         &mut self,
-        socket: &Socket,
+        source: &impl Source,
         expected: &Expected,
         taking: &mut Taking<'_>,
         read: bool,
     ) -> Result<Polled, Failed> {
-        if read || !self.read_ahead(socket)? {
+        if read || !self.read_ahead(source)? {
             return Ok(if read { Polled::Some } else { Polled::Nothing });
         }
         if self.end - self.start < expected.len {
@@ -291,21 +291,21 @@ impl PlainIncoming {
     /// Reads a head, at least; false when nothing has come.
     fn read_head(
         &mut self,
-        socket: &Socket,
+        source: &impl Source,
         expected: &Expected,
         taking: &mut Taking<'_>,
     ) -> Result<bool, Failed> {
         if self.start < self.end || expected.len <= SMALL_BYTES || self.ahead.len() > AHEAD_BYTES {
-            return self.read_ahead(socket);
+            return self.read_ahead(source);
         }
         match taking.sink.landing() {
             Some(landing) => {
-                self.read_as_expected(socket, expected, landing.sub(expected.base, expected.len))
+                self.read_as_expected(source, expected, landing.sub(expected.base, expected.len))
             }
             None => {
                 let memory = taking.fold.memory();
                 let target = memory.sub(0, memory.len().min(expected.len));
-                let read = self.read_as_expected(socket, expected, target)?;
+                let read = self.read_as_expected(source, expected, target)?;
                 if self.progress.check(expected).is_ok() && self.progress.got > 0 {
                     self.hand_over(expected, self.progress.got, taking);
                 }
@@ -315,13 +315,13 @@ impl PlainIncoming {
     }
 
     /// Reads whatever comes next.
-    fn read_ahead(&mut self, socket: &Socket) -> Result<bool, Failed> {
+    fn read_ahead(&mut self, source: &impl Source) -> Result<bool, Failed> {
         self.ahead.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         if self.ahead.len() > AHEAD_BYTES && self.end <= AHEAD_BYTES / 2 {
             self.ahead.truncate(AHEAD_BYTES);
         }
-        match socket.recv([SpanMut::from(&mut self.ahead[self.end..])])? {
+        match source.recv([SpanMut::from(&mut self.ahead[self.end..])])? {
             Came::Nothing => Ok(false),
             Came::End => Err(Failed::Ended),
             Came::Bytes(bytes) => {
@@ -335,7 +335,7 @@ impl PlainIncoming {
     /// the expected one. If not, the payload is put in front of what follows. Nothing was read ahead.
     fn read_as_expected(
         &mut self,
-        socket: &Socket,
+        source: &impl Source,
         expected: &Expected,
         target: SpanMut<'_>,
     ) -> Result<bool, Failed> {
@@ -344,7 +344,7 @@ impl PlainIncoming {
         (self.start, self.end) = (0, 0);
         let ahead = if target.len() == expected.len { self.ahead.len() } else { 0 };
         let parts = [SpanMut::from(&mut head[..]), target, SpanMut::from(&mut self.ahead[..ahead])];
-        let came = match socket.recv(parts)? {
+        let came = match source.recv(parts)? {
             Came::Nothing => return Ok(false),
             Came::End => return Err(Failed::Ended),
             Came::Bytes(came) => came,
@@ -410,7 +410,7 @@ impl PlainIncoming {
     #[inline]
     fn read_body(
         &mut self,
-        socket: &Socket,
+        source: &impl Source,
         expected: &Expected,
         taking: &mut Taking<'_>,
     ) -> Result<bool, Failed> {
@@ -426,9 +426,9 @@ impl PlainIncoming {
             }
         };
         let came = if target.len() < left {
-            socket.recv([target])?
+            source.recv([target])?
         } else {
-            socket.recv([target, SpanMut::from(&mut self.ahead[..])])?
+            source.recv([target, SpanMut::from(&mut self.ahead[..])])?
         };
         let came = match came {
             Came::Nothing => return Ok(false),

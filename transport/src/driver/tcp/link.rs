@@ -194,7 +194,7 @@ impl TcpLink {
         let expected = Expected { digest: state.digest, total: state.len, part: part as u8, base, len };
         let mut taking = Taking { sink, fold: &mut self.fold, copied: &mut self.counters.copied_bytes };
         let Channel { socket, incoming, .. } = &mut self.channels[part];
-        incoming.poll(socket, &expected, &mut taking).map_err(|failed| failed.of(self.peer))
+        incoming.poll(&**socket, &expected, &mut taking).map_err(|failed| failed.of(self.peer))
     }
 
     /// The message has come.

@@ -20,6 +20,7 @@
 //! | `table`, `connector`, `attempt` | which connections there are; who makes them; one that is being made |
 //! | `socket`, `vital` | system calls on a connected socket; is the other end still there? |
 //! | `wire`, `outgoing`, `incoming`, `sealed` | bytes: heads, sending, receiving, and both of them encrypted |
+//! | `harness` | the receiving side without a socket, for tests and fuzzing |
 //! | `link`, `confirm`, `sleeper` | links over that; telling a sender that it was matched; sleeping until something comes |
 //!
 //! What is not here: RDMA-like announcements (a socket needs none), and who is alive when nothing is sent, which is the
@@ -34,6 +35,8 @@ mod attempt;
 mod confirm;
 mod connector;
 mod endpoint;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod incoming;
 mod introduction;
 mod link;

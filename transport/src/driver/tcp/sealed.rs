@@ -12,7 +12,7 @@
 
 use super::{
     incoming::{Expected, Failed, Polled, Progress, Taking},
-    socket::{Came, Socket},
+    socket::{Came, Socket, Source},
     wire::{CUT_BYTES, HEAD_BYTES, Head},
 };
 use crate::{
@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = 64 << 10;
 const MARK_BYTES: usize = 4;
 const HAS_HEAD: u32 = 1 << 31;
 /// The most that is encrypted in a record.
-const SEALED_MOST: usize = HEAD_BYTES + RECORD_BYTES;
+pub(super) const SEALED_MOST: usize = HEAD_BYTES + RECORD_BYTES;
 /// Bytes that are read when nothing is known of what comes.
 const AHEAD_BYTES: usize = 4096;
 /// Records to write in one poll.
@@ -165,7 +165,7 @@ impl SealedIncoming {
 
     pub(super) fn poll(
         &mut self,
-        socket: &Socket,
+        source: &impl Source,
         expected: &Expected,
         taking: &mut Taking<'_>,
     ) -> Result<Polled, Failed> {
@@ -182,7 +182,7 @@ impl SealedIncoming {
                 moved = true;
                 continue;
             }
-            if moved || !self.read(socket)? {
+            if moved || !self.read(source)? {
                 return Ok(if moved { Polled::Some } else { Polled::Nothing });
             }
             moved = true;
@@ -245,14 +245,14 @@ impl SealedIncoming {
     }
 
     /// Reads the rest of the record that comes and the mark of the next one, or whatever comes if nothing is known.
-    fn read(&mut self, socket: &Socket) -> Result<bool, Failed> {
+    fn read(&mut self, source: &impl Source) -> Result<bool, Failed> {
         self.align();
         let most = match self.mark()? {
             Some((len, _)) => 2 * MARK_BYTES + len + TAG_BYTES,
             None => AHEAD_BYTES,
         };
         let room = &mut self.buffer[self.end..self.raw + most];
-        match socket.recv([SpanMut::from(room)])? {
+        match source.recv([SpanMut::from(room)])? {
             Came::Nothing => Ok(false),
             Came::End => Err(Failed::Ended),
             Came::Bytes(came) => {

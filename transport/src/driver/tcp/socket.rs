@@ -40,6 +40,12 @@ pub(super) enum Came {
     End,
 }
 
+/// Where the receiving side of a connection gets its bytes: a socket, or what the harness of fuzzing makes up.
+pub(super) trait Source {
+    /// Reads what has come into `parts`, one after the other; at least one of them has room.
+    fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<Came>;
+}
+
 /// A connected socket, and what its link is waiting for on it.
 #[derive(Debug)]
 pub(super) struct Socket {
@@ -105,9 +111,22 @@ impl Socket {
         }
     }
 
-    /// Reads what has come into `parts`, one after the other; at least one of them has room.
+    /// Takes and throws away what has come, and says that we send no more.
+    pub(super) fn finish(&self) {
+        let mut bytes = [0; 16 << 10];
+        while let Ok(Came::Bytes(_)) = self.recv([SpanMut::from(&mut bytes[..])]) {}
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Has the other end's system all that we have sent, or will it never?
+    pub(super) fn is_drained(&self) -> bool {
+        unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0)
+    }
+}
+
+impl Source for Socket {
     #[inline]
-    pub(super) fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<Came> {
+    fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<Came> {
         let fd = self.stream.as_raw_fd();
         let result = if N == 1 {
             // SAFETY: the span's bytes are writable during the call, and the system checks the address.
@@ -137,18 +156,6 @@ impl Socket {
                 Ok(Came::Nothing)
             }
         }
-    }
-
-    /// Takes and throws away what has come, and says that we send no more.
-    pub(super) fn finish(&self) {
-        let mut bytes = [0; 16 << 10];
-        while let Ok(Came::Bytes(_)) = self.recv([SpanMut::from(&mut bytes[..])]) {}
-        let _ = self.stream.shutdown(Shutdown::Write);
-    }
-
-    /// Has the other end's system all that we have sent, or will it never?
-    pub(super) fn is_drained(&self) -> bool {
-        unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0)
     }
 }
 

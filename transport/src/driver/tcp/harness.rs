@@ -1,0 +1,361 @@
+//! The receiving side of a connection as those see it who feed it hostile bytes: tests, and the fuzz target `tcp_frames`
+//! under `fuzz/`. No socket is needed: bytes come in portions that a script cuts.
+//!
+//! A script is made into what a peer sends, and into what must come of it by a reader of its own, the simplest that there
+//! is. Both must agree on every message, up to the first that is not as it should be; nothing is written beside it.
+
+use super::{
+    incoming::{Expected, Fold, Incoming, PlainIncoming, Polled, Taking},
+    sealed::{SEALED_MOST, SealedIncoming},
+    socket::{Came, Source},
+    wire::{CUT_BYTES, HEAD_BYTES, Head},
+};
+use crate::{
+    Sink,
+    memory::{Span, SpanMut},
+    secure::{Opener, Sealer},
+};
+use std::{cell::Cell, io};
+
+/// The lengths that messages have: around those at which receiving goes another way.
+const LENS: [usize; 16] =
+    [0, 1, 8, 64, 65, 1000, 1024, 1025, 4096, 5000, 65_535, 65_536, 65_537, 131_072, 131_080, 200_000];
+/// Messages that are expected.
+const MESSAGES: usize = 4;
+/// Around the place of a message, to see that nothing else is written.
+const MARGIN: usize = 64;
+
+/// What a peer sends, piece by piece.
+enum Piece {
+    /// Bytes as they are.
+    Raw(Vec<u8>),
+    /// A record: does it say that it begins with a head, and what is in it.
+    Record(bool, Vec<u8>),
+}
+
+/// A script as it is read.
+struct Script<'a>(&'a [u8]);
+
+impl<'a> Script<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn number(&mut self) -> usize {
+        usize::from(self.byte().unwrap_or(0)) | usize::from(self.byte().unwrap_or(0)) << 8
+    }
+
+    fn literal(&mut self) -> &'a [u8] {
+        let len = usize::from(self.byte().unwrap_or(0)).min(self.0.len());
+        let (literal, rest) = self.0.split_at(len);
+        self.0 = rest;
+        literal
+    }
+
+    /// What the peer says. Pieces begin with a byte: 0 for bytes of the script's own, 1 for the head of the next message
+    /// and some payload, 2 for payload, 3 for a head of the script's own; the highest bit says what a record's mark does.
+    fn pieces(&mut self, lens: &[usize; MESSAGES], sealed: bool) -> Vec<Piece> {
+        let (mut pieces, mut heads) = (Vec::new(), 0);
+        while let Some(kind) = self.byte() {
+            let mut bytes = Vec::new();
+            match kind & 3 {
+                0 => bytes.extend(self.literal()),
+                1 => {
+                    bytes.extend(head_of(heads % MESSAGES, lens[heads % MESSAGES]).encode());
+                    heads += 1;
+                    bytes.extend(payload(self.number()));
+                }
+                2 => bytes.extend(payload(self.number() + 1)),
+                _ => {
+                    let mut own = [0; HEAD_BYTES];
+                    let said = self.literal();
+                    let len = said.len().min(HEAD_BYTES);
+                    own[..len].copy_from_slice(&said[..len]);
+                    bytes.extend(own);
+                }
+            }
+            let has_head = (kind & 1 == 1) ^ (kind & 0x80 != 0);
+            pieces.push(match kind & 0x40 == 0 && sealed {
+                true => Piece::Record(has_head, bytes),
+                false => Piece::Raw(bytes),
+            });
+        }
+        pieces
+    }
+}
+
+fn payload(len: usize) -> impl Iterator<Item = u8> {
+    (0..len).map(|at| (at * 31 >> 3) as u8)
+}
+
+fn digest_of(message: usize) -> u64 {
+    1000 + message as u64
+}
+
+fn head_of(message: usize, len: usize) -> Head {
+    Head { digest: digest_of(message), len: len as u64, part: 0, confirm: message % 2 == 1 }
+}
+
+/// Is this the head of a message that is expected?
+fn is_head_of(bytes: &[u8], message: usize, len: usize) -> bool {
+    let head = bytes.first_chunk().and_then(Head::decode);
+    head.is_some_and(|head| (head.digest, head.len, head.part) == (digest_of(message), len as u64, 0))
+}
+
+/// What must come of plain bytes: the payloads of messages up to the first that is not as it should be.
+fn read_plain(bytes: &[u8], lens: &[usize; MESSAGES]) -> Vec<Vec<u8>> {
+    let (mut messages, mut rest) = (Vec::new(), bytes);
+    for (message, len) in lens.iter().enumerate() {
+        if rest.len() < HEAD_BYTES + len || !is_head_of(rest, message, *len) {
+            break;
+        }
+        messages.push(rest[HEAD_BYTES..HEAD_BYTES + len].to_vec());
+        rest = &rest[HEAD_BYTES + len..];
+    }
+    messages
+}
+
+/// What must come of records.
+fn read_records(pieces: &[Piece], lens: &[usize; MESSAGES]) -> Vec<Vec<u8>> {
+    let mut pieces = pieces.iter().filter(|piece| !matches!(piece, Piece::Raw(raw) if raw.is_empty()));
+    let mut record = |with_head: bool| match pieces.next() {
+        Some(Piece::Record(has_head, bytes)) if *has_head == with_head => {
+            let least = if with_head { HEAD_BYTES } else { 1 };
+            (least..=SEALED_MOST).contains(&bytes.len()).then_some(bytes)
+        }
+        _ => None,
+    };
+    let mut message = |message: usize, len: usize| {
+        let first = record(true).filter(|bytes| is_head_of(bytes, message, len))?;
+        let (mut got, mut next) = (Vec::new(), &first[HEAD_BYTES..]);
+        loop {
+            let left = len - got.len();
+            if next.len() > left || (next.len() < left && !next.len().is_multiple_of(CUT_BYTES)) {
+                return None;
+            }
+            got.extend(next);
+            if got.len() == len {
+                return Some(got);
+            }
+            next = record(false)?;
+        }
+    };
+    lens.iter().enumerate().map_while(|(number, len)| message(number, *len)).collect()
+}
+
+/// Bytes in portions.
+struct Portions<'a> {
+    bytes: Cell<&'a [u8]>,
+    /// From which the sizes of portions come.
+    state: Cell<u64>,
+}
+
+impl Source for Portions<'_> {
+    fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<Came> {
+        let state =
+            self.state.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state.set(state);
+        assert!(parts.iter().any(|part| part.len() > 0), "there is room");
+        // Now and then nothing has come, a few bytes, or much.
+        let most = match state >> 61 {
+            0 => return Ok(Came::Nothing),
+            1 => 1,
+            2 => 1 + (state >> 32 & 31) as usize,
+            3 => 1 + (state >> 32 & 4095) as usize,
+            _ => usize::MAX,
+        };
+        let (mut came, mut rest) = (0, self.bytes.get());
+        for part in parts {
+            let now = part.len().min(rest.len()).min(most - came);
+            part.sub(0, now).copy_from(Span::from(&rest[..now]));
+            (came, rest) = (came + now, &rest[now..]);
+        }
+        self.bytes.set(rest);
+        Ok(if came == 0 { Came::End } else { Came::Bytes(came) })
+    }
+}
+
+/// The place of a message, which takes whole elements at aligned addresses.
+struct Place<'a> {
+    bytes: &'a mut [u8],
+    folded: bool,
+}
+
+impl Sink for Place<'_> {
+    fn take(&mut self, offset: usize, data: Span<'_>) {
+        let is_aligned = offset.is_multiple_of(CUT_BYTES) && data.as_ptr().addr().is_multiple_of(CUT_BYTES);
+        assert!(is_aligned, "an element is cut");
+        SpanMut::from(&mut self.bytes[offset..offset + data.len()]).copy_from(data);
+    }
+
+    fn landing(&mut self) -> Option<SpanMut<'_>> {
+        (!self.folded).then(|| SpanMut::from(&mut *self.bytes))
+    }
+}
+
+/// Receives a message; `None` when it is not as it should be.
+fn receive(
+    incoming: &mut Incoming,
+    source: &Portions<'_>,
+    message: usize,
+    len: usize,
+    folded: bool,
+) -> Option<Vec<u8>> {
+    let mut memory = vec![0xa5; len + 2 * MARGIN];
+    let expected = Expected { digest: digest_of(message), total: len, part: 0, base: 0, len };
+    let (mut fold, mut copied, mut polls) = (Fold::default(), 0, 0);
+    let done = loop {
+        let mut sink = Place { bytes: &mut memory[MARGIN..MARGIN + len], folded };
+        let mut taking = Taking { sink: &mut sink, fold: &mut fold, copied: &mut copied };
+        match incoming.poll(source, &expected, &mut taking) {
+            Ok(Polled::All) => break true,
+            Ok(_) => polls += 1,
+            Err(_) => break false,
+        }
+        assert!(polls < 2_000_000, "it comes to no end");
+    };
+    assert!(incoming.taken() <= len);
+    let beside = memory[..MARGIN].iter().chain(&memory[MARGIN + len..]);
+    assert!(beside.copied().all(|byte| byte == 0xa5), "written beside the message");
+    done.then(|| {
+        incoming.next();
+        memory[MARGIN..MARGIN + len].to_vec()
+    })
+}
+
+/// What a peer says on a connection, by a script: a byte of which the lowest bit says whether records are expected and
+/// the next one whether messages are reduced; two bytes from which the sizes of portions come; two bytes with the
+/// lengths of messages; then pieces.
+pub fn peer_says(script: &[u8]) {
+    let mut script = Script(script);
+    let flags = script.byte().unwrap_or(0);
+    let (sealed, folded) = (flags & 1 != 0, flags & 2 != 0);
+    let state = Cell::new(script.number() as u64);
+    let sizes = script.number();
+    let lens = std::array::from_fn(|message| LENS[sizes >> (4 * message) & 15]);
+    let pieces = script.pieces(&lens, sealed);
+    let (mut sealer, opener) = (Sealer::new([9; 32]), Opener::new([9; 32]));
+    let mut bytes = Vec::new();
+    for piece in &pieces {
+        match piece {
+            Piece::Raw(raw) => bytes.extend(raw),
+            Piece::Record(has_head, record) => {
+                let mark = (record.len() as u32 | u32::from(*has_head) << 31).to_le_bytes();
+                let mut record = record.clone();
+                let tag = sealer.seal(&mark, &mut record);
+                bytes.extend([&mark[..], &record, &tag].concat());
+            }
+        }
+    }
+    let (due, mut incoming) = match sealed {
+        true => (read_records(&pieces, &lens), Incoming::Sealed(Box::new(SealedIncoming::new(opener)))),
+        false => (read_plain(&bytes, &lens), Incoming::Plain(PlainIncoming::new())),
+    };
+    let source = Portions { bytes: Cell::new(&bytes), state };
+    let mut messages = lens.iter().enumerate();
+    let got: Vec<Vec<u8>> = messages
+        .by_ref()
+        .map_while(|(number, len)| receive(&mut incoming, &source, number, *len, folded))
+        .collect();
+    assert!(got == due, "{} messages came, and {} are due", got.len(), due.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four messages as they should be, in plain pieces or in records of these sizes, and their lengths.
+    fn as_it_should_be(flags: u8, sizes: u16) -> Vec<u8> {
+        let mut script = vec![flags, 7, 1];
+        script.extend(sizes.to_le_bytes());
+        for message in 0..MESSAGES {
+            let len = LENS[usize::from(sizes) >> (4 * message) & 15];
+            let first = len.min(49_152);
+            script.push(1);
+            script.extend((first as u16).to_le_bytes());
+            let mut left = len - first;
+            while left > 0 {
+                let now = left.min(65_536);
+                script.push(2);
+                script.extend((now as u16).wrapping_sub(1).to_le_bytes());
+                left -= now;
+            }
+        }
+        script
+    }
+
+    /// What is due by the script, without receiving anything.
+    fn due(script: &[u8]) -> usize {
+        let mut script = Script(script);
+        let sealed = script.byte().unwrap_or(0) & 1 != 0;
+        let _ = script.number();
+        let sizes = script.number();
+        let lens = std::array::from_fn(|message| LENS[sizes >> (4 * message) & 15]);
+        let pieces = script.pieces(&lens, sealed);
+        if sealed {
+            return read_records(&pieces, &lens).len();
+        }
+        let raw = |piece: &Piece| match piece {
+            Piece::Raw(raw) | Piece::Record(_, raw) => raw.clone(),
+        };
+        read_plain(&pieces.iter().flat_map(raw).collect::<Vec<u8>>(), &lens).len()
+    }
+
+    #[test]
+    fn messages_of_all_lengths_come_as_they_were_sent_in_all_portions() {
+        for flags in 0..4 {
+            for sizes in [0x3210u16, 0x7654, 0xba98, 0xfedc, 0x0f0f, 0xc1d2] {
+                let mut script = as_it_should_be(flags, sizes);
+                assert_eq!(due(&script), MESSAGES, "{sizes:x}");
+                for seed in 0..20 {
+                    script[1] = seed;
+                    peer_says(&script);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scripts_that_are_spoiled_anywhere_end_in_an_error_or_in_what_is_due() {
+        let mut state = 5u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as usize
+        };
+        let mut refused = 0;
+        for round in 0..400usize {
+            let mut script = as_it_should_be(round as u8 % 4, [0x5310, 0x8765, 0xfb92][round % 3]);
+            for _ in 0..1 + random() % 3 {
+                let at = random() % script.len();
+                match random() % 3 {
+                    0 => script[at] = random() as u8,
+                    1 => script.truncate(at.max(6)),
+                    _ => script.insert(at, random() as u8),
+                }
+                if script.len() < 8 {
+                    break;
+                }
+            }
+            refused += usize::from(due(&script) < MESSAGES);
+            peer_says(&script);
+        }
+        assert!(refused > 100, "{refused} of 400 were spoiled");
+    }
+
+    #[test]
+    fn what_fuzzing_has_found_is_replayed() {
+        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/tcp_frames");
+        let (mut count, mut whole) = (0, 0);
+        for file in std::fs::read_dir(corpus).expect("a corpus") {
+            let script = std::fs::read(file.expect("a file").path()).expect("readable");
+            peer_says(&script);
+            count += 1;
+            whole += usize::from(due(&script) == MESSAGES);
+        }
+        assert!(whole > 0 && count > whole, "some are as they should be, and some are not");
+    }
+}
