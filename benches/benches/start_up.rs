@@ -1,0 +1,94 @@
+//! How long ranks take to come together, and what memory they take: `cargo bench -p benches --bench start_up`.
+//!
+//! The ranks are threads of this process and join over TCP, each as a process of its own would: through the rendezvous, with
+//! handshakes, and connected to their neighbour before any of them goes on. The time is that from the first call until all
+//! have returned. Memory is what this process has resident more than before, the rendezvous included, divided by the
+//! number of ranks. It needs ten descriptors for each rank (`ulimit -n`).
+//!
+//! `RANKS="16 64"` measures these numbers instead; `ROUNDS` says how often each (3).
+
+use std::{
+    env, fs,
+    sync::{Barrier, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+use tbccl::{Communicator, Config, Transport, UniqueId};
+
+/// What one start has shown.
+struct Start {
+    took: Duration,
+    /// Bytes per rank, where the system tells.
+    memory: Option<u64>,
+}
+
+/// Bytes that this process has resident, where the system tells.
+fn resident() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Has so many ranks join, and leave.
+fn start(ranks: u32) -> Result<Start, String> {
+    let config = Config {
+        transport: Transport::Tcp,
+        timeout: Duration::from_secs(120),
+        interface: Some("127.0.0.1".parse().expect("an address")),
+        slab_bytes: Some(1 << 20),
+        reduce_threads: Some(1),
+        ..Config::default()
+    };
+    let before = resident();
+    let id = UniqueId::create().map_err(|error| error.to_string())?;
+    let (all_here, looked) = (Barrier::new(ranks as usize + 1), Barrier::new(ranks as usize + 1));
+    let failed = Mutex::new(None);
+    let began = Instant::now();
+    let start = thread::scope(|scope| {
+        for rank in 0..ranks {
+            let (id, config, all_here, looked, failed) = (&id, &config, &all_here, &looked, &failed);
+            let run = move || {
+                let made = Communicator::from_unique_id(id, rank, ranks, config);
+                all_here.wait();
+                looked.wait();
+                if let Err(error) = made {
+                    failed.lock().expect("no panics").get_or_insert(error.to_string());
+                }
+            };
+            thread::Builder::new().stack_size(512 << 10).spawn_scoped(scope, run).expect("a thread");
+        }
+        all_here.wait();
+        let took = began.elapsed();
+        let memory = resident().zip(before).map(|(now, then)| now.saturating_sub(then) / u64::from(ranks));
+        looked.wait();
+        Start { took, memory }
+    });
+    failed.into_inner().expect("no panics").map_or(Ok(start), Err)
+}
+
+fn main() {
+    let numbers = env::var("RANKS").unwrap_or_else(|_| "16 64 256 1024".to_owned());
+    let rounds = env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3usize).max(1);
+    println!(
+        "{:>6}  {:>10}  {:>10}  {:>10}  {:>12}",
+        "ranks", "median", "shortest", "longest", "memory/rank"
+    );
+    println!("{:>6}  {:>10}  {:>10}  {:>10}  {:>12}", "", "(ms)", "(ms)", "(ms)", "(KiB)");
+    for ranks in numbers.split_whitespace().filter_map(|word| word.parse::<u32>().ok()) {
+        let starts: Result<Vec<Start>, String> = (0..rounds).map(|_| start(ranks)).collect();
+        let mut starts = match starts {
+            Ok(starts) => starts,
+            Err(why) => {
+                println!("{ranks:>6}  not measured: {why}");
+                continue;
+            }
+        };
+        // Only the first start takes memory anew: later ones find what it has left.
+        let memory = starts[0].memory.map_or_else(|| "unknown".to_owned(), |bytes| (bytes >> 10).to_string());
+        starts.sort_by_key(|start| start.took);
+        let millis = |at: usize| format!("{:.1}", starts[at].took.as_secs_f64() * 1e3);
+        let (median, shortest, longest) = (millis(rounds / 2), millis(0), millis(rounds - 1));
+        println!("{ranks:>6}  {median:>10}  {shortest:>10}  {longest:>10}  {memory:>12}");
+    }
+    println!("# of {rounds} starts; all ranks are threads of one process and share its cores");
+}
