@@ -10,6 +10,8 @@
 //! Linux only: ports are found in `/proc`. `SECONDS` sets how long each kind is measured (6), `RATE` how many strangers
 //! call at each port per second (200). What the rendezvous says of strangers is on stderr.
 
+#![allow(clippy::print_stdout, reason = "a report is what this prints")]
+
 use std::{
     collections::VecDeque,
     env, fs,

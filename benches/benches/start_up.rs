@@ -7,6 +7,8 @@
 //!
 //! `RANKS="16 64"` measures these numbers instead; `ROUNDS` says how often each (3).
 
+#![allow(clippy::print_stdout, reason = "a report is what this prints")]
+
 use std::{
     env, fs,
     sync::{Barrier, Mutex},

@@ -87,7 +87,7 @@ impl<'a> Script<'a> {
 }
 
 fn payload(len: usize) -> impl Iterator<Item = u8> {
-    (0..len).map(|at| (at * 31 >> 3) as u8)
+    (0..len).map(|at| ((at * 31) >> 3) as u8)
 }
 
 fn digest_of(message: usize) -> u64 {
@@ -157,7 +157,7 @@ impl Source for Portions<'_> {
         let state =
             self.state.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.state.set(state);
-        assert!(parts.iter().any(|part| part.len() > 0), "there is room");
+        assert!(parts.iter().any(|part| !part.is_empty()), "there is room");
         // Now and then nothing has come, a few bytes, or much.
         let most = match state >> 61 {
             0 => return Ok(Came::Nothing),
