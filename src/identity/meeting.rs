@@ -40,10 +40,11 @@ impl Announced {
         let at = |place: Place| (place, None);
         match &self.meeting {
             Meeting::At(place) => Ok(at(place.clone())),
-            Meeting::Alone => Ok(opened(Server::start(&ServerSpec::local(1))?, None)),
+            Meeting::Alone => Ok(opened(Server::start(&ServerSpec::local(1))?, None, Vec::new())),
             Meeting::Root { host, port, secret } if self.rank == 0 => {
                 let listen = everywhere(host, *port);
-                Ok(opened(open(self.size, &listen, secret)?, Some(secret.clone())))
+                let others = vec![Address::Tcp(host.clone(), *port)];
+                Ok(opened(open(self.size, &listen, secret)?, Some(secret.clone()), others))
             }
             Meeting::Root { host, port, secret } => {
                 let addresses = vec![Address::Tcp(host.clone(), *port)];
@@ -70,16 +71,18 @@ impl Announced {
                 let (server, told, made) = open_and_tell(self.size, host, ours.ip(), secret.as_ref())?;
                 let value = serde_json::to_vec(&told).map_err(|e| failed("can't write to", &e.into()))?;
                 store.set(key, &value).map_err(|e| failed("can't write to", &e))?;
-                Ok(opened(server, Some(made)))
+                let others = Address::list(&told.addresses).unwrap_or_default();
+                Ok(opened(server, Some(made), others.into_iter().filter(Address::is_remote).collect()))
             }
         }
     }
 }
 
 /// The rendezvous that this rank has opened, which it reaches by the socket of this host. The secret is for connections
-/// between ranks.
-fn opened(server: Server, secret: Option<Secret>) -> (Place, Option<Server>) {
-    let addresses = Address::list(server.address()).unwrap_or_default();
+/// between ranks. How others reach the rendezvous says on which network they reach this rank.
+fn opened(server: Server, secret: Option<Secret>, others: Vec<Address>) -> (Place, Option<Server>) {
+    let mut addresses = Address::list(server.address()).unwrap_or_default();
+    addresses.extend(others);
     (Place { addresses, secret, patience: Duration::ZERO }, Some(server))
 }
 

@@ -69,17 +69,17 @@ impl Hosts {
 
     /// A rank on one of them. Rank 0 is to be on the first.
     fn rank(&self, at: usize, rank: u32, size: u32, secret: &str, role: &str) -> Process {
-        self.rank_that_bears(at, rank, size, secret, role, "1.4")
+        self.rank_with(at, rank, size, secret, role, &[])
     }
 
-    fn rank_that_bears(
+    fn rank_with(
         &self,
         at: usize,
         rank: u32,
         size: u32,
         secret: &str,
         role: &str,
-        silence: &str,
+        variables: &[(&str, &str)],
     ) -> Process {
         let (rank, size) = (rank.to_string(), size.to_string());
         let env = [
@@ -88,9 +88,8 @@ impl Hosts {
             ("TBCCL_ROOT", "10.77.0.1:7777"),
             ("TBCCL_SECRET", secret),
             ("TBCCL_TRANSPORT", "rehearsal"),
-            ("TBCCL_SILENCE", silence),
         ];
-        let plain = rank_command(role, &env);
+        let plain = rank_command(role, &[&env, variables].concat());
         let mut command = Command::new("nsenter");
         command.args(self.within(at)).arg(plain.get_program()).args(plain.get_args());
         command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
@@ -138,8 +137,8 @@ fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_s
 fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
     let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
     let secret = secret();
-    let mut waiting = hosts.rank_that_bears(0, 0, 2, &secret, "barrier", "4");
-    let mut computing = hosts.rank_that_bears(1, 1, 2, &secret, "compute", "4");
+    let mut waiting = hosts.rank_with(0, 0, 2, &secret, "barrier", &[("TBCCL_SILENCE", "4")]);
+    let mut computing = hosts.rank_with(1, 1, 2, &secret, "compute", &[("TBCCL_SILENCE", "4")]);
     computing.hear("@going");
     sleep(Duration::from_millis(1300));
     hosts.ip(0, &["link", "set", "cable", "down"]);
@@ -148,6 +147,15 @@ fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
     // The last answer came up to a second before the cut.
     assert!(late > 2500, "after {late} ms: {text}");
     assert!(text.contains("its host has not answered for 4s"), "{text}");
+}
+
+#[test]
+fn rank_0_that_opens_the_rendezvous_listens_for_ranks_of_other_hosts_too() {
+    let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
+    let secret = secret();
+    let over_tcp = [("TBCCL_TRANSPORT", "tcp")];
+    let mut ranks = [0, 1].map(|rank| hosts.rank_with(rank as usize, rank, 2, &secret, "sum", &over_tcp));
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.hear("@sum "), "1"));
 }
 
 #[test]
