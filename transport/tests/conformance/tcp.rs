@@ -86,6 +86,7 @@ impl Pair {
             #[cfg(target_os = "linux")]
             endpoint: None,
             tcp: Some(end),
+            kept: Vec::new(),
         });
         let mut pair = Pair([sides.next().expect("two"), sides.next().expect("two")]);
         // Connections are made when they are first needed.
