@@ -88,6 +88,7 @@ on_every_connection! {
     flow::many_messages_between_two_threads_keep_their_order,
     tcp::a_confirmed_message_is_complete_when_it_was_matched,
     tcp::a_confirmation_does_not_wait_behind_messages,
+    tcp::a_confirmation_counts_though_its_sender_has_closed_since,
     tcp::a_peer_that_has_gone_is_an_error_that_names_it,
     tcp::an_endpoint_closes_when_all_that_it_sent_has_arrived,
 }
