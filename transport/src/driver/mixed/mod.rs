@@ -71,6 +71,8 @@ pub struct Mixed {
     ours: Arena,
     /// Settled with the conversation.
     slab: Option<Slab>,
+    /// By rank: a number of its host. Known once all have said where they are.
+    hosts: Vec<u32>,
     /// By rank: the arenas of those on our host.
     arenas: Vec<Option<Arena>>,
     /// What the user calls this host.
@@ -101,6 +103,7 @@ impl Mixed {
             driven: None,
             ours,
             slab: None,
+            hosts: Vec::new(),
             arenas: vec![None; layout.ranks as usize],
             host: host.to_owned(),
             patience,
@@ -126,6 +129,7 @@ impl Mixed {
         for (peer, object) in met.map_err(|error| place::unmet(self.rank, &error))? {
             self.arenas[peer as usize] = Some(Arena::of_peer(layout, object)?);
         }
+        self.hosts.clone_from(&hosts);
         let mut home = Home::new(hosts, self.ours.clone(), object);
         if !home.has_others() {
             self.stage = Stage::Alone(home);
@@ -184,8 +188,8 @@ impl Endpoint for Mixed {
     }
 
     fn connects(&self, a: u32, b: u32) -> bool {
-        let is_near = |rank: u32| rank == self.rank || self.arenas[rank as usize].is_some();
-        is_near(a) && is_near(b) || self.between.as_ref().is_some_and(|between| between.connects(a, b))
+        self.hosts[a as usize] == self.hosts[b as usize]
+            || self.between.as_ref().is_some_and(|between| between.connects(a, b))
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {

@@ -128,7 +128,7 @@ impl Sharing {
                 _ => {
                     let users: Vec<String> = users.iter().map(u32::to_string).collect();
                     let whose = format!(" (of ranks {}, which share it)", users.join(", "));
-                    (whose, "use fewer ranks per host, or connect fewer of them")
+                    (whose, "use fewer ranks per host, or connect only those that follow each other")
                 }
             };
             let count = on_it().count();
