@@ -59,6 +59,17 @@ fn each_node_has_a_process_that_knows_where_it_is() {
 }
 
 #[test]
+fn a_node_has_as_many_processes_as_asked_for_and_they_share_memory_with_no_other_nodes() {
+    let _turn = turn();
+    let script = "echo $TBCCL_RANK/$TBCCL_SIZE on $SOFTRDMA_NODE, $TBCCL_HOST_ID";
+    let (status, lines, said) = outcome(&mut run("apple-tb5-mesh2.toml", &["--per-node", "2"], script));
+    assert_eq!((status, said.as_str()), (0, ""));
+    assert_eq!(lines, ["0/4 on 0, 0", "1/4 on 0, 0", "2/4 on 1, 1", "3/4 on 1, 1"]);
+    let (status, _, said) = outcome(&mut run("apple-tb5-mesh2.toml", &["--per-node", "9999999"], script));
+    assert!(status == 2 && said.contains("--per-node 9999999: a job has at most"), "{said}");
+}
+
+#[test]
 fn a_program_finds_the_device_by_the_library_path_too() {
     let _turn = turn();
     let script = "echo ${LD_LIBRARY_PATH%%:*} $SOFTRDMA_DIR/lib $LD_PRELOAD; readlink -e $SOFTRDMA_DIR/lib/*";

@@ -1,6 +1,6 @@
 //! How a communicator comes to be: from the launcher's environment, or among threads.
 
-use super::{Communicator, Parts, tcp, verbs};
+use super::{Communicator, Parts, mixed, tcp, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
@@ -142,14 +142,14 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may be where they meet.
     let may_span_hosts = identity.place.secret.is_some();
     let config = match config.transport {
-        Transport::Auto if may_span_hosts => &Config { transport: Transport::Mixed, ..config.clone() },
+        Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
         _ => config,
     };
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config),
-        Transport::Mixed => {
+        Transport::Mixed | Transport::MixedVerbs | Transport::MixedAuto => {
             let layout = layout(identity.size, config);
-            join_if_opened(tcp::open_mixed(identity, config, layout), identity, config)
+            join_if_opened(mixed::open(identity, config, layout), identity, config)
         }
         Transport::Tcp => join_if_opened(tcp::open(identity, config), identity, config),
         Transport::Verbs => {
@@ -288,8 +288,11 @@ fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Conf
         links: links(*rank, *size, &reach, |peer, lane| endpoint.link(peer, lane)),
         reach,
         connection: Some(connection),
+        transport: match config.transport {
+            Transport::MixedAuto => endpoint.name(),
+            given => given.name(),
+        },
         endpoint: Some(endpoint),
-        transport: config.transport.name(),
     };
     Ok(Communicator::assemble(parts, config))
 }

@@ -24,7 +24,7 @@ use crate::{
 };
 use collectives::{Collective, DType, ReduceOp, schedule::InPlace};
 use topology::Rank;
-use transport::memory::{Span, SpanMut};
+use transport::memory::{Registered, Span, SpanMut};
 
 /// Together, fused calls have at most so many bytes: about as much as two messages' latency is worth.
 const FUSED_BYTES: usize = 32 << 10;
@@ -284,7 +284,7 @@ impl Communicator {
             prepared.push(self.prepare_run(part, buffer)?);
             buffers.push((part, buffer));
         }
-        self.carry_out_together(prepared)?;
+        self.carry_out_together(&prepared)?;
         buffers
             .into_iter()
             .filter(|(part, _)| part.len() > 1)
@@ -314,12 +314,12 @@ impl Communicator {
             return self.fail(error);
         }
         let mut memory = self.scratch.take();
-        let mut rest = memory.as_mut().map_or(SpanMut::empty(), transport::memory::Registered::span_mut);
+        let mut rest = memory.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
         let programs: Vec<&Program> = prepared.iter().map(|call| &*call.program).collect();
         let program = Program::concat(&programs);
         let mut records: Vec<CallRecord> = Vec::with_capacity(prepared.len());
         let mut bindings: Vec<Binding<'_>> = Vec::with_capacity(prepared.len());
-        for call in &prepared {
+        for call in prepared {
             let mut record = call.record;
             match record.kind {
                 CallKind::Collective(_) => self.enter(&mut record),

@@ -11,6 +11,7 @@ mod buffer;
 mod call;
 mod connect;
 mod group;
+mod mixed;
 mod plans;
 mod registered;
 mod rooted;

@@ -7,13 +7,9 @@ use crate::{
     error::{Error, Result},
     identity::Identity,
 };
-use transport::{
-    driver::{
-        Endpoint,
-        mixed::Mixed,
-        tcp::{Bind, Say, TcpConfig, TcpEndpoint, local_address_towards},
-    },
-    memory::ArenaLayout,
+use transport::driver::{
+    Endpoint,
+    tcp::{Bind, Say, TcpConfig, TcpEndpoint, local_address_towards},
 };
 
 /// Bytes of address space for registered memory, when nothing else is said: what is not touched costs nothing.
@@ -26,17 +22,9 @@ pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpo
     open_with(identity, config, config.slab_bytes.unwrap_or(SLAB_BYTES))
 }
 
-/// Listens for the ranks of other hosts, and gets ready to share memory with those of this one.
-pub(super) fn open_mixed(
-    identity: &Identity,
-    config: &Config,
-    layout: ArenaLayout,
-) -> Result<Box<dyn Endpoint>> {
-    let between = open_with(identity, config, NO_SLAB)?;
-    match Mixed::open(between, layout, identity.rank, config.timeout) {
-        Ok(endpoint) => Ok(Box::new(endpoint)),
-        Err(error) => Err(not_started(identity.rank, error)),
-    }
+/// Listens for the ranks of other hosts, where registered memory is another driver's.
+pub(super) fn open_between(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
+    open_with(identity, config, NO_SLAB)
 }
 
 fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Box<dyn Endpoint>> {

@@ -14,6 +14,19 @@ use transport::driver::{
 /// Opens the devices of a rank.
 pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endpoint>> {
     debug_assert!(config.transport == Transport::Verbs);
+    match VerbsEndpoint::open(&options(size, config)?, rank, size, &mut say(rank)) {
+        Ok(endpoint) => Ok(Box::new(endpoint)),
+        Err(error) => Err(not_started(rank, error)),
+    }
+}
+
+/// Tells the user what a rank waits for.
+pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
+    move |what| eprintln!("tbccl: rank {rank}: {what}")
+}
+
+/// What the driver is told. The device matrix is read, where there is one.
+pub(super) fn options(size: u32, config: &Config) -> Result<VerbsConfig> {
     let matrix = config.ibv_devices.as_ref().map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -28,7 +41,7 @@ pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endp
                 .collect(),
         )
     });
-    let options = VerbsConfig {
+    Ok(VerbsConfig {
         library: config.verbs_lib.clone(),
         matrix: matrix.transpose()?,
         slab_bytes: config.slab_bytes,
@@ -44,10 +57,5 @@ pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endp
         events: config.poll_events,
         event_percent: config.poll_event_percent,
         keep_alive: config.keep_alive,
-    };
-    let mut say = |what: &str| eprintln!("tbccl: rank {rank}: {what}");
-    match VerbsEndpoint::open(&options, rank, size, &mut say) {
-        Ok(endpoint) => Ok(Box::new(endpoint)),
-        Err(error) => Err(not_started(rank, error)),
-    }
+    })
 }

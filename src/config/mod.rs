@@ -24,8 +24,8 @@ use transport::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The library chooses: shared memory, and TCP between hosts where ranks have a secret, as those of several
-    /// hosts do.
+    /// The library chooses: shared memory, and what [`Transport::MixedAuto`] is where ranks have a secret, as those of
+    /// several hosts do.
     #[default]
     Auto,
     /// Shared memory, for processes of one host.
@@ -34,6 +34,11 @@ pub enum Transport {
     Tcp,
     /// Shared memory between processes of one host, TCP between hosts.
     Mixed,
+    /// Shared memory between processes of one host, RDMA devices between hosts.
+    MixedVerbs,
+    /// Shared memory between processes of one host; between hosts RDMA devices if they connect every rank with those of
+    /// all other hosts, and TCP if not.
+    MixedAuto,
     /// RDMA devices.
     Verbs,
     /// For tests: shared memory, used as if there were none ([`transport::driver::rehearsal`]).
@@ -48,6 +53,8 @@ impl Transport {
             Transport::Auto | Transport::Shm => "shm",
             Transport::Tcp => "tcp",
             Transport::Mixed => "shm+tcp",
+            Transport::MixedVerbs => "shm+verbs",
+            Transport::MixedAuto => "shm+auto",
             Transport::Verbs => "verbs",
             Transport::Rehearsal => "rehearsal",
         }
@@ -63,12 +70,17 @@ impl FromStr for Transport {
             "shm" => Ok(Transport::Shm),
             "tcp" => Ok(Transport::Tcp),
             "shm+tcp" => Ok(Transport::Mixed),
+            "shm+verbs" => Ok(Transport::MixedVerbs),
+            "shm+auto" => Ok(Transport::MixedAuto),
             "verbs" => Ok(Transport::Verbs),
             "rehearsal" => Ok(Transport::Rehearsal),
-            _ => Err(UnknownName::new("transport", text, ["auto", "shm", "tcp", "shm+tcp", "verbs"])),
+            _ => Err(UnknownName::new("transport", text, TRANSPORTS)),
         }
     }
 }
+
+/// The names of transports, as people type them.
+pub(crate) const TRANSPORTS: [&str; 7] = ["auto", "shm", "tcp", "shm+tcp", "verbs", "shm+verbs", "shm+auto"];
 
 /// Options of the runtime.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +113,8 @@ pub struct Config {
     pub spin_polls: Option<u32>,
     /// Threads that one rank may use to reduce; `None` for cores / ranks of this host.
     pub reduce_threads: Option<u32>,
+    /// What this host is called where one machine stands for several: ranks of different names share no memory.
+    pub host_id: String,
     /// Where to listen for connections of other ranks: an interface or an address; `None` for the address from which the
     /// rendezvous is reached.
     pub interface: Option<Bind>,
@@ -159,6 +173,7 @@ impl Default for Config {
             direct_min_bytes: 4096,
             spin_polls: None,
             reduce_threads: None,
+            host_id: String::new(),
             interface: None,
             security: Security::Authenticate,
             tcp_sockets: None,

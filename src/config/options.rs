@@ -24,7 +24,9 @@ pub struct ConfigOption {
 pub const OPTIONS: &[ConfigOption] = &[
     ConfigOption {
         env: "TBCCL_TRANSPORT",
-        doc: "what moves the bytes between processes: auto, shm, tcp, shm+tcp or verbs (auto: shm, or shm+tcp where ranks have a secret)",
+        doc: "what moves the bytes between processes: auto, shm, tcp or verbs, or one within hosts and another one between \
+              them: shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp if not (auto: \
+              shm, or shm+auto where ranks have a secret)",
         shared: true,
         set: |c, v| put(&mut c.transport, parse(v)),
         get: |c| c.transport.name().to_owned(),
@@ -128,6 +130,13 @@ pub const OPTIONS: &[ConfigOption] = &[
         shared: false,
         set: |c, v| put(&mut c.reduce_threads, parse(v).map(Some)),
         get: |c| c.reduce_threads.map(|t| t.to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_HOST_ID",
+        doc: "a name for this host: ranks with different names share no memory, as if they were on different hosts (none)",
+        shared: false,
+        set: |c, v| put(&mut c.host_id, Ok(v.to_owned())),
+        get: |c| c.host_id.clone(),
     },
     ConfigOption {
         env: "TBCCL_INTERFACE",

@@ -479,6 +479,60 @@ fn all_collectives_are_right_over_tcp_between_hosts() {
     expect_quiet(&network);
 }
 
+/// A device for each host and a cable between each two of the first two: the software device, whose memory the hosts of a
+/// test have in common.
+fn fabric(network: &Network) -> Vec<String> {
+    crate::software_device::tbccl();
+    let text = "profile = 'usb4'\n[[node]]\nname = 'h0'\ndevice = [{ name = 'x0' }]\n[[node]]\nname = 'h1'\n\
+                device = [{ name = 'x1' }]\n[[cable]]\nends = ['h0/x0', 'h1/x1']\n";
+    let file = network.write("fabric.toml", text);
+    let folder = network.path("fabric");
+    std::fs::create_dir(&folder).expect("our folder");
+    let library = std::path::Path::new(TBCCL).with_file_name("libsoftrdma.so");
+    let variables = [
+        ("SOFTRDMA_FABRIC".to_owned(), file),
+        ("SOFTRDMA_DIR".to_owned(), folder.display().to_string()),
+        ("TBCCL_VERBS_LIB".to_owned(), library.display().to_string()),
+    ];
+    variables.map(|(name, value)| format!("{name}={value}")).to_vec()
+}
+
+/// Ranks meet over TCP between the hosts, share memory within each, and send by RDMA between them, as the hostfile says.
+#[test]
+fn hosts_whose_file_names_rdma_devices_use_them_for_all_their_ranks() {
+    let network = network_or_return!();
+    let variables = fabric(&network);
+    let host = |host: usize, rdma: &str| {
+        format!(
+            "[[host]]\nssh = \"h{host}\"\naddresses = [\"{}\"]\nslots = 2\nrdma = {{ {rdma} }}\nenv = {{ SOFTRDMA_NODE = \
+             \"h{host}\" }}\n",
+            address(host)
+        )
+    };
+    let text = host(0, "h1 = \"x0\"") + &host(1, "h0 = \"x1\"");
+    let path = network.write("rdma.toml", &text);
+    let mut options = vec!["--hostfile", &path];
+    variables.iter().for_each(|variable| options.extend(["-x", variable]));
+    let script = "echo $(cat $TBCCL_IBV_DEVICES) ${MLX_IBV_DEVICES:-none} $TBCCL_TRANSPORT";
+    let done = job(&network, &[&options, ["--", "/bin/sh", "-c", script].as_slice()].concat()).finish();
+    let matrix =
+        r#"[[null,null,"x0","x0"],[null,null,"x0","x0"],["x1","x1",null,null],["x1","x1",null,null]]"#;
+    assert_eq!(done.lines(), vec![format!("{matrix} none shm+auto"); 4], "{}", done.stderr);
+    for collective in ["all_reduce", "all_gather", "all_to_all", "broadcast"] {
+        let bench =
+            ["--", TBCCL, "bench", collective, "-b", "4", "-e", "256K", "-f", "16", "-n", "2", "-w", "1"];
+        let done = job(&network, &[options.as_slice(), &bench].concat()).finish();
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert_eq!(done.code(), 0, "{collective}: {}\n{text}", done.stderr);
+        assert!(
+            text.contains("transport shm+verbs") && text.contains("values : 0 OK"),
+            "{collective}: {text}"
+        );
+        assert_eq!(done.stderr, "tbccl: hosts are connected by RDMA (shm+verbs)\n");
+    }
+    expect_quiet(&network);
+}
+
 #[test]
 fn a_host_that_is_cut_off_in_mid_operation_is_an_error_on_all_others() {
     let network = network_or_return!();

@@ -3,6 +3,8 @@
 mod hosts;
 mod job;
 mod network;
+#[path = "../software_device/mod.rs"]
+mod software_device;
 
 use job::{Job, TBCCL, alive, eventually, mark};
 use rustix::process::Signal;

@@ -42,28 +42,32 @@ fn ten_thousand_operations_on_bad_cables_of_macs_are_right() {
 }
 
 /// A job of ranks that work until `stop` is called.
-struct Working {
-    job: Job,
+pub(crate) struct Working {
+    pub(crate) job: Job,
     ranks: u32,
-    pids: Vec<String>,
+    pub(crate) pids: Vec<String>,
 }
 
 fn working(wiring: &Wiring, service: &str, env: &[(&str, &str)]) -> Working {
     let mut all = vec![("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
     all.extend(env);
-    let mut job = Job::start(wiring, "", "until $HOME_OF_TEST/stop", &all);
-    let pids = job.wait_for("running", wiring.nodes);
-    Working { job, ranks: wiring.nodes, pids }
+    Working::begun(Job::start(wiring, "", "until $HOME_OF_TEST/stop", &all), wiring.nodes)
 }
 
 impl Working {
+    /// One that has been started in the role `until`.
+    pub(crate) fn begun(mut job: Job, ranks: u32) -> Working {
+        let pids = job.wait_for("running", ranks);
+        Working { job, ranks, pids }
+    }
+
     fn stop(self) {
         std::fs::write(self.job.home.path().join("stop"), "").expect("our folder");
         self.job.finish().is_right("done", self.ranks);
     }
 
     /// Every rank but `dead` fails, in time after `since`; what each says.
-    fn fails(self, since: u128, dead: Option<u32>) -> Vec<String> {
+    pub(crate) fn fails(self, since: u128, dead: Option<u32>) -> Vec<String> {
         let done = self.job.finish();
         let errors = done.all("error");
         let expected = self.ranks as usize - usize::from(dead.is_some());

@@ -92,13 +92,25 @@ impl Job {
         env: &[(&str, &str)],
         prepare: impl FnOnce(&Path),
     ) -> Job {
+        Job::start_several((wiring, 1), link, role, env, prepare)
+    }
+
+    /// As `start_with`, with so many ranks on each node.
+    pub(crate) fn start_several(
+        (wiring, per_node): (&Wiring, u32),
+        link: &str,
+        role: &str,
+        env: &[(&str, &str)],
+        prepare: impl FnOnce(&Path),
+    ) -> Job {
         let home = tempfile::tempdir().expect("a temporary folder");
         let fabric = home.path().join("fabric.toml");
         std::fs::write(&fabric, wiring.text(link)).expect("our folder");
         prepare(home.path());
         let program = std::env::current_exe().expect("this program");
         let mut command = tbccl();
-        command.args(["fabric", "run", "--timeout", "90", "--fabric"]).arg(&fabric).args(["--", "env"]);
+        command.args(["fabric", "run", "--timeout", "90", "--per-node", &per_node.to_string()]);
+        command.arg("--fabric").arg(&fabric).args(["--", "env"]);
         // Said last, so that they hold against what the launcher sets.
         let role = ("ROLE", role);
         for (name, value) in [("TBCCL_TRANSPORT", "verbs"), role].iter().chain(env) {

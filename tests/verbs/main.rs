@@ -16,6 +16,8 @@ mod limits;
 #[cfg(target_os = "linux")]
 mod roles;
 #[cfg(target_os = "linux")]
+mod shared_hosts;
+#[cfg(target_os = "linux")]
 #[path = "../software_device/mod.rs"]
 mod software_device;
 #[cfg(target_os = "linux")]

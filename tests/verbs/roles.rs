@@ -24,6 +24,7 @@ fn play() {
         "until" => until(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
         "own_memory" => own_memory(&mut comm, rest),
+        "far_memory" => far_memory(&mut comm, rest),
         "abandon" => abandon(&mut comm),
         "large_slab" => large_slab(&mut comm),
         other => panic!("no role {other}"),
@@ -313,6 +314,39 @@ fn own_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     drop(whole);
     let mut part = comm.register(&mut vectors[0][5000..])?;
     comm.broadcast(&mut part, Rank(1))?;
+    Ok(())
+}
+
+/// Registered memory of the program's own, between four ranks of two hosts: devices take it from where it is.
+fn far_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
+    let is_known = devices == "know it";
+    let me = comm.rank().0;
+    let far = Rank((me + 2) % 4);
+    let mut values = vec![0i32; 300_000];
+    let mut memory = comm.register(&mut values)?;
+    assert_eq!(memory.is_known_to_devices(), is_known);
+    for round in 0..4 {
+        let sends = (me < 2) == (round % 2 == 0);
+        let from = if sends { me } else { far.0 };
+        memory
+            .iter_mut()
+            .enumerate()
+            .for_each(|(at, x)| *x = if sends { element(me, at + round) as i32 } else { 0 });
+        let before = comm.counters().copied_bytes;
+        if sends {
+            comm.send(&memory, far)?;
+        } else {
+            comm.recv(&mut memory, far)?;
+        }
+        let copied = comm.counters().copied_bytes - before;
+        assert_eq!(copied == 0, is_known, "round {round}: {copied} bytes were copied");
+        let wrong = memory.iter().enumerate().find(|(at, x)| **x != element(from, at + round) as i32);
+        assert!(wrong.is_none(), "round {round}: {wrong:?}");
+        memory.iter_mut().enumerate().for_each(|(at, x)| *x = element(me, at) as i32);
+        comm.all_reduce_in_place(&mut memory, ReduceOp::Sum)?;
+        let wrong = memory.iter().enumerate().find(|(at, x)| **x != combined(ReduceOp::Sum, 4, *at) as i32);
+        assert!(wrong.is_none(), "round {round}: {wrong:?}");
+    }
     Ok(())
 }
 

@@ -37,6 +37,24 @@ impl Wiring {
         }
     }
 
+    /// The device matrix of ranks, `per_node` of which follow each other on each node: with it only those that follow each
+    /// other use the cables between their nodes, which makes a ring. One cable between each two nodes.
+    pub(crate) fn ring_matrix(&self, per_node: u32) -> String {
+        let mut used = vec![0; self.nodes as usize];
+        let mut devices = std::collections::BTreeMap::new();
+        for (a, b) in self.pairs() {
+            for (here, there) in [(a, b), (b, a)] {
+                devices.insert((here, there), format!("d{}", used[here as usize]));
+                used[here as usize] += 1;
+            }
+        }
+        let ranks = self.nodes * per_node;
+        let follows = |a: u32, b: u32| (a + 1) % ranks == b || (b + 1) % ranks == a;
+        let cell = |a: u32, b: u32| devices.get(&(a / per_node, b / per_node)).filter(|_| follows(a, b));
+        let rows: Vec<Vec<_>> = (0..ranks).map(|a| (0..ranks).map(|b| cell(a, b)).collect()).collect();
+        serde_json::to_string(&rows).expect("JSON")
+    }
+
     /// The fabric file. `link` is what its cables do, as lines of TOML. Devices are `d0`, `d1`... on nodes `n0`, `n1`...,
     /// in the order of the pairs; cables have the numbers of that order.
     pub(crate) fn text(&self, link: &str) -> String {

@@ -224,6 +224,19 @@ impl DeviceMatrix {
         }
     }
 
+    /// The matrix of ranks on the hosts that this one is of, `hosts` being the row of each rank's: each rank uses the devices
+    /// of its host, and ranks of one host have none between them. Panics when a row is outside of the matrix, or there are
+    /// no ranks.
+    #[must_use]
+    pub fn of_ranks(&self, hosts: &[u32]) -> DeviceMatrix {
+        assert!(!hosts.is_empty(), "a matrix of no ranks");
+        let pairs = hosts.iter().flat_map(|from| hosts.iter().map(move |to| (Rank(*from), Rank(*to))));
+        DeviceMatrix {
+            ranks: hosts.len() as u32,
+            cells: pairs.map(|(from, to)| self.rails(from, to).to_vec()).collect(),
+        }
+    }
+
     /// Both ends of every cable must be named, and no cable leads from a rank to itself.
     fn check_pairs(&self) -> Result<(), MatrixError> {
         for row in 0..self.ranks {

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     pub(super) ranks: Option<u32>,
 
-    /// What moves the bytes: shm, tcp, shm+tcp or verbs, between processes; local, between threads; auto is shm
+    /// What moves the bytes: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto, between processes; local, between threads; auto is shm
     /// [default: what TBCCL_TRANSPORT says, or auto]
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     pub(super) transport: Option<Transport>,
@@ -127,7 +127,9 @@ impl FromStr for Transport {
         match text {
             "local" => Ok(Transport::Local),
             _ => text.parse().map(Transport::Between).map_err(|_: UnknownName| {
-                UnknownName::new("transport", text, ["auto", "local", "shm", "tcp", "shm+tcp", "verbs"])
+                const NAMES: [&str; 8] =
+                    ["auto", "local", "shm", "tcp", "shm+tcp", "verbs", "shm+verbs", "shm+auto"];
+                UnknownName::new("transport", text, NAMES)
             }),
         }
     }

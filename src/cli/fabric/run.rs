@@ -6,6 +6,7 @@ use super::{
     tool::{Tool, Variables},
 };
 use crate::cli::run::Job;
+use collectives::MAX_RANKS;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -20,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   tbccl fabric run --fabric apple-tb5-mesh3.toml -- ibv_devinfo    on each of three nodes
   tbccl fabric run --fabric apple-tb5-mesh3.toml -- tbccl bench all_reduce
+  tbccl fabric run --fabric pair.toml --per-node 2 --transport shm+verbs -- tbccl bench all_reduce
   tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 
@@ -27,7 +29,8 @@ The program need not know of it: LD_PRELOAD, or with --inject library-path a fol
 libibverbs.so.1 in LD_LIBRARY_PATH, puts the software device in the place of libibverbs, and
 TBCCL_VERBS_LIB names it to programs that load such a library themselves, as tbccl does. The process of
 node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and
-SOFTRDMA_DIR. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
+SOFTRDMA_DIR. With --per-node the ranks of one node follow each other, and TBCCL_HOST_ID keeps those of
+different nodes from sharing memory. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
 
 Runs with --node meet when their fabric files are equal, or when they name the same --dir. While a
 program runs, `tbccl fabric fault` breaks its fabric and `tbccl fabric stat` shows its traffic.";
@@ -43,6 +46,10 @@ pub(crate) struct Args {
     /// Only on this node: its name or number
     #[arg(long, value_name = "NODE")]
     node: Option<OsString>,
+
+    /// How many processes each node gets
+    #[arg(long, value_name = "K", value_parser = crate::cli::arguments::ranks, default_value = "1")]
+    per_node: u32,
 
     /// Where the processes of the fabric meet; the folder is kept
     #[arg(long, value_name = "DIR")]
@@ -69,14 +76,23 @@ pub(super) enum Inject {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let tool = Tool::find()?;
     let (nodes, _folder) = prepare(&tool, &args)?;
-    let ranks = u32::try_from(nodes.len()).map_err(Failed::new)?;
+    let ranks = u32::try_from(nodes.len()).ok().and_then(|nodes| nodes.checked_mul(args.per_node));
+    let ranks = ranks.filter(|ranks| *ranks <= MAX_RANKS).ok_or_else(|| {
+        Failed::new(format_args!("--per-node {}: a job has at most {MAX_RANKS} ranks", args.per_node))
+    })?;
     let library = tool.library()?;
     let of_node = |node: Variables| {
+        let host = node.get("SOFTRDMA_NODE").filter(|_| args.per_node > 1).cloned();
+        let host = host.map(|name| ("TBCCL_HOST_ID".into(), name.into()));
         let variables = node.into_iter().map(|(name, value)| (name.into(), value.into()));
-        variables.chain([("TBCCL_VERBS_LIB".into(), library.clone().into())]).collect()
+        variables.chain([("TBCCL_VERBS_LIB".into(), library.clone().into())]).chain(host).collect()
     };
     let spec = LaunchSpec {
-        rank_env: nodes.into_iter().map(of_node).collect(),
+        rank_env: nodes
+            .into_iter()
+            .map(of_node)
+            .flat_map(|env: Vec<_>| vec![env; args.per_node as usize])
+            .collect(),
         name: "tbccl fabric run",
         ..args.job.spec(ranks)?
     };

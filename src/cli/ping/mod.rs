@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     ranks: Option<u32>,
 
-    /// What moves the bytes: shm, tcp, shm+tcp or verbs; auto is shm [default: what TBCCL_TRANSPORT says, or auto]
+    /// What moves the bytes: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: what TBCCL_TRANSPORT says, or auto]
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 

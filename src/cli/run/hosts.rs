@@ -1,8 +1,8 @@
 //! Which hosts a job runs on, from the command line and a hostfile.
 
-use super::{Failed, mlx, this_program};
+use super::{Failed, devices, mlx, this_program};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
 use tbccl::launch::{HostSpec, Hosts, LaunchSpec, Place};
@@ -88,8 +88,14 @@ impl HostArgs {
         let own = std::mem::take(&mut spec.env);
         let env = file.env.iter().map(|(key, value)| (key.into(), value.into()));
         spec.env = options_of_ours().into_iter().chain(env).collect();
-        let stated = |key: &str| spec.env.iter().chain(&own).any(|(known, _)| known == key);
-        let (has_transport, has_interface) = (stated("TBCCL_TRANSPORT"), stated("TBCCL_INTERFACE"));
+        let stated = |key: &str| {
+            spec.env.iter().chain(&own).rev().find(|(known, _)| known == key).map(|(_, value)| value.clone())
+        };
+        let (transport, has_interface) = (stated("TBCCL_TRANSPORT"), stated("TBCCL_INTERFACE").is_some());
+        let matrix = match stated(devices::VARIABLE) {
+            Some(_) => None,
+            None => devices::matrix(&file, &places, transport.as_deref().and_then(OsStr::to_str)),
+        };
         let of_host = |at: &usize| {
             let host = &file.hosts[*at];
             let address = interface(host).filter(|_| !has_interface);
@@ -115,9 +121,9 @@ impl HostArgs {
         if others && spec.cwd.is_none() {
             spec.cwd = std::env::current_dir().ok();
         }
-        if others && !has_transport {
+        if others && transport.is_none() {
             // Said to all, since ranks of this host find the rendezvous without a network.
-            spec.env.push(("TBCCL_TRANSPORT".into(), "shm+tcp".into()));
+            spec.env.push(("TBCCL_TRANSPORT".into(), "shm+auto".into()));
         }
         let mut plan = Hosts::new(hosts, host_of, this_program()?);
         if let Place::Hosts(here) = &spec.place {
@@ -126,6 +132,7 @@ impl HostArgs {
         plan.ssh = words(&self.ssh)?;
         plan.tbccl = self.tbccl;
         plan.files = mlx.files();
+        plan.files.extend(matrix.map(|matrix| (devices::VARIABLE.to_owned(), matrix)));
         spec.place = Place::Hosts(plan);
         Ok(Across { others, own_addresses })
     }

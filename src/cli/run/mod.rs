@@ -1,5 +1,6 @@
 //! `tbccl run`: starts the ranks of a job on this host and others, as mpirun does.
 
+mod devices;
 mod hosts;
 mod mlx;
 mod rendezvous;
@@ -31,7 +32,8 @@ Examples:
 Each rank finds TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
 TBCCL_BOOTSTRAP in its environment, and RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
 MLX_RANK and MLX_WORLD_SIZE for programs that expect them; with a hostfile also MLX_HOSTFILE,
-MLX_IBV_DEVICES and MLX_JACCL_COORDINATOR, as its backend needs them.
+MLX_IBV_DEVICES and MLX_JACCL_COORDINATOR, as its backend needs them, and TBCCL_IBV_DEVICES if it says
+which RDMA devices lead where.
 
 Other hosts get the variables of -x, of the hostfile, and ours that begin with TBCCL_. Every host
 must have this tbccl, in the same place or in PATH, and `ssh HOST true` must work without a password.
@@ -63,7 +65,8 @@ pub(crate) struct Job {
     #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
 
-    /// What moves the bytes between ranks: auto, shm, tcp, shm+tcp or verbs; short for -x TBCCL_TRANSPORT=NAME
+    /// What moves the bytes between ranks: auto, shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; short for -x
+    /// TBCCL_TRANSPORT=NAME [default: auto; shm+auto on several hosts]
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 

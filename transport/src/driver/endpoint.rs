@@ -30,8 +30,20 @@ pub struct RailInfo {
 /// Memory that is lent to a driver; it is taken back when this is dropped. May outlive the endpoint.
 pub trait Lease: Debug + Send {}
 
+/// What a driver does while a rank waits for something else: peers may wait for an answer of ours that nobody else gives.
+pub trait Drive: Debug + Send + Sync {
+    /// Takes what has come, and answers.
+    ///
+    /// # Errors
+    /// When a peer is lost, or a device.
+    fn drive(&self) -> Result<(), TransportError>;
+}
+
 /// One rank's part of a driver. It stays alive as long as its links.
 pub trait Endpoint: Debug + Send {
+    /// What it is called. After the conversation.
+    fn name(&self) -> &'static str;
+
     /// Takes everyone's latest words, by rank, and says the next one; `None` when all is said. Begins with no words. The
     /// last round is one that a rank enters only when it can be reached, so that whoever is through may send.
     ///
@@ -72,6 +84,11 @@ pub trait Endpoint: Debug + Send {
 
     /// What a rank that waits can be woken by, where the driver has that.
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
+        None
+    }
+
+    /// What must go on while this rank waits for links of another driver, where only polling does that.
+    fn driven(&self) -> Option<Arc<dyn Drive>> {
         None
     }
 

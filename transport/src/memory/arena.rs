@@ -85,6 +85,16 @@ impl Arena {
         Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
     }
 
+    /// The same, with a slab that a device may be told of: it crosses an address that is a multiple of `line` only if it
+    /// is longer than that, and begins at one then.
+    ///
+    /// # Errors
+    /// When the memory is not to be had.
+    pub fn shared_between_lines(layout: ArenaLayout, line: u64) -> Result<(Arena, OwnedFd), TransportError> {
+        let (mapping, fd) = Mapping::shared_between_lines(layout.bytes(), layout.slab_start(), line)?;
+        Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
+    }
+
     /// The arena of another process, by the descriptor it handed over.
     ///
     /// # Errors

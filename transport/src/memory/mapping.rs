@@ -46,13 +46,43 @@ impl Mapping {
     /// # Errors
     /// [`TransportError::Memory`] when the system refuses the address range, which is `line` bytes longer for a moment.
     pub fn between_lines(len: usize, line: u64) -> Result<Mapping, TransportError> {
+        Mapping::placed(len, 0, line)
+    }
+
+    /// New pages that processes that are handed the descriptor see too. Those from `from` on, a multiple of a page, are
+    /// placed here as by [`Mapping::between_lines`].
+    ///
+    /// # Errors
+    /// As for [`Mapping::between_lines`] and [`Mapping::shared`].
+    pub fn shared_between_lines(
+        len: usize,
+        from: usize,
+        line: u64,
+    ) -> Result<(Mapping, OwnedFd), TransportError> {
+        let fd = new_object(len)?;
+        let place = Mapping::placed(len, from, line)?;
+        let (prot, flags) =
+            (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED);
+        // SAFETY: replaces pages of `place`, which nobody has an address of yet, by as many of the object, which is as
+        // long. They belong to `place` as those before did.
+        let mapped = unsafe { mm::mmap(place.as_ptr().cast(), len, prot, flags, &fd, 0) };
+        mapped.map_err(|e| creation(e, len))?;
+        place.exclude_from_core_dumps();
+        Ok((place, fd))
+    }
+
+    /// New pages that only this process sees, of which those from `from` on lie between lines.
+    fn placed(len: usize, from: usize, line: u64) -> Result<Mapping, TransportError> {
         let page = rustix::param::page_size();
         let (len, line) = (len.next_multiple_of(page), line as usize);
-        assert!(len > 0 && line.is_multiple_of(page), "whole pages");
+        assert!(
+            from < len && from.is_multiple_of(page) && line.is_multiple_of(page),
+            "whole pages, and not none"
+        );
         let reserved = Mapping::private(len.saturating_add(line))?;
-        let first = reserved.as_ptr() as usize;
+        let first = reserved.as_ptr() as usize + from;
         let to_line = first.next_multiple_of(line) - first;
-        let skipped = if len <= to_line { 0 } else { to_line };
+        let skipped = if len - from <= to_line { 0 } else { to_line };
         Ok(reserved.trimmed(skipped, len))
     }
 
@@ -75,10 +105,7 @@ impl Mapping {
     /// # Errors
     /// [`TransportError::Memory`] when the system refuses, with what to do about it.
     pub fn shared(len: usize) -> Result<(Mapping, OwnedFd), TransportError> {
-        check_file_size_limit(len)?;
-        let fd = anonymous_shared_object().map_err(|e| creation(e, len))?;
-        fs::ftruncate(&fd, len as u64).map_err(|e| creation(e, len))?;
-        seal(&fd).map_err(|e| creation(e, len))?;
+        let fd = new_object(len)?;
         let mapping = Mapping::of_descriptor(fd.as_fd(), len)?;
         Ok((mapping, fd))
     }
@@ -161,6 +188,15 @@ fn creation(errno: io::Errno, len: usize) -> TransportError {
     }
 }
 
+/// A shared object of `len` bytes, all zero, whose length is fixed.
+fn new_object(len: usize) -> Result<OwnedFd, TransportError> {
+    check_file_size_limit(len)?;
+    let fd = anonymous_shared_object().map_err(|e| creation(e, len))?;
+    fs::ftruncate(&fd, len as u64).map_err(|e| creation(e, len))?;
+    seal(&fd).map_err(|e| creation(e, len))?;
+    Ok(fd)
+}
+
 /// `ftruncate` beyond the file-size limit raises SIGXFSZ, which would end the process without a word.
 fn check_file_size_limit(len: usize) -> Result<(), TransportError> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
@@ -228,6 +264,28 @@ mod line_tests {
                 mapping.as_ptr().add(len - 1).write(1);
             }
             held.push(mapping);
+        }
+    }
+
+    #[test]
+    fn what_is_shared_lies_between_lines_from_a_place_on_and_others_see_it() {
+        let (line, from) = (1 << 20, 3 * 16384);
+        let mut held = Vec::new();
+        for len in [16384, 1 << 19, 1 << 20, (1 << 20) + 16384].into_iter().cycle().take(60) {
+            let (ours, object) = Mapping::shared_between_lines(from + len, from, line).expect("memory");
+            let theirs = Mapping::of_descriptor(&object, from + len).expect("it can be mapped twice");
+            let (first, last) =
+                (ours.as_ptr() as u64 + from as u64, ours.as_ptr() as u64 + (from + len) as u64 - 1);
+            assert!(first / line == last / line || (len as u64 > line && first.is_multiple_of(line)));
+            assert_eq!(ours.len(), from + len);
+            // SAFETY: both mappings are that long, and nobody else has them.
+            unsafe {
+                ours.as_ptr().add(from + len - 1).write(7);
+                ours.as_ptr().write(8);
+                assert_eq!(theirs.as_ptr().add(from + len - 1).read(), 7);
+                assert_eq!(theirs.as_ptr().read(), 8);
+            }
+            held.push((ours, theirs));
         }
     }
 }

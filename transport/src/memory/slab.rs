@@ -4,8 +4,8 @@
 //! whole blocks of 64 KiB, so that no two buffers share a page on any platform.
 //!
 //! The slab of an arena gives the pages of a freed buffer back to the system. A slab over memory that a device knows
-//! ([`Slab::over`]) keeps them, since the device would go on using the old ones; they are zeroed when they are handed
-//! out again.
+//! ([`Slab::over`], [`Slab::for_device`]) keeps them, since the device would go on using the old ones; they are zeroed when
+//! they are handed out again.
 //!
 //! # Safety
 //! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and the range
@@ -105,6 +105,43 @@ impl Slab {
             line,
             blocks: Mutex::new(blocks),
         }))
+    }
+
+    /// The allocator of the first `bytes` of our own arena's slab, for memory that a device knows and peers have mapped.
+    /// `line` is as for [`Slab::over`], `object` as for [`Slab::new`].
+    #[must_use]
+    pub fn for_device(arena: &Arena, object: OwnedFd, bytes: u64, line: u64) -> Slab {
+        let total = bytes.min(arena.layout().slab_bytes as u64) / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
+        let blocks = Blocks { free: Ranges::up_to(total), used: Some(Ranges::default()) };
+        Slab(Arc::new(Shared {
+            mapping: Arc::clone(arena.mapping()),
+            start: arena.slab(),
+            object_start: arena.slab_start() as u64,
+            object: Some(object),
+            total,
+            line: Some(line),
+            blocks: Mutex::new(blocks),
+        }))
+    }
+
+    /// The allocator of all of our own arena's slab once no device knows it any more that `former` was made for, and all
+    /// of whose buffers are gone.
+    #[must_use]
+    pub fn after(former: &Slab, arena: &Arena, object: OwnedFd) -> Slab {
+        let slab = Slab::new(arena, Some(object));
+        slab.0.lock().used = former.0.lock().used.take();
+        slab
+    }
+
+    /// Does it lie in this arena?
+    #[must_use]
+    pub fn is_of(&self, arena: &Arena) -> bool {
+        Arc::ptr_eq(&self.0.mapping, arena.mapping())
+    }
+
+    /// The mapping that it is a part of, where it begins, and its bytes.
+    pub(crate) fn extent(&self) -> (&Arc<Mapping>, *mut u8, usize) {
+        (&self.0.mapping, self.0.start, self.0.total as usize)
     }
 
     /// The offset in the slab of memory that lies in it completely: registered memory.
@@ -403,5 +440,26 @@ mod tests {
         let again = slab.allocate(400_000).expect("room");
         assert_eq!(again.as_ptr() as usize, kept);
         assert!(again.as_slice().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn memory_that_a_device_knew_is_zero_when_it_is_handed_out_without_the_device() {
+        let layout = ArenaLayout { ranks: 1, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 20 };
+        let (arena, fd) = Arena::shared_between_lines(layout, LINE).expect("memory for a test");
+        let object = || fd.try_clone().expect("a descriptor");
+        let former = Slab::for_device(&arena, object(), 512 << 10, LINE);
+        assert!(former.is_of(&arena) && former.free_bytes() == 512 << 10, "a part of it");
+        let mut first = former.allocate(100_000).expect("room");
+        assert!(arena.locate(first.as_ptr(), 100_000).is_some(), "peers have it mapped");
+        first.as_mut_slice().fill(7);
+        let place = first.as_ptr();
+        drop(first);
+        // SAFETY: the mapping is alive, and nobody has the range now.
+        assert_eq!(unsafe { place.read() }, 7, "the device would still see this page");
+        let latter = Slab::after(&former, &arena, object());
+        drop(former);
+        assert_eq!(latter.free_bytes(), 1 << 20, "all of it");
+        let all = latter.allocate(1 << 20).expect("room");
+        assert!(all.as_slice().iter().all(|byte| *byte == 0));
     }
 }

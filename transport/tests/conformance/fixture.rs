@@ -38,6 +38,9 @@ pub(crate) struct Side {
     pub(crate) endpoint: Option<transport::driver::verbs::VerbsEndpoint>,
     #[allow(dead_code, reason = "kept alive")]
     pub(crate) tcp: Option<transport::driver::tcp::TcpEndpoint>,
+    /// The same, where there are others of the job as well.
+    #[allow(dead_code, reason = "kept alive")]
+    pub(crate) kept: Vec<transport::driver::mixed::Mixed>,
 }
 
 /// Two ranks with a link on each lane.
@@ -53,6 +56,7 @@ impl Pair {
             #[cfg(target_os = "linux")]
             endpoint: None,
             tcp: None,
+            kept: Vec::new(),
         }))
     }
 
@@ -74,6 +78,7 @@ impl Pair {
                 #[cfg(target_os = "linux")]
                 endpoint: None,
                 tcp: None,
+                kept: Vec::new(),
             }
         }))
     }

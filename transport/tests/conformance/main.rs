@@ -5,6 +5,8 @@ mod delivery;
 mod fixture;
 mod flow;
 mod mixed;
+#[cfg(target_os = "linux")]
+mod mixed_verbs;
 mod processes;
 mod tcp;
 mod traffic;
@@ -86,6 +88,7 @@ on_every_connection! {
     flow::many_messages_between_two_threads_keep_their_order,
     tcp::a_confirmed_message_is_complete_when_it_was_matched,
     tcp::a_confirmation_does_not_wait_behind_messages,
+    tcp::a_confirmation_counts_though_its_sender_has_closed_since,
     tcp::a_peer_that_has_gone_is_an_error_that_names_it,
     tcp::an_endpoint_closes_when_all_that_it_sent_has_arrived,
 }
@@ -143,3 +146,58 @@ on_every_device! { @ on_shallow_uc "shallow_ib uc" verbs::depth_is_learnt_from_r
 on_every_device! { @ on_shallow_apple "shallow_apple" verbs::depth_is_learnt_from_refusals }
 #[cfg(target_os = "linux")]
 on_every_device! { @ on_lent_ib "lo_ib uc" verbs::lent_memory_is_let_alone_once_it_was_given_back }
+
+/// Two ranks of one host and one of another, which devices of every kind connect: the cases of every driver between those
+/// of one host, and those of every device between those of two.
+#[cfg(target_os = "linux")]
+macro_rules! on_every_mixture {
+    ($maker:ident: $($topic:ident::$case:ident),* $(,)?) => {
+        on_every_mixture! { @ ib "far_ib" $maker $($topic::$case),* }
+        on_every_mixture! { @ usb4 "far_usb4" $maker $($topic::$case),* }
+        on_every_mixture! { @ apple "far_apple" $maker $($topic::$case),* }
+        on_every_mixture! { @ uc "far_ib uc" $maker $($topic::$case),* }
+    };
+    (@ $kind:ident $device:literal $maker:ident $($topic:ident::$case:ident),*) => {
+        mod $kind {
+            $(#[test]
+            fn $case() {
+                let path = module_path!().split_once("::").expect("the crate first").1;
+                let name = format!("{path}::{}", stringify!($case));
+                crate::fabric::on(&name, crate::verbs::FABRIC, |_| {
+                    crate::$topic::$case(crate::fixture::Pair::$maker($device));
+                });
+            })*
+        }
+    };
+}
+
+/// Between ranks of one host, of which another one is reached by RDMA.
+#[cfg(target_os = "linux")]
+mod over_mixed_verbs_within {
+    on_every_mixture! { mixed_verbs_within:
+        delivery::every_size_arrives_whole_by_every_protocol,
+        delivery::bytes_moved_and_copied_are_counted_exactly,
+        traffic::messages_arrive_in_order_however_the_ends_are_polled,
+        flow::a_full_ring_is_idle_and_never_overwritten,
+        flow::a_lane_that_is_full_does_not_stop_another,
+        flow::a_message_that_is_not_expected_stays_where_it_is,
+        flow::a_source_that_is_read_in_place_is_in_use_until_it_was_received,
+        flow::posted_messages_do_not_hold_up_later_ones,
+        flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
+        flow::many_messages_between_two_threads_keep_their_order,
+    }
+}
+
+/// Between ranks of two hosts, of which one has another rank.
+#[cfg(target_os = "linux")]
+mod over_mixed_verbs {
+    on_every_mixture! { mixed_verbs:
+        delivery::every_size_arrives_whole_by_every_protocol,
+        traffic::messages_arrive_in_order_however_the_ends_are_polled,
+        flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
+        flow::many_messages_between_two_threads_keep_their_order,
+        verbs::registered_memory_is_never_copied,
+        mixed_verbs::one_buffer_is_read_by_a_neighbour_and_put_into_another_host_without_a_copy,
+        mixed_verbs::who_waits_for_a_neighbour_answers_other_hosts,
+    }
+}

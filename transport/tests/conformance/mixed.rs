@@ -14,18 +14,25 @@ impl Pair {
     pub(crate) fn mixed() -> Pair {
         let config = config("127.0.0.1", 1, Security::Authenticate);
         let ends = together(2, |rank| {
-            Mixed::open(Box::new(open(&config, rank)), LAYOUT, rank as u32, PATIENCE)
+            let between = open(&config, rank);
+            Mixed::open(Box::new(|_| Ok(Box::new(between))), LAYOUT, rank as u32, "", PATIENCE)
                 .expect("memory for a test")
         });
-        let mut sides = (0..).zip(ends).map(|(rank, mut end)| Side {
-            links: (0..LAYOUT.lanes).map(|lane| end.link(1 - rank, lane)).collect(),
-            slab: end.slab().clone(),
-            object: None,
-            #[cfg(target_os = "linux")]
-            endpoint: None,
-            tcp: None,
-        });
+        let mut sides = (0..).zip(ends).map(|(rank, end)| side(end, 1 - rank));
         Pair([sides.next().expect("two"), sides.next().expect("two")])
+    }
+}
+
+/// The side of a pair that is this rank, the other one being `peer`.
+pub(crate) fn side(mut end: Mixed, peer: u32) -> Side {
+    Side {
+        links: (0..LAYOUT.lanes).map(|lane| end.link(peer, lane)).collect(),
+        slab: end.slab().clone(),
+        object: None,
+        #[cfg(target_os = "linux")]
+        endpoint: None,
+        tcp: None,
+        kept: vec![end],
     }
 }
 

@@ -86,6 +86,7 @@ impl Pair {
             #[cfg(target_os = "linux")]
             endpoint: None,
             tcp: Some(end),
+            kept: Vec::new(),
         });
         let mut pair = Pair([sides.next().expect("two"), sides.next().expect("two")]);
         // Connections are made when they are first needed.
@@ -177,6 +178,32 @@ pub(crate) fn a_confirmation_does_not_wait_behind_messages(mut pair: Pair) {
         (progress == SendProgress::Complete).then_some(())
     });
     assert_eq!(receive(a, 7, 300), early);
+}
+
+/// Whoever has matched the last message of a job closes: the word comes with the end of its connection.
+pub(crate) fn a_confirmation_counts_though_its_sender_has_closed_since(pair: Pair) {
+    let Pair([mut here, mut there]) = pair;
+    let bytes = noise(100, 1);
+    let mut states = [0, 1].map(|lane| {
+        let mut state = SendState::new(1, Protocol::Copy).confirmed();
+        wait(|| {
+            let progress = here.links[lane].poll_send(&mut state, Span::from(&*bytes)).expect("send");
+            (progress == SendProgress::Posted).then_some(())
+        });
+        state
+    });
+    for link in &mut there.links {
+        assert_eq!(receive(&mut **link, 1, 100), bytes);
+    }
+    // The connection for such words is made meanwhile.
+    there.tcp.as_mut().expect("an endpoint").close(PATIENCE);
+    drop(there);
+    for (link, state) in here.links.iter_mut().zip(&mut states) {
+        wait(|| {
+            let progress = link.poll_send(state, Span::from(&*bytes)).expect("it was matched");
+            (progress == SendProgress::Complete).then_some(())
+        });
+    }
 }
 
 pub(crate) fn a_peer_that_has_gone_is_an_error_that_names_it(pair: Pair) {

@@ -33,6 +33,12 @@ pub(crate) const FABRIC: &str = "
         { name = 'bad_usb4_2', profile = 'usb4' },
         { name = 'bad_apple', profile = 'apple-tb5' },
         { name = 'bad_apple_2', profile = 'apple-tb5' },
+        { name = 'far_ib', profile = 'ib' },
+        { name = 'far_ib_2', profile = 'ib' },
+        { name = 'far_usb4', profile = 'usb4' },
+        { name = 'far_usb4_2', profile = 'usb4' },
+        { name = 'far_apple', profile = 'apple-tb5' },
+        { name = 'far_apple_2', profile = 'apple-tb5' },
     ]
     [[cable]]
     ends = ['a/lo_ib', 'a/lo_ib']
@@ -44,6 +50,12 @@ pub(crate) const FABRIC: &str = "
     ends = ['a/shallow_ib', 'a/shallow_ib']
     [[cable]]
     ends = ['a/shallow_apple', 'a/shallow_apple']
+    [[cable]]
+    ends = ['a/far_ib', 'a/far_ib_2']
+    [[cable]]
+    ends = ['a/far_usb4', 'a/far_usb4_2']
+    [[cable]]
+    ends = ['a/far_apple', 'a/far_apple_2']
     [[cable]]
     ends = ['a/slow_ib', 'a/slow_ib_2']
     latency_us = 30000.0
@@ -106,13 +118,14 @@ impl Pair {
                 object: None,
                 endpoint: Some(end),
                 tcp: None,
+                kept: Vec::new(),
             }
         }))
     }
 }
 
 /// Where a message is put by the device itself.
-struct Placed<'a>(SpanMut<'a>);
+pub(crate) struct Placed<'a>(pub(crate) SpanMut<'a>);
 
 impl Sink for Placed<'_> {
     fn take(&mut self, offset: usize, data: Span<'_>) {

@@ -2,13 +2,23 @@
 //!
 //! A sender that must know writes nothing more: the receiver counts the messages it has received in a word of its arena,
 //! which the sender reads.
+//!
+//! A link that finds nothing drives the driver between hosts: a rank elsewhere may wait for an answer that nobody else gives
+//! while this one waits here.
 
-use super::super::ring_link::RingLink;
+use super::super::{Drive, ring_link::RingLink};
 use crate::{
     Board, Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink,
     TransportError, memory::Span,
 };
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{
+    Arc,
+    atomic::Ordering::{Acquire, Release},
+};
+
+/// Fruitless polls for each time that the other driver is driven; a power of two. Looking there costs several times as much
+/// as looking at a ring.
+const DRIVE_EVERY: u32 = 4;
 
 /// In [`SendState::awaits`]: the number is that of a message that is to be matched, and not the ring's own.
 const MATCH: u64 = 1 << 63;
@@ -24,6 +34,9 @@ pub(super) struct ConfirmingLink {
     received_word: (Board, usize),
     /// The word of the peer in which we read how many of ours it has received.
     matched_word: (Board, usize),
+    driven: Option<Arc<dyn Drive>>,
+    /// Fruitless polls so far.
+    fruitless: u32,
 }
 
 impl ConfirmingLink {
@@ -31,8 +44,20 @@ impl ConfirmingLink {
         ring: RingLink,
         received_word: (Board, usize),
         matched_word: (Board, usize),
+        driven: Option<Arc<dyn Drive>>,
     ) -> ConfirmingLink {
-        ConfirmingLink { ring, sent: 0, received: 0, received_word, matched_word }
+        ConfirmingLink { ring, sent: 0, received: 0, received_word, matched_word, driven, fruitless: 0 }
+    }
+
+    /// After a fruitless poll. Failures that name nobody are for those who use that driver: they meet them again.
+    #[inline]
+    fn drive(&mut self) -> Result<(), TransportError> {
+        let Some(driven) = &self.driven else { return Ok(()) };
+        self.fruitless = self.fruitless.wrapping_add(1);
+        if !self.fruitless.is_multiple_of(DRIVE_EVERY) {
+            return Ok(());
+        }
+        driven.drive().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
     }
 
     fn has_matched(&self, number: u64) -> bool {
@@ -53,11 +78,17 @@ impl Link for ConfirmingLink {
     #[inline]
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
         if let Some(number) = state.awaits.filter(|awaits| awaits & MATCH != 0) {
-            let is_over = self.has_matched(number & !MATCH);
-            return Ok(if is_over { SendProgress::Complete } else { SendProgress::Posted });
+            if self.has_matched(number & !MATCH) {
+                return Ok(SendProgress::Complete);
+            }
+            self.drive()?;
+            return Ok(SendProgress::Posted);
         }
         let is_begun = state.awaits.is_some();
         let progress = self.ring.poll_send(state, src)?;
+        if progress == SendProgress::Idle || is_begun && progress == SendProgress::Posted {
+            self.drive()?;
+        }
         if !is_begun && matches!(progress, SendProgress::Posted | SendProgress::Complete) {
             self.sent += 1;
             // One that is read in place is complete when it was matched; one that is copied may be so before.
@@ -80,6 +111,8 @@ impl Link for ConfirmingLink {
             self.received += 1;
             let (board, word) = &self.received_word;
             board.words()[*word].store(self.received, Release);
+        } else if progress == RecvProgress::Idle {
+            self.drive()?;
         }
         Ok(progress)
     }

@@ -3,10 +3,12 @@
 //! Each rank says where it is: on which host, in which network namespace, as which user. Those that say the same hand each
 //! other their arenas over Unix sockets (`meeting`); their links are the rings of the `shm` driver, and registered memory,
 //! which lies in the arena, is read in place there. All other links are the other driver's, which must be able to send
-//! from any memory.
+//! from any memory. It is opened once it is known who shares memory, and not at all where everyone does; one whose device
+//! must know its memory takes its slab from our arena ([`Home`]), so that what is registered is reached by both.
 //!
 //! Invariants: who shares memory is the same for all, since it follows from words that all have heard. The other driver's
-//! conversation comes after ours.
+//! conversation comes after ours. Whoever waits for a peer of its host drives the other driver too: a rank elsewhere may
+//! wait for its answer.
 //!
 //! What is not here: boards. Ranks that share memory mirror each other's like all others, so their links confirm that a
 //! message was matched (`link`).
@@ -18,7 +20,7 @@ mod link;
 mod meeting;
 mod place;
 
-use super::{Endpoint, Lease, RailInfo, ring_link::RingLink};
+use super::{Drive, Endpoint, Home, Lease, RailInfo, ring_link::RingLink, verbs::LINE};
 use crate::{
     Board, Link, TransportError,
     memory::{Arena, ArenaLayout, Slab, Span},
@@ -27,132 +29,221 @@ use link::ConfirmingLink;
 use meeting::Meeting;
 use place::Place;
 use rustix::fd::OwnedFd;
-use std::time::Duration;
+use std::{
+    fmt::{self, Debug, Formatter},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Opens the driver between hosts, which is told who shares memory, and may take its slab from the arena.
+pub type Between = Box<dyn FnOnce(&mut Home) -> Result<Box<dyn Endpoint>, TransportError> + Send>;
 
 /// How far the conversation has come.
-#[derive(Debug)]
 enum Stage {
-    Begun,
-    Introduced(Meeting),
-    Met,
+    Begun(Between, OwnedFd),
+    Introduced(Between, OwnedFd, Meeting),
+    Met(Home),
+    /// Everyone shares memory with everyone, and nobody has anything more to say.
+    Alone(Home),
+    Over,
+}
+
+impl Debug for Stage {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Begun(..) => "Begun",
+            Stage::Introduced(..) => "Introduced",
+            Stage::Met(_) => "Met",
+            Stage::Alone(_) => "Alone",
+            Stage::Over => "Over",
+        })
+    }
 }
 
 /// One rank's part of both drivers.
 #[derive(Debug)]
 pub struct Mixed {
     rank: u32,
-    between: Box<dyn Endpoint>,
+    /// The driver between hosts, where there are several.
+    between: Option<Box<dyn Endpoint>>,
+    /// What is to go on in it while a link of ours waits.
+    driven: Option<Arc<dyn Drive>>,
     ours: Arena,
-    object: OwnedFd,
-    slab: Slab,
+    /// Settled with the conversation.
+    slab: Option<Slab>,
+    /// By rank: a number of its host. Known once all have said where they are.
+    hosts: Vec<u32>,
     /// By rank: the arenas of those on our host.
     arenas: Vec<Option<Arena>>,
+    /// What the user calls this host.
+    host: String,
     patience: Duration,
     stage: Stage,
 }
 
 impl Mixed {
-    /// The endpoint of a rank, with `between` for the ranks of other hosts. `layout` is for all ranks of the job, wherever
-    /// they are: rings that nobody uses cost address space only.
+    /// The endpoint of a rank, with a driver for the ranks of other hosts. `layout` is for all ranks of the job, wherever
+    /// they are: rings that nobody uses cost address space only. Ranks that call their `host` by different names share no
+    /// memory; those that give it the same name, or none, do if they can.
     ///
     /// # Errors
     /// When the memory is not to be had.
     pub fn open(
-        between: Box<dyn Endpoint>,
+        between: Between,
         layout: ArenaLayout,
         rank: u32,
+        host: &str,
         patience: Duration,
     ) -> Result<Mixed, TransportError> {
         assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
-        let (ours, object) = Arena::shared(layout)?;
-        let kept = object.try_clone().map_err(|source| TransportError::Memory {
-            what: "a second descriptor of shared memory".into(),
-            source,
-            remedy: "raise the limit of open files (ulimit -n)".into(),
-        })?;
-        let slab = Slab::new(&ours, Some(kept));
-        let arenas = vec![None; layout.ranks as usize];
-        Ok(Mixed { rank, between, ours, object, slab, arenas, patience, stage: Stage::Begun })
+        let (ours, object) = Arena::shared_between_lines(layout, LINE as u64)?;
+        Ok(Mixed {
+            rank,
+            between: None,
+            driven: None,
+            ours,
+            slab: None,
+            hosts: Vec::new(),
+            arenas: vec![None; layout.ranks as usize],
+            host: host.to_owned(),
+            patience,
+            stage: Stage::Begun(between, object),
+        })
     }
 
-    /// Who is on our host, by what all have said; ourselves among them.
-    fn neighbours(&self, places: &[Place]) -> Vec<u32> {
-        let ours = &places[self.rank as usize];
-        (0..).zip(places).filter(|(_, place)| place.shares_memory_with(ours)).map(|(rank, _)| rank).collect()
+    /// Shares memory with the others of our host, and opens the driver between hosts if there are several.
+    fn meet(
+        &mut self,
+        between: Between,
+        object: OwnedFd,
+        meeting: &Meeting,
+        heard: &[Vec<u8>],
+    ) -> Result<Option<Vec<u8>>, TransportError> {
+        let places = (0..).zip(heard).map(|(rank, word)| Place::heard(rank, word));
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        let hosts = place::hosts(&places);
+        let is_near = |peer: &u32| hosts[*peer as usize] == hosts[self.rank as usize];
+        let neighbours: Vec<u32> = (0..hosts.len() as u32).filter(is_near).collect();
+        let layout = *self.ours.layout();
+        let met = meeting.exchange(self.rank, &neighbours, &places, &object, self.patience);
+        for (peer, object) in met.map_err(|error| place::unmet(self.rank, &error))? {
+            self.arenas[peer as usize] = Some(Arena::of_peer(layout, object)?);
+        }
+        self.hosts.clone_from(&hosts);
+        let mut home = Home::new(hosts, self.ours.clone(), object);
+        if !home.has_others() {
+            self.stage = Stage::Alone(home);
+            return Ok(Some(Vec::new()));
+        }
+        self.between = Some(between(&mut home)?);
+        self.ask(home, &[])
+    }
+
+    /// Lets the other driver hear and speak; when it has said all, it is settled where registered memory is.
+    fn ask(&mut self, home: Home, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+        let between = self.between.as_mut().expect("there are several hosts");
+        let word = between.converse(heard)?;
+        if word.is_some() {
+            self.stage = Stage::Met(home);
+            return Ok(word);
+        }
+        self.driven = between.driven();
+        self.settle(home)
+    }
+
+    fn settle(&mut self, mut home: Home) -> Result<Option<Vec<u8>>, TransportError> {
+        self.slab = Some(home.settle(self.between.as_deref().map(Endpoint::slab))?);
+        Ok(None)
+    }
+
+    /// The driver that reaches a peer of another host.
+    fn between(&mut self, peer: u32) -> &mut dyn Endpoint {
+        let between = self.between.as_deref_mut();
+        between.unwrap_or_else(|| panic!("rank {peer} is of another host"))
     }
 }
 
 impl Endpoint for Mixed {
+    fn name(&self) -> &'static str {
+        match self.between.as_ref().map(|between| between.name()) {
+            Some("verbs") => "shm+verbs",
+            Some(_) => "shm+tcp",
+            None => "shm",
+        }
+    }
+
     fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
-        match std::mem::replace(&mut self.stage, Stage::Met) {
-            Stage::Begun => {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Begun(between, object) => {
                 let meeting = Meeting::prepare().map_err(|error| place::unmet(self.rank, &error))?;
-                let word = Place::of_this_process(&meeting).word();
-                self.stage = Stage::Introduced(meeting);
+                let word = Place::of_this_process(&meeting, &self.host).word();
+                self.stage = Stage::Introduced(between, object, meeting);
                 Ok(Some(word))
             }
-            Stage::Introduced(meeting) => {
-                let places = (0..).zip(heard).map(|(rank, word)| Place::heard(rank, word)).collect::<Result<
-                    Vec<_>,
-                    _,
-                >>(
-                )?;
-                let neighbours = self.neighbours(&places);
-                let layout = *self.ours.layout();
-                let met = meeting.exchange(self.rank, &neighbours, &places, &self.object, self.patience);
-                for (peer, object) in met.map_err(|error| place::unmet(self.rank, &error))? {
-                    self.arenas[peer as usize] = Some(Arena::of_peer(layout, object)?);
-                }
-                self.between.converse(&[])
-            }
-            Stage::Met => self.between.converse(heard),
+            Stage::Introduced(between, object, meeting) => self.meet(between, object, &meeting, heard),
+            Stage::Met(home) => self.ask(home, heard),
+            Stage::Alone(home) => self.settle(home),
+            Stage::Over => Ok(None),
         }
     }
 
     fn connects(&self, a: u32, b: u32) -> bool {
-        let is_near = |rank: u32| rank == self.rank || self.arenas[rank as usize].is_some();
-        is_near(a) && is_near(b) || self.between.connects(a, b)
+        self.hosts[a as usize] == self.hosts[b as usize]
+            || self.between.as_ref().is_some_and(|between| between.connects(a, b))
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
-        let Some(theirs) = &self.arenas[peer as usize] else { return self.between.link(peer, lane) };
+        let Some(theirs) = &self.arenas[peer as usize] else { return self.between(peer).link(peer, lane) };
         let word = |sender: u32| sender as usize * usize::from(self.ours.layout().lanes) + usize::from(lane);
         let ring = RingLink::new("shm", (self.rank, &self.ours), (peer, theirs), lane, None);
         Box::new(ConfirmingLink::new(
             ring,
             (self.ours.board(), word(peer)),
             (theirs.board(), word(self.rank)),
+            self.driven.clone(),
         ))
     }
 
     fn slab(&self) -> &Slab {
-        &self.slab
+        self.slab.as_ref().expect("settled with the conversation")
     }
 
     unsafe fn lend(&mut self, start: *mut u8, len: usize) -> Result<Option<Box<dyn Lease>>, TransportError> {
+        let Some(between) = &mut self.between else { return Ok(None) };
         // SAFETY: the caller's promise is the one that is asked for.
-        unsafe { self.between.lend(start, len) }
+        unsafe { between.lend(start, len) }
     }
 
     fn begin_use(&mut self, memory: Span<'_>) {
-        self.between.begin_use(memory);
+        if let Some(between) = &mut self.between {
+            between.begin_use(memory);
+        }
     }
 
     fn end_use(&mut self, memory: Span<'_>) {
-        self.between.end_use(memory);
+        if let Some(between) = &mut self.between {
+            between.end_use(memory);
+        }
     }
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
-        if self.arenas[peer as usize].is_some() { Vec::new() } else { self.between.rails(peer) }
+        match &self.between {
+            Some(between) if self.arenas[peer as usize].is_none() => between.rails(peer),
+            _ => Vec::new(),
+        }
     }
 
     fn prefer_rail(&mut self, peer: u32, rail: Option<usize>) {
-        if self.arenas[peer as usize].is_none() {
-            self.between.prefer_rail(peer, rail);
+        if self.arenas[peer as usize].is_none()
+            && let Some(between) = &mut self.between
+        {
+            between.prefer_rail(peer, rail);
         }
     }
 
     fn close(&mut self, patience: Duration) {
-        self.between.close(patience);
+        if let Some(between) = &mut self.between {
+            between.close(patience);
+        }
     }
 }

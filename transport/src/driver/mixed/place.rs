@@ -14,6 +14,8 @@ pub(super) struct Place {
     /// Its network namespace: abstract sockets belong to one.
     network: String,
     user: u32,
+    /// What the user calls the host.
+    host: String,
     /// Where it is met.
     pub(super) socket: String,
     /// Known only to those who have heard it here, over the job's side channel.
@@ -21,11 +23,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn of_this_process(meeting: &Meeting) -> Place {
+    pub(super) fn of_this_process(meeting: &Meeting, host: &str) -> Place {
         Place {
             boot: boot(),
             network: network(),
             user: rustix::process::geteuid().as_raw(),
+            host: host.to_owned(),
             socket: meeting.socket().to_owned(),
             token: *meeting.token(),
         }
@@ -48,8 +51,15 @@ impl Place {
     pub(super) fn shares_memory_with(&self, other: &Place) -> bool {
         self == other
             || !self.boot.is_empty()
-                && (&self.boot, &self.network, self.user) == (&other.boot, &other.network, other.user)
+                && (&self.boot, &self.network, self.user, &self.host)
+                    == (&other.boot, &other.network, other.user, &other.host)
     }
+}
+
+/// By rank, the lowest rank of its host: a number that only those share who share memory.
+pub(super) fn hosts(places: &[Place]) -> Vec<u32> {
+    let first = |place: &Place| places.iter().position(|other| other.shares_memory_with(place));
+    places.iter().map(|place| first(place).expect("itself at least") as u32).collect()
 }
 
 /// The error of a rank that its neighbours can't be met by.
@@ -87,7 +97,7 @@ mod tests {
 
     fn place(boot: &str, network: &str, user: u32, token: u8) -> Place {
         let (boot, network) = (boot.to_owned(), network.to_owned());
-        Place { boot, network, user, socket: "x".into(), token: [token; 16] }
+        Place { boot, network, user, host: String::new(), socket: "x".into(), token: [token; 16] }
     }
 
     #[test]
@@ -99,6 +109,14 @@ mod tests {
         }
         let unknown = place("", "n", 1, 1);
         assert!(unknown.shares_memory_with(&unknown) && !unknown.shares_memory_with(&place("", "n", 1, 2)));
+    }
+
+    #[test]
+    fn ranks_of_one_host_have_a_number_in_common_and_different_names_divide_it() {
+        let named = |host: &str, token| Place { host: host.into(), ..place("b", "n", 1, token) };
+        let places = [named("x", 0), named("y", 1), place("c", "n", 1, 2), named("x", 3), named("y", 4)];
+        assert_eq!(hosts(&places), [0, 1, 2, 0, 1]);
+        assert_eq!(hosts(&[place("", "n", 1, 0), place("", "n", 1, 1)]), [0, 1]);
     }
 
     #[test]

@@ -66,14 +66,19 @@ impl Confirmations {
         let _ = inner.say(table, self.peer);
     }
 
-    /// How many messages of ours on a lane the peer has matched, as far as heard.
+    /// Has the peer matched so many messages of ours on a lane, as far as heard?
     ///
     /// # Errors
-    /// When the connection is broken.
-    pub(super) fn heard(&self, table: &Table, lane: u8) -> Result<u64, TransportError> {
+    /// When the connection is broken, and the word did not come before that.
+    pub(super) fn has_matched(&self, table: &Table, lane: u8, number: u64) -> Result<bool, TransportError> {
         let mut inner = lock(&self.inner);
-        inner.hear(table, self.peer)?;
-        Ok(inner.heard[usize::from(lane)])
+        let is_matched = |inner: &Inner| inner.heard[usize::from(lane)] >= number;
+        if is_matched(&inner) {
+            return Ok(true);
+        }
+        let hearing = inner.hear(table, self.peer);
+        // Its end may lie right behind the word.
+        if is_matched(&inner) { Ok(true) } else { hearing.map(|()| false) }
     }
 
     /// Does anything wait to be said?

@@ -230,6 +230,10 @@ fn host_identity() -> String {
 }
 
 impl Endpoint for TcpEndpoint {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
     fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Connected) {
             stage @ Stage::Opened(..) => {

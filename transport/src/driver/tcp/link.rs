@@ -155,8 +155,8 @@ impl TcpLink {
     /// A message that was sent and waits to be confirmed.
     #[cold]
     fn poll_confirmation(&mut self, number: u64) -> Result<SendProgress, TransportError> {
-        let heard = self.table.confirmations[self.peer as usize].heard(&self.table, self.lane)?;
-        if heard >= number {
+        let confirmations = &self.table.confirmations[self.peer as usize];
+        if confirmations.has_matched(&self.table, self.lane, number)? {
             return Ok(SendProgress::Complete);
         }
         self.look_after(Direction::Out)?;

@@ -28,15 +28,16 @@ use super::{
     port::Port,
     queue::{Id, Queue, What},
     rail::{Far, Places, Rail},
+    sharing::Sharing,
     signals,
     sleeper::DeviceSleeper,
     tender::Tender,
     wire::{LANES, SLOT_BYTES},
-    wiring::{Cable, check_matrices, check_queue_pairs, connects, digest, found, given},
+    wiring::{Cable, check_matrices, connects, digest, found, given},
 };
 use crate::{
     Link, Sleeper, TransportError,
-    driver::{Endpoint, Lease, RailInfo},
+    driver::{Drive, Endpoint, Home, Lease, RailInfo},
     memory::{Mapping, Registered, Slab, Span},
     verbs::{
         Access, Channel, CompletionQueue, Context, Library, LocalAddress, Mtu, QpType, QueuePairSpec,
@@ -74,6 +75,7 @@ enum Stage {
 pub struct VerbsEndpoint {
     rank: u32,
     size: u32,
+    sharing: Sharing,
     config: VerbsConfig,
     stage: Stage,
     engine: Arc<Mutex<Engine>>,
@@ -83,6 +85,16 @@ pub struct VerbsEndpoint {
     connected: Vec<Vec<bool>>,
     /// Slots and staging places, which live as long as the endpoint.
     _places: Vec<Registered>,
+}
+
+/// The engine, for those who wait for something else.
+#[derive(Debug)]
+struct Driven(Arc<Mutex<Engine>>);
+
+impl Drive for Driven {
+    fn drive(&self) -> Result<(), TransportError> {
+        lock(&self.0).progress().map(drop)
+    }
 }
 
 pub(super) fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
@@ -100,14 +112,45 @@ impl VerbsEndpoint {
         size: u32,
         say: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
+        let memory = |bytes: u64| {
+            let mapping = Arc::new(Mapping::between_lines(bytes as usize, LINE as u64)?);
+            let len = mapping.len();
+            Ok(Slab::over(mapping, 0..len, Some(LINE as u64)))
+        };
+        VerbsEndpoint::open_with(config, rank, (0..size).collect(), memory, say)
+    }
+
+    /// The same for a rank that reaches those of its own host by shared memory: it makes no rails to them, and the memory
+    /// that devices know lies where they have it mapped.
+    ///
+    /// # Errors
+    /// As for [`VerbsEndpoint::open`].
+    pub fn open_at(
+        config: &VerbsConfig,
+        rank: u32,
+        home: &mut Home,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<VerbsEndpoint, TransportError> {
+        let hosts = home.hosts().to_vec();
+        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes), say)
+    }
+
+    fn open_with(
+        config: &VerbsConfig,
+        rank: u32,
+        hosts: Vec<u32>,
+        memory: impl FnOnce(u64) -> Result<Slab, TransportError>,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<VerbsEndpoint, TransportError> {
+        let size = hosts.len() as u32;
+        let sharing = Sharing::new(hosts, rank);
         let library = Library::load(config.library.as_deref())?;
-        let opened = open_devices(&library, config, rank, say)?;
+        let opened = open_devices(&library, config, &sharing, say)?;
         let late = opened.iter().all(|device| device.abilities.late_registration);
         let slab_bytes =
             config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
-        let mapping = Arc::new(Mapping::between_lines(slab_bytes as usize, LINE as u64)?);
-        let slab = Slab::over(Arc::clone(&mapping), 0..mapping.len(), Some(LINE as u64));
-        let memory = Memory::new(mapping, config.segment_bytes as usize, config.piece_bytes as usize);
+        let slab = memory(slab_bytes)?;
+        let memory = Memory::new(&slab, config.segment_bytes as usize, config.piece_bytes as usize);
         let rules = Rules {
             piece_bytes: config.piece_bytes as usize,
             window: config.window as usize,
@@ -121,6 +164,7 @@ impl VerbsEndpoint {
         Ok(VerbsEndpoint {
             rank,
             size,
+            sharing,
             config: config.clone(),
             stage: Stage::Opened(opened),
             engine,
@@ -165,19 +209,10 @@ impl VerbsEndpoint {
             let access = if abilities.one_sided { Access::Remote } else { Access::Local };
             let mut keys = Keys::new(domain.clone(), access, memory.clone());
             if !abilities.late_registration {
-                let segments = memory.segments() as u64;
                 let regions =
                     context.attributes().map_or(u64::MAX, |attributes| attributes.max_mr.max(0) as u64);
-                if segments > regions {
-                    return Err(TransportError::Wiring {
-                        rank: self.rank,
-                        what: format!(
-                            "the slab is {segments} segments, and {} has {regions} regions of memory; make the segments \
-                             larger with TBCCL_SEGMENT_BYTES, or the slab smaller with TBCCL_SLAB_BYTES",
-                            card.name
-                        ),
-                    });
-                }
+                let matrix = self.config.matrix.as_ref();
+                self.sharing.check_regions(&card.name, matrix, memory.segments() as u64, regions)?;
                 keys.register_all()?;
             }
             let channel = self.channel(&context, abilities.events)?;
@@ -249,10 +284,10 @@ impl VerbsEndpoint {
         let service = self.service();
         let engine = lock(&self.engine);
         for (ours, port) in engine.ports.iter().enumerate() {
+            self.sharing.check_probing(port.name(), port.abilities.max_queue_pairs)?;
             let spec = QueuePairSpec { service, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
             let pair = port.domain.queue_pair(&spec, &port.receives)?;
-            for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| *peer != self.rank as usize)
-            {
+            for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| self.sharing.is_far(*peer)) {
                 for (theirs, device) in devices.devices.iter().enumerate() {
                     let far = remote(device, pair.number(), 0, peer as u32)?;
                     pair.initialise(Access::Local)?;
@@ -272,38 +307,13 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Notes which ranks reach each other. Not all need to; but one that reaches nobody can't take part.
+    /// Notes which ranks reach each other. Not all need to; but a host that reaches no other can't take part.
     fn note_reach(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
         check_matrices(reach)?;
         let matrix = self.config.matrix.as_ref();
-        let reaches = |a: u32, b: u32| a != b && connects(a, b, matrix, reach);
+        let reaches = |a: u32, b: u32| self.sharing.are_apart(a, b) && connects(a, b, matrix, reach);
         self.connected = (0..self.size).map(|a| (0..self.size).map(|b| reaches(a, b)).collect()).collect();
-        let is_alone = |rank: usize| !self.connected[rank].contains(&true);
-        // Everyone says it of itself, where it is so.
-        let us = Some(self.rank as usize).filter(|rank| is_alone(*rank));
-        let Some(alone) = us.or_else(|| (0..self.size as usize).find(|rank| is_alone(*rank))) else {
-            return Ok(());
-        };
-        if self.size == 1 {
-            return Ok(());
-        }
-        let names = |rank: usize| {
-            let names: Vec<&str> = devices[rank].devices.iter().map(|device| device.name.as_str()).collect();
-            names.join(", ")
-        };
-        let (whom, where_to) = match (self.size, 1 - alone.min(1)) {
-            (2, peer) => (format!("rank {peer} ({})", names(peer)), devices[peer].host.clone()),
-            _ => ("another rank".to_owned(), "another host".to_owned()),
-        };
-        Err(TransportError::Wiring {
-            rank: alone as u32,
-            what: format!(
-                "none of its devices ({}) reaches one of {whom}; check that there is a cable between {} and {where_to}, \
-                 that both ports are up, and that the Thunderbolt bridge is off",
-                names(alone),
-                devices[alone].host,
-            ),
-        })
+        self.sharing.check_hosts(&self.connected, devices)
     }
 
     /// Makes the queue pairs of all rails, and the places for their messages.
@@ -311,11 +321,11 @@ impl VerbsEndpoint {
         let mut word = Rails::default();
         let rank = self.rank;
         self.note_reach(devices, reach)?;
-        let peers = (0..self.size).filter(|peer| *peer != rank && self.connects(rank, *peer));
+        let peers = (0..self.size).filter(|peer| self.connects(rank, *peer));
         let peers: Vec<u32> = peers.collect();
         let cables: Vec<Vec<Cable>> =
             peers.iter().map(|peer| self.cables(*peer, devices, reach)).collect::<Result<_, _>>()?;
-        self.check_queue_pairs(&cables)?;
+        self.check_queue_pairs(devices, reach)?;
         for (peer, cables) in peers.into_iter().zip(&cables) {
             let mut rails = Vec::new();
             for (index, cable) in cables.iter().enumerate() {
@@ -336,11 +346,21 @@ impl VerbsEndpoint {
         Ok(word)
     }
 
-    fn check_queue_pairs(&self, cables: &[Vec<Cable>]) -> Result<(), TransportError> {
+    /// Has every device of ours queue pairs for the rails of all ranks of our host that use it?
+    fn check_queue_pairs(&self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
+        let mut rails = Vec::new();
+        for (rank, peer) in self.sharing.pairs_of_host().filter(|(a, b)| self.connects(*a, *b)) {
+            let cables = match &self.config.matrix {
+                Some(matrix) => given(rank, peer, matrix, devices)?,
+                None => found(rank, peer, reach),
+            };
+            let names = cables.iter().map(|cable| &devices[rank as usize].devices[cable.ours].name);
+            rails.extend(names.map(|name| (rank, name.as_str())));
+        }
         let engine = lock(&self.engine);
         let per_rail = if engine.rules.one_sided { 1 } else { 1 + LANES as u32 };
         let devices = engine.ports.iter().map(|port| (port.name(), port.abilities.max_queue_pairs));
-        check_queue_pairs(self.rank, cables, per_rail, &devices.collect::<Vec<_>>())
+        self.sharing.check_queue_pairs(&rails, per_rail, &devices.collect::<Vec<_>>())
     }
 
     fn make_rail(
@@ -428,6 +448,10 @@ impl VerbsEndpoint {
 }
 
 impl Endpoint for VerbsEndpoint {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
     fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Ready) {
             Stage::Opened(opened) => self.introduce(opened).map(Some),
@@ -490,6 +514,10 @@ impl Endpoint for VerbsEndpoint {
 
     fn end_use(&mut self, memory: Span<'_>) {
         lock(&self.engine).lent.end_use(memory.as_ptr() as usize, memory.len());
+    }
+
+    fn driven(&self) -> Option<Arc<dyn Drive>> {
+        Some(Arc::new(Driven(Arc::clone(&self.engine))))
     }
 
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {

@@ -6,20 +6,20 @@
 //! so that no piece does.
 //!
 //! # Safety
-//! Addresses are those of the slab's mapping, with offsets checked against its length; the mapping lives as long as
+//! Addresses are those of the slab's part of a mapping, with offsets checked against its length; the mapping lives as long as
 //! the [`Memory`], and regions are dropped before it. Or they are those of lent memory, which its owner keeps where it is
 //! until it is taken back, when its regions end; places in it come from [`super::lent`] only.
 
 use super::lent::LENT;
 use crate::{
     TransportError,
-    memory::{Mapping, Span},
+    memory::{Mapping, Slab, Span},
     verbs::{Access, Domain, LocalRun, Region, RemoteRun},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Address lines that no region may cross on devices that keep 32 bits of addresses.
-pub(super) const LINE: usize = 1 << 32;
+pub(in crate::driver) const LINE: usize = 1 << 32;
 
 /// The slab, and how it is divided.
 #[derive(Clone, Debug)]
@@ -52,9 +52,10 @@ impl Run {
 }
 
 impl Memory {
-    /// Divides a slab that is all of a mapping; no run of it will be longer than `overlap`.
-    pub(super) fn new(mapping: Arc<Mapping>, segment_bytes: usize, overlap: usize) -> Memory {
-        let (start, len) = (mapping.as_ptr() as usize, mapping.len());
+    /// Divides a slab; no run of it will be longer than `overlap`.
+    pub(super) fn new(slab: &Slab, segment_bytes: usize, overlap: usize) -> Memory {
+        let (mapping, start, len) = slab.extent();
+        let (mapping, start) = (Arc::clone(mapping), start as usize);
         Memory(Arc::new(Division { _mapping: mapping, start, len, segment_bytes, overlap }))
     }
 

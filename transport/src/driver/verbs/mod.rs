@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `endpoint` | from a library's name to connected queue pairs |
 //! | `introduction`, `wiring` | what ranks tell each other, and which devices make rails |
+//! | `sharing` | ranks of one host that use the same devices |
 //! | `link` | the lane of a peer as a [`crate::Link`] |
 //! | `sleeper`, `tender`, `signals` | waiting without polling; who looks after connections between calls, and ends them |
 //! | `engine` | completions, and whom they belong to |
@@ -46,6 +47,7 @@ mod queue;
 mod rail;
 mod rails;
 mod receiving;
+mod sharing;
 mod signals;
 mod sleeper;
 mod tender;
@@ -53,6 +55,7 @@ mod wire;
 mod wiring;
 
 pub use endpoint::VerbsEndpoint;
+pub(super) use memory::LINE;
 pub use wiring::Matrix;
 
 use std::{path::PathBuf, time::Duration};

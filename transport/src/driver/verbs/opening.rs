@@ -6,6 +6,7 @@
 use super::{
     VerbsConfig,
     introduction::{Device, gid_text},
+    sharing::Sharing,
 };
 use crate::{
     TransportError,
@@ -26,19 +27,19 @@ pub(super) struct Opened {
 pub(super) fn open_devices(
     library: &Library,
     config: &VerbsConfig,
-    rank: u32,
+    sharing: &Sharing,
     say: &mut dyn FnMut(&str),
 ) -> Result<Vec<Opened>, TransportError> {
-    let named: Option<Vec<String>> = config.matrix.as_ref().map(|matrix| {
-        let mut names: Vec<String> = matrix[rank as usize].iter().flatten().cloned().collect();
-        names.sort();
-        names.dedup();
-        names
-    });
+    let rank = sharing.rank();
+    let named = config.matrix.as_ref().map(|matrix| sharing.named(rank, matrix));
     let wanted = match &named {
         Some(names) => names.clone(),
         None => library.devices()?.into_iter().map(|device| device.name).collect(),
     };
+    // A rank that others of its host take messages for needs none.
+    if named.is_some() && wanted.is_empty() && sharing.has_neighbours() {
+        return Ok(Vec::new());
+    }
     if wanted.is_empty() {
         return Err(library.no_devices(None).into());
     }

@@ -93,30 +93,6 @@ pub(super) fn given(
     rails.map(|(ours, theirs)| Ok(Cable { ours: index(us, ours)?, theirs: index(peer, theirs)? })).collect()
 }
 
-/// Has every device queue pairs for all of its rails? `cables` are those of all peers, `devices` our devices by name
-/// with the queue pairs that they have.
-pub(super) fn check_queue_pairs(
-    us: u32,
-    cables: &[Vec<Cable>],
-    per_rail: u32,
-    devices: &[(&str, u32)],
-) -> Result<(), TransportError> {
-    for (index, (name, most)) in devices.iter().enumerate() {
-        let rails = cables.iter().flatten().filter(|cable| cable.ours == index).count() as u32;
-        let needed = rails * per_rail;
-        if needed > *most {
-            return Err(TransportError::Wiring {
-                rank: us,
-                what: format!(
-                    "{name} would need {needed} queue pairs, {per_rail} for each of its {rails} rails, and has {most}; \
-                     use fewer ranks, or give it fewer rails with a device matrix (TBCCL_IBV_DEVICES)"
-                ),
-            });
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,18 +109,6 @@ mod tests {
         let theirs = found(1, 0, &words);
         assert_eq!(ours, [Cable { ours: 0, theirs: 2 }, Cable { ours: 1, theirs: 0 }]);
         assert_eq!(theirs, [Cable { ours: 2, theirs: 0 }, Cable { ours: 0, theirs: 1 }]);
-    }
-
-    #[test]
-    fn more_queue_pairs_than_a_device_has_are_not_asked_for() {
-        let cables = |rails: usize| vec![vec![Cable { ours: 1, theirs: 0 }]; rails];
-        let devices = [("en2", 10), ("en3", 10)];
-        check_queue_pairs(4, &cables(3), 3, &devices).expect("nine of ten");
-        let error = check_queue_pairs(4, &cables(4), 3, &devices).expect_err("twelve of ten").to_string();
-        assert!(
-            error.starts_with("rank 4: en3 would need 12 queue pairs, 3 for each of its 4 rails"),
-            "{error}"
-        );
     }
 
     #[test]
