@@ -13,6 +13,7 @@
 mod analysis;
 mod collective;
 mod dtype;
+mod hosts;
 mod layout;
 mod names;
 pub mod numerics;
@@ -27,10 +28,11 @@ pub mod verify;
 
 pub use collective::Collective;
 pub use dtype::DType;
+pub use hosts::Hosts;
 pub use layout::{BlockLayout, TooLarge};
 pub use names::UnknownName;
 pub use numerics::Numerics;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;
-pub use spec::{MAX_RANKS, MAX_SEGMENTS, MAX_STEPS, PlanError, Spec};
+pub use spec::{MAX_RANKS, MAX_REPLICAS, MAX_SEGMENTS, MAX_STEPS, MAX_WEIGHT, PlanError, Spec, Weights};
 pub use topology::Rank;

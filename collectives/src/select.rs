@@ -7,6 +7,7 @@
 //! Where not every rank reaches every other, only plans are chosen whose messages travel where they can
 //! ([`choose_within`]). Whether one does is read off the plan itself.
 
+use crate::numerics::Core;
 use crate::{Collective, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
 use serde::Deserialize;
 use topology::Reach;
@@ -194,9 +195,15 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
 pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunks = match (call.collective, algorithm) {
         (Collective::Barrier, _) => return 1,
-        (Collective::AllReduce, "ring" | "rsag_mesh") => call.ranks,
+        (Collective::AllReduce, "ring" | "rsag_mesh" | "torus" | "hierarchical") => call.ranks,
         (Collective::AllReduce, "bidirectional_ring") => 2 * call.ranks,
+        (Collective::AllReduce, "multi_ring") => 4 * call.ranks,
         (Collective::AllReduce, "double_binary_tree") => 2,
+        (Collective::Broadcast | Collective::Reduce, "double_tree") => 2,
+        (Collective::AllReduce, "rabenseifner") | (Collective::Reduce, "reduce_scatter_gather") => {
+            Core::of(call.ranks.max(1)).terms
+        }
+        (Collective::Broadcast, "scatter_all_gather") => call.ranks,
         _ => 1,
     };
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));

@@ -2,6 +2,7 @@
 
 use crate::schedule::InPlace;
 use crate::{Collective, Numerics, UnknownName};
+use std::fmt;
 use thiserror::Error;
 use topology::Rank;
 
@@ -14,6 +15,78 @@ pub const MAX_SEGMENTS: u32 = 1024;
 /// The steps of all ranks that a segmented plan can have at most: a gigabyte or two of memory.
 pub const MAX_STEPS: u64 = 1 << 24;
 
+/// The copies of a plan that there can be at most.
+pub const MAX_REPLICAS: u8 = 16;
+
+/// The greatest share of a lane.
+pub const MAX_WEIGHT: u8 = 64;
+
+use crate::hosts::Hosts;
+
+/// The shares that lanes have in every message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Weights {
+    shares: [u8; Weights::MAX_LANES],
+    /// How many of them count.
+    lanes: u8,
+}
+
+impl Weights {
+    /// Whole messages on one lane.
+    pub const ONE: Weights = Weights { shares: [1, 0, 0, 0], lanes: 1 };
+
+    /// The lanes that a message can be split over at most.
+    pub const MAX_LANES: usize = 4;
+
+    /// So many lanes with these shares, e.g. 3 and 1; none when there are no lanes or too many, or one without a share
+    /// or with more than [`MAX_WEIGHT`].
+    #[must_use]
+    pub fn new(shares: &[u8]) -> Option<Weights> {
+        let fit = shares.iter().all(|share| (1..=MAX_WEIGHT).contains(share));
+        if !fit || !(1..=Weights::MAX_LANES).contains(&shares.len()) {
+            return None;
+        }
+        let mut weights = Weights { shares: [0; Weights::MAX_LANES], lanes: shares.len() as u8 };
+        weights.shares[..shares.len()].copy_from_slice(shares);
+        // Of a single lane the share is all.
+        Some(if shares.len() == 1 { Weights::ONE } else { weights })
+    }
+
+    /// How many lanes there are.
+    #[must_use]
+    pub const fn lanes(self) -> u8 {
+        self.lanes
+    }
+
+    /// All shares together: the pieces of a chunk.
+    #[must_use]
+    pub fn sum(self) -> u32 {
+        self.shares.iter().copied().map(u32::from).sum()
+    }
+
+    /// For each lane the shares of those before it, and its own.
+    pub fn shares(self) -> impl Iterator<Item = (u32, u32)> {
+        let own = self.shares.into_iter().take(usize::from(self.lanes)).map(u32::from);
+        own.scan(0, |before, share| {
+            *before += share;
+            Some((*before - share, share))
+        })
+    }
+}
+
+impl fmt::Display for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shares: Vec<String> = self.shares().map(|(_, share)| share.to_string()).collect();
+        f.write_str(&shares.join(":"))
+    }
+}
+
+impl fmt::Debug for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// What is to be planned. A `Spec` makes sense: its root is one of its ranks, and its numbers are within
 /// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +97,9 @@ pub struct Spec {
     in_place: InPlace,
     segments: u32,
     numerics: Numerics,
+    hosts: Hosts,
+    replicas: u8,
+    weights: Weights,
     only: Option<Rank>,
     uneven: bool,
 }
@@ -107,6 +183,24 @@ pub enum PlanError {
         /// The segments asked for.
         segments: u32,
     },
+    /// A number of copies out of range.
+    #[error("there cannot be {replicas} copies of {collective}; ask for 1 (it alone) to {MAX_REPLICAS}")]
+    Replicas {
+        /// The collective.
+        collective: Collective,
+        /// The copies asked for.
+        replicas: u8,
+    },
+    /// More lanes than can be told apart.
+    #[error(
+        "{collective} would take {lanes} lanes, more than 255; ask for fewer replicas, or stripe over fewer"
+    )]
+    Lanes {
+        /// The collective.
+        collective: Collective,
+        /// The lanes that it would take.
+        lanes: u32,
+    },
     /// A segmented plan that would take too much memory.
     #[error(
         "{collective} in {segments} segments would be a plan of {steps} steps, more than {MAX_STEPS}; \
@@ -179,7 +273,20 @@ impl Spec {
             return Err(PlanError::Ranks { collective, ranks });
         }
         let (root, in_place, numerics) = (Rank(0), InPlace::No, Numerics::Fast);
-        Ok(Spec { collective, ranks, root, in_place, segments: 1, numerics, only: None, uneven: false })
+        let (hosts, weights) = (Hosts::One, Weights::ONE);
+        Ok(Spec {
+            collective,
+            ranks,
+            root,
+            in_place,
+            segments: 1,
+            numerics,
+            hosts,
+            replicas: 1,
+            weights,
+            only: None,
+            uneven: false,
+        })
     }
 
     /// The same with another root.
@@ -225,6 +332,29 @@ impl Spec {
     #[must_use]
     pub const fn with_uneven_blocks(self) -> Spec {
         Spec { uneven: true, ..self }
+    }
+
+    /// The same for ranks that share hosts in this way.
+    #[must_use]
+    pub const fn with_hosts(self, hosts: Hosts) -> Spec {
+        Spec { hosts, ..self }
+    }
+
+    /// The same as `replicas` copies on lanes of their own, each with an equal part of every chunk; 1 leaves it as it is.
+    ///
+    /// # Errors
+    /// [`PlanError::Replicas`] for none, or more than [`MAX_REPLICAS`].
+    pub fn with_replicas(self, replicas: u8) -> Result<Spec, PlanError> {
+        if !(1..=MAX_REPLICAS).contains(&replicas) {
+            return Err(PlanError::Replicas { collective: self.collective, replicas });
+        }
+        Ok(Spec { replicas, ..self })
+    }
+
+    /// The same with every message split over lanes.
+    #[must_use]
+    pub const fn with_weights(self, weights: Weights) -> Spec {
+        Spec { weights, ..self }
     }
 
     /// The same for one rank alone: its program is as in the plan for all ranks, and the other ranks' are left empty.
@@ -279,6 +409,24 @@ impl Spec {
     #[must_use]
     pub const fn uneven(&self) -> bool {
         self.uneven
+    }
+
+    /// Which ranks share a host.
+    #[must_use]
+    pub const fn hosts(&self) -> Hosts {
+        self.hosts
+    }
+
+    /// The copies of the plan; at least 1.
+    #[must_use]
+    pub const fn replicas(&self) -> u8 {
+        self.replicas
+    }
+
+    /// The shares of the lanes in every message.
+    #[must_use]
+    pub const fn weights(&self) -> Weights {
+        self.weights
     }
 
     /// The rank that alone is planned for; none when all are.

@@ -1,5 +1,103 @@
 //! Passes: from a plan to a plan that computes the same in another way.
+//!
+//! They work on the steps that a planner has given, before the builder finds out what must come after what, so they do
+//! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: chunks are cut
+//! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()).
 
+pub(crate) mod replicate;
 pub(crate) mod segment;
+pub(crate) mod stripe;
 
+use crate::analysis::{Flow, Matching, StepId};
+use crate::schedule::{Builder, Drafted, Schedule};
+use crate::spec::{MAX_STEPS, Weights};
+use crate::verify::structure;
+use crate::{Collective, PlanError, Spec};
+use topology::Rank;
+
+pub use replicate::replicate;
 pub use segment::segment;
+pub use stripe::stripe;
+
+/// What is to be done to a plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cuts {
+    /// The pieces of a chunk that follow each other.
+    pub(crate) segments: u32,
+    /// The copies of the plan, each with a piece of every segment.
+    pub(crate) replicas: u8,
+    /// The shares of the lanes in every message.
+    pub(crate) weights: Weights,
+}
+
+impl Cuts {
+    /// Nothing.
+    pub(crate) const NONE: Cuts = Cuts { segments: 1, replicas: 1, weights: Weights::ONE };
+
+    pub(crate) const fn of(spec: &Spec) -> Cuts {
+        Cuts { segments: spec.segments(), replicas: spec.replicas(), weights: spec.weights() }
+    }
+
+    const fn is_none(self) -> bool {
+        self.segments == 1 && self.replicas == 1 && self.weights.lanes() == 1
+    }
+
+    /// The pieces that a chunk becomes.
+    fn pieces(self) -> u32 {
+        self.segments.saturating_mul(u32::from(self.replicas)).saturating_mul(self.weights.sum())
+    }
+
+    /// The shape of a schedule of so many steps once its chunks are cut.
+    ///
+    /// # Errors
+    /// [`PlanError::TooLarge`], [`PlanError::Lanes`].
+    pub(crate) fn shape(self, shape: Schedule, ranks: u32, steps: u64) -> Result<Schedule, PlanError> {
+        let (collective, lanes) = (shape.collective, self.lanes(shape.collective, shape.lanes)?);
+        let copies = u64::from(self.segments) * u64::from(self.replicas) * u64::from(self.weights.lanes());
+        let steps = steps * copies;
+        let shape = Schedule { chunks: shape.chunks.saturating_mul(self.pieces()), lanes, ..shape };
+        let too_large = steps > MAX_STEPS || structure::check_shape(&shape, u64::from(ranks)).is_err();
+        if !self.is_none() && too_large {
+            return Err(PlanError::TooLarge { collective, segments: self.segments, steps });
+        }
+        Ok(shape)
+    }
+
+    fn lanes(self, collective: Collective, lanes: u8) -> Result<u8, PlanError> {
+        let lanes = u32::from(lanes) * u32::from(self.replicas) * u32::from(self.weights.lanes());
+        u8::try_from(lanes).map_err(|_| PlanError::Lanes { collective, lanes })
+    }
+
+    /// Does it to a rank's steps.
+    pub(crate) fn steps(self, mut steps: Vec<Drafted>) -> Vec<Drafted> {
+        if self.segments > 1 {
+            steps = segment::cut(&steps, self.segments);
+        }
+        if self.replicas > 1 {
+            steps = replicate::deal(&steps, self.replicas);
+        }
+        if self.weights.lanes() > 1 {
+            steps = stripe::split(&steps, self.weights);
+        }
+        steps
+    }
+
+    /// Does it to a finished schedule. The stages that a planner would know are found: the longest chain that ends at
+    /// each step.
+    fn apply(self, schedule: &Schedule) -> Result<Schedule, PlanError> {
+        let collective = schedule.collective;
+        let unsegmentable = || PlanError::Unsegmentable { algorithm: schedule.algorithm.clone(), collective };
+        structure::check(schedule).map_err(|_| unsegmentable())?;
+        let matching = Matching::new(schedule).map_err(|_| unsegmentable())?;
+        let flow = Flow::new(schedule, &matching, 0).map_err(|_| unsegmentable())?;
+        let shape = Schedule { programs: Vec::new(), ..schedule.clone() };
+        let mut builder = Builder::with_shape(shape, schedule.ranks(), self);
+        for (rank, program) in (0..).zip(&schedule.programs) {
+            for (index, step) in (0..).zip(&program.steps) {
+                builder.stage(flow.stages[matching.number(StepId { rank, step: index })]);
+                builder.step(Rank(rank), step.action, step.lane);
+            }
+        }
+        builder.finish()
+    }
+}

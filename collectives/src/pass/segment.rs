@@ -11,12 +11,9 @@
 //!
 //! A step over several chunks is first split into steps over one.
 
+use super::Cuts;
 use crate::PlanError;
-use crate::analysis::{Flow, Matching, StepId};
-use crate::schedule::{Action, Builder, ChunkRange, Drafted, Schedule};
-use crate::spec::MAX_STEPS;
-use crate::verify::structure;
-use topology::Rank;
+use crate::schedule::{Action, ChunkRange, Drafted, Schedule};
 
 /// Cuts every chunk of `schedule` into `segments` pieces. Planners have the same done to theirs while they are built,
 /// with the stages that they know; here stages are found: the longest chain that ends at each step.
@@ -25,47 +22,14 @@ use topology::Rank;
 /// [`PlanError::Segments`] when there would be none, [`PlanError::TooLarge`] when there would be too many to
 /// list, and [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
 pub fn segment(schedule: &Schedule, segments: u32) -> Result<Schedule, PlanError> {
-    let collective = schedule.collective;
-    let unsegmentable = || PlanError::Unsegmentable { algorithm: schedule.algorithm.clone(), collective };
-    structure::check(schedule).map_err(|_| unsegmentable())?;
-    let matching = Matching::new(schedule).map_err(|_| unsegmentable())?;
-    let flow = Flow::new(schedule, &matching, 0).map_err(|_| unsegmentable())?;
     if segments == 0 {
-        return Err(PlanError::Segments { collective, segments });
+        return Err(PlanError::Segments { collective: schedule.collective, segments });
     }
-    let shape = Schedule { programs: Vec::new(), ..schedule.clone() };
-    let mut builder = Builder::with_shape(shape, schedule.ranks(), segments);
-    for (rank, program) in (0..).zip(&schedule.programs) {
-        for (index, step) in (0..).zip(&program.steps) {
-            builder.stage(flow.stages[matching.number(StepId { rank, step: index })]);
-            builder.step(Rank(rank), step.action, step.lane);
-        }
-    }
-    builder.finish()
-}
-
-/// The shape of a schedule of so many steps once its chunks are cut.
-///
-/// # Errors
-/// [`PlanError::TooLarge`].
-pub(crate) fn cut_shape(
-    shape: Schedule,
-    ranks: u32,
-    segments: u32,
-    steps: u64,
-) -> Result<Schedule, PlanError> {
-    let collective = shape.collective;
-    let steps = steps * u64::from(segments);
-    let shape = Schedule { chunks: shape.chunks.saturating_mul(segments), ..shape };
-    let too_large = steps > MAX_STEPS || structure::check_shape(&shape, u64::from(ranks)).is_err();
-    if segments > 1 && too_large {
-        return Err(PlanError::TooLarge { collective, segments, steps });
-    }
-    Ok(shape)
+    Cuts { segments, ..Cuts::NONE }.apply(schedule)
 }
 
 /// The pieces of a rank's steps, in the order of a pipeline.
-pub(crate) fn cut(steps: &[Drafted], segments: u32) -> Vec<Drafted> {
+pub(super) fn cut(steps: &[Drafted], segments: u32) -> Vec<Drafted> {
     let mut pieces = Vec::new();
     for (index, step) in (0u32..).zip(steps) {
         let len = step.action.ranges().next().map_or(1, |range| range.len);

@@ -9,24 +9,30 @@
 //! associative. The FIFO order of messages decides only which send meets which receive: data would be safe if
 //! every message had a lane of its own.
 //!
-//! A planner does not know sizes. It does not segment either: the builder does, by the [segment pass](crate::pass).
+//! A planner does not know sizes. It does not segment, replicate or stripe either: the builder does, by
+//! [passes](crate::pass).
 
 use crate::schedule::Schedule;
 use crate::{Collective, Numerics, PlanError, Spec, UnknownName};
 
+mod aggregated;
 pub mod all_gather;
 pub mod all_reduce;
 pub mod all_to_all;
 pub mod barrier;
 pub mod broadcast;
+mod circle;
 pub mod exclusive_scan;
 mod fold;
 pub mod gather;
+mod halving;
+mod pairs;
 pub mod reduce;
 pub mod reduce_scatter;
 pub mod scan;
 pub mod scatter;
 pub mod send_recv;
+mod trees;
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -45,70 +51,138 @@ pub struct Algorithm {
 }
 
 macro_rules! algorithms {
-    ($($collective:ident $module:ident :: $name:ident as $public:literal up to $max:literal $numerics:ident : $about:literal;)*) => {
+    ($($collective:ident $planner:path as $public:literal up to $max:literal $numerics:ident : $about:literal;)*) => {
         &[$(Algorithm {
             collective: Collective::$collective,
             name: $public,
             about: $about,
             max_ranks: $max,
             numerics: Numerics::$numerics,
-            planner: $module::$name::plan,
+            planner: $planner,
         }),*]
     };
 }
 
 /// Every algorithm. On up to 1024 ranks every collective has one.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
-    AllReduce all_reduce::ring as "ring" up to 1024 Fast:
+    AllReduce all_reduce::ring::plan as "ring" up to 1024 Fast:
         "reduce-scatter, then all-gather round one ring; least traffic, 2(n-1) stages";
-    AllReduce all_reduce::bidirectional_ring as "bidirectional_ring" up to 512 Fast:
+    AllReduce all_reduce::bidirectional_ring::plan as "bidirectional_ring" up to 512 Fast:
         "two rings in opposite directions, each with half of the data; uses both directions of every cable";
-    AllReduce all_reduce::mesh as "mesh" up to 256 Reproducible:
+    AllReduce all_reduce::mesh::plan as "mesh" up to 256 Reproducible:
         "everyone sends everything to everyone; one stage, for small messages";
-    AllReduce all_reduce::reduce_scatter_all_gather as "rsag_mesh" up to 256 Reproducible:
+    AllReduce all_reduce::reduce_scatter_all_gather::plan as "rsag_mesh" up to 256 Reproducible:
         "reduce-scatter, then all-gather over direct links; least traffic, 2 stages";
-    AllReduce all_reduce::recursive_doubling as "recursive_doubling" up to 4096 Reproducible:
+    AllReduce all_reduce::recursive_doubling::plan as "recursive_doubling" up to 4096 Reproducible:
         "pairs exchange and combine everything, log2(n) stages; for small messages on many ranks";
-    AllReduce all_reduce::double_binary_tree as "double_binary_tree" up to 4096 Fast:
+    AllReduce all_reduce::double_binary_tree::plan as "double_binary_tree" up to 4096 Fast:
         "two complementary trees, each with half of the data; logarithmic, segments make it stream";
-    AllGather all_gather::ring as "ring" up to 1024 Reproducible:
+    AllReduce all_reduce::rabenseifner::plan as "rabenseifner" up to 4096 Reproducible:
+        "recursive halving, then doubling; least traffic in 2 log2(n) stages";
+    AllReduce all_reduce::reduce_broadcast::plan as "reduce_broadcast" up to 4096 Reproducible:
+        "up a binomial tree and down again; fewest messages in all";
+    AllReduce all_reduce::multi_ring::plan as "multi_ring" up to 256 Fast:
+        "up to four rings, each through the ranks in another order; for several links per rank";
+    AllReduce all_reduce::torus::plan as "torus" up to 1024 Fast:
+        "rings in the rows of a rectangle, then in its columns; least traffic in about 4 sqrt(n) stages";
+    AllReduce all_reduce::hierarchical::plan as "hierarchical" up to 256 Fast:
+        "within hosts, round rings between them, within them again";
+    AllGather all_gather::ring::plan as "ring" up to 1024 Reproducible:
         "blocks travel round the ring, n-1 stages";
-    AllGather all_gather::direct as "direct" up to 256 Reproducible:
+    AllGather all_gather::direct::plan as "direct" up to 256 Reproducible:
         "everyone sends its block to everyone, one stage";
-    ReduceScatter reduce_scatter::ring as "ring" up to 1024 Fast:
+    AllGather all_gather::recursive_doubling::plan as "recursive_doubling" up to 4096 Reproducible:
+        "pairs exchange all that they have, log2(n) stages; bruck unless n is a power of two";
+    AllGather all_gather::bruck::plan as "bruck" up to 4096 Reproducible:
+        "runs of blocks go 1, 2, 4, ... ranks back, log2(n) stages for any n";
+    AllGather all_gather::neighbour_exchange::plan as "neighbour_exchange" up to 1024 Reproducible:
+        "two blocks at a time with either neighbour by turns, n/2 stages; ring for odd n";
+    AllGather all_gather::pat::plan as "pat" up to 1024 Reproducible:
+        "aggregated trees, the furthest first; log2(n) stages, little data goes far";
+    AllGather all_gather::bidirectional_ring::plan as "bidirectional_ring" up to 1024 Reproducible:
+        "blocks travel half of the ring in either direction, n/2 stages";
+    AllGather all_gather::hierarchical::plan as "hierarchical" up to 256 Reproducible:
+        "every block once to every host, then to all there";
+    ReduceScatter reduce_scatter::ring::plan as "ring" up to 1024 Fast:
         "partial sums travel round the ring, n-1 stages";
-    ReduceScatter reduce_scatter::direct as "direct" up to 256 Reproducible:
+    ReduceScatter reduce_scatter::direct::plan as "direct" up to 256 Reproducible:
         "everyone sends each block to its owner, one stage";
-    Broadcast broadcast::binomial as "binomial" up to 4096 Reproducible:
+    ReduceScatter reduce_scatter::recursive_halving::plan as "recursive_halving" up to 1024 Reproducible:
+        "pairs exchange halves of what they have, log2(n) stages";
+    ReduceScatter reduce_scatter::pairwise::plan as "pairwise" up to 1024 Fast:
+        "one partner after the other, n-1 stages";
+    ReduceScatter reduce_scatter::pat::plan as "pat" up to 1024 Fast:
+        "aggregated trees, the furthest last; log2(n) stages, little data goes far";
+    ReduceScatter reduce_scatter::bidirectional_ring::plan as "bidirectional_ring" up to 1024 Fast:
+        "sums come from both sides of the ring, n/2 stages";
+    Broadcast broadcast::binomial::plan as "binomial" up to 4096 Reproducible:
         "the number of ranks that have the data doubles in every stage";
-    Broadcast broadcast::chain as "chain" up to 4096 Reproducible:
+    Broadcast broadcast::chain::plan as "chain" up to 4096 Reproducible:
         "from rank to rank down a line; segments make it stream";
-    Reduce reduce::binomial as "binomial" up to 4096 Reproducible:
+    Broadcast broadcast::direct::plan as "direct" up to 4096 Reproducible:
+        "the root sends to everyone, one stage";
+    Broadcast broadcast::knomial::plan4 as "knomial4" up to 4096 Reproducible:
+        "the number of ranks that have the data grows fourfold at a time";
+    Broadcast broadcast::knomial::plan8 as "knomial8" up to 4096 Reproducible:
+        "the number of ranks that have the data grows eightfold at a time";
+    Broadcast broadcast::scatter_all_gather::plan as "scatter_all_gather" up to 1024 Reproducible:
+        "pieces down a tree, then round the ring; for large blocks without segments";
+    Broadcast broadcast::double_tree::plan as "double_tree" up to 4096 Reproducible:
+        "down two complementary trees, each with half of the data; segments make it stream";
+    Reduce reduce::binomial::plan as "binomial" up to 4096 Reproducible:
         "the number of sums halves in every stage";
-    Reduce reduce::chain as "chain" up to 4096 Fast:
+    Reduce reduce::chain::plan as "chain" up to 4096 Fast:
         "partial sums go from rank to rank round to the root; segments make it stream";
-    Gather gather::direct as "direct" up to 4096 Reproducible:
+    Reduce reduce::direct::plan as "direct" up to 4096 Reproducible:
+        "everyone sends to the root, one stage";
+    Reduce reduce::knomial::plan4 as "knomial4" up to 4096 Fast:
+        "the number of sums shrinks to a quarter at a time";
+    Reduce reduce::reduce_scatter_gather::plan as "reduce_scatter_gather" up to 4096 Reproducible:
+        "recursive halving, then a gather; for large blocks without segments";
+    Reduce reduce::double_tree::plan as "double_tree" up to 4096 Fast:
+        "up two complementary trees, each with half of the data; segments make it stream";
+    Gather gather::direct::plan as "direct" up to 4096 Reproducible:
         "everyone sends its block to the root, one stage";
-    Gather gather::chain as "chain" up to 1024 Reproducible:
+    Gather gather::chain::plan as "chain" up to 1024 Reproducible:
         "blocks travel down a line to the root, n-1 stages; for rings of cables";
-    Scatter scatter::direct as "direct" up to 4096 Reproducible:
+    Gather gather::binomial::plan as "binomial" up to 4096 Reproducible:
+        "blocks of subtrees at once up a tree, log2(n) stages";
+    Scatter scatter::direct::plan as "direct" up to 4096 Reproducible:
         "the root sends everyone its block, one stage";
-    Scatter scatter::chain as "chain" up to 1024 Reproducible:
+    Scatter scatter::chain::plan as "chain" up to 1024 Reproducible:
         "blocks travel down a line from the root, n-1 stages; for rings of cables";
-    Scan scan::chain as "chain" up to 4096 Reproducible:
+    Scatter scatter::binomial::plan as "binomial" up to 4096 Reproducible:
+        "blocks of subtrees at once down a tree, log2(n) stages";
+    Scan scan::chain::plan as "chain" up to 4096 Reproducible:
         "partial sums go from rank to rank down a line; segments make it stream";
-    ExclusiveScan exclusive_scan::chain as "chain" up to 4096 Reproducible:
+    Scan scan::recursive_doubling::plan as "recursive_doubling" up to 4096 Fast:
+        "sums of 1, 2, 4, ... ranks go as far ahead, log2(n) stages";
+    Scan scan::direct::plan as "direct" up to 256 Reproducible:
+        "everyone sends to all higher ranks, one stage";
+    ExclusiveScan exclusive_scan::chain::plan as "chain" up to 4096 Reproducible:
         "partial sums go from rank to rank down a line; segments make it stream";
-    AllToAll all_to_all::direct as "direct" up to 1024 Reproducible:
+    ExclusiveScan exclusive_scan::recursive_doubling::plan as "recursive_doubling" up to 4096 Fast:
+        "sums of 1, 2, 4, ... ranks go as far ahead, log2(n) stages";
+    ExclusiveScan exclusive_scan::direct::plan as "direct" up to 256 Reproducible:
+        "everyone sends to all higher ranks, one stage";
+    AllToAll all_to_all::direct::plan as "direct" up to 1024 Reproducible:
         "everyone sends each block to its destination, one stage";
-    AllToAll all_to_all::ring as "ring" up to 32 Reproducible:
+    AllToAll all_to_all::ring::plan as "ring" up to 32 Reproducible:
         "blocks travel round the ring and are dropped on the way, n-1 stages; for rings of cables";
-    SendRecv send_recv::shift as "shift" up to 4096 Reproducible:
+    AllToAll all_to_all::pairwise::plan as "pairwise" up to 1024 Reproducible:
+        "one partner after the other, n-1 stages; in place with two blocks of scratch";
+    AllToAll all_to_all::bruck::plan as "bruck" up to 1024 Reproducible:
+        "blocks travel by the bits of their distance, log2(n) messages per rank; for tiny blocks";
+    SendRecv send_recv::shift::plan as "shift" up to 4096 Reproducible:
         "everyone sends to the next rank and receives from the one before";
-    Barrier barrier::dissemination as "dissemination" up to 4096 Reproducible:
+    Barrier barrier::dissemination::plan as "dissemination" up to 4096 Reproducible:
         "everyone tells the rank 1, 2, 4, ... places ahead, log2(n) stages";
-    Barrier barrier::ring as "ring" up to 1024 Reproducible:
+    Barrier barrier::ring::plan as "ring" up to 1024 Reproducible:
         "everyone tells the next rank whom it has heard of, n-1 stages; for rings of cables";
+    Barrier barrier::recursive_doubling::plan as "recursive_doubling" up to 4096 Reproducible:
+        "pairs tell each other, log2(n) stages";
+    Barrier barrier::binomial::plan as "binomial" up to 4096 Reproducible:
+        "up a tree and down again; fewest messages in all";
 };
 
 /// The algorithms of a collective.

@@ -1,7 +1,7 @@
 //! Steps in, schedule out: the builder derives what planners should not have to think about.
 //!
-//! A planner says what each rank does, in an order in which it could run. The builder cuts chunks into segments when the
-//! [`Spec`] asks for it ([`crate::pass`]), and finds the steps that must come `after` others because they touch the same
+//! A planner says what each rank does, in an order in which it could run. The builder cuts chunks into segments, or
+//! deals them to lanes, when the [`Spec`] asks for it ([`crate::pass`]), and finds the steps that must come `after` others because they touch the same
 //! memory: a read after the write it wants, a write after the reads and the write it must not disturb. It knows which
 //! chunks are the same memory in place, and leaves out what another dependency or the FIFO order of messages implies. So
 //! every dependency that it writes down is needed: without it there is a race.
@@ -13,7 +13,7 @@
 
 use super::{Action, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use crate::analysis::{Flow, Matching, Memory, Order, Values};
-use crate::pass::segment;
+use crate::pass::Cuts;
 use crate::{PlanError, Spec};
 use topology::Rank;
 
@@ -23,8 +23,8 @@ pub struct Builder {
     /// The schedule without its steps.
     shape: Schedule,
     ranks: u32,
-    /// The pieces that each chunk is cut into.
-    segments: u32,
+    /// What is done to the steps in the end.
+    cuts: Cuts,
     /// The stage of the steps that are added now.
     stage: u32,
     /// The first rank that is planned for; `drafts` are of it and those that follow.
@@ -63,7 +63,7 @@ impl Builder {
             lanes: 1,
             programs: Vec::new(),
         };
-        let builder = Builder::with_shape(shape, spec.ranks(), spec.segments());
+        let builder = Builder::with_shape(shape, spec.ranks(), Cuts::of(spec));
         match spec.only() {
             None => builder,
             Some(rank) => {
@@ -73,12 +73,12 @@ impl Builder {
         }
     }
 
-    /// Starts a schedule of the same shape as `shape`, whose steps are ignored, with chunks to be cut into `segments`.
-    pub(crate) fn with_shape(shape: Schedule, ranks: u32, segments: u32) -> Builder {
+    /// Starts a schedule of the same shape as `shape`, whose steps are ignored, and what is to be done to them.
+    pub(crate) fn with_shape(shape: Schedule, ranks: u32, cuts: Cuts) -> Builder {
         let draft = |rank| Draft { memory: Memory::new(&shape, ranks, Rank(rank)), steps: Vec::new() };
         let drafts = (0..ranks).map(draft).collect();
         let shape = Schedule { programs: Vec::new(), ..shape };
-        Builder { shape, ranks, segments, stage: 0, first: 0, drafts }
+        Builder { shape, ranks, cuts, stage: 0, first: 0, drafts }
     }
 
     /// Whether input and output are the same memory.
@@ -150,12 +150,12 @@ impl Builder {
     /// # Errors
     /// [`PlanError::TooLarge`] when it would have too many steps to list.
     pub fn finish(self) -> Result<Schedule, PlanError> {
-        let Builder { mut shape, ranks, segments, first, drafts, .. } = self;
+        let Builder { mut shape, ranks, cuts, first, drafts, .. } = self;
         let steps = drafts.iter().map(|draft| draft.steps.len() as u64).sum();
-        shape = segment::cut_shape(shape, ranks, segments, steps)?;
+        shape = cuts.shape(shape, ranks, steps)?;
         let mut programs = vec![RankProgram::default(); ranks as usize];
         for (rank, draft) in (first..).zip(drafts) {
-            let steps = if segments > 1 { segment::cut(&draft.steps, segments) } else { draft.steps };
+            let steps = cuts.steps(draft.steps);
             programs[rank as usize] = derive(&Memory::new(&shape, ranks, Rank(rank)), &steps);
         }
         Ok(Schedule { programs, ..shape })

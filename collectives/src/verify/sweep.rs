@@ -3,7 +3,7 @@
 use super::{Credits, Fault, Report, verify};
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
-use crate::{Numerics, PlanError, Spec};
+use crate::{Hosts, Numerics, PlanError, Spec, Weights};
 use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -50,6 +50,15 @@ impl fmt::Display for Case {
         }
         f.write_str(if spec.in_place() == InPlace::Yes { ", in place" } else { "" })?;
         f.write_str(if spec.numerics() == Numerics::Reproducible { ", reproducible" } else { "" })?;
+        if spec.hosts() != Hosts::One {
+            write!(f, ", {}", spec.hosts())?;
+        }
+        if spec.replicas() > 1 {
+            write!(f, ", {} replicas", spec.replicas())?;
+        }
+        if spec.weights() != Weights::ONE {
+            write!(f, ", stripes {}", spec.weights())?;
+        }
         if spec.segments() > 1 { write!(f, ", {} segments", spec.segments()) } else { Ok(()) }
     }
 }
@@ -75,8 +84,8 @@ impl Case {
     }
 }
 
-/// Every algorithm on `ranks` ranks, with every root, in place and not, in every order of additions that it has, cut
-/// into each number of `segments`.
+/// Every algorithm on `ranks` ranks, with every root, in place and not, in every order of additions that it has, on
+/// hosts dealt in several ways where that matters, cut into each number of `segments`.
 /// Cases for different numbers of ranks are independent, so callers may share them out among threads.
 /// Algorithms that are not made for so many ranks are left out.
 pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
@@ -88,13 +97,26 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
             both.flat_map(move |in_place| segments.iter().map(move |k| (Rank(root), in_place, *k)))
         });
         variants.flat_map(move |(root, in_place, segments)| {
-            orders(algorithm).filter_map(move |numerics| {
-                let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
-                let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
-                Some(Case { algorithm, spec: spec.with_numerics(numerics) })
+            orders(algorithm).flat_map(move |numerics| {
+                placements(algorithm, ranks).into_iter().filter_map(move |hosts| {
+                    let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
+                    let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
+                    Some(Case { algorithm, spec: spec.with_numerics(numerics).with_hosts(hosts) })
+                })
             })
         })
     })
+}
+
+/// The ways to deal ranks to hosts that are worth planning for: for those who ask, hosts of many ranks and of few, full
+/// and not.
+fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
+    if algorithm.name != "hierarchical" {
+        return vec![Hosts::One];
+    }
+    let sizes = [1, 2, 3, 4, 8].into_iter().filter(|size| *size < ranks);
+    let dealt = sizes.flat_map(|size| [Hosts::Blocks(size), Hosts::Turns(size)]);
+    dealt.filter(|hosts| *hosts != Hosts::Turns(1)).chain([Hosts::One]).collect()
 }
 
 /// The classes that are worth planning for: where nothing is combined they are all the same.

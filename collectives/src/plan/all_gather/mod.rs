@@ -1,4 +1,10 @@
 //! Everyone's block to everyone.
 
+pub mod bidirectional_ring;
+pub mod bruck;
 pub mod direct;
+pub mod hierarchical;
+pub mod neighbour_exchange;
+pub mod pat;
+pub mod recursive_doubling;
 pub mod ring;

@@ -12,24 +12,29 @@
 
 use crate::schedule::{Builder, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
+use topology::Rank;
 
 /// Plans an all-gather round a ring.
 ///
 /// # Errors
 /// None: a [`Spec`] always makes sense here.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
-    let n = spec.ranks();
     let mut builder = Builder::new(spec, "ring", 1, 0);
     for rank in spec.planned_ranks() {
-        for stage in 0..n - 1 {
-            let passed_on = ChunkRange::output(rank.behind(stage, n).0);
-            let from = if stage == 0 { ChunkRange::input(0) } else { passed_on };
-            builder.stage(stage);
-            builder.send(rank, rank.ahead(1, n), from, 0);
-            builder.recv(rank, rank.behind(1, n), ChunkRange::output(rank.behind(stage + 1, n).0), 0);
-        }
-        builder.stage(0);
-        builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));
+        steps(&mut builder, rank, spec.ranks());
     }
     builder.finish()
+}
+
+/// What `rank` of `n` does.
+pub(super) fn steps(builder: &mut Builder, rank: Rank, n: u32) {
+    for stage in 0..n - 1 {
+        let passed_on = ChunkRange::output(rank.behind(stage, n).0);
+        let from = if stage == 0 { ChunkRange::input(0) } else { passed_on };
+        builder.stage(stage);
+        builder.send(rank, rank.ahead(1, n), from, 0);
+        builder.recv(rank, rank.behind(1, n), ChunkRange::output(rank.behind(stage + 1, n).0), 0);
+    }
+    builder.stage(0);
+    builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));
 }

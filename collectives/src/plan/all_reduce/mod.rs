@@ -2,7 +2,12 @@
 
 pub mod bidirectional_ring;
 pub mod double_binary_tree;
+pub mod hierarchical;
 pub mod mesh;
+pub mod multi_ring;
+pub mod rabenseifner;
 pub mod recursive_doubling;
+pub mod reduce_broadcast;
 pub mod reduce_scatter_all_gather;
 pub mod ring;
+pub mod torus;

@@ -1,4 +1,6 @@
 //! No rank leaves before every rank has entered.
 
+pub mod binomial;
 pub mod dissemination;
+pub mod recursive_doubling;
 pub mod ring;

@@ -1,4 +1,5 @@
 //! Everyone's block, side by side, to the root.
 
+pub mod binomial;
 pub mod chain;
 pub mod direct;

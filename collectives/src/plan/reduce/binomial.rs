@@ -50,7 +50,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
 
 /// The sums that a rank's contribution goes into, the smallest first: the stage, the sum, and its operand that the rank
 /// is not in.
-fn steps_up(rank: Rank, n: u32) -> Vec<(u32, Sum, Sum)> {
+pub(in crate::plan) fn steps_up(rank: Rank, n: u32) -> Vec<(u32, Sum, Sum)> {
     let mut steps = Vec::new();
     let mut sum = Sum::whole(n);
     while let (Sum::Terms { terms, .. }, Some([a, b])) = (sum, sum.operands(n)) {
@@ -68,6 +68,6 @@ fn holds(sum: Sum, rank: Rank, n: u32) -> bool {
 }
 
 /// The rank at which a sum lies.
-fn holder(sum: Sum, root: Rank, n: u32) -> Rank {
+pub(in crate::plan) fn holder(sum: Sum, root: Rank, n: u32) -> Rank {
     if holds(sum, root, n) { root } else { sum.ranks(n).0 }
 }

@@ -1,0 +1,91 @@
+//! The order of blocks in memory that lets parallel aggregated trees send each round as one message.
+//!
+//! Every rank's block travels down a binomial tree of distances, the largest first: from offset `x` (how far the block
+//! has come from its owner) to `x + d`, for `d` = ..., 4, 2, 1, as far as that is less than n. All trees are the same but
+//! for where they start, so every rank does the same with its offsets, and a round sends all it has, but for at most
+//! the largest offset, whose way would end beyond n. What has come goes behind what is there, or before it when the
+//! largest offset was left out: so the largest one is always at the end, and what is sent is one run.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// What goes how far in a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Round {
+    /// The distance between who sends and who receives.
+    pub(super) distance: u32,
+    /// The places of what is sent.
+    pub(super) sent: Range<u32>,
+    /// The places, on the other rank, of where it lands.
+    pub(super) came: Range<u32>,
+}
+
+/// The places of blocks, and the rounds.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    /// The offset of the block at each place.
+    pub(super) offsets: Vec<u32>,
+    /// The rounds, the largest distance first.
+    pub(super) rounds: Vec<Round>,
+}
+
+impl Layout {
+    /// The layout for `n` ranks; at least 1.
+    pub(super) fn new(n: u32) -> Layout {
+        let mut held = VecDeque::from([0]);
+        let mut rounds = Vec::new();
+        // The place of the first block held, counted from that of offset 0.
+        let mut start = 0i64;
+        for level in (0..n.next_power_of_two().ilog2()).rev() {
+            let distance = 1 << level;
+            let last = *held.back().expect("offset 0");
+            let beyond = last + distance >= n;
+            let sent: Vec<u32> = held.iter().copied().filter(|x| x + distance < n).collect();
+            let (len, end) = (sent.len() as i64, start + held.len() as i64);
+            let at = if beyond { start - len } else { end };
+            rounds.push((distance, start..start + len, at..at + len));
+            if beyond {
+                start = at;
+                sent.iter().rev().for_each(|x| held.push_front(x + distance));
+            } else {
+                held.extend(sent.iter().map(|x| x + distance));
+            }
+        }
+        let place = |at: i64| (at - start) as u32;
+        let places = |run: Range<i64>| place(run.start)..place(run.end);
+        let round = |(distance, sent, came)| Round { distance, sent: places(sent), came: places(came) };
+        Layout { offsets: held.into(), rounds: rounds.into_iter().map(round).collect() }
+    }
+
+    /// The place of offset 0.
+    pub(super) fn own(&self) -> u32 {
+        self.offsets.iter().position(|x| *x == 0).expect("offset 0") as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_brings_what_was_sent_further_and_all_offsets_come_once() {
+        for n in 1..300 {
+            let layout = Layout::new(n);
+            let mut known = vec![layout.own()];
+            for Round { distance, sent, came } in &layout.rounds {
+                assert_eq!(sent.len(), came.len());
+                for (from, to) in sent.clone().zip(came.clone()) {
+                    assert!(known.contains(&from), "n {n}: sends what it has not");
+                    let (x, y) = (layout.offsets[from as usize], layout.offsets[to as usize]);
+                    assert_eq!(x + distance, y, "n {n}");
+                }
+                known.extend(came.clone());
+            }
+            known.sort_unstable();
+            assert!(known.into_iter().eq(0..n), "n {n}");
+            let mut offsets = layout.offsets;
+            offsets.sort_unstable();
+            assert!(offsets.into_iter().eq(0..n), "n {n}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Trees over the places of ranks, counted from the root of a collective: arithmetic, and no steps.
+//!
+//! * the binomial tree in which a place has those right behind it below it, so that a subtree is one run of blocks;
+//! * the k-nomial tree, in which every place that has the data tells `radix - 1` others in turn;
+//! * two complementary binary trees.
+
+use std::ops::Range;
+use topology::Rank;
+
+/// The places of the subtree of `place` among `n`: it, and as many behind it as its lowest bit says.
+pub(super) fn subtree(place: u32, n: u32) -> Range<u32> {
+    let reach = if place == 0 { n } else { 1 << place.trailing_zeros() };
+    place..place.saturating_add(reach).min(n)
+}
+
+/// Who is above a place in that tree; the root has no one.
+pub(super) fn above(place: u32) -> u32 {
+    place & (place - 1)
+}
+
+/// The children of a place in that tree, nearest first: how far away each is, as a power of two.
+pub(super) fn below(place: u32, n: u32) -> impl DoubleEndedIterator<Item = u32> {
+    let count = subtree(place, n).len() as u32;
+    0..count.next_power_of_two().ilog2()
+}
+
+/// The blocks of the largest subtree below the root, if it is more than one: what a rank may have to keep for others.
+pub(super) fn kept_for_others(n: u32) -> u32 {
+    let children = below(0, n).map(|bit| subtree(1 << bit, n).len() as u32);
+    children.max().filter(|most| *most > 1).unwrap_or(0)
+}
+
+/// A run of places as runs of ranks: two of them where the numbers of ranks start anew. Every message is cut there, so
+/// that a part is never behind two messages of one FIFO.
+pub(super) fn runs(root: Rank, places: Range<u32>, n: u32) -> impl Iterator<Item = Range<u32>> {
+    let wrap = (n - root.0).clamp(places.start, places.end);
+    [places.start..wrap, wrap..places.end].into_iter().filter(|run| !run.is_empty())
+}
+
+/// Who is above a place of the k-nomial tree, and the stage of the message from there; none for the root.
+pub(super) fn knomial_above(place: u32, radix: u32) -> Option<(u32, u32)> {
+    let level = place.checked_ilog(radix)?;
+    let unit = radix.pow(level);
+    Some((place % unit, level * (radix - 1) + place / unit - 1))
+}
+
+/// Those below a place of the k-nomial tree, nearest first, each with the stage of the message.
+pub(super) fn knomial_below(place: u32, radix: u32, n: u32) -> impl DoubleEndedIterator<Item = (u32, u32)> {
+    let first = place.checked_ilog(radix).map_or(0, |level| level + 1);
+    let levels = n.next_power_of_two().ilog2() + 1;
+    (first..levels).flat_map(move |level| {
+        (1..radix).filter_map(move |digit| {
+            let child = u64::from(place) + u64::from(digit) * u64::from(radix).pow(level);
+            (child < u64::from(n)).then_some((child as u32, level * (radix - 1) + digit - 1))
+        })
+    })
+}
+
+/// A number of stages that no message of a k-nomial tree reaches.
+pub(super) fn knomial_stages(radix: u32, n: u32) -> u32 {
+    (n.next_power_of_two().ilog2() + 1) * (radix - 1)
+}
+
+/// The neighbours of a place in a binary tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) parent: Option<Rank>,
+    pub(super) children: Vec<Rank>,
+    /// Above the leaves; a parent's is greater than its children's.
+    pub(super) height: u32,
+    pub(super) parent_height: u32,
+    /// Which child of its parent it is.
+    pub(super) nth: u32,
+}
+
+/// From the number of a rank to the number of its place in a tree, or back.
+type Relabel = fn(Rank, u32) -> Rank;
+
+impl Node {
+    /// The neighbours of `rank` in tree 0 or 1, whose roots may differ: for those who go up and down again.
+    pub(super) fn of(tree: u32, rank: Rank, n: u32) -> Node {
+        let (there, back): (Relabel, Relabel) = match (tree, n % 2) {
+            (0, _) => (|rank, _| rank, |rank, _| rank),
+            (_, 0) => (|rank, n| Rank(n - 1 - rank.0), |rank, n| Rank(n - 1 - rank.0)),
+            _ => (|rank, n| rank.behind(1, n), |rank, n| rank.ahead(1, n)),
+        };
+        Node::relabelled(rank, n, there, back)
+    }
+
+    /// The same with rank 0 at the top of both trees: for those who only go up, or only down.
+    pub(super) fn below_one_root(tree: u32, rank: Rank, n: u32) -> Node {
+        // Ranks from 1 on change places: mirrored, or moved on by one, so that odd ones become even.
+        let (there, back): (Relabel, Relabel) = match (tree, n % 2) {
+            (0, _) => (|rank, _| rank, |rank, _| rank),
+            (_, 1) => (|rank, n| Rank((n - rank.0) % n), |rank, n| Rank((n - rank.0) % n)),
+            _ => (
+                |rank, n| if rank.0 < 2 { Rank(rank.0 * (n - 1)) } else { Rank(rank.0 - 1) },
+                |rank, n| if rank.0 == n - 1 { Rank(1) } else { Rank((rank.0 + 1) * rank.0.min(1)) },
+            ),
+        };
+        Node::relabelled(rank, n, there, back)
+    }
+
+    fn relabelled(rank: Rank, n: u32, there: Relabel, back: Relabel) -> Node {
+        let node = in_order(there(rank, n), n);
+        Node {
+            parent: node.parent.map(|parent| back(parent, n)),
+            children: node.children.into_iter().map(|child| back(child, n)).collect(),
+            ..node
+        }
+    }
+
+    /// The stage of the message from the `nth` child, on the way up.
+    pub(super) const fn stage_up(&self, nth: u32) -> u32 {
+        2 * self.height + nth
+    }
+
+    /// The stage of the message to the parent, on the way up.
+    pub(super) const fn stage_to_parent(&self) -> u32 {
+        2 * self.parent_height + self.nth
+    }
+
+    /// The stage of the message to the `nth` child on the way down, which begins with stage `top` at height 0, counted
+    /// backwards.
+    pub(super) const fn stage_down(&self, top: u32, nth: u32) -> u32 {
+        top - 2 * self.height + nth
+    }
+
+    /// The stage of the message from the parent on the way down.
+    pub(super) const fn stage_from_parent(&self, top: u32) -> u32 {
+        top - 2 * self.parent_height + self.nth
+    }
+}
+
+/// A number of stages that going up such a tree does not reach.
+pub(super) const fn stages_up(n: u32) -> u32 {
+    2 * (n.ilog2() + 2)
+}
+
+/// The neighbours of `rank` in the in-order binary tree on 1 to n-1, with 0 above its root.
+///
+/// The height of a rank is the number of zero bits at its low end; the ranks below it are those within
+/// 2^height of it. Where a subtree's root would lie beyond n-1, the next lower one on its left takes its
+/// place.
+fn in_order(rank: Rank, n: u32) -> Node {
+    let height = height(rank, n);
+    if rank.0 == 0 {
+        let top = (n > 1).then(|| Rank(1 << (n - 1).ilog2()));
+        return Node { parent: None, children: top.into_iter().collect(), height, parent_height: 0, nth: 0 };
+    }
+    let reach = 1 << rank.0.trailing_zeros();
+    let parent = Rank((rank.0 ^ reach) | reach << 1);
+    let parent = if parent.0 < n { parent } else { Rank(rank.0 ^ reach) };
+    let left = (reach > 1).then(|| Rank(rank.0 - reach / 2));
+    let halves = std::iter::successors(Some(reach / 2), |half| Some(half / 2)).take_while(|half| *half > 0);
+    let right = halves.map(|half| Rank(rank.0 + half)).find(|child| child.0 < n);
+    let nth = u32::from(rank > parent && parent.0 > 0);
+    let parent_height = self::height(parent, n);
+    let children = left.into_iter().chain(right).collect();
+    Node { parent: Some(parent), children, height, parent_height, nth }
+}
+
+/// The height of a place in the in-order tree: that of rank 0 is above all.
+fn height(rank: Rank, n: u32) -> u32 {
+    if rank.0 == 0 { n.ilog2() + 1 } else { rank.0.trailing_zeros() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Tree = fn(u32, Rank, u32) -> Node;
+
+    #[test]
+    fn parents_and_children_agree_and_every_rank_hangs_below_one_root() {
+        for n in 1..200 {
+            for (tree, of) in
+                [(0, Node::of as Tree), (1, Node::of), (0, Node::below_one_root), (1, Node::below_one_root)]
+            {
+                let nodes: Vec<Node> = (0..n).map(|rank| of(tree, Rank(rank), n)).collect();
+                assert_eq!(nodes.iter().filter(|node| node.parent.is_none()).count(), 1);
+                for (rank, node) in nodes.iter().enumerate() {
+                    for child in &node.children {
+                        assert_eq!(nodes[child.index()].parent, Some(Rank(rank as u32)), "n {n} tree {tree}");
+                    }
+                }
+                let children: usize = nodes.iter().map(|node| node.children.len()).sum();
+                assert_eq!(children as u32, n - 1, "n {n} tree {tree}");
+            }
+        }
+    }
+
+    #[test]
+    fn at_most_one_rank_below_the_root_is_an_inner_node_of_both_trees() {
+        for n in 2..200 {
+            for (of, from) in [(Node::of as Tree, 0), (Node::below_one_root, 1)] {
+                let inner = |tree, rank| !of(tree, Rank(rank), n).children.is_empty();
+                let both = (from..n).filter(|rank| inner(0, *rank) && inner(1, *rank)).count();
+                assert!(both <= 1, "n {n}: {both}");
+            }
+            assert!(Node::below_one_root(1, Rank(0), n).parent.is_none());
+        }
+    }
+
+    #[test]
+    fn subtrees_are_runs_that_tile_the_places() {
+        for n in 1..70 {
+            for place in 0..n {
+                let mut end = place + 1;
+                for bit in below(place, n) {
+                    let child = place + (1 << bit);
+                    assert_eq!((above(child), subtree(child, n).start), (place, end), "{n} {place}");
+                    end = subtree(child, n).end;
+                }
+                assert_eq!(end, subtree(place, n).end, "{n} {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_k_nomial_tree_tells_every_place_once() {
+        for radix in [2, 4, 8] {
+            for n in 1..150 {
+                let mut told = vec![0; n as usize];
+                for place in 0..n {
+                    for (child, stage) in knomial_below(place, radix, n) {
+                        assert_eq!(knomial_above(child, radix), Some((place, stage)), "{n} {place} {child}");
+                        assert!(stage < knomial_stages(radix, n));
+                        assert!(knomial_above(place, radix).is_none_or(|(_, earlier)| earlier < stage));
+                        told[child as usize] += 1;
+                    }
+                }
+                assert!(told[1..].iter().all(|times| *times == 1) && told[0] == 0, "{radix} {n}: {told:?}");
+            }
+        }
+    }
+}
