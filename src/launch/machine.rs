@@ -1,6 +1,6 @@
 //! The cores of this machine, and keeping a rank on its share of them.
 //!
-//! They are read from Linux's own files, which know sockets, memory and hardware threads: that is all that placement
+//! They are read from Linux's own files, which know sockets, memory, caches and hardware threads: that is all that placement
 //! needs, and it asks for no library at build time (hwloc reads the same files). A child inherits the cores of the thread
 //! that starts it, so that thread is moved there and back: nothing happens between fork and exec.
 //!
@@ -94,9 +94,19 @@ mod linux {
             }
             let numa = nodes.iter().find(|(_, cpus)| cpus.contains(&cpu)).map_or(0, |(node, _)| *node);
             let package = number(&folder.join("physical_package_id")).unwrap_or(0);
-            cores.push(Core { package, numa, cpus });
+            let cache = largest_cache(cpu).unwrap_or(package);
+            cores.push(Core { package, numa, cache, cpus });
         }
         Cores::new(cores)
+    }
+
+    /// The lowest number of a hardware thread that shares the largest cache of this one.
+    fn largest_cache(cpu: u32) -> Option<u32> {
+        let level = |cache: &Path| fs::read_to_string(cache.join("level")).ok()?.trim().parse::<u32>().ok();
+        let caches = fs::read_dir(Path::new(CPUS).join(format!("cpu{cpu}/cache"))).ok()?;
+        let caches = caches.flatten().map(|entry| entry.path());
+        let (_, largest) = caches.filter_map(|cache| Some((level(&cache)?, cache))).max()?;
+        parse_cpu_list(&fs::read_to_string(largest.join("shared_cpu_list")).ok()?)?.first().copied()
     }
 
     /// The parts of the memory, and the hardware threads that are near each.

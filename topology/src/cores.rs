@@ -1,7 +1,8 @@
 //! The cores of a machine, and which of them a rank is kept on.
 //!
-//! Who has read them from the system makes a [`Cores`] of it. Only that a core's threads belong together, and which
-//! memory is near it, matters here: ranks get whole cores, neighbours first.
+//! Who has read them from the system makes a [`Cores`] of it. That a core's threads belong together matters here, which
+//! memory is near it, and which cores share a cache: ranks get whole cores, neighbours first, so that ranks with
+//! neighbouring numbers, which talk most, talk by way of a cache.
 
 /// How ranks are kept on cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Core {
     pub package: u32,
     /// The part of the memory that it is near.
     pub numa: u32,
+    /// The largest cache that it shares, by the lowest number of a hardware thread that does.
+    pub cache: u32,
     /// The numbers of its hardware threads, as the system counts them, ascending.
     pub cpus: Vec<u32>,
 }
@@ -29,7 +32,7 @@ pub struct Core {
 /// The cores that a process may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores {
-    /// By socket and memory, so that neighbours are near each other.
+    /// By socket, memory and cache, so that neighbours are near each other.
     cores: Vec<Core>,
 }
 
@@ -106,8 +109,17 @@ mod tests {
 
     /// Two sockets of two cores of two threads, numbered as Linux does: threads of a core are far apart.
     fn machine() -> Cores {
-        let core = |at: u32| Core { package: at / 2, numa: at / 2, cpus: vec![at, at + 4] };
+        let core = |at: u32| Core { package: at / 2, numa: at / 2, cache: 0, cpus: vec![at, at + 4] };
         Cores::new([3, 1, 0, 2].map(core).to_vec())
+    }
+
+    #[test]
+    fn neighbours_share_a_cache_whatever_the_numbers_of_cores() {
+        // Even cores have one cache, odd ones another.
+        let core = |at: u32| Core { package: 0, numa: 0, cache: at % 2, cpus: vec![at] };
+        let cores = Cores::new((0..8).map(core).collect());
+        let shares: Vec<_> = (0..4).map(|rank| cores.share(Bind::Core, rank, 4)).collect();
+        assert_eq!(shares, [[0, 2], [4, 6], [1, 3], [5, 7]].map(|cpus| Some(cpus.to_vec())));
     }
 
     #[test]
