@@ -28,9 +28,9 @@ pub mod launch;
 
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
-pub use collectives::{Collective, DType, Numerics, ReduceOp};
+pub use collectives::{Collective, DType, Numerics, ReduceOp, parse_bytes};
 pub use communicator::{Buffer, Communicator, Group, RegisteredSlice};
-pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport, parse_bytes};
+pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};
 pub use topology::Rank;

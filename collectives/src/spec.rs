@@ -241,6 +241,24 @@ pub enum PlanError {
         /// Algorithms whose messages all have cables.
         instead: Vec<&'static str>,
     },
+    /// An algorithm whose plans are for blocks of equal length.
+    #[error(
+        "{algorithm} for {collective} has no plan for blocks of unequal lengths; choose another one, or none"
+    )]
+    Uneven {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// The collective.
+        collective: Collective,
+    },
+    /// All algorithms that could do a call are excluded by name.
+    #[error(
+        "all algorithms of {collective} that can do this call are excluded; exclude fewer with TBCCL_ALGO"
+    )]
+    AllExcluded {
+        /// The collective.
+        collective: Collective,
+    },
     /// A schedule that cannot be cut into segments, since it is malformed or cannot run with zero credits.
     #[error(
         "{algorithm} for {collective} cannot be segmented: its messages do not match, or wait in a circle"

@@ -33,7 +33,7 @@ use crate::{
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };
-use collectives::{Collective, DType, Numerics, schedule::InPlace};
+use collectives::{Collective, DType, Numerics, schedule::InPlace, select::Fingerprint};
 use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank, Reach};
@@ -116,8 +116,17 @@ impl Communicator {
         let protocols =
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
+        let here = fingerprint(transport, &names);
+        if let Some((what, there, here)) = config.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
+            && rank.0 == 0
+        {
+            eprintln!(
+                "tbccl: warning: the tuning file is not used: it was measured with {what} {there}, and this job has {here}; \
+                 measure anew with `tbccl tune`"
+            );
+        }
         Communicator {
-            plans: Plans::new(rank, size, Self::LANES, reach, config),
+            plans: Plans::new(rank, size, Self::LANES, reach, config.policy(&here), config),
             executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),
             peers: Peers {
                 rank,
@@ -232,6 +241,24 @@ impl Communicator {
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
+}
+
+/// What a job runs on, as far as all of its ranks know the same of it.
+pub(crate) fn fingerprint(transport: &str, names: &[PeerName]) -> Fingerprint {
+    let placement = Placement::from_hosts(names.iter().map(|name| name.host.as_str()));
+    let hosts = placement.map_or(1, |placement| placement.hosts());
+    // A rank knows its own host only.
+    let machine = if hosts == 1 { machine() } else { "several hosts".to_owned() };
+    Fingerprint { transport: transport.to_owned(), ranks: names.len() as u32, hosts, machine }
+}
+
+/// The processors of this machine.
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned());
+    format!("{cores} cores, {model}")
 }
 
 /// How many ranks share this rank's host.

@@ -4,7 +4,7 @@ use crate::{Config, error::Result, executor::Program};
 use collectives::{
     Collective, Numerics, Spec, plan,
     schedule::InPlace,
-    select::{self, Tuning},
+    select::{self, Policy},
 };
 use std::{
     collections::HashMap,
@@ -72,9 +72,8 @@ pub(super) struct Plans {
     lanes: u8,
     /// Plans send between ranks that reach each other.
     reach: Reach,
-    algorithm: Option<String>,
+    policy: Policy,
     segments: u32,
-    tuning: Tuning,
     programs: HashMap<Key, Arc<Program>>,
     recent: Vec<Option<(CallShape, Arc<Program>)>>,
     /// What the ranks of this process have in common, if there is more than one.
@@ -82,15 +81,21 @@ pub(super) struct Plans {
 }
 
 impl Plans {
-    pub(super) fn new(rank: Rank, ranks: u32, lanes: u8, reach: Reach, config: &Config) -> Plans {
+    pub(super) fn new(
+        rank: Rank,
+        ranks: u32,
+        lanes: u8,
+        reach: Reach,
+        policy: Policy,
+        config: &Config,
+    ) -> Plans {
         Plans {
             rank,
             ranks,
             lanes,
             reach,
-            algorithm: config.algorithm.clone(),
+            policy,
             segments: config.segments,
-            tuning: Tuning::default(),
             programs: HashMap::new(),
             recent: vec![None; RECENT],
             common: None,
@@ -159,24 +164,13 @@ impl Plans {
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
-        let fit = |algorithm: &plan::Algorithm| !shape.uneven || algorithm.takes_uneven_blocks();
-        let wanted = self.algorithm.as_ref().and_then(|name| plan::algorithm(shape.collective, name).ok());
-        let algorithm = match wanted.filter(|wanted| fit(wanted)) {
-            Some(wanted) => {
-                select::check(call, shape.root, wanted.name, &self.reach)?;
-                wanted.check_numerics(shape.numerics)?;
-                wanted.name
-            }
-            None => {
-                let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
-                select::choose_within(call, shape.root, &self.reach, &self.tuning, wanted)?.algorithm
-            }
-        };
+        let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
+        let choice = select::choose(call, shape.root, &self.reach, &self.policy, wanted)?;
         let segments = match self.segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,
-            _ => select::segments(call, algorithm, &self.tuning),
+            _ => choice.segments,
         };
-        Ok((algorithm, segments))
+        Ok((choice.algorithm, segments))
     }
 
     /// Can this rank send to that one, and hear from it?

@@ -5,13 +5,11 @@ mod options;
 pub use options::{ConfigOption, OPTIONS};
 
 use crate::{Error, error::Result};
-use collectives::{Numerics, UnknownName, plan::ALGORITHMS};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-    str::FromStr,
-    time::Duration,
+use collectives::{
+    Numerics, UnknownName,
+    select::{Fingerprint, Names, Overrides, Policy, Rule, Tuned},
 };
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 use transport::{
     driver::{
         SILENCE, SILENCE_MOST,
@@ -92,8 +90,13 @@ pub struct Config {
     /// Bytes of address space for registered memory, per rank; `None` for [`Config::SLAB_BYTES`], or less where a
     /// device must know all of it beforehand. Memory is taken up only as buffers are made.
     pub slab_bytes: Option<u64>,
-    /// The algorithm to use for collectives that have it, instead of the selection's choice.
+    /// Algorithms to use for collectives that have them, instead of the selection's choice: names, of which the first that
+    /// can do a call is taken, as `ring,mesh`; or those that are not to be chosen, as `^ring,chain`.
     pub algorithm: Option<String>,
+    /// What is to be chosen for which calls; the first rule that matches decides.
+    pub rules: Vec<Rule>,
+    /// What was measured to be best on some links; used if they are those at hand.
+    pub tuned: Option<Tuned>,
     /// The number of segments to use with it; 0 for the selection's choice.
     pub segments: u32,
     /// Staging bytes per ring.
@@ -164,6 +167,8 @@ impl Default for Config {
             timeout: Duration::from_secs(30),
             slab_bytes: None,
             algorithm: None,
+            rules: Vec::new(),
+            tuned: None,
             segments: 0,
             staging_bytes: ring.staging_bytes,
             piece_bytes: ring.piece_bytes,
@@ -259,17 +264,23 @@ impl Config {
         OPTIONS.iter().filter(|o| o.shared).map(|o| (o.env.to_owned(), (o.get)(self))).collect()
     }
 
+    /// What decides which plan a call takes. What was measured elsewhere is not part of it.
+    pub(crate) fn policy(&self, here: &Fingerprint) -> Policy {
+        let names = self.algorithm.as_deref().map(Names::parse).transpose().ok().flatten();
+        let overrides = Overrides { names: names.unwrap_or_default(), rules: self.rules.clone() };
+        let tuned = self.tuned.clone().filter(|tuned| tuned.fingerprint == *here);
+        Policy { overrides, tuned, ..Policy::default() }
+    }
+
     pub(crate) fn ring(&self) -> RingLayout {
         RingLayout { cells: 256, staging_bytes: self.staging_bytes, piece_bytes: self.piece_bytes }
     }
 
     fn check(&self) -> Result<()> {
         let bad = |why: String| Err(Error::InvalidArgument(why));
-        if let Some(name) = &self.algorithm
-            && !ALGORITHMS.iter().any(|algorithm| algorithm.name == name)
-        {
-            let names = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect::<BTreeSet<_>>();
-            return Err(UnknownName::new("algorithm in TBCCL_ALGO", name, names).into());
+        if let Some(names) = &self.algorithm {
+            Names::parse(names)
+                .map_err(|error| Error::InvalidArgument(format!("TBCCL_ALGO={names}: {error}")))?;
         }
         if self.piece_bytes == 0 || !self.piece_bytes.is_multiple_of(RingLayout::LINE) {
             return bad(format!("TBCCL_PIECE_BYTES={}: must be a positive multiple of 64", self.piece_bytes));
@@ -335,46 +346,12 @@ impl Config {
     }
 }
 
-/// A number of bytes as people write it: `4096`, `64K`, `1.5M`, `2GiB`; K is 1024.
-///
-/// # Errors
-/// Says what is wrong with it, and which suffixes there are.
-pub fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        other => return Err(UnknownName::new("size suffix", other, ["K", "M", "G", "T"]).to_string()),
-    };
-    let unit = (1u64 << shift) as f64;
-    let value: f64 =
-        digits.parse().map_err(|_| format!("`{text}` is not a size; write e.g. 4, 64K, 1.5M or 2G"))?;
-    let bytes = value * unit;
-    if !(0.0..9e18).contains(&bytes) {
-        return Err(format!("`{text}` is not a possible size"));
-    }
-    Ok(bytes as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn with(name: &str, value: &str) -> Result<Config> {
         Config::from_vars([(name.to_owned(), value.to_owned())])
-    }
-
-    #[test]
-    fn sizes_have_suffixes() {
-        for (text, bytes) in [("4", 4), ("64K", 65536), ("1.5m", 3 << 19), ("2GiB", 2 << 30), ("0", 0)] {
-            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "K", "4Q", "-1", "1e99", "4 K x"] {
-            assert!(parse_bytes(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -3,8 +3,16 @@
 //! The environment, `--help` and the documentation of options all go by it. What a value must be beyond its kind, and what
 //! two of them must be to each other, is checked in the module above.
 
-use super::{Config, parse_bytes};
-use std::{fmt::Display, str::FromStr, time::Duration};
+use super::Config;
+use collectives::{
+    parse_bytes,
+    select::{Overrides, Tuned},
+};
+use std::{
+    fmt::{Debug, Display},
+    str::FromStr,
+    time::Duration,
+};
 use transport::driver::tcp::{Bind, Security};
 
 /// One option: its environment variable, what it means, and how a value is taken in and shown.
@@ -55,10 +63,31 @@ pub const OPTIONS: &[ConfigOption] = &[
     },
     ConfigOption {
         env: "TBCCL_ALGO",
-        doc: "algorithm for collectives that have it, instead of the automatic choice",
+        doc: "algorithms for collectives that have them, instead of the automatic choice: the first of ring,mesh that can do \
+              a call; or none of those in ^ring,mesh",
         shared: true,
         set: |c, v| put(&mut c.algorithm, Ok((!v.is_empty()).then(|| v.to_owned()))),
         get: |c| c.algorithm.clone().unwrap_or_default(),
+    },
+    ConfigOption {
+        env: "TBCCL_RULES",
+        doc: "a file of rules: which algorithm for which calls, see docs/selection.md",
+        shared: true,
+        set: |c, v| {
+            let read = |text: &str| Overrides::rules_from_toml(text).map_err(|error| error.to_string());
+            put(&mut c.rules, if v.is_empty() { Ok(Vec::new()) } else { file(v, read) })
+        },
+        get: |c| digest(&c.rules),
+    },
+    ConfigOption {
+        env: "TBCCL_TUNING",
+        doc: "a file that `tbccl tune` has written: what is best on these links",
+        shared: true,
+        set: |c, v| {
+            let read = |text: &str| Tuned::from_toml(text).map(Some).map_err(|error| error.to_string());
+            put(&mut c.tuned, if v.is_empty() { Ok(None) } else { file(v, read) })
+        },
+        get: |c| digest(&c.tuned),
     },
     ConfigOption {
         env: "TBCCL_SEGMENTS",
@@ -331,6 +360,20 @@ pub const OPTIONS: &[ConfigOption] = &[
         get: |c| c.keep_alive.as_secs_f64().to_string(),
     },
 ];
+
+/// Reads a file.
+fn file<T>(path: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("can't read {path}: {error}"))?;
+    read(&text).map_err(|error| format!("{path}: {error}"))
+}
+
+/// What ranks compare of a file: not where it is, but what it says.
+fn digest<T: Default + PartialEq + Debug>(value: &T) -> String {
+    if *value == T::default() {
+        return String::new();
+    }
+    format!("#{:016x}", xxhash_rust::xxh3::xxh3_64(format!("{value:?}").as_bytes()))
+}
 
 fn put<T>(slot: &mut T, value: Result<T, String>) -> Result<(), String> {
     *slot = value?;

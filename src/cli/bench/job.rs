@@ -6,7 +6,7 @@ use super::{
     memory,
     operation::{Form, Named, Operation},
 };
-use collectives::{Collective, DType, Rank, ReduceOp, plan};
+use collectives::{Collective, DType, Rank, ReduceOp, plan, select::Names};
 use std::{path::PathBuf, time::Duration};
 use tbccl::Config;
 
@@ -138,11 +138,13 @@ impl Job {
         if self.op.operation == Operation::PingPong && ranks < 2 {
             return Err(Failed::new("pingpong is played by ranks 0 and 1; use --ranks 2 or more"));
         }
-        match (self.op.operation.collective(), &self.config.algorithm) {
-            (Some(c), Some(name)) if plan::algorithms(c).any(|a| a.name == name) => {
-                plan::algorithm(c, name).and_then(|a| a.check_ranks(ranks)).map_err(Failed::new)
-            }
-            _ => Ok(()),
+        let asked = self.config.algorithm.as_deref().map(Names::parse).transpose().map_err(Failed::new)?;
+        let (Some(collective), Some(names)) = (self.op.operation.collective(), asked) else { return Ok(()) };
+        let mut wanted = names.wanted(collective).filter_map(|name| plan::algorithm(collective, name).ok());
+        let checked: Vec<_> = wanted.by_ref().map(|algorithm| algorithm.check_ranks(ranks)).collect();
+        match checked.iter().any(Result::is_ok) {
+            true => Ok(()),
+            false => checked.into_iter().collect::<Result<(), _>>().map_err(Failed::new),
         }
     }
 

@@ -1,11 +1,17 @@
 //! Which algorithm, and into how many pieces.
 //!
 //! The choice is a pure function of what all ranks of a call agree on: collective, ranks, count, element size, and a
-//! [`Tuning`] that they read from the same place. Whether a call is in place is not among it, since ranks may differ in
-//! that. The rules are few thresholds, meant to be measured and changed.
+//! [`Policy`] that they read from the same place. Whether a call is in place is not among it, since ranks may differ in
+//! that. What people want comes first (`overrides`), then what was measured (`tuned`), then few thresholds.
 //!
-//! Where not every rank reaches every other, only plans are chosen whose messages travel where they can
-//! ([`choose_within`]). Whether one does is read off the plan itself.
+//! Where not every rank reaches every other, only plans are chosen whose messages travel where they can. Whether one does
+//! is read off the plan itself.
+
+mod overrides;
+mod tuned;
+
+pub use overrides::{Names, Overrides, Rule, RulesError};
+pub use tuned::{Best, Fingerprint, Tuned, TunedError};
 
 use crate::numerics::Core;
 use crate::{Collective, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
@@ -63,12 +69,6 @@ pub struct Wanted {
     pub numerics: Numerics,
 }
 
-impl Wanted {
-    fn from(self, algorithm: &plan::Algorithm) -> bool {
-        algorithm.numerics >= self.numerics && (!self.uneven || algorithm.takes_uneven_blocks())
-    }
-}
-
 /// What to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -80,52 +80,107 @@ pub struct Choice {
     pub why: &'static str,
 }
 
-/// Chooses the algorithm and the segments for a call.
-#[must_use]
-pub fn choose(call: Call, tuning: &Tuning, wanted: Wanted) -> Choice {
-    let (preferred, why) = preferred(call, tuning);
-    let able = |a: &plan::Algorithm| a.check_ranks(call.ranks).is_ok() && wanted.from(a);
-    let (algorithm, why) = if plan::algorithm(call.collective, preferred).is_ok_and(able) {
-        (preferred, why)
-    } else {
-        let mut rest = plan::algorithms(call.collective).filter(|a| able(a)).map(|a| a.name);
-        (
-            rest.next().unwrap_or(preferred),
-            "the preferred algorithm is not made for so many ranks, or not for such a call",
-        )
-    };
-    Choice { algorithm, segments: segments(call, algorithm, tuning), why }
+/// All that decides a choice, the same on all ranks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// What people want.
+    pub overrides: Overrides,
+    /// What was measured, if anything was on these links.
+    pub tuned: Option<Tuned>,
+    /// The thresholds for what was not.
+    pub tuning: Tuning,
 }
 
-/// Chooses as [`choose`] does, among the algorithms all of whose messages travel between ranks that reach each other.
+/// Chooses the algorithm and the segments for a call: by the first rule that matches, by name, by what was measured, by
+/// thresholds, in this order; among the algorithms all of whose messages travel between ranks that reach each other.
 ///
 /// # Errors
-/// [`PlanError::NoCable`] when there is none; it names a pair of ranks that lacks a cable, of the algorithm that needs
-/// neighbours only if there is one.
-pub fn choose_within(
+/// [`PlanError`] when what people want cannot do the call. [`PlanError::NoCable`] when nothing can; it names a pair of
+/// ranks that lacks a cable, of the algorithm that needs neighbours only if there is one.
+pub fn choose(
     call: Call,
     root: Rank,
     reach: &Reach,
-    tuning: &Tuning,
+    policy: &Policy,
     wanted: Wanted,
 ) -> Result<Choice, PlanError> {
-    let choice = choose(call, tuning, wanted);
-    if reach.is_complete() || check(call, root, choice.algorithm, reach).is_ok() {
+    if let Some(choice) = asked_for(call, root, reach, policy, wanted)? {
         return Ok(choice);
     }
-    let fit = |name: &&str| plan::algorithm(call.collective, name).is_ok_and(|a| wanted.from(a));
-    match able(call, root, reach).into_iter().find(fit) {
-        Some(algorithm) => Ok(Choice {
-            algorithm,
-            segments: segments(call, algorithm, tuning),
-            why: "the preferred algorithm needs cables that are not there",
-        }),
-        None => {
-            let neighbourly = plan::algorithms(call.collective).map(|a| a.name);
-            let named = neighbourly.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
-            Err(check(call, root, named.unwrap_or(choice.algorithm), reach).expect_err("none is able"))
+    let names = &policy.overrides.names;
+    let tuned = policy.tuned.as_ref().and_then(|tuned| tuned.choose(call));
+    let fit = |choice: &Choice| {
+        names.allow(choice.algorithm) && can(call, root, choice.algorithm, reach, wanted).is_ok()
+    };
+    if let Some(choice) = tuned.filter(fit) {
+        return Ok(choice);
+    }
+    let (preferred, why) = preferred(call, &policy.tuning);
+    let of = |algorithm, why| Choice { algorithm, segments: segments(call, algorithm, &policy.tuning), why };
+    let first = of(preferred, why);
+    if fit(&first) {
+        return Ok(first);
+    }
+    let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.allow(name));
+    let instead = "the preferred algorithm cannot do this call, or needs cables that are not there";
+    let mut able = rest.map(|name| of(name, instead)).filter(fit);
+    able.next().ok_or_else(|| nothing(call, root, reach, preferred, wanted))
+}
+
+/// What people want for a call, if they want anything.
+fn asked_for(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    policy: &Policy,
+    wanted: Wanted,
+) -> Result<Option<Choice>, PlanError> {
+    let segments = |algorithm, asked| match asked {
+        0 => segments(call, algorithm, &policy.tuning),
+        asked => asked,
+    };
+    if let Some(rule) = policy.overrides.rules.iter().find(|rule| rule.matches(call)) {
+        let (algorithm, why) = (rule.algorithm, "a rule of the file says so");
+        can(call, root, algorithm, reach, wanted)?;
+        return Ok(Some(Choice { algorithm, segments: segments(algorithm, rule.segments), why }));
+    }
+    let mut refusal = None;
+    for algorithm in policy.overrides.names.wanted(call.collective) {
+        let takes = plan::algorithm(call.collective, algorithm).is_ok_and(|a| a.takes_uneven_blocks());
+        match can(call, root, algorithm, reach, wanted) {
+            Ok(()) => {
+                let why = "it was asked for by name";
+                return Ok(Some(Choice { algorithm, segments: segments(algorithm, 0), why }));
+            }
+            // Who asks for an algorithm means calls that have it.
+            Err(_) if wanted.uneven && !takes => {}
+            Err(error) => refusal = refusal.or(Some(error)),
         }
     }
+    refusal.map_or(Ok(None), Err)
+}
+
+/// Can an algorithm do a call?
+///
+/// # Errors
+/// [`PlanError`]: why not.
+fn can(call: Call, root: Rank, algorithm: &str, reach: &Reach, wanted: Wanted) -> Result<(), PlanError> {
+    let found = plan::algorithm(call.collective, algorithm)?;
+    found.check_ranks(call.ranks)?;
+    found.check_numerics(wanted.numerics)?;
+    if wanted.uneven && !found.takes_uneven_blocks() {
+        return Err(PlanError::Uneven { algorithm: found.name, collective: call.collective });
+    }
+    check(call, root, found.name, reach)
+}
+
+/// Why nothing can do a call.
+fn nothing(call: Call, root: Rank, reach: &Reach, preferred: &str, wanted: Wanted) -> PlanError {
+    let neighbourly = plan::algorithms(call.collective).map(|a| a.name);
+    let named = neighbourly.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
+    let errors = named.into_iter().chain([preferred]);
+    let mut errors = errors.filter_map(|name| can(call, root, name, reach, wanted).err());
+    errors.next().unwrap_or(PlanError::AllExcluded { collective: call.collective })
 }
 
 /// Do all messages of a plan travel between ranks that reach each other?
@@ -226,7 +281,9 @@ mod tests {
             segment_bytes: 128 << 10,
             max_segments: 64,
         };
-        let choice = choose(Call { collective, ranks, block_bytes }, &tuning, Wanted::default());
+        let policy = Policy { tuning, ..Policy::default() };
+        let call = Call { collective, ranks, block_bytes };
+        let choice = choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default()).expect("a plan");
         (choice.algorithm, choice.segments)
     }
 
@@ -251,8 +308,10 @@ mod tests {
             for collective in Collective::ALL {
                 for ranks in [1, 2, 3, 16, 17, 257, 513, 1024] {
                     for block_bytes in [0, 1, 4096, 1 << 20, u64::MAX] {
-                        let choice =
-                            choose(Call { collective, ranks, block_bytes }, &tuning, Wanted::default());
+                        let call = Call { collective, ranks, block_bytes };
+                        let policy = Policy { tuning: tuning.clone(), ..Policy::default() };
+                        let choice = choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default())
+                            .expect("a plan");
                         let algorithm = plan::algorithm(collective, choice.algorithm).expect("a known name");
                         algorithm.check_ranks(ranks).expect("made for so many");
                         let spec = Spec::new(collective, ranks).expect("in range");
@@ -278,7 +337,7 @@ mod tests {
                 for block_bytes in [0, 4, 1 << 20] {
                     let call = Call { collective, ranks, block_bytes };
                     for root in (0..ranks).map(Rank).filter(|r| *r == Rank(0) || collective.has_root()) {
-                        let choice = choose_within(call, root, &reach, &Tuning::default(), Wanted::default())
+                        let choice = choose(call, root, &reach, &Policy::default(), Wanted::default())
                             .expect("a ring");
                         let spec = Spec::new(collective, ranks)
                             .expect("in range")
@@ -297,14 +356,65 @@ mod tests {
         for ranks in [2, 3, 5, 16] {
             for collective in Collective::ALL {
                 let call = Call { collective, ranks, block_bytes: 1 << 20 };
-                let tuning = Tuning::default();
-                let within =
-                    choose_within(call, Rank(0), &Reach::new(ranks, |_, _| true), &tuning, Wanted::default());
-                assert_eq!(within, Ok(choose(call, &tuning, Wanted::default())));
+                let by = |reach: &Reach| choose(call, Rank(0), reach, &Policy::default(), Wanted::default());
+                assert_eq!(by(&Reach::new(ranks, |_, _| true)), by(&Reach::complete()));
             }
         }
         // Three in a circle are a mesh.
         assert!(ring(3, None).is_complete());
+    }
+
+    fn policy(algorithm: &str, rules: &str) -> Policy {
+        let overrides = Overrides {
+            names: Names::parse(algorithm).expect("known"),
+            rules: Overrides::rules_from_toml(rules).expect("good rules"),
+        };
+        Policy { overrides, ..Policy::default() }
+    }
+
+    #[test]
+    fn what_people_want_comes_first() {
+        let rules = "version = 1\n[[rule]]\ncollective = \"all_reduce\"\nbytes = \"..1K\"\nalgorithm = \"torus\"\nsegments = 2";
+        let best = |bytes, algorithm: &str| Best {
+            collective: Collective::AllReduce,
+            bytes,
+            algorithm: algorithm.into(),
+            segments: 3,
+            us: 1.0,
+        };
+        let tuned = {
+            let mut tuned = Tuned::new(Fingerprint::default());
+            tuned.choices.push(best(1, "recursive_doubling"));
+            tuned
+        };
+        let by = |names: &str, rules: &str, block_bytes| {
+            let policy = Policy { tuned: Some(tuned.clone()), ..policy(names, rules) };
+            let call = Call { collective: Collective::AllReduce, ranks: 4, block_bytes };
+            let choice =
+                choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default()).expect("a plan");
+            (choice.algorithm, choice.segments)
+        };
+        assert_eq!(by("ring", rules, 1024), ("torus", 2));
+        assert_eq!(by("ring", rules, 1025), ("ring", 1));
+        assert_eq!(by("", rules, 1025), ("recursive_doubling", 3));
+        // Of the names, the first that the collective has.
+        assert_eq!(by("chain,mesh", "version = 1", 8), ("mesh", 1));
+        assert_eq!(by("^recursive_doubling", "version = 1", 8), ("mesh", 1));
+        assert_eq!(by("^recursive_doubling,mesh", "version = 1", 8), ("ring", 1));
+    }
+
+    #[test]
+    fn what_can_not_do_a_call_is_said_why() {
+        let by = |names: &str, wanted| {
+            let call = Call { collective: Collective::AllGather, ranks: 4, block_bytes: 8 };
+            choose(call, Rank(0), &Reach::complete(), &policy(names, "version = 1"), wanted)
+        };
+        let uneven = Wanted { uneven: true, ..Wanted::default() };
+        assert_eq!(by("bruck", Wanted::default()).map(|choice| choice.algorithm), Ok("bruck"));
+        assert_eq!(by("bruck", uneven).map(|choice| choice.algorithm), Ok("direct"));
+        let all: Vec<&str> = plan::algorithms(Collective::AllGather).map(|a| a.name).collect();
+        let error = by(&format!("^{}", all.join(",")), Wanted::default()).expect_err("nothing is left");
+        assert_eq!(error, PlanError::AllExcluded { collective: Collective::AllGather });
     }
 
     #[test]
@@ -314,19 +424,17 @@ mod tests {
         assert!(error.contains("mesh") && error.contains("from rank 0 to rank 2"), "{error}");
         assert!(error.contains("choose ring or bidirectional_ring"), "{error}");
         let open = ring(5, Some((0, 4)));
-        let error = choose_within(call, Rank(0), &open, &Tuning::default(), Wanted::default())
+        let error = choose(call, Rank(0), &open, &Policy::default(), Wanted::default())
             .expect_err("a line")
             .to_string();
         assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
         // A line is enough for some.
         let down = Call { collective: Collective::Broadcast, ..call };
         assert_eq!(
-            choose_within(down, Rank(0), &open, &Tuning::default(), Wanted::default())
-                .expect("a line")
-                .algorithm,
+            choose(down, Rank(0), &open, &Policy::default(), Wanted::default()).expect("a line").algorithm,
             "chain"
         );
-        assert!(choose_within(down, Rank(1), &open, &Tuning::default(), Wanted::default()).is_err());
+        assert!(choose(down, Rank(1), &open, &Policy::default(), Wanted::default()).is_err());
     }
 
     #[test]

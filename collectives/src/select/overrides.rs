@@ -1,0 +1,273 @@
+//! What people want chosen, whatever is best: by name, and by rules in a file.
+//!
+//! By name: `ring,mesh` takes the first of these that a collective has and that can do the call; `^ring,chain` takes
+//! none of those. A collective that has none of the names makes its own choice.
+//!
+//! By rules, the first that matches decides:
+//!
+//! ```toml
+//! version = 1
+//!
+//! [[rule]]
+//! collective = "all_reduce"
+//! bytes = "0..64K"        # of one block, both ends included; left out: any
+//! ranks = "2..4"          # likewise
+//! algorithm = "mesh"
+//! segments = 1            # left out: as many as suit
+//! ```
+//!
+//! A rule whose algorithm cannot do the call is an error, and not passed over: who wrote it wants to know.
+
+use super::Call;
+use crate::plan::{ALGORITHMS, algorithm};
+use crate::{Collective, MAX_SEGMENTS, PlanError, UnknownName, parse_bytes};
+use serde::Deserialize;
+use std::ops::RangeInclusive;
+use thiserror::Error;
+use toml::Spanned;
+
+/// Algorithms by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    names: Vec<String>,
+    /// All but these.
+    excluded: bool,
+}
+
+/// What people want.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// By name.
+    pub names: Names,
+    /// By the call; the first that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it is about.
+    pub collective: Collective,
+    /// Bytes of one block.
+    pub bytes: RangeInclusive<u64>,
+    /// Numbers of ranks.
+    pub ranks: RangeInclusive<u32>,
+    /// What is to be taken.
+    pub algorithm: &'static str,
+    /// Into how many pieces chunks are cut; 0 for as many as suit.
+    pub segments: u32,
+}
+
+/// Why a text is not a file of rules.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: {message}")]
+pub struct RulesError {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl Names {
+    /// Reads `ring,mesh` or `^ring,mesh`; nothing at all wants nothing.
+    ///
+    /// # Errors
+    /// [`UnknownName`] for a name that no collective has an algorithm of.
+    pub fn parse(text: &str) -> Result<Names, UnknownName> {
+        let (excluded, list) = match text.trim().strip_prefix('^') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let names: Vec<String> = list
+            .split(',')
+            .map(|name| name.trim().to_lowercase().replace('-', "_"))
+            .filter(|name| !name.is_empty())
+            .collect();
+        for name in &names {
+            if !ALGORITHMS.iter().any(|algorithm| algorithm.name == name) {
+                let mut known: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
+                known.sort_unstable();
+                known.dedup();
+                return Err(UnknownName::new("algorithm", name, known));
+            }
+        }
+        Ok(Names { names, excluded })
+    }
+
+    /// May it be chosen of its own accord?
+    #[must_use]
+    pub fn allow(&self, name: &str) -> bool {
+        !self.excluded || self.names.iter().all(|excluded| excluded != name)
+    }
+
+    /// The names asked for that a collective has, in order.
+    pub fn wanted(&self, collective: Collective) -> impl Iterator<Item = &'static str> {
+        let names = self.names.iter().filter(|_| !self.excluded);
+        names.filter_map(move |name| algorithm(collective, name).ok()).map(|algorithm| algorithm.name)
+    }
+
+    /// Is nothing asked for?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+impl std::fmt::Display for Names {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", if self.excluded { "^" } else { "" }, self.names.join(","))
+    }
+}
+
+impl Rule {
+    /// Is it about such a call?
+    #[must_use]
+    pub fn matches(&self, call: Call) -> bool {
+        self.collective == call.collective
+            && self.bytes.contains(&call.block_bytes)
+            && self.ranks.contains(&call.ranks)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: Spanned<u32>,
+    #[serde(default)]
+    rule: Vec<RuleForm>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleForm {
+    collective: Spanned<String>,
+    bytes: Option<Spanned<String>>,
+    ranks: Option<Spanned<String>>,
+    algorithm: Spanned<String>,
+    segments: Option<Spanned<u32>>,
+}
+
+impl Overrides {
+    /// Reads the rules of a file.
+    ///
+    /// # Errors
+    /// [`RulesError`] with the line of the first thing that is wrong.
+    pub fn rules_from_toml(text: &str) -> Result<Vec<Rule>, RulesError> {
+        let at = |offset: usize, message: String| RulesError {
+            line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
+            message,
+        };
+        let file: File = toml::from_str(text)
+            .map_err(|error| at(error.span().map_or(0, |span| span.start), error.message().to_owned()))?;
+        if *file.version.get_ref() != 1 {
+            let message = format!("version {} is not known; this program reads 1", file.version.get_ref());
+            return Err(at(file.version.span().start, message));
+        }
+        let rule = |form: RuleForm| {
+            let collective = form.collective.get_ref().parse::<Collective>();
+            let collective =
+                collective.map_err(|error| at(form.collective.span().start, error.to_string()))?;
+            let found = algorithm(collective, form.algorithm.get_ref())
+                .map_err(|error| at(form.algorithm.span().start, error.to_string()))?;
+            let bytes = form.bytes.map_or(Ok(0..=u64::MAX), |text| {
+                range(text.get_ref(), 0, u64::MAX, parse_bytes).map_err(|error| at(text.span().start, error))
+            })?;
+            let ranks = form.ranks.map_or(Ok(1..=u32::MAX), |text| {
+                let number =
+                    |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number of ranks"));
+                range(text.get_ref(), 1, u32::MAX, number).map_err(|error| at(text.span().start, error))
+            })?;
+            let segments = form.segments.map_or(Ok(0), |segments| match *segments.get_ref() {
+                wanted @ 1..=MAX_SEGMENTS => Ok(wanted),
+                wanted => {
+                    let error = PlanError::Segments { collective, segments: wanted };
+                    Err(at(segments.span().start, error.to_string()))
+                }
+            })?;
+            Ok(Rule { collective, bytes, ranks, algorithm: found.name, segments })
+        };
+        file.rule.into_iter().map(rule).collect()
+    }
+}
+
+/// Reads `4..64`, `..64`, `4..` or `4`.
+fn range<T: Copy + PartialOrd>(
+    text: &str,
+    least: T,
+    most: T,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<RangeInclusive<T>, String> {
+    let end = |text: &str, open: T| if text.is_empty() { Ok(open) } else { parse(text) };
+    let (first, last) = match text.split_once("..") {
+        Some((first, last)) => (end(first.trim(), least)?, end(last.trim(), most)?),
+        None => (parse(text.trim())?, parse(text.trim())?),
+    };
+    if first > last {
+        return Err(format!("`{text}` is empty: its first end is above its last"));
+    }
+    Ok(first..=last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_in_order_or_left_out() {
+        let names = Names::parse("ring, chain").expect("known");
+        assert!(names.wanted(Collective::Broadcast).eq(["chain"]));
+        assert!(names.wanted(Collective::AllReduce).eq(["ring"]));
+        assert!(names.allow("mesh"));
+        let names = Names::parse("^Ring,double-binary-tree").expect("known");
+        assert_eq!(names.to_string(), "^ring,double_binary_tree");
+        assert_eq!(names.wanted(Collective::AllReduce).count(), 0);
+        assert!(!names.allow("ring") && names.allow("mesh"));
+        assert!(Names::parse("").expect("nothing").is_empty());
+        let error = Names::parse("^rign").expect_err("unknown").to_string();
+        assert!(error.contains("did you mean `ring`?"), "{error}");
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_is_found() {
+        let text = r#"
+            version = 1
+            [[rule]]
+            collective = "all_reduce"
+            bytes = "..64K"
+            ranks = "2..4"
+            algorithm = "mesh"
+            segments = 1
+            [[rule]]
+            collective = "allreduce"
+            algorithm = "ring"
+        "#;
+        let rules = Overrides::rules_from_toml(text).expect("good rules");
+        let of = |ranks, block_bytes| {
+            let call = Call { collective: Collective::AllReduce, ranks, block_bytes };
+            rules.iter().find(|rule| rule.matches(call)).map(|rule| (rule.algorithm, rule.segments))
+        };
+        assert_eq!(of(4, 64 << 10), Some(("mesh", 1)));
+        assert_eq!(of(4, (64 << 10) + 1), Some(("ring", 0)));
+        assert_eq!(of(5, 4), Some(("ring", 0)));
+        let barrier = Call { collective: Collective::Barrier, ranks: 4, block_bytes: 0 };
+        assert!(!rules.iter().any(|rule| rule.matches(barrier)));
+    }
+
+    #[test]
+    fn what_is_wrong_with_rules_is_said_with_the_line() {
+        let rule = |lines: &str| format!("version = 1\n[[rule]]\n{lines}\n");
+        for (text, line, word) in [
+            ("version = 2".to_owned(), 1, "reads 1"),
+            (rule("collective = \"all_redcue\"\nalgorithm = \"ring\""), 3, "did you mean `all_reduce`"),
+            (rule("collective = \"barrier\"\nalgorithm = \"mesh\""), 4, "mesh"),
+            (rule("collective = \"barrier\"\nalgorithm = \"ring\"\nbytes = \"4Q\""), 5, "size suffix"),
+            (rule("collective = \"barrier\"\nalgorithm = \"ring\"\nranks = \"8..4\""), 5, "is empty"),
+            (rule("collective = \"barrier\"\nalgorithm = \"ring\"\nsegments = 0"), 5, "segments"),
+            (rule("collective = \"barrier\"\nalgorithm = \"ring\"\ncolour = 1"), 5, "unknown field"),
+        ] {
+            let error = Overrides::rules_from_toml(&text).expect_err("wrong");
+            assert_eq!(error.line, line, "{error}");
+            assert!(error.message.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What was measured to be best on the links at hand: the file that `tbccl tune` writes.
+//!
+//! ```toml
+//! version = 1
+//!
+//! [fingerprint]                   # of what it was measured on
+//! transport = "shm"
+//! ranks = 4
+//! hosts = 1
+//! machine = "2 cores, Model X"
+//!
+//! [[choice]]
+//! collective = "all_reduce"
+//! bytes = 65536                   # of one block
+//! algorithm = "rsag_mesh"
+//! segments = 1
+//! us = 41.2                       # what it took, for people
+//! ```
+//!
+//! A call takes the choice of its collective whose size is nearest, by the ratio. Files of another fingerprint are not
+//! used: who compares says so.
+
+use super::{Call, Choice};
+use crate::plan::algorithm;
+use crate::{Collective, MAX_SEGMENTS};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The version of the form.
+const VERSION: u32 = 1;
+
+/// What a file was measured on. Equal fingerprints mean that its choices hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    /// What moves the bytes, e.g. `shm`.
+    pub transport: String,
+    /// How many ranks.
+    pub ranks: u32,
+    /// On how many hosts.
+    pub hosts: u32,
+    /// Processors of every host, or what else is in the way.
+    pub machine: String,
+}
+
+/// One measured best.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// The collective.
+    pub collective: Collective,
+    /// Bytes of one block.
+    pub bytes: u64,
+    /// What was best.
+    pub algorithm: String,
+    /// The pieces that each chunk was cut into.
+    pub segments: u32,
+    /// What it took, in microseconds.
+    pub us: f64,
+}
+
+/// A tuning file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuned {
+    version: u32,
+    /// What it was measured on.
+    pub fingerprint: Fingerprint,
+    /// What was best, in any order.
+    #[serde(default, rename = "choice")]
+    pub choices: Vec<Best>,
+}
+
+/// Why a text is not a tuning file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}; measure anew with `tbccl tune`")]
+pub struct TunedError(String);
+
+impl Fingerprint {
+    /// The first thing in which another one differs: what it is called, here and there.
+    #[must_use]
+    pub fn difference(&self, other: &Fingerprint) -> Option<(&'static str, String, String)> {
+        let differ = |name, a: &dyn ToString, b: &dyn ToString| {
+            let (a, b) = (a.to_string(), b.to_string());
+            (a != b).then_some((name, a, b))
+        };
+        differ("transport", &self.transport, &other.transport)
+            .or_else(|| differ("ranks", &self.ranks, &other.ranks))
+            .or_else(|| differ("hosts", &self.hosts, &other.hosts))
+            .or_else(|| differ("machine", &self.machine, &other.machine))
+    }
+}
+
+impl Tuned {
+    /// An empty file for what has this fingerprint.
+    #[must_use]
+    pub fn new(fingerprint: Fingerprint) -> Tuned {
+        Tuned { version: VERSION, fingerprint, choices: Vec::new() }
+    }
+
+    /// The file as text.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what [`Tuned::to_toml`] writes.
+    ///
+    /// # Errors
+    /// [`TunedError`] for another version, an algorithm that is not known, or a number out of range.
+    pub fn from_toml(text: &str) -> Result<Tuned, TunedError> {
+        let tuned: Tuned =
+            toml::from_str(text).map_err(|e| TunedError(e.to_string().trim().replace('\n', " ")))?;
+        if tuned.version != VERSION {
+            return Err(TunedError(format!(
+                "version {} is not known; this program reads {VERSION}",
+                tuned.version
+            )));
+        }
+        for best in &tuned.choices {
+            algorithm(best.collective, &best.algorithm).map_err(|error| TunedError(error.to_string()))?;
+            if !(1..=MAX_SEGMENTS).contains(&best.segments) {
+                return Err(TunedError(format!("{} segments are out of range", best.segments)));
+            }
+        }
+        Ok(tuned)
+    }
+
+    /// The choice for a call; none when nothing was measured for its collective.
+    #[must_use]
+    pub fn choose(&self, call: Call) -> Option<Choice> {
+        let of = self.choices.iter().filter(|best| best.collective == call.collective);
+        let distance = |best: &&Best| {
+            let (a, b) = (best.bytes.max(1) as f64, call.block_bytes.max(1) as f64);
+            if a > b { a / b } else { b / a }
+        };
+        let nearest = of.min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+        let algorithm = algorithm(call.collective, &nearest.algorithm).ok()?.name;
+        Some(Choice { algorithm, segments: nearest.segments, why: "measured to be the best near this size" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuned() -> Tuned {
+        let fingerprint =
+            Fingerprint { transport: "shm".into(), ranks: 4, hosts: 1, machine: "2 cores".into() };
+        let best = |bytes, algorithm: &str| Best {
+            collective: Collective::AllReduce,
+            bytes,
+            algorithm: algorithm.into(),
+            segments: 1,
+            us: 1.5,
+        };
+        Tuned { choices: vec![best(1024, "mesh"), best(1 << 20, "ring")], ..Tuned::new(fingerprint) }
+    }
+
+    #[test]
+    fn the_nearest_size_decides() {
+        let at = |collective, block_bytes| {
+            tuned().choose(Call { collective, ranks: 4, block_bytes }).map(|choice| choice.algorithm)
+        };
+        assert_eq!(at(Collective::AllReduce, 0), Some("mesh"));
+        assert_eq!(at(Collective::AllReduce, 30 << 10), Some("mesh"));
+        assert_eq!(at(Collective::AllReduce, 40 << 10), Some("ring"));
+        assert_eq!(at(Collective::AllReduce, 1 << 40), Some("ring"));
+        assert_eq!(at(Collective::Barrier, 0), None);
+    }
+
+    #[test]
+    fn a_file_is_read_back_and_another_machine_s_is_told_apart() {
+        let text = tuned().to_toml();
+        let read = Tuned::from_toml(&text).expect("our own");
+        assert_eq!(read, tuned());
+        let here = Fingerprint { ranks: 8, ..read.fingerprint.clone() };
+        assert_eq!(read.fingerprint.difference(&here), Some(("ranks", "4".into(), "8".into())));
+        assert_eq!(read.fingerprint.difference(&read.fingerprint), None);
+        for (from, to, word) in [
+            ("version = 1", "version = 7", "version 7"),
+            ("\"mesh\"", "\"mash\"", "did you mean `mesh`"),
+            ("segments = 1", "segments = 0", "0 segments"),
+            ("ranks = 4", "ranks = -4", "-4"),
+        ] {
+            let error = Tuned::from_toml(&text.replacen(from, to, 1)).expect_err("spoiled").to_string();
+            assert!(error.contains(word) && error.contains("tbccl tune"), "{error}");
+        }
+    }
+}
