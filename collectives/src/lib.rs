@@ -22,6 +22,7 @@ pub mod pass;
 pub mod plan;
 pub mod schedule;
 pub mod select;
+pub mod simulate;
 mod spec;
 pub mod uneven;
 pub mod verify;
