@@ -117,7 +117,14 @@ fn longest(collective: Collective, ranks: u32, cluster: &Cluster, costs: &Costs)
         return entering + overhead + far;
     }
     let from = |source: u32| distances(source, ranks, cluster, overhead).into_iter().fold(0.0, f64::max);
-    entering + (0..ranks).map(from).fold(0.0, f64::max)
+    let all = || (0..ranks).map(from);
+    entering
+        + match collective {
+            // Whoever is the root.
+            _ if collective.has_root() => all().fold(f64::INFINITY, f64::min),
+            Collective::Scan | Collective::ExclusiveScan => from(0),
+            _ => all().fold(0.0, f64::max),
+        }
 }
 
 /// The seconds from a rank to every other, through others where there is no cable (E. Dijkstra, 1959).

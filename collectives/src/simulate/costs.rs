@@ -6,7 +6,9 @@
 //! A. Alexandrov, M. Ionescu, K. Schauser, C. Scheiman: "LogGP", Journal of Parallel and Distributed Computing 44(1), 1997.
 //! T. Hoefler, T. Schneider, A. Lumsdaine: "LogGOPSim", LSAP 2010.
 
+use crate::UnknownName;
 use serde::Deserialize;
+use std::str::FromStr;
 
 /// Costs, in microseconds, gigabytes per second (1e9) and bytes. The default costs nothing: messages are latency and
 /// bandwidth alone.
@@ -51,6 +53,9 @@ pub struct Costs {
     pub most_pieces: u32,
     /// Pieces of one peer and lane that may be on their way, or lie at the receiver, at a time.
     pub credits: u32,
+    /// Words about grants and credits wait behind the pieces that were handed to the same links before them, as on devices
+    /// that carry out what is posted in the order of posting, whichever queue it was posted to.
+    pub words_wait: bool,
     /// A larger send is complete so many latencies of the way back after its last byte has arrived.
     pub confirmations: f64,
     /// Bytes that travel with every piece.
@@ -78,8 +83,9 @@ impl Default for Costs {
             ahead: 16,
             staged: false,
             piece_bytes: u64::MAX,
-            most_pieces: 64,
+            most_pieces: 16,
             credits: u32::MAX,
+            words_wait: false,
             confirmations: 0.0,
             header_bytes: 0,
             frame_bytes: 0,
@@ -130,6 +136,14 @@ impl Costs {
         }
     }
 
+    /// Reads a file: TOML with fields of this name.
+    ///
+    /// # Errors
+    /// What is wrong, in the words of the reader.
+    pub fn from_toml(text: &str) -> Result<Costs, String> {
+        toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))
+    }
+
     /// How a message of so many bytes goes, in an operation of so many.
     pub(super) fn way(&self, bytes: u64, operation_bytes: u64) -> Way {
         let eager = bytes <= self.eager_bytes && (operation_bytes < self.bulk_bytes || bytes == 0);
@@ -155,6 +169,20 @@ impl Costs {
     pub(super) fn moving(&self, bytes: u64, gbs: f64, copied: bool) -> f64 {
         let copying = if copied { at_rate(bytes, self.copy_gbs) } else { 0.0 };
         self.piece_us * 1e-6 + at_rate(bytes, gbs) + copying
+    }
+}
+
+impl FromStr for Costs {
+    type Err = UnknownName;
+
+    /// `ideal`, `rdma` or `jaccl`.
+    fn from_str(text: &str) -> Result<Costs, UnknownName> {
+        match text {
+            "ideal" => Ok(Costs::default()),
+            "rdma" => Ok(Costs::rdma()),
+            "jaccl" => Ok(Costs::jaccl()),
+            _ => Err(UnknownName::new("costs", text, ["ideal", "rdma", "jaccl"])),
+        }
     }
 }
 

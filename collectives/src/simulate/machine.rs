@@ -54,7 +54,7 @@ struct Progress {
     /// Pieces begun, and pieces taken, in all.
     begun: u32,
     taken_in_all: u32,
-    /// When the latest pieces were taken: as many as there are credits.
+    /// When the sender knows that the latest pieces were taken: as many as there are credits.
     taken_at: VecDeque<f64>,
     /// What the receiver's processor takes next, how many pieces are there, and whether it is at one.
     takes: Place,
@@ -302,7 +302,7 @@ impl<'a> Machine<'a> {
             let under_way = progress.begun - progress.taken_in_all;
             let spare = (self.costs.credits.max(1) - under_way) as usize;
             let latest = progress.taken_at.len().checked_sub(spare).and_then(|at| progress.taken_at.get(at));
-            let known = latest.map_or(0.0, |at| at + self.network.latency(stream));
+            let known = latest.copied().unwrap_or(0.0);
             return known <= self.now || self.wait_for(stream, Block::Credit, known);
         };
         debug_assert!(missing == 0, "more pieces than credits");
@@ -323,21 +323,31 @@ impl<'a> Machine<'a> {
     fn note_begin(&mut self, stream: u32, number: u32) {
         let progress = &self.streams[stream as usize];
         let message = progress.begins.message;
-        let is_first = message == self.program.streams[stream as usize].first;
+        let first = self.program.streams[stream as usize].first;
         let timing = &mut self.timings[number as usize];
         timing.begin = self.now;
         if self.now <= timing.ready {
             return;
         }
         match progress.block {
+            // What kept the receiver from saying so: a step before the receive, or the receives ahead of it.
             Block::Grant => {
-                (timing.why, timing.cause) = (Why::Grant, self.program.recvs[message as usize]);
+                let recv = self.program.recvs[message as usize];
+                let ahead = message.checked_sub(self.costs.ahead.max(1)).filter(|at| *at >= first);
+                let kept = self.timings[recv as usize].cause;
+                let cause = if kept == NONE {
+                    ahead.map_or(NONE, |at| self.program.recvs[at as usize])
+                } else {
+                    kept
+                };
+                let timing = &mut self.timings[number as usize];
+                (timing.why, timing.cause) = (Why::Grant, cause);
             }
             Block::Credit => {
-                let taking = progress.takes.message.min(message);
-                (timing.why, timing.cause) = (Why::Credit, self.program.recvs[taking as usize]);
+                let taken = progress.takes.message.min(message.saturating_sub(1)).max(first);
+                (timing.why, timing.cause) = (Why::Credit, self.program.recvs[taken as usize]);
             }
-            Block::None if !is_first => {
+            Block::None if message > first => {
                 (timing.why, timing.cause) = (Why::Fifo, self.program.sends[message as usize - 1]);
             }
             Block::None => {}
@@ -355,7 +365,9 @@ impl<'a> Machine<'a> {
         progress.ready += 1;
         let is_last = piece + 1 == way.pieces;
         progress.begins = next(progress.begins, is_last);
-        if !self.network.is_under_way(stream) {
+        if self.network.is_under_way(stream) {
+            self.network.follow(stream, self.costs.on_the_wire(part(step.bytes, way.pieces, piece)));
+        } else {
             self.leave(stream);
         }
         if is_last && way.eager && self.streams[stream as usize].released == message {
@@ -392,7 +404,9 @@ impl<'a> Machine<'a> {
             self.timings[number as usize].wire = (self.now - progress.left_since) as f32;
             if !self.costs.way(self.program.steps[number as usize].bytes, self.program.operation_bytes).eager
             {
-                let known = self.now + latency * (1.0 + self.costs.confirmations);
+                let known = self.now
+                    + latency
+                    + self.program.back[stream as usize].latency * self.costs.confirmations;
                 self.events.at(known, Event::Released { stream });
             }
         }
@@ -426,7 +440,7 @@ impl<'a> Machine<'a> {
             if self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan() {
                 return;
             }
-            let known = self.now + self.network.latency(stream) + self.costs.grant_us * 1e-6;
+            let known = self.now + self.word(stream) + self.costs.grant_us * 1e-6;
             self.granted_at[told as usize] = known;
             let progress = &mut self.streams[stream as usize];
             progress.told += 1;
@@ -434,6 +448,13 @@ impl<'a> Machine<'a> {
                 self.events.at(known, Event::Word { stream });
             }
         }
+    }
+
+    /// How long a word takes from the receiver of a stream to its sender.
+    fn word(&self, stream: u32) -> f64 {
+        let back = &self.program.back[stream as usize];
+        let waits = if self.costs.words_wait { self.network.backlog(back, self.now) } else { 0.0 };
+        back.latency + waits
     }
 
     /// Takes what is there of a stream.
@@ -494,6 +515,7 @@ impl<'a> Machine<'a> {
 
     /// The receiver's processor is done with a piece.
     fn has_taken(&mut self, stream: u32) {
+        let known = self.now + self.word(stream);
         let progress = &mut self.streams[stream as usize];
         let Place { message, piece } = progress.takes;
         let number = self.program.recvs[message as usize];
@@ -501,7 +523,7 @@ impl<'a> Machine<'a> {
         let pieces = self.costs.way(step.bytes, self.program.operation_bytes).pieces;
         progress.taken_in_all += 1;
         if self.costs.credits != u32::MAX {
-            progress.taken_at.push_back(self.now);
+            progress.taken_at.push_back(known);
             if progress.taken_at.len() > self.costs.credits as usize {
                 progress.taken_at.pop_front();
             }
@@ -509,7 +531,7 @@ impl<'a> Machine<'a> {
         let is_last = piece + 1 == pieces;
         progress.takes = next(progress.takes, is_last);
         if progress.block == Block::Credit {
-            self.events.at(self.now + self.network.latency(stream), Event::Word { stream });
+            self.events.at(known, Event::Word { stream });
         }
         if is_last {
             self.complete(number);

@@ -40,6 +40,8 @@ struct Flow {
     /// Where it is among the streams of each link of its route.
     places: [u32; Route::MOST],
     left: f64,
+    /// The bytes of pieces that are to follow.
+    queued: u64,
     rate: f64,
     /// When `left` was true.
     since: f64,
@@ -77,7 +79,9 @@ impl Network {
     pub(super) fn add(&mut self, route: Route) {
         let places = [0; Route::MOST];
         let (left, rate, since) = (0.0, 0.0, 0.0);
-        self.flows.push(Flow { route, places, left, rate, since, word: 0, is_under_way: false, mark: 0 });
+        let flow =
+            Flow { route, places, left, queued: 0, rate, since, word: 0, is_under_way: false, mark: 0 };
+        self.flows.push(flow);
     }
 
     /// The seconds between a stream's ends.
@@ -88,6 +92,24 @@ impl Network {
     /// Is a piece of the stream leaving?
     pub(super) fn is_under_way(&self, stream: u32) -> bool {
         self.flows[stream as usize].is_under_way
+    }
+
+    /// A piece is to leave behind the one that does.
+    pub(super) fn follow(&mut self, stream: u32, bytes: u64) {
+        self.flows[stream as usize].queued += bytes;
+    }
+
+    /// How long it takes until all has left that is to cross the links of a route, at the worst of them.
+    pub(super) fn backlog(&self, route: &Route, now: f64) -> f64 {
+        let of_stream = |(stream, _): &(u32, u8)| {
+            let flow = &self.flows[*stream as usize];
+            flow.queued as f64 + (flow.left - flow.rate * (now - flow.since)).max(0.0)
+        };
+        let of_link = |link: &u32| {
+            let link = &self.links[*link as usize];
+            link.streams.iter().map(of_stream).sum::<f64>() / link.capacity
+        };
+        route.links().iter().map(of_link).fold(0.0, f64::max)
     }
 
     /// A piece begins to leave.
@@ -123,6 +145,7 @@ impl Network {
         self.count(stream, bytes);
         let flow = &mut self.flows[stream as usize];
         (flow.left, flow.since) = (next as f64, now);
+        flow.queued -= next;
         flow.word += 1;
         let Flow { left, rate, word, .. } = *flow;
         events.at(now + left / rate, Event::Left { stream, word });

@@ -11,79 +11,67 @@ use crate::{
 use topology::Rank;
 
 /// `all_sum` of JACCL's mesh (`mesh_impl.h`) above 32 KiB on more than two ranks: a reduce-scatter over all links at once, then
-/// an all-gather. The gather begins when the scatter is complete: a rank owns one chunk, sums what all others send of it in the
-/// order of ranks, and sends the sum when all of it is there.
+/// an all-gather. A rank owns one chunk, adds what all others send of it in the order of ranks, from the buffers in which it
+/// arrives, and sends the sum. Cut into segments, as buffers cut messages, the gather begins when the scatter is complete.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] with too many segments.
 pub fn jaccl_mesh(spec: &Spec) -> Result<Schedule, PlanError> {
     let spec = &spec.with_in_place(InPlace::No);
     let n = spec.ranks();
-    // Scratch: a block for what comes from each rank, of which the chunk is used that is reduced here.
-    let mut builder = Builder::new(spec, "jaccl_mesh", n, n);
-    if n == 1 {
-        builder.copy(Rank(0), ChunkRange::input(0), ChunkRange::output(0));
-        return Ok(builder.finish());
-    }
-    for rank in spec.all_ranks() {
-        for distance in 1..n {
-            let peer = rank.ahead(distance, n);
+    let mut builder = Builder::new(spec, "jaccl_mesh", n, 0);
+    for rank in (0..n).map(Rank) {
+        let (own, result) = (ChunkRange::input(rank.0), ChunkRange::output(rank.0));
+        let others = || (0..n).map(Rank).filter(|peer| *peer != rank);
+        builder.stage(0);
+        for peer in (1..n).map(|distance| rank.ahead(distance, n)) {
             builder.send(rank, peer, ChunkRange::input(peer.0), 0);
         }
-        for peer in spec.all_ranks().filter(|peer| *peer != rank) {
-            builder.recv(rank, peer, ChunkRange::scratch(peer.0 * n + rank.0), 0);
+        if n == 1 {
+            builder.copy(rank, own, result);
         }
-        let terms = spec.all_ranks().map(|peer| {
-            if peer == rank { ChunkRange::input(rank.0) } else { ChunkRange::scratch(peer.0 * n + rank.0) }
-        });
-        let own = ChunkRange::output(rank.0);
-        let mut sum: Option<ChunkRange> = None;
-        for term in terms {
-            match sum {
-                None => sum = Some(term),
-                Some(before) => {
-                    builder.reduce(rank, before, term, own);
-                    sum = Some(own);
-                }
-            }
+        for (number, peer) in others().enumerate() {
+            builder.recv_reduce(rank, peer, if number == 0 { own } else { result }, result, 0);
         }
-        for distance in 1..n {
-            builder.send(rank, rank.ahead(distance, n), own, 0);
+        // Behind all segments of the scatter.
+        builder.stage(spec.segments());
+        for peer in (1..n).map(|distance| rank.ahead(distance, n)) {
+            builder.send(rank, peer, result, 0);
         }
-        for peer in spec.all_ranks().filter(|peer| *peer != rank) {
+        for peer in others() {
             builder.recv(rank, peer, ChunkRange::output(peer.0), 0);
         }
     }
-    Ok(builder.finish())
+    Ok(builder.finish()?.marked())
 }
 
 /// `all_sum` of JACCL's mesh up to 32 KiB, or on two ranks: everyone sends everything to everyone, and adds in the order of
-/// ranks.
+/// ranks from the buffers in which it arrives; rank 0's is copied first.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] with too many segments.
 pub fn jaccl_mesh_small(spec: &Spec) -> Result<Schedule, PlanError> {
     let spec = &spec.with_in_place(InPlace::No);
     let n = spec.ranks();
-    let mut builder = Builder::new(spec, "jaccl_mesh_small", 1, n);
-    if n == 1 {
-        builder.copy(Rank(0), ChunkRange::input(0), ChunkRange::output(0));
-        return Ok(builder.finish());
-    }
-    let whole = ChunkRange::input(0);
-    for rank in spec.all_ranks() {
-        let others = || spec.all_ranks().filter(|peer| *peer != rank);
-        others().for_each(|peer| builder.send(rank, peer, whole, 0));
-        others().for_each(|peer| builder.recv(rank, peer, ChunkRange::scratch(peer.0), 0));
-        let mut terms =
-            spec.all_ranks().map(|peer| if peer == rank { whole } else { ChunkRange::scratch(peer.0) });
-        let mut sum = terms.next().unwrap_or(whole);
-        for term in terms {
-            builder.reduce(rank, sum, term, ChunkRange::output(0));
-            sum = ChunkRange::output(0);
+    let (own, result) = (ChunkRange::input(0), ChunkRange::output(0));
+    let mut builder = Builder::new(spec, "jaccl_mesh_small", 1, 0);
+    for rank in (0..n).map(Rank) {
+        for peer in (0..n).map(Rank).filter(|peer| *peer != rank) {
+            builder.send(rank, peer, own, 0);
+        }
+        let mut sum = own;
+        for peer in (0..n).map(Rank) {
+            match (peer == rank, peer) {
+                (true, Rank(0)) if n == 1 => builder.copy(rank, own, result),
+                (true, Rank(0)) => continue,
+                (true, _) => builder.reduce(rank, sum, own, result),
+                (false, Rank(0)) => builder.recv(rank, peer, result, 0),
+                (false, _) => builder.recv_reduce(rank, peer, sum, result, 0),
+            }
+            sum = result;
         }
     }
-    Ok(builder.finish())
+    Ok(builder.finish()?.marked())
 }
 
 /// `all_sum` of MLX's rings: JACCL's (`ring_impl.h`), and the one over TCP (mlx/distributed/ring/ring.cpp): both directions at

@@ -56,6 +56,8 @@ pub(super) struct Program {
     pub(super) dependents: Vec<u32>,
     pub(super) streams: Vec<Stream>,
     pub(super) routes: Vec<Route>,
+    /// The ways back.
+    pub(super) back: Vec<Route>,
     pub(super) sends: Vec<u32>,
     pub(super) recvs: Vec<u32>,
     /// The bytes of the larger one of input and output.
@@ -83,7 +85,7 @@ impl Program {
         let total: usize = schedule.programs.iter().map(|program| program.steps.len()).sum();
         let mut keys: HashMap<(u32, u32, u8), u32> = HashMap::new();
         let mut streams: Vec<Stream> = Vec::new();
-        let mut routes = Vec::new();
+        let (mut routes, mut back) = (Vec::new(), Vec::new());
         let mut steps = Vec::with_capacity(total);
         let mut bases = Vec::with_capacity(schedule.programs.len() + 1);
         for (rank, program) in (0..).zip(&schedule.programs) {
@@ -97,8 +99,11 @@ impl Program {
                     let fresh = streams.len() as u32;
                     stream = *keys.entry((from, to, step.lane)).or_insert(fresh);
                     if stream == fresh {
-                        let route = cluster.route(Rank(from), Rank(to));
-                        routes.push(route.ok_or(SimulationError::NoWay { from: Rank(from), to: Rank(to) })?);
+                        let (from, to) = (Rank(from), Rank(to));
+                        let way =
+                            |from, to| cluster.route(from, to).ok_or(SimulationError::NoWay { from, to });
+                        routes.push(way(from, to)?);
+                        back.push(way(to, from)?);
                         streams.push(Stream { first: 0, end: 0 });
                     }
                 }
@@ -119,6 +124,7 @@ impl Program {
             dependents,
             streams,
             routes,
+            back,
             sends,
             recvs,
             operation_bytes,

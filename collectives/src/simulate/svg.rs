@@ -24,14 +24,23 @@ const MOST_ROWS: usize = 32;
 /// Steps that are drawn at most, so that pictures stay small: the longest.
 const MOST_BARS: usize = 900;
 
-/// The kinds of steps, with their line, colour and name.
-const SEND: (f64, &str, &str) = (0.0, "#3b6fb6", "send");
-const RECV: (f64, &str, &str) = (1.0, "#4a9a5c", "receive");
-const RECV_REDUCE: (f64, &str, &str) = (1.0, "#c9772b", "receive and reduce");
-const COPY: (f64, &str, &str) = (2.0, "#8a8a8a", "copy");
-const REDUCE: (f64, &str, &str) = (2.0, "#a4508b", "reduce");
+const SEND: Look = Look { line: 0.0, class: "s", colour: "#3b6fb6", name: "send" };
+const RECV: Look = Look { line: 1.0, class: "r", colour: "#4a9a5c", name: "receive" };
+const RECV_REDUCE: Look = Look { line: 1.0, class: "rr", colour: "#c9772b", name: "receive and reduce" };
+const COPY: Look = Look { line: 2.0, class: "c", colour: "#8a8a8a", name: "copy" };
+const REDUCE: Look = Look { line: 2.0, class: "d", colour: "#a4508b", name: "reduce" };
+const LOOKS: [Look; 5] = [SEND, RECV, RECV_REDUCE, COPY, REDUCE];
 
-fn look(action: &Action) -> (f64, &'static str, &'static str) {
+/// How a kind of step is drawn.
+#[derive(Clone, Copy)]
+struct Look {
+    line: f64,
+    class: &'static str,
+    colour: &'static str,
+    name: &'static str,
+}
+
+fn look(action: &Action) -> Look {
     let reads = action.reads().into_iter().flatten().count();
     match action.message() {
         Some((_, Direction::Out)) => SEND,
@@ -67,6 +76,8 @@ fn draw(text: &mut String, schedule: &Schedule, outcome: &Outcome, title: &str) 
     writeln!(text, "viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"11\">")?;
     writeln!(text, "<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>")?;
     writeln!(text, "<text x=\"{LEFT}\" y=\"18\" font-size=\"13\">{}</text>", escaped(title))?;
+    let styles = LOOKS.map(|look| format!(".{}{{fill:{};fill-opacity:.6}}", look.class, look.colour));
+    writeln!(text, "<style>{}.p{{stroke:black;stroke-width:.8}}</style>", styles.concat())?;
     let scale = Scale::new(outcome.makespan);
     axis(text, &scale, bottom)?;
     for rank in 0..rows {
@@ -77,17 +88,12 @@ fn draw(text: &mut String, schedule: &Schedule, outcome: &Outcome, title: &str) 
     let on_path: HashSet<(usize, usize)> =
         critical_path(outcome).iter().map(|moment| (moment.rank.index(), moment.step as usize)).collect();
     for bar in &bars {
-        let action = &schedule.programs[bar.rank].steps[bar.step].action;
-        let (line, colour, _) = look(action);
+        let Look { line, class, .. } = look(&schedule.programs[bar.rank].steps[bar.step].action);
         let (x, width) = (scale.x(bar.from), (scale.x(bar.to) - scale.x(bar.from)).max(0.4));
         let y = TOP + bar.rank as f64 * ROW + line * LINE;
-        let outline = if on_path.contains(&(bar.rank, bar.step)) {
-            " stroke=\"black\" stroke-width=\"0.8\""
-        } else {
-            ""
-        };
-        write!(text, "<rect x=\"{x:.1}\" y=\"{y:.0}\" width=\"{width:.1}\" height=\"{}\" ", LINE - 1.0)?;
-        writeln!(text, "fill=\"{colour}\" fill-opacity=\".6\"{outline}/>")?;
+        let outline = if on_path.contains(&(bar.rank, bar.step)) { " p" } else { "" };
+        write!(text, "<rect class=\"{class}{outline}\" x=\"{x:.1}\" y=\"{y:.0}\" ")?;
+        writeln!(text, "width=\"{width:.1}\" height=\"{}\"/>", LINE - 1.0)?;
     }
     legend(text, bottom + 34.0)?;
     let ranks_left_out = schedule.programs.len() - rows;
@@ -168,12 +174,8 @@ fn axis(text: &mut String, scale: &Scale, bottom: f64) -> std::fmt::Result {
 
 fn legend(text: &mut String, y: f64) -> std::fmt::Result {
     let mut x = LEFT;
-    for (_, colour, name) in [SEND, RECV, RECV_REDUCE, COPY, REDUCE] {
-        writeln!(
-            text,
-            "<rect x=\"{x}\" y=\"{}\" width=\"10\" height=\"9\" fill=\"{colour}\" fill-opacity=\".6\"/>",
-            y - 8.0
-        )?;
+    for Look { class, name, .. } in LOOKS {
+        writeln!(text, "<rect class=\"{class}\" x=\"{x}\" y=\"{}\" width=\"10\" height=\"9\"/>", y - 8.0)?;
         writeln!(text, "<text x=\"{}\" y=\"{y}\">{name}</text>", x + 14.0)?;
         x += 40.0 + 6.2 * name.len() as f64;
     }

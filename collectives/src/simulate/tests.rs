@@ -40,7 +40,7 @@ fn messages(ranks: u32, pairs: &[(u32, u32, u8)]) -> Schedule {
         builder.send(Rank(*from), Rank(*to), ChunkRange::input(0), *lane);
         builder.recv(Rank(*to), Rank(*from), ChunkRange::scratch(number), *lane);
     }
-    builder.finish()
+    builder.finish().expect("small")
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_granted_message_waits_for_its_receiver() {
     builder.copy(Rank(1), ChunkRange::input(0), ChunkRange::scratch(0));
     builder.send(Rank(0), Rank(1), ChunkRange::input(0), 0);
     builder.recv(Rank(1), Rank(0), ChunkRange::scratch(0), 0);
-    let schedule = builder.finish();
+    let schedule = builder.finish().expect("small");
     let cluster = Cluster::mesh(2, SPEED);
     let costs = Costs { granted: true, grant_us: 1.0, copy_gbs: 1.0, confirmations: 1.0, ..Costs::default() };
     let outcome = run(&schedule, 10_000, &cluster, &costs);
@@ -160,10 +160,35 @@ fn a_granted_message_waits_for_its_receiver() {
 }
 
 #[test]
+fn words_wait_behind_what_was_handed_over_before_them() {
+    // Both directions at once; of one, the second message's grant has to wait for all of the other's first.
+    let schedule = messages(2, &[(0, 1, 0), (1, 0, 0), (0, 1, 0)]);
+    let (cluster, bytes) = (Cluster::mesh(2, SPEED), 100_000);
+    let ends =
+        |costs: &Costs| run(&schedule, bytes, &cluster, costs).timings(Rank(1)).last().expect("three").end;
+    let costs = Costs { granted: true, ahead: 1, ..Costs::default() };
+    let message = ALPHA + 1e-4;
+    assert_close(ends(&costs), 2.0 * (ALPHA + message));
+    // When the first one arrives, the other direction has had as much time but for the latency.
+    let waiting = Costs { words_wait: true, piece_bytes: 25_000, credits: 2, ..costs.clone() };
+    assert!(ends(&waiting) > ends(&Costs { words_wait: false, ..waiting }) + 1e-6);
+}
+
+#[test]
 fn the_critical_path_leads_from_the_beginning_to_the_end() {
     let schedule = planned(Collective::AllReduce, "ring", 5, 1);
     let outcome = run(&schedule, 64_000, &Cluster::ring(5, SPEED), &Costs::default());
     let path = critical_path(&outcome);
+    for costs in [Costs::rdma(), Costs::jaccl(), Costs { credits: 1, words_wait: true, ..Costs::rdma() }] {
+        let tree = planned(Collective::AllReduce, "double_binary_tree", 5, 6);
+        let outcome = run(&tree, 3_000_000, &Cluster::mesh(5, SPEED), &costs);
+        let path = critical_path(&outcome);
+        let mut seen: Vec<(Rank, u32)> = path.iter().map(|moment| (moment.rank, moment.step)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), path.len(), "a step is on the path once");
+        assert_close(path.last().expect("not empty").end, outcome.makespan);
+    }
     // Every stage is a send and its receive.
     assert_eq!(path.len(), 2 * 8);
     assert_eq!(path[0].why, Why::Start);
