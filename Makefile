@@ -9,7 +9,7 @@ RANKS ?= 2 4
 # The software RDMA device is for Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude softrdma)
 
-.PHONY: help bench test model lint build tools test-tools
+.PHONY: help bench simulation agreement test model lint build tools test-tools
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -18,6 +18,13 @@ bench: build ## Measure collectives between processes on this machine, every ele
 	@for ranks in $(RANKS); do \
 	  $(TBCCL) bench $(OP) --ranks $$ranks -b 4 -e 64M -f 4 || exit $$?; \
 	done
+
+simulation: build ## Make the pictures and tables of docs/simulation.md
+	$(TBCCL) plan simulate --figures docs/img
+
+agreement: build ## Compare simulations with what is measured on slow software devices (Linux)
+	$(CARGO) build --release -p tbccl -p softrdma --lib --bins --examples
+	tools/agreement target/release
 
 test: test-tools ## Run all tests
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast

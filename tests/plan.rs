@@ -1,6 +1,9 @@
 //! `tbccl plan`: what it prints, and with which status it ends.
 
-use std::process::{Command, Output};
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
 
 fn plan(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tbccl")).arg("plan").args(args).output().expect("it runs")
@@ -86,6 +89,46 @@ fn plans_can_be_chosen() {
 }
 
 #[test]
+fn plans_are_simulated_on_every_cluster_of_the_samples() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/clusters");
+    let files = ["mac-mesh4", "mac-ring5", "mac-ring8", "template", "two-tiers", "hypercube8", "torus16"];
+    for file in files {
+        let path = folder.join(format!("{file}.toml"));
+        // Few plans run on all of a torus or a hypercube; the first four hosts are a ring, or nearly one.
+        let some: &[&str] =
+            if ["hypercube8", "torus16"].contains(&file) { &["-n", "4", "--size", "1M"] } else { &[] };
+        let operation = if file == "hypercube8" { "all_reduce" } else { "barrier" };
+        let args = ["simulate", operation, "--cluster", path.to_str().expect("text")];
+        let text = stdout(&[&args[..], some].concat(), 0);
+        assert!(text.contains("# bound: ") && text.contains("of bound"), "{file}: {text}");
+    }
+    let fat = folder.join("fat-tree.toml");
+    let args = ["simulate", "all_reduce", "--cluster", fat.to_str().expect("text"), "--size", "4K"];
+    let text = stdout(&[&args[..], &["--algo", "recursive_doubling"]].concat(), 0);
+    assert!(text.contains("critical path, ") && text.contains(", up"), "{text}");
+}
+
+#[test]
+fn a_simulation_is_drawn_and_traced() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let cluster = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/fabrics/ib-slow3.toml");
+    let (svg, trace) = (file("plan.svg"), file("plan.json"));
+    let args = ["simulate", "all_reduce", "--algo", "ring", "--svg", &svg, "--trace", &trace, "--cluster"];
+    let text = stdout(&[&args[..], &[cluster.to_str().expect("text")]].concat(), 0);
+    assert!(text.contains("host 0 to host 1"), "{text}");
+    assert!(std::fs::read_to_string(svg).expect("written").contains("rank 2"));
+    let trace: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(trace).expect("written")).expect("JSON");
+    assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 3));
+    let costs = file("costs.toml");
+    std::fs::write(&costs, "send_us = 1000.0").expect("our folder");
+    let args = ["simulate", "sendrecv", "--size", "4", "--costs", &costs, "--cluster"];
+    let slow = stdout(&[&args[..], &[cluster.to_str().expect("text")]].concat(), 0);
+    assert!(slow.contains(" 1500."), "{slow}");
+}
+
+#[test]
 fn bad_usage_is_one_line_with_a_way_out() {
     for (args, expected) in [
         (&["show", "all_reduc", "--algo", "ring", "--ranks", "4"][..], "did you mean `all_reduce`?"),
@@ -102,6 +145,17 @@ fn bad_usage_is_one_line_with_a_way_out() {
         (&["verify", "--all", "--ranks", "3", "--root", "3"], "the last one is 2"),
         (&["verify", "allreduec", "--ranks", "3"], "did you mean `all_reduce`?"),
         (&["verify"], "OP|FILE.toml"),
+        (&["simulate", "all_reduce"], "--cluster <FILE>"),
+        (&["simulate", "all_reduce", "--cluster", "none.toml"], "check the path"),
+        (&["simulate", "all_reduce", "--cluster", "configs/hosts/openmpi.txt"], "openmpi.txt"),
+        (
+            &["simulate", "all_reduce", "--cluster", "configs/clusters/mac-ring5.toml", "--costs", "dear"],
+            "ideal, rdma or jaccl",
+        ),
+        (
+            &["simulate", "all_reduce", "--cluster", "configs/clusters/mac-ring5.toml", "--algo", "mesh"],
+            "nothing connects them",
+        ),
     ] {
         let line = refusal(args);
         assert!(line.contains(expected), "{args:?}: {line}");

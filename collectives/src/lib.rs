@@ -23,6 +23,7 @@ pub mod plan;
 pub mod schedule;
 pub mod select;
 mod size;
+pub mod simulate;
 mod spec;
 pub mod uneven;
 pub mod verify;

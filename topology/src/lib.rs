@@ -3,7 +3,8 @@
 //! This crate names the participants of a job: [`Rank`]s, the hosts they run on, which of them share a
 //! host, which RDMA devices lead from one to another ([`DeviceMatrix`]), and which ranks reach each other ([`Reach`]). It
 //! reads what people write of hosts ([`Hostfile`]), deals ranks to them ([`allocate`]) in an order that follows the cables
-//! ([`Wiring`]), and gives each its share of a machine's cores ([`Cores`]).
+//! ([`Wiring`]), and gives each its share of a machine's cores ([`Cores`]). A [`Cluster`] is machines and cables with numbers,
+//! for simulations.
 //!
 //! Planners and selection take such values and nothing else from the outside world, so that a plan is a pure function
 //! of what every rank agrees on.
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod allocation;
+mod cluster;
 mod cores;
 mod device_matrix;
 mod hostfile;
@@ -23,6 +25,7 @@ mod reach;
 mod wiring;
 
 pub use allocation::{AllocationError, By, Request, allocate};
+pub use cluster::{Cluster, ClusterError, Inside, Link, Route, Speed, Tier};
 pub use cores::{Bind, Core, Cores, parse_cpu_list};
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
 pub use hostfile::{Format, Host, Hostfile, HostfileError};

@@ -1,12 +1,13 @@
-//! `tbccl plan`: schedules, to be looked at and to be proved right.
+//! `tbccl plan`: schedules, to be looked at, to be proved right, and to be priced.
 
 mod show;
+mod simulate;
 mod verify;
 
 use super::Failed;
 use std::process::ExitCode;
 
-/// Show plans, and verify them
+/// Show plans, verify them, and simulate them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -17,6 +18,7 @@ pub(crate) struct Args {
 enum Command {
     Show(show::Args),
     Verify(verify::Args),
+    Simulate(simulate::Args),
 }
 
 /// Carries out `tbccl plan`.
@@ -24,5 +26,6 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     match args.command {
         Command::Show(args) => show::run(args),
         Command::Verify(args) => verify::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
     }
 }

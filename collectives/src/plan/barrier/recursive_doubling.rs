@@ -41,7 +41,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
                     builder.recv(rank, partner, ChunkRange::scratch(end), 0);
                 }
                 Some(_) => {
-                    builder.recv_reduce(rank, partner, ChunkRange::scratch(0), ChunkRange::scratch(1), 0)
+                    builder.recv_reduce(rank, partner, ChunkRange::scratch(0), ChunkRange::scratch(1), 0);
                 }
             }
             token = 1;

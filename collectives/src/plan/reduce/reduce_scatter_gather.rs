@@ -34,7 +34,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         }
         let speaker = |term| speaker(core, root, term);
         let partner = core.partner(rank);
-        let term = core.term(rank).unwrap_or_else(|| rank.0 / 2);
+        let term = core.term(rank).unwrap_or(rank.0 / 2);
         if speaker(term) != rank {
             builder.stage(0);
             builder.send(rank, speaker(term), whole(Buffer::Input), 0);

@@ -1,0 +1,85 @@
+//! What other libraries do, as schedules: so that their algorithms can be priced under the same model as ours.
+//!
+//! They are written down from public descriptions of MLX's sources at commit 846d176 (mlx/distributed/jaccl/lib/jaccl/): which
+//! rank sends what to whom, in what order. Their copies, buffers and frames are not in the schedule but in
+//! [`Costs::jaccl`](super::Costs::jaccl). They are plans out of place, whatever the [`Spec`] says: in place they differ by a copy.
+
+use crate::{
+    PlanError, Spec,
+    schedule::{Builder, ChunkRange, InPlace, Schedule},
+};
+use topology::Rank;
+
+/// `all_sum` of JACCL's mesh (`mesh_impl.h`) above 32 KiB on more than two ranks: a reduce-scatter over all links at once, then
+/// an all-gather. A rank owns one chunk, adds what all others send of it in the order of ranks, from the buffers in which it
+/// arrives, and sends the sum. Cut into segments, as buffers cut messages, the gather begins when the scatter is complete.
+///
+/// # Errors
+/// [`PlanError::TooLarge`] with too many segments.
+pub fn jaccl_mesh(spec: &Spec) -> Result<Schedule, PlanError> {
+    let spec = &spec.with_in_place(InPlace::No);
+    let n = spec.ranks();
+    let mut builder = Builder::new(spec, "jaccl_mesh", n, 0);
+    for rank in (0..n).map(Rank) {
+        let (own, result) = (ChunkRange::input(rank.0), ChunkRange::output(rank.0));
+        let others = || (0..n).map(Rank).filter(|peer| *peer != rank);
+        builder.stage(0);
+        for peer in (1..n).map(|distance| rank.ahead(distance, n)) {
+            builder.send(rank, peer, ChunkRange::input(peer.0), 0);
+        }
+        if n == 1 {
+            builder.copy(rank, own, result);
+        }
+        for (number, peer) in others().enumerate() {
+            builder.recv_reduce(rank, peer, if number == 0 { own } else { result }, result, 0);
+        }
+        // Behind all segments of the scatter.
+        builder.stage(spec.segments());
+        for peer in (1..n).map(|distance| rank.ahead(distance, n)) {
+            builder.send(rank, peer, result, 0);
+        }
+        for peer in others() {
+            builder.recv(rank, peer, ChunkRange::output(peer.0), 0);
+        }
+    }
+    Ok(builder.finish()?.marked())
+}
+
+/// `all_sum` of JACCL's mesh up to 32 KiB, or on two ranks: everyone sends everything to everyone, and adds in the order of
+/// ranks from the buffers in which it arrives; rank 0's is copied first.
+///
+/// # Errors
+/// [`PlanError::TooLarge`] with too many segments.
+pub fn jaccl_mesh_small(spec: &Spec) -> Result<Schedule, PlanError> {
+    let spec = &spec.with_in_place(InPlace::No);
+    let n = spec.ranks();
+    let (own, result) = (ChunkRange::input(0), ChunkRange::output(0));
+    let mut builder = Builder::new(spec, "jaccl_mesh_small", 1, 0);
+    for rank in (0..n).map(Rank) {
+        for peer in (0..n).map(Rank).filter(|peer| *peer != rank) {
+            builder.send(rank, peer, own, 0);
+        }
+        let mut sum = own;
+        for peer in (0..n).map(Rank) {
+            match (peer == rank, peer) {
+                (true, Rank(0)) if n == 1 => builder.copy(rank, own, result),
+                (true, Rank(0)) => continue,
+                (true, _) => builder.reduce(rank, sum, own, result),
+                (false, Rank(0)) => builder.recv(rank, peer, result, 0),
+                (false, _) => builder.recv_reduce(rank, peer, sum, result, 0),
+            }
+            sum = result;
+        }
+    }
+    Ok(builder.finish()?.marked())
+}
+
+/// `all_sum` of MLX's rings: JACCL's (`ring_impl.h`), and the one over TCP (mlx/distributed/ring/ring.cpp): both directions at
+/// once, each with half of the data, chunk after chunk as our `bidirectional_ring`.
+///
+/// # Errors
+/// [`PlanError::TooManyRanks`].
+pub fn mlx_ring(spec: &Spec) -> Result<Schedule, PlanError> {
+    let schedule = crate::plan::plan(spec, "bidirectional_ring")?;
+    Ok(Schedule { algorithm: "mlx_ring".to_owned(), ..schedule })
+}

@@ -1,0 +1,207 @@
+//! A schedule, flattened for simulation: steps of all ranks in a row, and the streams that their messages form.
+//!
+//! What a step is follows from what it touches ([`Action::message`](crate::schedule::Action::message) and its like), so a
+//! new kind of action needs nothing here.
+
+use super::SimulationError;
+use crate::{
+    BlockLayout, Schedule,
+    schedule::{Action, Direction},
+};
+use std::collections::HashMap;
+use topology::{Cluster, Rank, Route};
+
+/// Stands for no step and for no stream.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What a step asks of its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Send,
+    Recv,
+    RecvReduce,
+    Copy,
+    Reduce,
+}
+
+/// One step of one rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) kind: Kind,
+    pub(super) rank: u32,
+    /// The stream of its message.
+    pub(super) stream: u32,
+    /// Of its message, or of its result.
+    pub(super) bytes: u64,
+}
+
+/// The messages from one rank to another on one lane, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    /// Where its steps are in `sends` and `recvs`.
+    pub(super) first: u32,
+    pub(super) end: u32,
+}
+
+/// All steps of a schedule.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) steps: Vec<Step>,
+    /// Where each rank's steps begin; one more than ranks.
+    pub(super) bases: Vec<u32>,
+    /// Per step: how many steps it comes after.
+    pub(super) waits_for: Vec<u32>,
+    /// The steps that come after step `s` are `dependents[starts[s]..starts[s + 1]]`.
+    pub(super) starts: Vec<u32>,
+    pub(super) dependents: Vec<u32>,
+    pub(super) streams: Vec<Stream>,
+    pub(super) routes: Vec<Route>,
+    /// The ways back.
+    pub(super) back: Vec<Route>,
+    pub(super) sends: Vec<u32>,
+    pub(super) recvs: Vec<u32>,
+    /// The bytes of the larger one of input and output.
+    pub(super) operation_bytes: u64,
+}
+
+fn kind(action: &Action) -> Kind {
+    let reads = action.reads().into_iter().flatten().count();
+    match action.message() {
+        Some((_, Direction::Out)) => Kind::Send,
+        Some((_, Direction::In)) if reads == 0 => Kind::Recv,
+        Some((_, Direction::In)) => Kind::RecvReduce,
+        None if reads > 1 => Kind::Reduce,
+        None => Kind::Copy,
+    }
+}
+
+impl Program {
+    pub(super) fn new(
+        schedule: &Schedule,
+        layout: &BlockLayout,
+        elem_size: usize,
+        cluster: &Cluster,
+    ) -> Result<Program, SimulationError> {
+        let total: usize = schedule.programs.iter().map(|program| program.steps.len()).sum();
+        let mut keys: HashMap<(u32, u32, u8), u32> = HashMap::new();
+        let mut streams: Vec<Stream> = Vec::new();
+        let (mut routes, mut back) = (Vec::new(), Vec::new());
+        let mut steps = Vec::with_capacity(total);
+        let mut bases = Vec::with_capacity(schedule.programs.len() + 1);
+        for (rank, program) in (0..).zip(&schedule.programs) {
+            bases.push(steps.len() as u32);
+            for step in &program.steps {
+                let range = step.action.payload().or_else(|| step.action.writes());
+                let bytes = range.map_or(0, |range| layout.range(range).1 * elem_size as u64);
+                let mut stream = NONE;
+                if let Some((Rank(peer), direction)) = step.action.message() {
+                    let (from, to) = if direction == Direction::Out { (rank, peer) } else { (peer, rank) };
+                    let fresh = streams.len() as u32;
+                    stream = *keys.entry((from, to, step.lane)).or_insert(fresh);
+                    if stream == fresh {
+                        let (from, to) = (Rank(from), Rank(to));
+                        let way =
+                            |from, to| cluster.route(from, to).ok_or(SimulationError::NoWay { from, to });
+                        routes.push(way(from, to)?);
+                        back.push(way(to, from)?);
+                        streams.push(Stream { first: 0, end: 0 });
+                    }
+                }
+                steps.push(Step { kind: kind(&step.action), rank, stream, bytes });
+            }
+        }
+        bases.push(steps.len() as u32);
+        let (starts, dependents, waits_for) = dependents(schedule, &bases);
+        let (collective, ranks) = (schedule.collective, schedule.ranks());
+        let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
+        let operation_bytes = u64::from(blocks) * layout.count() * elem_size as u64;
+        let [sends, recvs] = [true, false].map(|sends| of_streams(&steps, &mut streams, sends));
+        let program = Program {
+            steps,
+            bases,
+            waits_for,
+            starts,
+            dependents,
+            streams,
+            routes,
+            back,
+            sends,
+            recvs,
+            operation_bytes,
+        };
+        program.check()?;
+        Ok(program)
+    }
+
+    /// Does every message have two ends of the same length?
+    fn check(&self) -> Result<(), SimulationError> {
+        let at = |step: Option<&u32>| self.place(step.copied().unwrap_or(0));
+        if self.sends.len() != self.recvs.len() {
+            return Err(SimulationError::Unmatched { at: at(self.sends.first().or(self.recvs.first())) });
+        }
+        let wrong = self.sends.iter().zip(&self.recvs).find(|(send, recv)| {
+            let (send, recv) = (self.steps[**send as usize], self.steps[**recv as usize]);
+            (send.stream, send.bytes) != (recv.stream, recv.bytes)
+        });
+        match wrong {
+            Some((send, _)) => Err(SimulationError::Unmatched { at: at(Some(send)) }),
+            None => Ok(()),
+        }
+    }
+
+    /// The rank of a step, and its number there.
+    pub(super) fn place(&self, step: u32) -> (Rank, u32) {
+        let rank = self.steps.get(step as usize).map_or(0, |step| step.rank);
+        (Rank(rank), step - self.bases[rank as usize])
+    }
+}
+
+/// Sorts the sends, or the receives, by their streams, each in order.
+fn of_streams(steps: &[Step], streams: &mut [Stream], sends: bool) -> Vec<u32> {
+    let is_one = |step: &Step| step.stream != NONE && (step.kind == Kind::Send) == sends;
+    let mut counts = vec![0u32; streams.len()];
+    steps.iter().filter(|step| is_one(step)).for_each(|step| counts[step.stream as usize] += 1);
+    let mut first = 0;
+    let mut next = Vec::with_capacity(streams.len());
+    for (stream, count) in streams.iter_mut().zip(counts) {
+        next.push(first);
+        (stream.first, stream.end) = (first, first + count);
+        first += count;
+    }
+    let mut sorted = vec![NONE; first as usize];
+    for (number, step) in steps.iter().enumerate().filter(|(_, step)| is_one(step)) {
+        let slot = &mut next[step.stream as usize];
+        sorted[*slot as usize] = number as u32;
+        *slot += 1;
+    }
+    sorted
+}
+
+/// Who comes after whom: where each step's dependents begin, all of them, and how many steps each waits for.
+fn dependents(schedule: &Schedule, bases: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+    let total = bases.last().copied().unwrap_or(0) as usize;
+    let edges =
+        || {
+            schedule.programs.iter().zip(bases).flat_map(|(program, base)| {
+                program.steps.iter().zip(*base..).flat_map(move |(step, number)| {
+                    step.after.iter().map(move |before| (base + before, number))
+                })
+            })
+        };
+    let (mut starts, mut waits_for) = (vec![0u32; total + 1], vec![0u32; total]);
+    for (before, after) in edges() {
+        starts[before as usize + 1] += 1;
+        waits_for[after as usize] += 1;
+    }
+    for step in 0..total {
+        starts[step + 1] += starts[step];
+    }
+    let mut next = starts.clone();
+    let mut heads = vec![0u32; starts.last().copied().unwrap_or(0) as usize];
+    for (before, after) in edges() {
+        let slot = &mut next[before as usize];
+        heads[*slot as usize] = after;
+        *slot += 1;
+    }
+    (starts, heads, waits_for)
+}

@@ -1,0 +1,356 @@
+//! The simulation against closed forms, and what must hold of every one.
+
+use super::*;
+use crate::{
+    Collective, Spec,
+    plan::{self, ALGORITHMS},
+    schedule::{Builder, ChunkRange},
+};
+use proptest::prelude::*;
+use topology::{Inside, Speed, Tier};
+
+const ALPHA: f64 = 5e-6;
+const RATE: f64 = 1e9;
+const SPEED: Speed = Speed { latency: ALPHA, bytes_per_second: RATE };
+
+fn planned(collective: Collective, algorithm: &str, ranks: u32, segments: u32) -> Schedule {
+    let spec = Spec::new(collective, ranks).expect("in range").with_segments(segments).expect("in range");
+    plan::plan(&spec, algorithm).expect("a plan")
+}
+
+fn run(schedule: &Schedule, bytes: u64, cluster: &Cluster, costs: &Costs) -> Outcome {
+    let layout = schedule.layout(bytes, 1).expect("small");
+    simulate(schedule, &layout, 1, cluster, costs).expect("it runs")
+}
+
+fn seconds(schedule: &Schedule, bytes: u64, cluster: &Cluster, costs: &Costs) -> f64 {
+    run(schedule, bytes, cluster, costs).makespan
+}
+
+#[track_caller]
+fn assert_close(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 1e-6, "{found} s, and {expected} s was expected");
+}
+
+/// Messages of one block from rank to rank.
+fn messages(ranks: u32, pairs: &[(u32, u32, u8)]) -> Schedule {
+    let spec = Spec::new(Collective::SendRecv, ranks).expect("in range");
+    let mut builder = Builder::new(&spec, "by_hand", 1, pairs.len() as u32);
+    for (number, (from, to, lane)) in (0..).zip(pairs) {
+        builder.send(Rank(*from), Rank(*to), ChunkRange::input(0), *lane);
+        builder.recv(Rank(*to), Rank(*from), ChunkRange::scratch(number), *lane);
+    }
+    builder.finish().expect("small")
+}
+
+#[test]
+fn one_message_is_latency_and_bytes() {
+    let (schedule, cluster) = (messages(2, &[(0, 1, 0)]), Cluster::mesh(2, SPEED));
+    for bytes in [0, 1, 4096, 1 << 30] {
+        assert_close(seconds(&schedule, bytes, &cluster, &Costs::default()), ALPHA + bytes as f64 / RATE);
+    }
+    let costs = Costs { call_us: 3.0, send_us: 1.0, recv_us: 2.0, header_bytes: 64, ..Costs::default() };
+    assert_close(seconds(&schedule, 936, &cluster, &costs), 6e-6 + ALPHA + 1e-6);
+    let framed = Costs { frame_bytes: 4096, ..Costs::default() };
+    assert_close(seconds(&schedule, 4097, &cluster, &framed), ALPHA + 8192.0 / RATE);
+}
+
+#[test]
+fn pieces_of_a_message_cost_what_the_message_does() {
+    let (schedule, cluster) = (messages(2, &[(0, 1, 0)]), Cluster::mesh(2, SPEED));
+    let whole = seconds(&schedule, 1 << 20, &cluster, &Costs::default());
+    let cut = Costs { piece_bytes: 1000, most_pieces: 1000, ..Costs::default() };
+    assert_close(seconds(&schedule, 1 << 20, &cluster, &cut), whole);
+}
+
+#[test]
+fn what_is_combined_overlaps_with_what_arrives() {
+    let schedule = planned(Collective::AllReduce, "mesh", 2, 1);
+    let (cluster, bytes) = (Cluster::mesh(2, SPEED), 1 << 20);
+    let slow = Costs { reduce_gbs: 2.0, ..Costs::default() };
+    let cut = Costs { piece_bytes: 1 << 16, ..slow.clone() };
+    let wire = ALPHA + bytes as f64 / RATE;
+    assert_close(seconds(&schedule, bytes, &cluster, &slow), wire + bytes as f64 / 2e9);
+    assert_close(seconds(&schedule, bytes, &cluster, &cut), wire + 65536.0 / 2e9);
+}
+
+#[test]
+fn a_ring_is_its_stages() {
+    for ranks in [2u32, 3, 5, 8] {
+        let (bytes, n) = (u64::from(ranks) * 6400, f64::from(ranks));
+        let schedule = planned(Collective::AllReduce, "ring", ranks, 1);
+        let costs = Costs { send_us: 0.5, recv_us: 0.25, reduce_gbs: 4.0, ..Costs::default() };
+        let stage = 0.75e-6 + ALPHA + 6400.0 / RATE;
+        let expected = 2.0 * (n - 1.0) * stage + (n - 1.0) * 6400.0 / 4e9;
+        assert_close(seconds(&schedule, bytes, &Cluster::ring(ranks, SPEED), &costs), expected);
+    }
+}
+
+#[test]
+fn a_chain_in_segments_is_a_pipeline() {
+    let (ranks, segments, bytes) = (5u32, 16u32, 16 * 6400u64);
+    let schedule = planned(Collective::Broadcast, "chain", ranks, segments);
+    let hops = f64::from(ranks - 1);
+    let expected = hops * (ALPHA + 6400.0 / RATE) + f64::from(segments - 1) * 6400.0 / RATE;
+    assert_close(seconds(&schedule, bytes, &Cluster::ring(ranks, SPEED), &Costs::default()), expected);
+}
+
+#[test]
+fn a_shared_port_halves_the_bandwidth() {
+    let text = "
+        shape = \"cables\"
+        hosts = 3
+        link = { latency_us = 5.0, bandwidth_gbps = 8.0 }
+        port = [{ name = \"0/a\", bandwidth_gbps = 8.0 }]
+        cable = [{ ends = [\"0/a\", \"1\"] }, { ends = [\"0/a\", \"2\"] }]
+    ";
+    let (shared, bytes) = (Cluster::from_toml(text).expect("right"), 1 << 20);
+    let both = messages(3, &[(0, 1, 0), (0, 2, 0)]);
+    let costs = Costs::default();
+    let alone = ALPHA + bytes as f64 / RATE;
+    assert_close(seconds(&both, bytes, &Cluster::mesh(3, SPEED), &costs), alone);
+    assert_close(seconds(&both, bytes, &shared, &costs), ALPHA + 2.0 * bytes as f64 / RATE);
+    // Full duplex: what comes in does not slow down what goes out.
+    assert_close(seconds(&messages(3, &[(0, 1, 0), (2, 0, 0)]), bytes, &shared, &costs), alone);
+}
+
+#[test]
+fn a_link_is_shared_by_lanes_and_kept_in_order_within_one() {
+    let (cluster, bytes, costs) = (Cluster::mesh(2, SPEED), 1_000_000, Costs::default());
+    let ends = |outcome: &Outcome| [0, 1].map(|step| outcome.timings(Rank(1))[step].end);
+    let one = ends(&run(&messages(2, &[(0, 1, 0), (0, 1, 0)]), bytes, &cluster, &costs));
+    assert_close(one[0], ALPHA + 1e-3);
+    assert_close(one[1], ALPHA + 2e-3);
+    let two = ends(&run(&messages(2, &[(0, 1, 0), (0, 1, 1)]), bytes, &cluster, &costs));
+    assert_close(two[0], ALPHA + 2e-3);
+    assert_close(two[1], ALPHA + 2e-3);
+}
+
+#[test]
+fn credits_throttle() {
+    let schedule = messages(2, &[(0, 1, 0); 8]);
+    let (cluster, bytes) = (Cluster::mesh(2, SPEED), 1000);
+    let with = |credits| seconds(&schedule, bytes, &cluster, &Costs { credits, ..Costs::default() });
+    // One credit: every message waits until the word of the one before has come back.
+    assert_close(with(1), 8.0 * (ALPHA + 1e-6) + 7.0 * ALPHA);
+    // Two: pairs, one behind the other.
+    assert_close(with(2), 4.0 * (2.0 * ALPHA + 1e-6) + 1e-6 - ALPHA);
+    assert_close(with(16), ALPHA + 8e-6);
+    let outcome = run(&schedule, bytes, &cluster, &Costs { credits: 1, ..Costs::default() });
+    assert_eq!(outcome.timings(Rank(0))[3].why, Why::Credit);
+}
+
+#[test]
+fn a_granted_message_waits_for_its_receiver() {
+    let spec = Spec::new(Collective::SendRecv, 2).expect("two");
+    let mut builder = Builder::new(&spec, "by_hand", 1, 2);
+    // Rank 1 copies first, into where the message goes afterwards.
+    builder.copy(Rank(1), ChunkRange::input(0), ChunkRange::scratch(0));
+    builder.send(Rank(0), Rank(1), ChunkRange::input(0), 0);
+    builder.recv(Rank(1), Rank(0), ChunkRange::scratch(0), 0);
+    let schedule = builder.finish().expect("small");
+    let cluster = Cluster::mesh(2, SPEED);
+    let costs = Costs { granted: true, grant_us: 1.0, copy_gbs: 1.0, confirmations: 1.0, ..Costs::default() };
+    let outcome = run(&schedule, 10_000, &cluster, &costs);
+    // The copy, the word, the message, and the word that it has arrived.
+    assert_close(outcome.makespan, 10e-6 + (1e-6 + ALPHA) + (10e-6 + ALPHA) + ALPHA);
+    assert_eq!(outcome.timings(Rank(0))[0].why, Why::Grant);
+    let small = Costs { eager_bytes: 10_000, copy_gbs: f64::INFINITY, ..costs };
+    assert_close(seconds(&schedule, 10_000, &cluster, &small), 10e-6 + ALPHA);
+}
+
+#[test]
+fn words_wait_behind_what_was_handed_over_before_them() {
+    // Both directions at once; of one, the second message's grant has to wait for all of the other's first.
+    let schedule = messages(2, &[(0, 1, 0), (1, 0, 0), (0, 1, 0)]);
+    let (cluster, bytes) = (Cluster::mesh(2, SPEED), 100_000);
+    let ends =
+        |costs: &Costs| run(&schedule, bytes, &cluster, costs).timings(Rank(1)).last().expect("three").end;
+    let costs = Costs { granted: true, ahead: 1, ..Costs::default() };
+    let message = ALPHA + 1e-4;
+    assert_close(ends(&costs), 2.0 * (ALPHA + message));
+    // When the first one arrives, the other direction has had as much time but for the latency.
+    let waiting = Costs { words_wait: true, piece_bytes: 25_000, credits: 2, ..costs.clone() };
+    assert!(ends(&waiting) > ends(&Costs { words_wait: false, ..waiting }) + 1e-6);
+}
+
+#[test]
+fn the_critical_path_leads_from_the_beginning_to_the_end() {
+    let schedule = planned(Collective::AllReduce, "ring", 5, 1);
+    let outcome = run(&schedule, 64_000, &Cluster::ring(5, SPEED), &Costs::default());
+    let path = critical_path(&outcome);
+    for costs in [Costs::rdma(), Costs::jaccl(), Costs { credits: 1, words_wait: true, ..Costs::rdma() }] {
+        let tree = planned(Collective::AllReduce, "double_binary_tree", 5, 6);
+        let outcome = run(&tree, 3_000_000, &Cluster::mesh(5, SPEED), &costs);
+        let path = critical_path(&outcome);
+        let mut seen: Vec<(Rank, u32)> = path.iter().map(|moment| (moment.rank, moment.step)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), path.len(), "a step is on the path once");
+        assert_close(path.last().expect("not empty").end, outcome.makespan);
+    }
+    // Every stage is a send and its receive.
+    assert_eq!(path.len(), 2 * 8);
+    assert_eq!(path[0].why, Why::Start);
+    assert_close(path.last().expect("not empty").end, outcome.makespan);
+    for (before, after) in path.iter().zip(&path[1..]) {
+        assert!(before.begin <= after.end && before.end <= after.end, "{before:?} {after:?}");
+        assert!([Why::Message, Why::Dependency].contains(&after.why), "{after:?}");
+    }
+}
+
+#[test]
+fn every_plan_runs_and_what_links_carry_is_what_it_sends() {
+    for ranks in 2..=9 {
+        let tiers = [
+            Tier { hosts: 2, oversubscription: 4.0, latency: 1e-6 },
+            Tier { hosts: 8, oversubscription: 1.0, latency: 1e-6 },
+        ];
+        let switched = Cluster::switched(5, (2, Inside::default()), SPEED, &tiers).expect("it fits");
+        let mesh = Cluster::mesh(ranks, SPEED);
+        for algorithm in ALGORITHMS.iter().filter(|a| a.check_ranks(ranks).is_ok()) {
+            for segments in [1, 3] {
+                let schedule = planned(algorithm.collective, algorithm.name, ranks, segments);
+                let layout = schedule.layout(10_000, 1).expect("small");
+                let sent: u64 = schedule
+                    .programs
+                    .iter()
+                    .flat_map(|p| &p.steps)
+                    .filter_map(|step| {
+                        let sends =
+                            matches!(step.action.message(), Some((_, crate::schedule::Direction::Out)));
+                        step.action.payload().filter(|_| sends).map(|range| layout.range(range).1)
+                    })
+                    .sum();
+                let default = Costs::default();
+                for costs in [&default, &Costs::rdma(), &Costs { credits: 1, ..Costs::jaccl() }] {
+                    let outcome = run(&schedule, 10_000, &switched, costs);
+                    assert!(outcome.makespan > 0.0);
+                    let outcome = run(&schedule, 10_000, &mesh, costs);
+                    let carried: u64 = outcome.links.iter().map(|link| link.bytes).sum();
+                    if costs == &default {
+                        assert_eq!(carried, sent, "{} on {ranks}", algorithm.name);
+                    }
+                    let bounds = bounds::bounds(algorithm.collective, ranks, 10_000, &mesh, costs);
+                    let (found, least) = (outcome.makespan, bounds.seconds());
+                    assert!(
+                        found >= least * (1.0 - 1e-9),
+                        "{} on {ranks}: {found} {bounds:?}",
+                        algorithm.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_again_is_the_same_to_the_bit() {
+    let schedule = planned(Collective::AllReduce, "double_binary_tree", 9, 4);
+    let cluster = Cluster::mesh(9, SPEED);
+    let once = || run(&schedule, 123_457, &cluster, &Costs::rdma());
+    let (one, other) = (once(), once());
+    assert_eq!((one.makespan.to_bits(), one.events), (other.makespan.to_bits(), other.events));
+    assert_eq!((one.timings, one.links), (other.timings, other.links));
+}
+
+#[test]
+fn what_cannot_run_is_said() {
+    let ring = Cluster::ring(5, SPEED);
+    let schedule = planned(Collective::AllReduce, "mesh", 5, 1);
+    let layout = schedule.layout(10, 1).expect("small");
+    let simulated = |schedule: &Schedule, cluster: &Cluster| {
+        simulate(schedule, &layout, 1, cluster, &Costs::default()).map(|outcome| outcome.makespan)
+    };
+    let no_way = SimulationError::NoWay { from: Rank(0), to: Rank(2) };
+    assert_eq!(simulated(&schedule, &ring), Err(no_way));
+    let few = Cluster::mesh(3, SPEED);
+    assert_eq!(simulated(&schedule, &few), Err(SimulationError::TooManyRanks { ranks: 5, room: 3 }));
+    let mut broken = schedule.clone();
+    broken.programs[3].steps.remove(0);
+    assert!(matches!(simulated(&broken, &Cluster::mesh(5, SPEED)), Err(SimulationError::Unmatched { .. })));
+    // Each waits for the other's message before it sends its own.
+    let mut circle = messages(2, &[(0, 1, 0), (1, 0, 0)]);
+    for (program, first) in circle.programs.iter_mut().zip([1, 0]) {
+        program.steps.sort_by_key(|step| usize::from(step.action.writes().is_none()));
+        program.steps[1].after = vec![0];
+        assert!(first <= 1);
+    }
+    let hangs = simulated(&circle, &Cluster::mesh(2, SPEED));
+    assert_eq!(hangs, Err(SimulationError::Hangs { at: (Rank(0), 0) }));
+}
+
+#[test]
+fn four_macs_in_a_mesh_are_within_a_twentieth_of_the_bound() {
+    let cluster = Cluster::mesh(4, Speed::new(5.0, 75.0));
+    let schedule = planned(Collective::AllReduce, "rsag_mesh", 4, 64);
+    let (bytes, costs) = (64 << 20, Costs::rdma());
+    let found = seconds(&schedule, bytes, &cluster, &costs);
+    let bounds = bounds::bounds(Collective::AllReduce, 4, bytes, &cluster, &costs);
+    // Three cables of 9.375 GB/s.
+    assert_close(bus_bandwidth(&schedule, bytes, bounds.seconds()), 28.125e9);
+    assert!(found * 0.95 <= bounds.seconds() && found >= bounds.seconds(), "{found} {bounds:?}");
+}
+
+#[test]
+fn bounds_see_what_is_shared() {
+    let tiers = [
+        Tier { hosts: 2, oversubscription: 2.0, latency: 0.0 },
+        Tier { hosts: 4, oversubscription: 1.0, latency: 0.0 },
+    ];
+    let cluster = Cluster::switched(4, (2, Inside::default()), SPEED, &tiers).expect("it fits");
+    let of = |collective| bounds::bounds(collective, 8, 1 << 20, &cluster, &Costs::default()).bandwidth;
+    let block = f64::from(1 << 20) / RATE;
+    // A switch's way up carries what one host sends; two groups exchange a block; a host's takes 2 * 3/4 blocks.
+    assert_close(of(Collective::AllReduce), 1.5 * block);
+    assert_close(of(Collective::AllGather), 6.0 * block);
+    // Four ranks send to four others over one link.
+    assert_close(of(Collective::AllToAll), 16.0 * block);
+    let ring = Cluster::ring(5, SPEED);
+    let bounds = bounds::bounds(Collective::Barrier, 5, 0, &ring, &Costs::default());
+    assert_close(bounds.latency, 2.0 * ALPHA);
+}
+
+#[test]
+fn pictures_and_traces_are_whole() {
+    let schedule = planned(Collective::AllReduce, "ring", 4, 40);
+    let outcome = run(&schedule, 1 << 20, &Cluster::ring(4, SPEED), &Costs::rdma());
+    let picture = svg(&schedule, &outcome, "a < b & c");
+    assert!(picture.len() < 200_000 && picture.contains("a &lt; b &amp; c") && picture.ends_with("</svg>\n"));
+    assert_eq!(picture.matches("<rect").count(), 1 + 5 + 900);
+    assert!(picture.contains("rank 3") && picture.contains(" us<"), "{}", &picture[..2000]);
+    let trace = trace(&schedule, &outcome);
+    let steps: usize = schedule.programs.iter().map(|program| program.steps.len()).sum();
+    assert_eq!(trace.matches("\"ph\":\"X\"").count(), steps);
+    assert!(!trace.contains("NaN") && !trace.contains(",,"));
+    let text = report(&schedule, &Cluster::ring(4, SPEED), &outcome);
+    assert!(text.contains("host 0 to host 1") && text.contains("critical path"), "{text}");
+}
+
+#[test]
+fn what_peers_do_is_right_by_the_verifier() {
+    for ranks in 1..=8 {
+        let spec = Spec::new(Collective::AllReduce, ranks).expect("in range");
+        for planner in [peers::jaccl_mesh, peers::jaccl_mesh_small, peers::mlx_ring] {
+            let schedule = planner(&spec).expect("a plan");
+            let verdict = crate::verify::verify(&schedule, crate::verify::Credits(0));
+            assert!(verdict.is_ok(), "{} on {ranks}: {verdict:?}", schedule.algorithm);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn more_bandwidth_is_never_slower(
+        pick in any::<prop::sample::Index>(), ranks in 2u32..8, segments in 1u32..5, bytes in 1u64..3_000_000,
+        faster in 1.0f64..20.0, costly in any::<bool>(),
+    ) {
+        let algorithm = pick.get(ALGORITHMS);
+        let schedule = planned(algorithm.collective, algorithm.name, ranks, segments);
+        let cluster = Cluster::mesh(ranks, SPEED);
+        let costs = if costly { Costs::rdma() } else { Costs::default() };
+        let slow = seconds(&schedule, bytes, &cluster, &costs);
+        let fast = seconds(&schedule, bytes, &cluster.scaled(faster), &costs);
+        prop_assert!(fast <= slow * (1.0 + 1e-9), "{} {} {fast} {slow}", algorithm.collective, algorithm.name);
+    }
+}

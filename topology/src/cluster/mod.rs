@@ -1,0 +1,290 @@
+//! What messages travel over, with numbers: a model of machines and cables that a simulation prices plans by.
+//!
+//! A [`Cluster`] is a number of equal hosts with equally many ranks each, and [`Link`]s: whatever has a capacity of its own and
+//! is shared by the messages that cross it. One direction of a cable is a link, so is one direction of a port that
+//! several cables share, a bundle of uplinks of a switch, and the memory of a host. A message between two ranks takes a
+//! [`Route`]: the links that it crosses all at once, and how long it is under way.
+//!
+//! There are two kinds of wiring. *Cables* connect two hosts directly; hosts without one don't reach each other, since
+//! nothing forwards. *Switches* stand in tiers, and everyone reaches everyone through the lowest tier that has both.
+//!
+//! Invariants: numbers are positive and finite, capacities may be infinite; a route has at most [`Route::MOST`] links and
+//! none of them twice; several cables between two hosts are one link of their summed capacity.
+//!
+//! It knows nothing of plans, and it is nobody's configuration: plans are chosen by what is measured, and priced by this.
+
+mod file;
+mod shapes;
+#[cfg(test)]
+mod tests;
+
+pub use file::ClusterError;
+pub use shapes::Tier;
+
+use crate::{Rank, Reach};
+use std::collections::HashMap;
+
+/// One direction of a cable, or of anything else that has a capacity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// For people: `host0 to host1`.
+    pub name: String,
+    /// What crosses it in a second, in bytes.
+    pub bytes_per_second: f64,
+}
+
+/// What a cable does, in each direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// Seconds from the departure of a byte to its arrival.
+    pub latency: f64,
+    /// Bytes in a second.
+    pub bytes_per_second: f64,
+}
+
+impl Speed {
+    /// So many microseconds, and so many gigabits per second.
+    #[must_use]
+    pub fn new(latency_us: f64, gigabits: f64) -> Speed {
+        Speed { latency: latency_us * 1e-6, bytes_per_second: gigabits * 1.25e8 }
+    }
+}
+
+/// What ranks of one host have between them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inside {
+    /// One message by itself.
+    pub speed: Speed,
+    /// Bytes in a second of all messages of a host together.
+    pub memory: f64,
+}
+
+impl Default for Inside {
+    /// Shared memory of a machine of today, carefully estimated.
+    fn default() -> Inside {
+        Inside { speed: Speed::new(0.5, 100.0), memory: 50e9 }
+    }
+}
+
+/// The way of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Route {
+    links: [u32; Route::MOST],
+    len: u8,
+    /// Seconds from the departure of a byte to its arrival.
+    pub latency: f64,
+    /// Bytes in a second that one message has at most, whatever the links have.
+    pub most: f64,
+}
+
+impl Route {
+    /// The links of the longest way.
+    pub const MOST: usize = 10;
+
+    fn new(latency: f64) -> Route {
+        Route { links: [0; Route::MOST], len: 0, latency, most: f64::INFINITY }
+    }
+
+    fn with(mut self, link: Option<u32>) -> Route {
+        if let Some(link) = link {
+            self.links[usize::from(self.len)] = link;
+            self.len += 1;
+        }
+        self
+    }
+
+    /// The links that it crosses, by their numbers in [`Cluster::links`].
+    #[must_use]
+    pub fn links(&self) -> &[u32] {
+        &self.links[..usize::from(self.len)]
+    }
+}
+
+/// Hosts and what is between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    name: String,
+    hosts: u32,
+    ranks_per_host: u32,
+    inside: Inside,
+    links: Vec<Link>,
+    /// The number of the first host's memory among the links; the others' follow. None where hosts have one rank.
+    memory: Option<u32>,
+    wires: Wires,
+}
+
+/// How hosts are connected.
+#[derive(Clone, Debug, PartialEq)]
+enum Wires {
+    /// By pairs of hosts, in the direction of the message.
+    Cables(HashMap<(u32, u32), Route>),
+    Switches(Switches),
+}
+
+/// Tiers of switches above the hosts.
+#[derive(Clone, Debug, PartialEq)]
+struct Switches {
+    /// The number of the first host's way up among the links; the others' follow, then their ways down.
+    adapters: u32,
+    /// Seconds between two hosts of one switch of the lowest tier.
+    latency: f64,
+    tiers: Vec<Layer>,
+}
+
+/// One tier of switches.
+#[derive(Clone, Debug, PartialEq)]
+struct Layer {
+    /// Hosts below one switch.
+    hosts: u32,
+    /// The number of the first switch's way up among the links, then the others', then their ways down; none where they
+    /// carry whatever hosts can send.
+    uplinks: Option<u32>,
+    /// How many switches there are.
+    switches: u32,
+    /// Seconds that the way up and down again takes.
+    latency: f64,
+}
+
+impl Cluster {
+    /// What it is, for people.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same under another name.
+    #[must_use]
+    pub fn named(self, name: impl Into<String>) -> Cluster {
+        Cluster { name: name.into(), ..self }
+    }
+
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// How many ranks each has.
+    #[must_use]
+    pub fn ranks_per_host(&self) -> u32 {
+        self.ranks_per_host
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.hosts * self.ranks_per_host
+    }
+
+    /// The host of a rank: hosts are filled one after the other.
+    #[must_use]
+    pub fn host_of(&self, rank: Rank) -> u32 {
+        rank.0 / self.ranks_per_host
+    }
+
+    /// Everything that has a capacity.
+    #[must_use]
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// The sizes of the groups of ranks that share a way out: a rank, a host, and what is below each tier of switches, as far
+    /// as these are more than one.
+    #[must_use]
+    pub fn groups(&self) -> Vec<u32> {
+        let mut sizes = vec![1, self.ranks_per_host];
+        if let Wires::Switches(switches) = &self.wires {
+            sizes.extend(switches.tiers.iter().map(|tier| tier.hosts * self.ranks_per_host));
+        }
+        sizes.retain(|size| *size < self.ranks());
+        sizes.dedup();
+        sizes
+    }
+
+    /// The way from one rank to another; none where nothing connects their hosts, or where they are the same rank.
+    #[must_use]
+    pub fn route(&self, from: Rank, to: Rank) -> Option<Route> {
+        if from == to || from.0.max(to.0) >= self.ranks() {
+            return None;
+        }
+        let (a, b) = (self.host_of(from), self.host_of(to));
+        if a == b {
+            let most = self.inside.speed.bytes_per_second;
+            let route = Route::new(self.inside.speed.latency).with(self.memory.map(|first| first + a));
+            return Some(Route { most, ..route });
+        }
+        match &self.wires {
+            Wires::Cables(routes) => routes.get(&(a, b)).copied(),
+            Wires::Switches(switches) => Some(switches.route(self.hosts, a, b)),
+        }
+    }
+
+    /// Do switches lead from everyone to everyone?
+    #[must_use]
+    pub fn is_switched(&self) -> bool {
+        matches!(self.wires, Wires::Switches(_))
+    }
+
+    /// Which ranks reach each other.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        match self.wires {
+            Wires::Switches(_) => Reach::complete(),
+            Wires::Cables(_) => Reach::new(self.ranks(), |a, b| self.route(a, b).is_some()),
+        }
+    }
+
+    /// The same with every capacity, of links and of single messages, times a factor.
+    #[must_use]
+    pub fn scaled(mut self, factor: f64) -> Cluster {
+        self.links.iter_mut().for_each(|link| link.bytes_per_second *= factor);
+        self.inside.speed.bytes_per_second *= factor;
+        self.inside.memory *= factor;
+        self
+    }
+
+    /// The same with so many ranks on every host.
+    fn with_ranks(mut self, (ranks_per_host, inside): (u32, Inside)) -> Cluster {
+        (self.ranks_per_host, self.inside) = (ranks_per_host, inside);
+        if ranks_per_host > 1 && self.memory.is_none() {
+            // They are added in a row, so that the first one tells where all are.
+            for host in 0..self.hosts {
+                let link = self.add(format!("memory of host {host}"), inside.memory);
+                self.memory = self.memory.or(link);
+            }
+        }
+        self
+    }
+
+    /// The first host with more cables than so many ports, and its cables.
+    fn lacks_ports(&self, ports: u32) -> Option<(u32, u32)> {
+        let Wires::Cables(routes) = &self.wires else { return None };
+        let mut cables = vec![0; self.hosts as usize];
+        routes.keys().for_each(|(from, _)| cables[*from as usize] += 1);
+        (0..self.hosts).zip(cables).find(|(_, cables)| *cables > ports)
+    }
+
+    /// Adds a link, if it has a limit.
+    fn add(&mut self, name: String, bytes_per_second: f64) -> Option<u32> {
+        if bytes_per_second == f64::INFINITY {
+            return None;
+        }
+        self.links.push(Link { name, bytes_per_second });
+        Some(self.links.len() as u32 - 1)
+    }
+}
+
+impl Switches {
+    fn route(&self, hosts: u32, a: u32, b: u32) -> Route {
+        let top = self.tiers.iter().position(|tier| a / tier.hosts == b / tier.hosts);
+        let crossed = &self.tiers[..top.unwrap_or(self.tiers.len())];
+        let latency = self.latency + crossed.iter().map(|tier| tier.latency).sum::<f64>();
+        let up =
+            |host: u32| crossed.iter().map(move |tier| tier.uplinks.map(|first| first + host / tier.hosts));
+        let mut route = Route::new(latency).with(Some(self.adapters + a));
+        route = up(a).fold(route, Route::with);
+        let down =
+            crossed.iter().map(|tier| tier.uplinks.map(|first| first + tier.switches + b / tier.hosts));
+        down.rev().fold(route, Route::with).with(Some(self.adapters + hosts + b))
+    }
+}
