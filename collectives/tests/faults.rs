@@ -282,8 +282,8 @@ fn refusals_name_the_remedy() {
         told += &format!("{error}\n");
     }
     expect![[r#"
-        no such plan for all_reduce: unknown algorithm `rign`, did you mean `ring`?; known: ring, bidirectional_ring, mesh, rsag_mesh, recursive_doubling, double_binary_tree
-        mesh plans all_reduce for at most 256 ranks, not for 2000; choose one of recursive_doubling, double_binary_tree
+        no such plan for all_reduce: unknown algorithm `rign`, did you mean `ring`?; known: ring, bidirectional_ring, mesh, rsag_mesh, recursive_doubling, double_binary_tree, rabenseifner, reduce_broadcast, multi_ring, torus, hierarchical
+        mesh plans all_reduce for at most 256 ranks, not for 2000; choose one of recursive_doubling, double_binary_tree, rabenseifner, reduce_broadcast
         barrier cannot be planned for 0 ranks; a plan has 1 to 4096
         all_reduce has no root, so rank 1 cannot be it; leave the root at 0
         rank 4 cannot be the root of all_reduce on 4 ranks; the last one is 3
