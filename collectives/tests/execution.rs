@@ -2,18 +2,20 @@
 
 mod interpreter;
 
-use collectives::verify::cases;
+use collectives::verify::{Case, cases};
 use collectives::{Collective, Schedule};
 use interpreter::{Op, Sends, check_many, run};
 
 fn counts(n: usize, collective: Collective) -> Vec<usize> {
-    if collective == Collective::Barrier { vec![0, 1] } else { vec![0, 1, n - 1, n, 2 * n + 1, 4 * n + 3] }
+    if collective == Collective::Barrier { vec![0, 1] } else { vec![0, 1, n, 2 * n + 1] }
 }
 
 #[test]
 fn every_plan_computes_the_right_numbers() {
     for n in [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16] {
-        for case in cases(n, &[1, 3]) {
+        // Of many ranks some roots are enough: others are the same, turned.
+        let is_chosen = |case: &Case| n < 6 || [0, 1, n - 2].contains(&case.spec.root().0);
+        for case in cases(n, if n < 9 { &[1, 3] } else { &[1] }).filter(is_chosen) {
             let schedule = case.plan().expect("a plan");
             for count in counts(n as usize, schedule.collective) {
                 let seeds = if n < 7 { 0..4 } else { 0..1 };

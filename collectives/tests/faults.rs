@@ -282,11 +282,59 @@ fn refusals_name_the_remedy() {
         told += &format!("{error}\n");
     }
     expect![[r#"
-        no such plan for all_reduce: unknown algorithm `rign`, did you mean `ring`?; known: ring, bidirectional_ring, mesh, rsag_mesh, recursive_doubling, double_binary_tree
-        mesh plans all_reduce for at most 256 ranks, not for 2000; choose one of recursive_doubling, double_binary_tree
+        no such plan for all_reduce: unknown algorithm `rign`, did you mean `ring`?; known: ring, bidirectional_ring, mesh, rsag_mesh, recursive_doubling, double_binary_tree, rabenseifner, reduce_broadcast, multi_ring, torus, hierarchical
+        mesh plans all_reduce for at most 256 ranks, not for 2000; choose one of recursive_doubling, double_binary_tree, rabenseifner, reduce_broadcast
         barrier cannot be planned for 0 ranks; a plan has 1 to 4096
         all_reduce has no root, so rank 1 cannot be it; leave the root at 0
         rank 4 cannot be the root of all_reduce on 4 ranks; the last one is 3
         all_reduce cannot be cut into 1025 segments; ask for 1 (whole) to 1024
     "#]].assert_eq(&told);
+}
+
+#[test]
+fn a_schedule_file_that_is_wrong_is_refused_with_the_step_named() {
+    let answer: &[&str] = &["send input[0] to rank 0", "recv_reduce output[0] = input[0] + rank 0 last"];
+    let mut told = String::new();
+    for (why, first, second) in [
+        (
+            "a cycle",
+            &["recv_reduce output[0] = input[0] + rank 1 last", "send input[0] to rank 1 after 0"][..],
+            &["recv_reduce output[0] = input[0] + rank 0 last", "send input[0] to rank 0 after 0"][..],
+        ),
+        (
+            "a dependency that there is not",
+            &["send input[0] to rank 1", "recv_reduce output[0] = input[0] + rank 1 last after 9"],
+            answer,
+        ),
+        (
+            "a message that nobody sends",
+            &["send input[0] to rank 1", "recv_reduce output[0] = input[0] + rank 1 lane 1 last"],
+            answer,
+        ),
+        (
+            "a message of another length",
+            &["send input[0..2] to rank 1", "recv_reduce output[0] = input[0] + rank 1 last"],
+            answer,
+        ),
+        (
+            "chunks that there are not",
+            &["send input[0] to rank 1", "recv_reduce output[7] = input[0] + rank 1 last"],
+            answer,
+        ),
+        (
+            "a race",
+            &[
+                "send input[0] to rank 1",
+                "recv scratch[0] from rank 1",
+                "reduce output[0] = input[0] + scratch[0] last",
+            ],
+            answer,
+        ),
+    ] {
+        let chunks = if why.contains("length") { 2 } else { 1 };
+        let file = Schedule { chunks, ..schedule(Collective::AllReduce, &[first, second]) }.to_toml();
+        let read = Schedule::from_toml(&file).unwrap_or_else(|error| panic!("{why}: {error}"));
+        told += &format!("{why}: {}\n", fault(&read, 0));
+    }
+    expect![[""]].assert_eq(&told);
 }

@@ -4,9 +4,9 @@
 //! `k` credits, `k` messages of a lane may wait at the receiver: send `j` of a lane needs receive `j - k` to
 //! be complete, and receive `j` needs send `j`.
 
-use super::Matching;
+use super::{FastMap, Matching};
 use crate::schedule::{Action, Direction, Schedule, Step};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use topology::Rank;
 
 /// A step of a rank.
@@ -90,7 +90,7 @@ impl<'a> Graph<'a> {
         let mut sends = Vec::with_capacity(total);
         let mut edges: Vec<(u32, u32)> = Vec::with_capacity(2 * total);
         for (rank, program) in schedule.programs.iter().enumerate() {
-            let mut fifos: HashMap<(Rank, Direction, u8), Vec<u32>> = HashMap::new();
+            let mut fifos: FastMap<(Rank, Direction, u8), Vec<u32>> = FastMap::default();
             let base = ids.len() as u32;
             for (index, step) in program.steps.iter().enumerate() {
                 let id = StepId { rank: rank as u32, step: index as u32 };
@@ -143,7 +143,7 @@ impl<'a> Graph<'a> {
                 before[self.heads[edge as usize] as usize] = tail as u32;
             }
         }
-        let mut seen: HashMap<u32, usize> = HashMap::new();
+        let mut seen: FastMap<u32, usize> = FastMap::default();
         let mut chain = Vec::new();
         let mut at = stuck.iter().position(|s| *s).unwrap_or(0) as u32;
         // Every stuck step, or the one it meets, waits for another stuck step, so the walk comes back.

@@ -1,8 +1,7 @@
 //! Which send meets which receive.
 
-use super::StepId;
+use super::{FastMap, StepId};
 use crate::schedule::{Action, Direction, Schedule};
-use std::collections::HashMap;
 use topology::Rank;
 
 /// The pairs of sends and receives: the k-th send meets the k-th receive of the same (source, destination,
@@ -43,13 +42,13 @@ impl Matching {
         }
         offsets.push(total);
         let mut matching = Matching { offsets, partner: vec![NONE; total as usize] };
-        let mut sends: HashMap<(Rank, Rank, u8), Vec<StepId>> = HashMap::new();
+        let mut sends: FastMap<(Rank, Rank, u8), Vec<StepId>> = FastMap::default();
         for (id, action, lane) in steps(schedule) {
             if let Some((peer, Direction::Out)) = action.message() {
                 sends.entry((Rank(id.rank), peer, lane)).or_default().push(id);
             }
         }
-        let mut taken: HashMap<(Rank, Rank, u8), usize> = HashMap::new();
+        let mut taken: FastMap<(Rank, Rank, u8), usize> = FastMap::default();
         for (recv, action, lane) in steps(schedule) {
             let Some((peer, Direction::In)) = action.message() else { continue };
             let key = (peer, Rank(recv.rank), lane);

@@ -10,12 +10,14 @@
 //! verifier then checks from nothing but the finished schedule.
 
 mod flow;
+mod hash;
 mod matching;
 mod memory;
 mod order;
 mod values;
 
 pub(crate) use flow::{Cycle, Flow, StepId};
+pub(crate) use hash::FastMap;
 pub(crate) use matching::{Matching, Mismatch};
 pub(crate) use memory::Memory;
 pub(crate) use order::Order;

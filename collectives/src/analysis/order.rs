@@ -6,40 +6,84 @@
 //! conflict: a path into the later send ends where the earlier one starts, and a path out of it begins where
 //! the earlier one has completed, too.
 //!
+//! Who asks what would hold if there were no FIFOs adds steps [alone](Order::push_alone): the builder does, so that data is
+//! safe even where messages overtake each other.
+//!
 //! The answer is kept as a vector clock: steps are dealt into chains whose members are ordered among
-//! themselves (each FIFO is one; local steps share chains where they happen to be ordered), and each step
-//! knows how many members of every chain precede it.
+//! themselves (each FIFO is one; other steps join the chain of one that they come after, if they can), and each step
+//! knows how many members of every chain precede it. Clocks are sparse, for most steps come after few: a rank that
+//! exchanges messages with a thousand others, each for itself, has a thousand short ones.
 
+use super::FastMap;
 use crate::schedule::{Action, Direction};
-use std::collections::HashMap;
+use std::ops::Range;
 use topology::Rank;
 
 /// The steps of one rank so far, partially ordered.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     /// The chain of each FIFO.
-    fifos: HashMap<(Rank, Direction, u8), u32>,
-    /// The chains of local steps.
-    local: Vec<u32>,
+    fifos: FastMap<(Rank, Direction, u8), u32>,
     /// The last step of each chain.
     tails: Vec<u32>,
+    /// Is the chain that of a FIFO?
+    fifo: Vec<bool>,
     /// Each step's chain and its place therein.
     places: Vec<(u32, u32)>,
-    /// `clocks[s][c]`: how many members of chain `c` precede step `s`. Chains younger than `s` are left out.
-    clocks: Vec<Box<[u32]>>,
+    /// How many members of which chains precede a step, by chain, for all steps in a row. Chains of which none does are
+    /// left out.
+    clocks: Vec<(u32, u32)>,
+    /// Where each step's clock ends.
+    ends: Vec<u32>,
+    /// A clock while it is put together: how many members of each chain; 0 for those that `touched` leaves out.
+    counts: Vec<u32>,
+    touched: Vec<u32>,
 }
 
 impl Order {
-    /// The step that precedes the next one because both use the same FIFO.
-    pub(crate) fn fifo_tail(&self, action: &Action, lane: u8) -> Option<u32> {
-        let (peer, direction) = action.message()?;
-        self.fifos.get(&(peer, direction, lane)).map(|chain| self.tails[*chain as usize])
-    }
-
     /// Is step `a` complete before step `b` starts?
     pub(crate) fn precedes(&self, a: u32, b: u32) -> bool {
         let (chain, place) = self.places[a as usize];
-        self.clocks[b as usize].get(chain as usize).is_some_and(|count| *count > place)
+        self.preceding(b, chain) > place
+    }
+
+    /// How many members of a chain precede a step.
+    fn preceding(&self, step: u32, chain: u32) -> u32 {
+        let clock = &self.clocks[self.clock(step)];
+        clock.binary_search_by_key(&chain, |entry| entry.0).map_or(0, |at| clock[at].1)
+    }
+
+    /// Where the clock of a step is.
+    fn clock(&self, step: u32) -> Range<usize> {
+        let start = step.checked_sub(1).map_or(0, |before| self.ends[before as usize]);
+        start as usize..self.ends[step as usize] as usize
+    }
+
+    /// Drops those of the steps that others among them come after.
+    pub(crate) fn keep_latest(&mut self, steps: &mut Vec<u32>) {
+        steps.iter().for_each(|step| self.gather(*step));
+        let Order { places, counts, .. } = self;
+        steps.retain(|step| {
+            let (chain, place) = places[*step as usize];
+            counts[chain as usize] <= place
+        });
+        self.touched.drain(..).for_each(|chain| self.counts[chain as usize] = 0);
+    }
+
+    /// Adds the clock of a step to the one that is put together.
+    fn gather(&mut self, step: u32) {
+        for at in self.clock(step) {
+            let (chain, count) = self.clocks[at];
+            self.count(chain, count);
+        }
+    }
+
+    fn count(&mut self, chain: u32, count: u32) {
+        let known = &mut self.counts[chain as usize];
+        if *known == 0 {
+            self.touched.push(chain);
+        }
+        *known = count.max(*known);
     }
 
     /// How many of the first messages of a step's FIFO are complete before `after` lets the step start.
@@ -47,8 +91,7 @@ impl Order {
         let (fifo, _) = self.places[step as usize];
         let known = |before: &u32| {
             let (chain, place) = self.places[*before as usize];
-            let count = self.clocks[*before as usize].get(fifo as usize).copied().unwrap_or(0);
-            if chain == fifo { place + 1 } else { count }
+            if chain == fifo { place + 1 } else { self.preceding(*before, fifo) }
         };
         after.iter().map(known).max().unwrap_or(0)
     }
@@ -61,45 +104,57 @@ impl Order {
 
     /// Adds the next step.
     pub(crate) fn push(&mut self, action: &Action, lane: u8, after: &[u32]) {
-        let step = self.places.len() as u32;
-        let fifo = self.fifo_tail(action, lane);
-        let mut clock = vec![0; self.tails.len()];
-        for before in after.iter().copied().chain(fifo) {
-            for (mine, theirs) in clock.iter_mut().zip(&self.clocks[before as usize]) {
-                *mine = (*mine).max(*theirs);
-            }
-            let (chain, place) = self.places[before as usize];
-            clock[chain as usize] = clock[chain as usize].max(place + 1);
-        }
-        self.clocks.push(clock.into_boxed_slice());
-        let chain = self.chain_for(action, lane, step);
-        let place = match self.tails.get_mut(chain as usize) {
-            Some(tail) => {
-                let place = self.places[*tail as usize].1 + 1;
-                *tail = step;
-                place
-            }
-            None => {
-                self.tails.push(step);
-                0
-            }
+        let fifo = action.message().map(|(peer, direction)| (peer, direction, lane));
+        let chain = fifo.and_then(|fifo| self.fifos.get(&fifo)).copied();
+        let tail = chain.map(|chain| self.tails[chain as usize]);
+        self.tick(after.iter().copied().chain(tail));
+        let chain = match (fifo, chain) {
+            (None, _) => self.chain_after(after),
+            (Some(_), Some(chain)) => chain,
+            (Some(fifo), None) => *self.fifos.entry(fifo).or_insert(self.tails.len() as u32),
         };
-        self.places.push((chain, place));
+        self.join(chain, fifo.is_some());
     }
 
-    /// The chain that the newest step joins; the number past the end stands for a new one.
-    fn chain_for(&mut self, action: &Action, lane: u8, step: u32) -> u32 {
-        let fresh = self.tails.len() as u32;
-        match action.message() {
-            Some((peer, direction)) => *self.fifos.entry((peer, direction, lane)).or_insert(fresh),
-            None => {
-                let joinable = |chain: &u32| self.precedes(self.tails[*chain as usize], step);
-                let found = self.local.iter().copied().find(joinable);
-                found.unwrap_or_else(|| {
-                    self.local.push(fresh);
-                    fresh
-                })
-            }
+    /// Adds the next step as if it used no FIFO.
+    pub(crate) fn push_alone(&mut self, after: &[u32]) {
+        self.tick(after.iter().copied());
+        self.join(self.chain_after(after), false);
+    }
+
+    /// Adds the clock of a step that comes after others.
+    fn tick(&mut self, after: impl Iterator<Item = u32>) {
+        for before in after {
+            self.gather(before);
+            let (chain, place) = self.places[before as usize];
+            self.count(chain, place + 1);
         }
+        self.touched.sort_unstable();
+        for chain in self.touched.drain(..) {
+            self.clocks.push((chain, std::mem::take(&mut self.counts[chain as usize])));
+        }
+        self.ends.push(self.clocks.len() as u32);
+    }
+
+    /// Puts the newest step at the end of a chain, or of a new one if there is none of that number.
+    fn join(&mut self, chain: u32, fifo: bool) {
+        let step = self.places.len() as u32;
+        if chain as usize == self.tails.len() {
+            self.tails.push(step);
+            self.fifo.push(fifo);
+            self.counts.push(0);
+            self.places.push((chain, 0));
+        } else {
+            let tail = std::mem::replace(&mut self.tails[chain as usize], step);
+            self.places.push((chain, self.places[tail as usize].1 + 1));
+        }
+    }
+
+    /// A chain that ends with one of these steps and is no FIFO's; else a new one.
+    fn chain_after(&self, after: &[u32]) -> u32 {
+        let chains = after.iter().map(|before| (*before, self.places[*before as usize].0));
+        let mut ends = chains
+            .filter(|(before, chain)| !self.fifo[*chain as usize] && self.tails[*chain as usize] == *before);
+        ends.next().map_or(self.tails.len() as u32, |(_, chain)| chain)
     }
 }

@@ -7,23 +7,18 @@
 //! Beside the set, a value knows the very expression: which sums of which sums, though not which operand was the left
 //! one. Equal expressions have equal numbers.
 
-use super::{Flow, Matching, Memory, StepId};
+use super::{FastMap, Flow, Matching, Memory, StepId};
 use crate::Collective;
 use crate::schedule::{Action, Buffer, ChunkRange, Schedule};
-use std::collections::HashMap;
 use std::ops::Range;
 use topology::Rank;
 
 /// The symbolic contents of one chunk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     /// The chunk of the inputs that it comes from.
     pub(crate) position: u32,
-    /// Which of the ranks 0 to 63 have contributed.
-    low: u64,
-    /// The same for ranks from 64 on, 64 per word; empty, and so not allocated, on up to 64 ranks.
-    high: Box<[u64]>,
-    /// The expression.
+    /// What was made of the ranks' contributions there.
     pub(crate) expression: Expression,
 }
 
@@ -34,13 +29,23 @@ pub(crate) struct Expression(u32);
 /// The sums that there are. The first ones are the ranks' contributions.
 #[derive(Debug)]
 pub(crate) struct Expressions {
-    ranks: u32,
-    sums: HashMap<(Expression, Expression), Expression>,
+    /// May a contribution be added twice? In a barrier, which only asks whether everyone is in.
+    repeats: bool,
+    /// The words of a set.
+    words: usize,
+    /// Which ranks have contributed to each sum, a bit for each.
+    sets: Vec<u64>,
+    sums: FastMap<(Expression, Expression), Expression>,
 }
 
 impl Expressions {
-    fn new(ranks: u32) -> Expressions {
-        Expressions { ranks, sums: HashMap::new() }
+    fn new(ranks: u32, repeats: bool) -> Expressions {
+        let words = ranks.div_ceil(64) as usize;
+        let mut sets = vec![0; words * ranks as usize];
+        for rank in 0..ranks as usize {
+            sets[rank * words + rank / 64] = 1 << (rank % 64);
+        }
+        Expressions { repeats, words, sets, sums: FastMap::default() }
     }
 
     /// A rank's contribution.
@@ -48,10 +53,40 @@ impl Expressions {
         Expression(rank.0)
     }
 
+    fn set(&self, sum: Expression) -> &[u64] {
+        &self.sets[sum.0 as usize * self.words..][..self.words]
+    }
+
+    /// The ranks that have contributed to a sum, ascending.
+    pub(crate) fn ranks(&self, sum: Expression) -> impl Iterator<Item = Rank> {
+        let bits =
+            (0..).zip(self.set(sum)).flat_map(|(word, bits)| (0..64).map(move |bit| (word, bits, bit)));
+        bits.filter(|(_, bits, bit)| *bits >> bit & 1 == 1).map(|(word, _, bit)| Rank(word * 64 + bit))
+    }
+
+    /// The number of ranks that have contributed to a sum.
+    pub(crate) fn count(&self, sum: Expression) -> u32 {
+        self.set(sum).iter().map(|word| word.count_ones()).sum()
+    }
+
     /// The sum of two sums.
-    pub(crate) fn sum(&mut self, a: Expression, b: Expression) -> Expression {
-        let next = Expression(self.ranks + self.sums.len() as u32);
-        *self.sums.entry((a.min(b), a.max(b))).or_insert(next)
+    ///
+    /// # Errors
+    /// [`Wrong::Twice`] when they have a rank in common.
+    pub(crate) fn sum(&mut self, a: Expression, b: Expression) -> Result<Expression, Wrong> {
+        let key = (a.min(b), a.max(b));
+        if let Some(known) = self.sums.get(&key) {
+            return Ok(*known);
+        }
+        let common = |rank: &Rank| self.set(b)[rank.index() / 64] >> (rank.0 % 64) & 1 == 1;
+        if let Some(twice) = self.ranks(a).find(common).filter(|_| !self.repeats) {
+            return Err(Wrong::Twice(twice));
+        }
+        let union: Vec<u64> = self.set(a).iter().zip(self.set(b)).map(|(a, b)| a | b).collect();
+        let sum = Expression((self.sets.len() / self.words) as u32);
+        self.sets.extend(union);
+        self.sums.insert(key, sum);
+        Ok(sum)
     }
 }
 
@@ -76,59 +111,16 @@ pub(crate) enum Wrong {
     },
 }
 
-impl Value {
-    fn own(rank: u32, ranks: u32, position: u32) -> Value {
-        let high = vec![0; ranks.div_ceil(64) as usize - 1].into_boxed_slice();
-        let mut value = Value { position, low: 0, high, expression: Expressions::of(Rank(rank)) };
-        let word = match rank as usize / 64 {
-            0 => &mut value.low,
-            word => &mut value.high[word - 1],
-        };
-        *word = 1 << (rank % 64);
-        value
-    }
-
-    fn words(&self) -> impl Iterator<Item = u64> {
-        std::iter::once(self.low).chain(self.high.iter().copied())
-    }
-
-    /// The ranks that have contributed, ascending.
-    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> {
-        let bits = (0..).zip(self.words()).flat_map(|(word, bits)| (0..64).map(move |bit| (word, bits, bit)));
-        bits.filter(|(_, bits, bit)| bits >> bit & 1 == 1).map(|(word, _, bit)| Rank(word * 64 + bit))
-    }
-
-    /// The number of ranks that have contributed.
-    pub(crate) fn count(&self) -> u32 {
-        self.words().map(u64::count_ones).sum()
-    }
-
-    fn combine(&self, other: &Value, repeats: bool, sums: &mut Expressions) -> Result<Value, Wrong> {
-        if self.position != other.position {
-            return Err(Wrong::Mixed { a: self.position, b: other.position });
-        }
-        let mut common = self.words().zip(other.words()).map(|(a, b)| a & b);
-        if !repeats && common.any(|word| word != 0) {
-            let twice = self.ranks().find(|rank| other.ranks().any(|r| r == *rank));
-            return Err(Wrong::Twice(twice.unwrap_or_default()));
-        }
-        let high = self.high.iter().zip(&other.high).map(|(a, b)| a | b).collect();
-        // The tokens of a barrier are not numbers.
-        let expression = if repeats { self.expression } else { sums.sum(self.expression, other.expression) };
-        Ok(Value { position: self.position, low: self.low | other.low, high, expression })
-    }
-}
-
 /// The memory of all ranks while a schedule runs.
 #[derive(Debug)]
 pub(crate) struct Values {
     ranks: u32,
     memories: Vec<Memory>,
     cells: Vec<Vec<Option<Value>>>,
-    /// The message of each send that no receive has taken yet, by the number of the receive.
-    messages: Vec<Option<Vec<Value>>>,
-    /// May a contribution be added twice? In a barrier, which only asks whether everyone is in.
-    repeats: bool,
+    /// Where the message for each receive begins among `sent`, by the number of the receive.
+    messages: Vec<u32>,
+    /// What was sent, one message behind the other.
+    sent: Vec<Value>,
     pub(crate) expressions: Expressions,
 }
 
@@ -139,23 +131,17 @@ impl Values {
         let ranks = schedule.ranks();
         let memories: Vec<_> = (0..ranks).map(|r| Memory::new(schedule, ranks, Rank(r))).collect();
         let barrier = schedule.collective == Collective::Barrier;
-        let cells = memories.iter().enumerate().map(|(rank, memory)| {
+        let cells = memories.iter().zip(0..).map(|(memory, rank)| {
             let mut cells = vec![None; memory.cells()];
             let own = if barrier { token(schedule, memory, 0) } else { memory.whole(Buffer::Input) };
-            for (position, cell) in cells[own].iter_mut().enumerate() {
-                *cell = Some(Value::own(rank as u32, ranks, position as u32));
+            for (cell, position) in cells[own].iter_mut().zip(0..) {
+                *cell = Some(Value { position, expression: Expressions::of(Rank(rank)) });
             }
             cells
         });
         let cells = cells.collect();
-        Values {
-            ranks,
-            memories,
-            cells,
-            messages: vec![None; messages],
-            repeats: barrier,
-            expressions: Expressions::new(ranks),
-        }
+        let expressions = Expressions::new(ranks, barrier);
+        Values { ranks, memories, cells, messages: vec![0; messages], sent: Vec::new(), expressions }
     }
 
     /// Runs all steps in the order of `flow`; `judge` sees each reducing step with the mark it should have,
@@ -184,45 +170,53 @@ impl Values {
         matching: &Matching,
         marks: bool,
     ) -> Result<Option<bool>, Wrong> {
-        let message = |values: &mut Values| values.messages[matching.number(id)].take().unwrap_or_default();
-        let result = match *action {
-            Action::Send { src, .. } => {
-                let message = self.read(id.rank, src)?;
-                if let Some(recv) = matching.partner(id) {
-                    self.messages[matching.number(recv)] = Some(message);
-                }
-                return Ok(None);
+        if let Action::Send { src, .. } = *action {
+            if let Some(recv) = matching.partner(id) {
+                self.messages[matching.number(recv)] = self.sent.len() as u32;
             }
-            Action::Copy { src, .. } => self.read(id.rank, src)?,
-            Action::Recv { .. } => message(self),
-            Action::RecvReduce { local, .. } => {
-                let message = message(self);
-                let local = self.read(id.rank, local)?;
-                self.reduce(&local, &message)?
+            for chunk in 0..src.len {
+                let value = self.read(id.rank, src, chunk)?;
+                self.sent.push(value);
             }
-            Action::Reduce { a, b, .. } => {
-                let (a, b) = (self.read(id.rank, a)?, self.read(id.rank, b)?);
-                self.reduce(&a, &b)?
-            }
-        };
-        let reduced = action.last().is_some();
-        let complete = reduced && marks && result.iter().all(|value| value.count() == self.ranks);
-        if let Some(dst) = action.writes() {
-            let span = self.memories[id.rank as usize].span(dst);
-            for (cell, value) in self.cells[id.rank as usize][span].iter_mut().zip(result) {
-                *cell = Some(value);
-            }
+            return Ok(None);
         }
-        Ok(reduced.then_some(complete))
+        let dst = action.writes().expect("all but sends write");
+        let message = self.messages[matching.number(id)];
+        let mut complete = action.last().is_some();
+        for chunk in 0..dst.len {
+            let sent = |values: &Values| values.sent[(message + chunk) as usize];
+            let value = match *action {
+                Action::Copy { src, .. } => self.read(id.rank, src, chunk)?,
+                Action::RecvReduce { local, .. } => {
+                    let local = self.read(id.rank, local, chunk)?;
+                    self.combine(local, sent(self))?
+                }
+                Action::Reduce { a, b, .. } => {
+                    let (a, b) = (self.read(id.rank, a, chunk)?, self.read(id.rank, b, chunk)?);
+                    self.combine(a, b)?
+                }
+                _ => sent(self),
+            };
+            complete = complete && marks && self.expressions.count(value.expression) == self.ranks;
+            let cell = self.cell(id.rank, dst, chunk);
+            self.cells[id.rank as usize][cell] = Some(value);
+        }
+        Ok(action.last().map(|_| complete))
     }
 
-    fn read(&self, rank: u32, range: ChunkRange) -> Result<Vec<Value>, Wrong> {
-        let cells = &self.cells[rank as usize][self.memories[rank as usize].span(range)];
-        cells.iter().map(|cell| cell.clone().ok_or(Wrong::Undefined(range))).collect()
+    fn cell(&self, rank: u32, range: ChunkRange, chunk: u32) -> usize {
+        self.memories[rank as usize].span(range).start + chunk as usize
     }
 
-    fn reduce(&mut self, a: &[Value], b: &[Value]) -> Result<Vec<Value>, Wrong> {
-        a.iter().zip(b).map(|(a, b)| a.combine(b, self.repeats, &mut self.expressions)).collect()
+    fn read(&self, rank: u32, range: ChunkRange, chunk: u32) -> Result<Value, Wrong> {
+        self.cells[rank as usize][self.cell(rank, range, chunk)].ok_or(Wrong::Undefined(range))
+    }
+
+    fn combine(&mut self, a: Value, b: Value) -> Result<Value, Wrong> {
+        if a.position != b.position {
+            return Err(Wrong::Mixed { a: a.position, b: b.position });
+        }
+        Ok(Value { expression: self.expressions.sum(a.expression, b.expression)?, ..a })
     }
 
     /// What a rank has at the end: its output, or the last token of a barrier.

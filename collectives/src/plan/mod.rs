@@ -7,7 +7,7 @@
 //! credits; who sends what to whom, in what order and on which lane does not depend on `in_place`, so ranks
 //! may differ in it; and all ranks get the same bits from an `all_reduce`, even where the operation is not
 //! associative. The FIFO order of messages decides only which send meets which receive: data would be safe if
-//! every message had a lane of its own.
+//! every message had a lane of its own, for the builder does not count on that order.
 //!
 //! A planner does not know sizes. It does not segment, replicate or stripe either: the builder does, by
 //! [passes](crate::pass).

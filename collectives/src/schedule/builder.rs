@@ -3,8 +3,8 @@
 //! A planner says what each rank does, in an order in which it could run. The builder cuts chunks into segments, or
 //! deals them to lanes, when the [`Spec`] asks for it ([`crate::pass`]), and finds the steps that must come `after` others because they touch the same
 //! memory: a read after the write it wants, a write after the reads and the write it must not disturb. It knows which
-//! chunks are the same memory in place, and leaves out what another dependency or the FIFO order of messages implies. So
-//! every dependency that it writes down is needed: without it there is a race.
+//! chunks are the same memory in place, and leaves out what another dependency implies. So every dependency that it
+//! writes down is needed: without it there is a race, at least if messages of a FIFO could overtake each other.
 //!
 //! What it derives for a rank follows from that rank's steps alone, so a plan for one rank ([`Spec::only_for`]) is
 //! that rank's part of the plan for all.
@@ -14,6 +14,7 @@
 use super::{Action, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use crate::analysis::{Flow, Matching, Memory, Order, Values};
 use crate::pass::Cuts;
+use crate::verify::structure;
 use crate::{PlanError, Spec};
 use topology::Rank;
 
@@ -168,7 +169,8 @@ impl Schedule {
     #[must_use]
     pub fn marked(mut self) -> Schedule {
         let mut marks = Vec::new();
-        if let Ok(matching) = Matching::new(&self)
+        if structure::check(&self).is_ok()
+            && let Ok(matching) = Matching::new(&self)
             && let Ok(flow) = Flow::new(&self, &matching, 0)
         {
             Values::new(&self, matching.total()).run(&self, &matching, &flow, |id, outcome| {
@@ -224,21 +226,14 @@ impl Program<'_> {
             hazards.extend(cell.writer);
             hazards.extend(&cell.readers);
         }
-        let after = self.needed(hazards, self.order.fifo_tail(&action, lane));
-        self.order.push(&action, lane, &after);
-        self.touch(&action);
-        self.steps.push(Step { action, lane, after });
-    }
-
-    /// Those of the hazards that neither each other nor the FIFO predecessor implies.
-    fn needed(&self, mut hazards: Vec<u32>, fifo: Option<u32>) -> Vec<u32> {
         hazards.sort_unstable();
         hazards.dedup();
-        let implied = |step: u32| {
-            let by_fifo = fifo.is_some_and(|tail| tail == step || self.order.precedes(step, tail));
-            by_fifo || hazards.iter().any(|other| self.order.precedes(step, *other))
-        };
-        hazards.iter().copied().filter(|step| !implied(*step)).collect()
+        // What others among them imply need not be said.
+        self.order.keep_latest(&mut hazards);
+        let after = hazards;
+        self.order.push_alone(&after);
+        self.touch(&action);
+        self.steps.push(Step { action, lane, after });
     }
 
     fn touch(&mut self, action: &Action) {
@@ -251,7 +246,8 @@ impl Program<'_> {
         for cell in
             action.writes().map(|range| &mut self.cells[self.memory.span(range)]).into_iter().flatten()
         {
-            *cell = Cell { writer: Some(step), readers: Vec::new() };
+            cell.writer = Some(step);
+            cell.readers.clear();
         }
     }
 }

@@ -86,13 +86,20 @@ fn check_result(schedule: &Schedule, values: &Values, rank: Rank) -> Result<(), 
             continue;
         }
         let value = value.as_ref().ok_or(Fault::Missing { collective, rank, chunk })?;
-        check_chunk(&promise, value, schedule.ranks(), rank, chunk)?;
+        check_chunk(&promise, *value, &values.expressions, schedule.ranks(), (rank, chunk))?;
     }
     Ok(())
 }
 
-fn check_chunk(promise: &Promise, value: &Value, ranks: u32, rank: Rank, chunk: u32) -> Result<(), Fault> {
-    let found_rank = value.ranks().next().filter(|_| value.count() == 1);
+fn check_chunk(
+    promise: &Promise,
+    value: Value,
+    sums: &Expressions,
+    ranks: u32,
+    (rank, chunk): (Rank, u32),
+) -> Result<(), Fault> {
+    let (sum, count) = (value.expression, sums.count(value.expression));
+    let found_rank = sums.ranks(sum).next().filter(|_| count == 1);
     let expected_rank = match promise.sources {
         Sources::One(rank) => Some(rank),
         _ => None,
@@ -106,11 +113,12 @@ fn check_chunk(promise: &Promise, value: &Value, ranks: u32, rank: Rank, chunk: 
         Sources::Below(rank) => rank.0,
         Sources::One(_) | Sources::Any => return Ok(()),
     };
-    let holds = |rank: &Rank| value.ranks().any(|r| r == *rank);
-    if let Some(lacks) = (0..below).map(Rank).find(|rank| !holds(rank)) {
+    // The ranks are ascending: the first one that is not where it should be is missing.
+    let mut held = sums.ranks(sum);
+    if let Some(lacks) = (0..below).map(Rank).find(|rank| held.next() != Some(*rank)) {
         return Err(Fault::Incomplete { rank, chunk, lacks });
     }
-    match value.ranks().find(|held| held.0 >= below) {
+    match held.next() {
         Some(extra) => Err(Fault::Surplus { rank, chunk, extra }),
         None => Ok(()),
     }
@@ -126,10 +134,11 @@ fn check_order(schedule: &Schedule, values: &mut Values) -> Result<Numerics, Fau
     }
     let ranks = schedule.ranks();
     let sums = &mut values.expressions;
-    let whole = numerics::fold(ranks, &mut Expressions::of, &mut |a, b| sums.sum(a, b));
+    let mut add = |a, b| sums.sum(a, b).expect("every rank is in it once");
+    let whole = numerics::fold(ranks, &mut Expressions::of, &mut add);
     let mut prefixes: Vec<Expression> = vec![Expressions::of(Rank(0))];
     for rank in 1..ranks {
-        let prefix = sums.sum(prefixes[rank as usize - 1], Expressions::of(Rank(rank)));
+        let prefix = add(prefixes[rank as usize - 1], Expressions::of(Rank(rank)));
         prefixes.push(prefix);
     }
     let mut class = Numerics::Reproducible;

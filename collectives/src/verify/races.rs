@@ -5,9 +5,8 @@
 //! compared with them, and order is transitive.
 
 use super::fault::{At, Fault};
-use crate::analysis::{Memory, Order};
+use crate::analysis::{FastMap, Memory, Order};
 use crate::schedule::{ChunkRange, Schedule, Step};
-use std::collections::HashMap;
 use topology::Rank;
 
 /// Who has touched a chunk of memory.
@@ -25,7 +24,7 @@ pub(super) fn check(schedule: &Schedule) -> Result<u32, Fault> {
         let mut order = Order::default();
         let memory = Memory::new(schedule, schedule.ranks(), Rank(rank));
         let mut cells = vec![Touched::default(); memory.cells()];
-        let mut settled: HashMap<u32, u32> = HashMap::new();
+        let mut settled: FastMap<u32, u32> = FastMap::default();
         for (number, step) in schedule.programs[rank as usize].steps.iter().enumerate() {
             let number = number as u32;
             order.push(&step.action, step.lane, &step.after);
@@ -70,6 +69,7 @@ fn touch(memory: &Memory, cells: &mut [Touched], step: &Step, number: u32) {
         cells[memory.span(range)].iter_mut().for_each(|cell| cell.readers.push(number));
     }
     for cell in step.action.writes().map(|range| &mut cells[memory.span(range)]).into_iter().flatten() {
-        *cell = Touched { writer: Some(number), readers: Vec::new() };
+        cell.writer = Some(number);
+        cell.readers.clear();
     }
 }

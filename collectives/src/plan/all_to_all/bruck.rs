@@ -4,7 +4,7 @@
 //! `k` every rank sends those with bit `k` to the rank 2^k ahead, as one message. So that they are one run they are copied
 //! together; those that come are left where they land until their next round.
 //!
-//! Stages: ⌈log2 n⌉. Bytes sent per rank: about n/2·log2(n) blocks. Scratch: as much, and n blocks. Cost: ⌈log2 n⌉·α +
+//! Stages: ⌈log2 n⌉. Bytes sent per rank: about n/2·log2(n) blocks. Scratch: twice as much. Cost: ⌈log2 n⌉·α +
 //! n/2·⌈log2 n⌉·Bβ, and as many bytes copied.
 //!
 //! Wins for tiny blocks on many ranks: log2(n) messages per rank, where `direct` sends n-1.
@@ -23,7 +23,7 @@ use topology::Rank;
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let travelling: u32 = (0..rounds(n)).map(|round| moved(round, n).count() as u32).sum();
-    let mut builder = Builder::new(spec, "bruck", 1, 2 * packed(n) + travelling);
+    let mut builder = Builder::new(spec, "bruck", 1, 2 * travelling);
     for rank in spec.planned_ranks() {
         steps(&mut builder, rank, n);
     }
@@ -39,20 +39,16 @@ fn moved(round: u32, n: u32) -> impl Iterator<Item = u32> {
     (0..n).filter(move |distance| distance >> round & 1 == 1)
 }
 
-/// The blocks that are sent in a round at most.
-fn packed(n: u32) -> u32 {
-    (0..rounds(n)).map(|round| moved(round, n).count() as u32).max().unwrap_or(0)
-}
-
 fn steps(builder: &mut Builder, rank: Rank, n: u32) {
     // Where the block for each distance is.
     let mut at: Vec<ChunkRange> =
         (0..n).map(|distance| ChunkRange::input(rank.ahead(distance, n).0)).collect();
-    let mut landing = 2 * packed(n);
+    // Every round has its own place in scratch, for what is sent and behind it for what comes: none waits for an earlier
+    // one to be sent.
+    let mut packing = 0;
     for round in 0..rounds(n) {
         let distance = 1 << round;
-        // What is sent alternates between two places, so that packing does not wait for the round before.
-        let packing = round % 2 * packed(n);
+        let landing = packing + moved(round, n).count() as u32;
         builder.stage(round);
         let mut len = 0;
         for block in moved(round, n) {
@@ -63,7 +59,7 @@ fn steps(builder: &mut Builder, rank: Rank, n: u32) {
         let run = |first| ChunkRange { buffer: Buffer::Scratch, first, len };
         builder.send(rank, rank.ahead(distance, n), run(packing), 0);
         builder.recv(rank, rank.behind(distance, n), run(landing), 0);
-        landing += len;
+        packing = landing + len;
     }
     builder.stage(rounds(n));
     for (distance, from) in (0..).zip(at) {

@@ -1,0 +1,257 @@
+//! The verifier against chance: plans of every algorithm, each spoiled in every way that there is, at random places.
+//!
+//! A mutant must be refused, or it must be right: then the interpreter, which shares no code with the verifier, finds the
+//! right numbers under many orders of steps. The seed is fixed, so the mutants are the same in every run.
+
+mod interpreter;
+
+use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step};
+use collectives::verify::{Case, Credits, cases, verify};
+use collectives::{Rank, Schedule, Weights};
+use interpreter::{Random, check_many};
+use std::collections::BTreeMap;
+
+/// A way to spoil a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    DropStep,
+    DuplicateStep,
+    SwapSteps,
+    SwapActions,
+    MoveStep,
+    ChangePeer,
+    ChangeLane,
+    MoveRange,
+    ResizeRange,
+    ChangeBuffer,
+    DropDependency,
+    AddDependency,
+    ChangeMark,
+    ChangeKind,
+    SwapRanks,
+    ChangeRoot,
+    ChangeChunks,
+    ChangeScratch,
+    FlipInPlace,
+}
+
+const KINDS: [Kind; 19] = [
+    Kind::DropStep,
+    Kind::DuplicateStep,
+    Kind::SwapSteps,
+    Kind::SwapActions,
+    Kind::MoveStep,
+    Kind::ChangePeer,
+    Kind::ChangeLane,
+    Kind::MoveRange,
+    Kind::ResizeRange,
+    Kind::ChangeBuffer,
+    Kind::DropDependency,
+    Kind::AddDependency,
+    Kind::ChangeMark,
+    Kind::ChangeKind,
+    Kind::SwapRanks,
+    Kind::ChangeRoot,
+    Kind::ChangeChunks,
+    Kind::ChangeScratch,
+    Kind::FlipInPlace,
+];
+
+/// Mutants of every algorithm on 2 to 6 ranks, whole, in segments and dealt to lanes.
+fn victims() -> impl Iterator<Item = Case> {
+    let all = (2..=6).flat_map(|n| cases(n, if n == 3 { &[1, 2] } else { &[1] }));
+    let whole = all.filter(|case| case.spec.root().0 == 0 || case.spec.root().0 == case.spec.ranks() - 1);
+    whole.flat_map(|case| {
+        let small = case.spec.ranks() < 4 && case.spec.segments() == 1 && case.spec.root().0 == 0;
+        let weights = Weights::new(&[2, 1]).expect("few");
+        let spec = if case.spec.ranks() == 2 {
+            case.spec.with_replicas(2).expect("few")
+        } else {
+            case.spec.with_weights(weights)
+        };
+        [Some(case), small.then_some(Case { spec, ..case })].into_iter().flatten()
+    })
+}
+
+/// A step that a mutation may hit: its rank and its number.
+fn place(schedule: &Schedule, random: &mut Random) -> Option<(usize, usize)> {
+    let busy: Vec<usize> =
+        (0..schedule.programs.len()).filter(|rank| !schedule.programs[*rank].steps.is_empty()).collect();
+    let rank = *busy.get(random.below(busy.len().max(1)))?;
+    Some((rank, random.below(schedule.programs[rank].steps.len())))
+}
+
+/// Puts the steps of a rank into another order, dependencies included.
+fn reorder(program: &mut RankProgram, order: &[usize]) {
+    let mut new_number = vec![0; order.len()];
+    for (new, old) in order.iter().enumerate() {
+        new_number[*old] = new as u32;
+    }
+    let old = std::mem::take(&mut program.steps);
+    program.steps = order
+        .iter()
+        .map(|number| {
+            let mut step: Step = old[*number].clone();
+            step.after.iter_mut().for_each(|before| *before = new_number[*before as usize]);
+            step.after.sort_unstable();
+            step
+        })
+        .collect();
+}
+
+/// The action with one of its ranges changed.
+fn with_range(action: Action, nth: usize, change: impl Fn(ChunkRange) -> ChunkRange) -> Action {
+    let mut at = 0;
+    action.map_ranges(|range| {
+        at += 1;
+        if at == nth + 1 { change(range) } else { range }
+    })
+}
+
+fn with_peer(action: Action, new: Rank) -> Action {
+    match action {
+        Action::Send { src, .. } => Action::Send { peer: new, src },
+        Action::Recv { dst, .. } => Action::Recv { peer: new, dst },
+        Action::RecvReduce { local, dst, last, .. } => Action::RecvReduce { peer: new, local, dst, last },
+        local => local,
+    }
+}
+
+/// Another kind of step with as much of its operands as it can have.
+fn of_another_kind(action: Action) -> Action {
+    match action {
+        Action::Send { peer, src } => Action::Recv { peer, dst: src },
+        Action::Recv { peer, dst } => Action::RecvReduce { peer, local: dst, dst, last: false },
+        Action::RecvReduce { peer, dst, .. } => Action::Recv { peer, dst },
+        Action::Copy { src, dst } => Action::Reduce { a: dst, b: src, dst, last: false },
+        Action::Reduce { b, dst, .. } => Action::Copy { src: b, dst },
+    }
+}
+
+/// Spoils one thing of the kind; tells where, if there is such a thing.
+fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<String> {
+    let place @ (rank, index) = place(schedule, random)?;
+    let n = schedule.ranks();
+    let lanes = schedule.lanes;
+    let program = &mut schedule.programs[rank];
+    let len = program.steps.len();
+    let step = &mut program.steps[index];
+    let nth = random.below(step.action.ranges().count());
+    match kind {
+        Kind::DropStep => drop_step(program, index),
+        Kind::DuplicateStep => {
+            let mut order: Vec<usize> = (0..len).collect();
+            let twin = Step { after: [step.after.clone(), vec![index as u32]].concat(), ..step.clone() };
+            program.steps.push(twin);
+            order.insert(index + 1, len);
+            reorder(program, &order);
+        }
+        Kind::SwapSteps | Kind::MoveStep => {
+            let mut order: Vec<usize> = (0..len).collect();
+            let other = random.below(len);
+            if kind == Kind::SwapSteps {
+                order.swap(index, other);
+            } else {
+                let moved = order.remove(index);
+                order.insert(other, moved);
+            }
+            reorder(program, &order);
+        }
+        Kind::SwapActions => {
+            let other = random.below(len);
+            let (a, b) = (program.steps[index].action, program.steps[other].action);
+            (program.steps[index].action, program.steps[other].action) = (b, a);
+        }
+        Kind::ChangePeer => step.action = with_peer(step.action, Rank(random.below(n as usize + 1) as u32)),
+        Kind::ChangeLane => step.lane = random.below(usize::from(lanes) + 2) as u8,
+        Kind::MoveRange => {
+            let by = [-2, -1, 1, 2][random.below(4)];
+            step.action = with_range(step.action, nth, |range| ChunkRange {
+                first: range.first.saturating_add_signed(by),
+                ..range
+            });
+        }
+        Kind::ResizeRange => {
+            let longer = random.below(2) == 0;
+            step.action = with_range(step.action, nth, |range| ChunkRange {
+                len: if longer { range.len + 1 } else { range.len - 1 },
+                ..range
+            });
+        }
+        Kind::ChangeBuffer => {
+            let new = [Buffer::Input, Buffer::Output, Buffer::Scratch][random.below(3)];
+            step.action = with_range(step.action, nth, |range| ChunkRange { buffer: new, ..range });
+        }
+        Kind::DropDependency => {
+            let nth = random.below(step.after.len().max(1));
+            (nth < step.after.len()).then(|| step.after.remove(nth))?;
+        }
+        Kind::AddDependency => {
+            step.after.push(random.below(len) as u32);
+            step.after.sort_unstable();
+            step.after.dedup();
+        }
+        Kind::ChangeMark => step.action = step.action.with_last(!step.action.last()?),
+        Kind::ChangeKind => step.action = of_another_kind(step.action),
+        Kind::SwapRanks => schedule.programs.swap(rank, (rank + 1) % n as usize),
+        Kind::ChangeRoot => schedule.root = Rank(random.below(n as usize + 1) as u32),
+        Kind::ChangeChunks => {
+            schedule.chunks =
+                [schedule.chunks + 1, schedule.chunks - 1, schedule.chunks * 2][random.below(3)];
+        }
+        Kind::ChangeScratch => {
+            let more = random.below(2) == 0;
+            schedule.scratch_blocks =
+                if more { schedule.scratch_blocks + 1 } else { schedule.scratch_blocks.checked_sub(1)? };
+        }
+        Kind::FlipInPlace => {
+            schedule.in_place = if schedule.in_place == InPlace::Yes { InPlace::No } else { InPlace::Yes };
+        }
+    }
+    Some(format!("{kind:?} at {place:?}"))
+}
+
+/// What waited for the dropped step waits for what that waited for.
+fn drop_step(program: &mut RankProgram, index: usize) {
+    let dropped = program.steps.remove(index);
+    for step in &mut program.steps[index..] {
+        if step.after.contains(&(index as u32)) {
+            step.after.extend(&dropped.after);
+        }
+        step.after.retain(|before| *before != index as u32);
+        step.after.iter_mut().filter(|before| **before > index as u32).for_each(|before| *before -= 1);
+        step.after.sort_unstable();
+        step.after.dedup();
+    }
+}
+
+#[test]
+fn every_mutant_is_refused_or_right() {
+    let mut random = Random(0x0074_6263_636c);
+    // How many were refused, and how many were right, of each kind.
+    let mut counts: BTreeMap<Kind, [u64; 2]> = BTreeMap::new();
+    for case in victims() {
+        let schedule = case.plan().expect("a plan");
+        for kind in KINDS {
+            let mut mutant = schedule.clone();
+            let Some(what) = spoil(&mut mutant, kind, &mut random) else { continue };
+            if mutant == schedule {
+                continue;
+            }
+            let right = verify(&mutant, Credits(0)).is_ok();
+            counts.entry(kind).or_default()[usize::from(right)] += 1;
+            if right && let Err(error) = check_many(&mutant, 2 * mutant.chunks as usize + 1, 0..6) {
+                panic!("{case}: {what} is accepted, but {error}\n{mutant}");
+            }
+        }
+    }
+    let sum = |which: usize| counts.values().map(|count| count[which]).sum::<u64>();
+    let (refused, right) = (sum(0), sum(1));
+    eprintln!("{} mutants: {refused} refused, {right} right, 0 wrong and accepted", refused + right);
+    for (kind, [refused, right]) in &counts {
+        eprintln!("{kind:?}: {refused} refused, {right} right");
+    }
+    assert!(refused + right >= 10_000 && counts.len() == KINDS.len(), "{counts:?}");
+    // Most mutations do harm.
+    assert!(refused > 3 * right, "{refused} refused, {right} right");
+}
