@@ -4,7 +4,7 @@ mod interpreter;
 
 use collectives::schedule::{Direction, InPlace};
 use collectives::verify::{Credits, Fault, cases, verify};
-use collectives::{Collective, Rank, Schedule};
+use collectives::{Rank, Schedule};
 use interpreter::apart;
 use std::collections::BTreeMap;
 
