@@ -25,7 +25,9 @@ mod reach;
 mod wiring;
 
 pub use allocation::{AllocationError, By, Request, allocate};
-pub use cluster::{Cluster, ClusterError, Inside, Link, Route, Speed, Tier};
+pub use cluster::{
+    Cabling, Cluster, ClusterError, Impossible, Inside, Link, Plug, Route, Speed, Tier, cablings,
+};
 pub use cores::{Bind, Core, Cores, parse_cpu_list};
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
 pub use hostfile::{Format, Host, Hostfile, HostfileError};

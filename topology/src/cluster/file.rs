@@ -10,7 +10,7 @@
 //! bandwidth_gbps = 75.0
 //! ```
 //!
-//! `configs/clusters/template.toml` has every key. A fabric file (`[[node]]` instead of `shape`) is a cluster with one rank
+//! `configs/clusters/template.toml` has every key; `costs` is read by who prices plans. A fabric file (`[[node]]` instead of `shape`) is a cluster with one rank
 //! per node; what it says of devices and of faults does not matter here.
 
 use super::{
@@ -133,6 +133,9 @@ struct File {
     port: Vec<PortTable>,
     #[serde(default)]
     cable: Vec<CableTable>,
+    /// What work costs there. Who prices plans reads it.
+    #[serde(default, rename = "costs")]
+    _costs: Option<serde::de::IgnoredAny>,
 }
 
 const fn one() -> u32 {

@@ -13,11 +13,13 @@
 //!
 //! It knows nothing of plans, and it is nobody's configuration: plans are chosen by what is measured, and priced by this.
 
+mod cabling;
 mod file;
 mod shapes;
 #[cfg(test)]
 mod tests;
 
+pub use cabling::{Cabling, Impossible, Plug, cablings};
 pub use file::ClusterError;
 pub use shapes::Tier;
 

@@ -31,7 +31,7 @@ pub(super) struct Cable {
 }
 
 impl Cable {
-    fn between(a: u32, b: u32, speed: Speed) -> Cable {
+    pub(super) fn between(a: u32, b: u32, speed: Speed) -> Cable {
         Cable { ends: [a, b].map(|host| End { host, port: None }), speed }
     }
 }
