@@ -10,7 +10,7 @@ use crate::schedule::{ChunkRange, Schedule};
 use thiserror::Error;
 
 /// The grain of chunks, in bytes.
-const LINE: u64 = 64;
+pub(crate) const LINE: u64 = 64;
 
 /// More bytes than there is address space for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -125,6 +125,11 @@ impl Communicator {
                  measure anew with `tbccl tune`"
             );
         }
+        if let Some(Err(why)) = config.model.as_ref().map(|model| model.covers(size))
+            && rank.0 == 0
+        {
+            eprintln!("tbccl: warning: the model is not used: {why}");
+        }
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, reach, config.policy(&here), config),
             executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),

@@ -4,7 +4,7 @@ use crate::{Config, error::Result, executor::Program};
 use collectives::{
     Collective, Numerics, Spec, plan,
     schedule::InPlace,
-    select::{self, Policy},
+    select::{self, Choice, Policy, price},
 };
 use std::{
     collections::HashMap,
@@ -36,6 +36,14 @@ struct Key {
     in_place: InPlace,
     uneven: bool,
     numerics: Numerics,
+}
+
+/// What decides what the model says: sizes up to the same power of two are alike to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Bucket {
+    call: select::Call,
+    root: Rank,
+    wanted: select::Wanted,
 }
 
 /// Slots for the shapes of recent calls; a power of two.
@@ -76,6 +84,8 @@ pub(super) struct Plans {
     segments: u32,
     programs: HashMap<Key, Arc<Program>>,
     recent: Vec<Option<(CallShape, Arc<Program>)>>,
+    /// What the model has said, where there is one.
+    simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
     /// What the ranks of this process have in common, if there is more than one.
     common: Option<Arc<Common>>,
 }
@@ -98,6 +108,7 @@ impl Plans {
             segments: config.segments,
             programs: HashMap::new(),
             recent: vec![None; RECENT],
+            simulated: Mutex::default(),
             common: None,
         }
     }
@@ -165,12 +176,24 @@ impl Plans {
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
         let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
-        let choice = select::choose(call, shape.root, &self.reach, &self.policy, wanted)?;
+        let simulated = || self.simulated(Bucket { call, root: shape.root, wanted });
+        let choice = select::choose_by(call, shape.root, &self.reach, &self.policy, wanted, simulated)?;
         let segments = match self.segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,
             _ => choice.segments,
         };
         Ok((choice.algorithm, segments))
+    }
+
+    /// What the model says of the calls of a bucket; asked once.
+    fn simulated(&self, mut bucket: Bucket) -> Option<Choice> {
+        self.policy.model.as_ref()?;
+        bucket.call.block_bytes = price::bucket(bucket.call.block_bytes);
+        let Bucket { call, root, wanted } = bucket;
+        let mut known = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
+        *known
+            .entry(bucket)
+            .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, wanted))
     }
 
     /// Can this rank send to that one, and hear from it?

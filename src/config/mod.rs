@@ -7,7 +7,7 @@ pub use options::{ConfigOption, OPTIONS};
 use crate::{Error, error::Result};
 use collectives::{
     Numerics, UnknownName,
-    select::{Fingerprint, Names, Overrides, Policy, Rule, Tuned},
+    select::{Fingerprint, Names, Overrides, Policy, Rule, Tuned, price::Model},
 };
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 use transport::{
@@ -97,6 +97,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// What was measured to be best on some links; used if they are those at hand.
     pub tuned: Option<Tuned>,
+    /// The machines and cables, by which what was not measured is simulated; `None` leaves it to thresholds.
+    pub model: Option<Model>,
     /// The number of segments to use with it; 0 for the selection's choice.
     pub segments: u32,
     /// Staging bytes per ring.
@@ -169,6 +171,7 @@ impl Default for Config {
             algorithm: None,
             rules: Vec::new(),
             tuned: None,
+            model: None,
             segments: 0,
             staging_bytes: ring.staging_bytes,
             piece_bytes: ring.piece_bytes,
@@ -269,7 +272,7 @@ impl Config {
         let names = self.algorithm.as_deref().map(Names::parse).transpose().ok().flatten();
         let overrides = Overrides { names: names.unwrap_or_default(), rules: self.rules.clone() };
         let tuned = self.tuned.clone().filter(|tuned| tuned.fingerprint == *here);
-        Policy { overrides, tuned, ..Policy::default() }
+        Policy { overrides, tuned, model: self.model.clone(), ..Policy::default() }
     }
 
     pub(crate) fn ring(&self) -> RingLayout {

@@ -6,7 +6,7 @@
 use super::Config;
 use collectives::{
     parse_bytes,
-    select::{Overrides, Tuned},
+    select::{Overrides, Tuned, price::Model},
 };
 use std::{
     fmt::{Debug, Display},
@@ -88,6 +88,16 @@ pub const OPTIONS: &[ConfigOption] = &[
             put(&mut c.tuned, if v.is_empty() { Ok(None) } else { file(v, read) })
         },
         get: |c| digest(&c.tuned),
+    },
+    ConfigOption {
+        env: "TBCCL_MODEL",
+        doc: "a file that describes the machines and cables, with costs: what was not measured is chosen by simulation, see \
+              docs/selection.md (thresholds)",
+        shared: true,
+        set: |c, v| {
+            put(&mut c.model, if v.is_empty() { Ok(None) } else { file(v, Model::from_toml).map(Some) })
+        },
+        get: |c| c.model.as_ref().map(|model| hash(&model.canonical())).unwrap_or_default(),
     },
     ConfigOption {
         env: "TBCCL_SEGMENTS",
@@ -372,7 +382,11 @@ fn digest<T: Default + PartialEq + Debug>(value: &T) -> String {
     if *value == T::default() {
         return String::new();
     }
-    format!("#{:016x}", xxhash_rust::xxh3::xxh3_64(format!("{value:?}").as_bytes()))
+    hash(&format!("{value:?}"))
+}
+
+fn hash(text: &str) -> String {
+    format!("#{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
 }
 
 fn put<T>(slot: &mut T, value: Result<T, String>) -> Result<(), String> {

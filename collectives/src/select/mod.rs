@@ -2,19 +2,24 @@
 //!
 //! The choice is a pure function of what all ranks of a call agree on: collective, ranks, count, element size, and a
 //! [`Policy`] that they read from the same place. Whether a call is in place is not among it, since ranks may differ in
-//! that. What people want comes first (`overrides`), then what was measured (`tuned`), then few thresholds.
+//! that. What people want comes first (`overrides`), then what was measured (`tuned`), then what a model of the machines
+//! says, if there is one (`price`), then few thresholds. `survey` asks the model which cables to plug in.
 //!
 //! Where not every rank reaches every other, only plans are chosen whose messages travel where they can. Whether one does
 //! is read off the plan itself.
 
 mod overrides;
+pub mod price;
+pub mod survey;
 mod tuned;
 
 pub use overrides::{Names, Overrides, Rule, RulesError};
 pub use tuned::{Best, Fingerprint, Tuned, TunedError};
 
 use crate::numerics::Core;
+use crate::schedule::InPlace;
 use crate::{Collective, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
+use price::{Candidates, Effort, Kind, Model};
 use serde::Deserialize;
 use topology::Reach;
 
@@ -87,12 +92,15 @@ pub struct Policy {
     pub overrides: Overrides,
     /// What was measured, if anything was on these links.
     pub tuned: Option<Tuned>,
+    /// The machines and cables, if they are described: what was not measured is simulated.
+    pub model: Option<Model>,
     /// The thresholds for what was not.
     pub tuning: Tuning,
 }
 
 /// Chooses the algorithm and the segments for a call: by the first rule that matches, by name, by what was measured, by
-/// thresholds, in this order; among the algorithms all of whose messages travel between ranks that reach each other.
+/// what the model says of the size, by thresholds, in this order; among the algorithms all of whose messages travel
+/// between ranks that reach each other.
 ///
 /// # Errors
 /// [`PlanError`] when what people want cannot do the call. [`PlanError::NoCable`] when nothing can; it names a pair of
@@ -104,6 +112,33 @@ pub fn choose(
     policy: &Policy,
     wanted: Wanted,
 ) -> Result<Choice, PlanError> {
+    choose_by(call, root, reach, policy, wanted, || simulated(call, root, reach, policy, wanted))
+}
+
+/// What the model of a policy says of a call, if it has one that says anything.
+#[must_use]
+pub fn simulated(call: Call, root: Rank, reach: &Reach, policy: &Policy, wanted: Wanted) -> Option<Choice> {
+    let model = policy.model.as_ref()?;
+    let Call { collective, ranks, block_bytes } = call;
+    // Ranks may differ in whether a call is in place.
+    let kind = Kind { collective, ranks, root, in_place: InPlace::No, wanted };
+    let candidates = Candidates::new(model, kind, reach, &policy.overrides.names).ok()?;
+    let verdict = candidates.price(block_bytes, &policy.tuning, Effort::Pruned).ok()?;
+    Some(verdict.choice)
+}
+
+/// As [`choose`], for callers that keep what the model says: `simulated` is asked only where it decides.
+///
+/// # Errors
+/// As for [`choose`].
+pub fn choose_by(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    policy: &Policy,
+    wanted: Wanted,
+    simulated: impl FnOnce() -> Option<Choice>,
+) -> Result<Choice, PlanError> {
     if let Some(choice) = asked_for(call, root, reach, policy, wanted)? {
         return Ok(choice);
     }
@@ -113,6 +148,9 @@ pub fn choose(
         names.allow(choice.algorithm) && can(call, root, choice.algorithm, reach, wanted).is_ok()
     };
     if let Some(choice) = tuned.filter(fit) {
+        return Ok(choice);
+    }
+    if let Some(choice) = simulated().filter(fit) {
         return Ok(choice);
     }
     let (preferred, why) = preferred(call, &policy.tuning);

@@ -1,0 +1,401 @@
+//! Which algorithm is fastest on a cluster, by simulation: bounds prune, simulation decides.
+//!
+//! [`Candidates`] are the algorithms that can do a kind of call on the cluster of a [`Model`], with two numbers of each plan
+//! that do not depend on the size: how long it takes with empty messages, and how many seconds a byte of each chunk
+//! occupies the link that carries most chunks for its rate. From these follows a bound for every size
+//! ([`Candidates::price`]). Candidates are simulated in the order of their bounds, whole and in a few numbers of segments;
+//! those whose bound is no better than what was already simulated are not.
+//!
+//! The link's part holds for every plan and cutting: bytes are rounded down by as many lines as segments may shift between
+//! chunks. The part of empty messages takes for granted that longer messages don't make a plan faster. Where processors
+//! carry out what is ready in turn, exceptions can be constructed (R. Graham, "Bounds on multiprocessing timing anomalies",
+//! 1969); tests compare with simulating everything.
+//!
+//! All is a function of its arguments, and equal to the bit on all ranks. Costs of several ranks per host, of many ranks
+//! (above [`MOST_RANKS`]) and of plans of more than a budget of steps are left to thresholds. It knows no memory of earlier
+//! prices: who asks often keeps them (see [`bucket`]).
+
+#[cfg(test)]
+mod tests;
+
+use super::{Call, Choice, Names, Tuning, Wanted, can, segments};
+use crate::schedule::{Direction, InPlace};
+use crate::simulate::{
+    Costs, Outcome,
+    bounds::{Bounds, bounds},
+    simulate,
+};
+use crate::{Collective, MAX_SEGMENTS, PlanError, Schedule, Spec, layout, plan};
+use std::{cmp::Ordering, fmt::Write};
+use thiserror::Error;
+use topology::{Cluster, Rank, Reach};
+
+/// Calls of more ranks are not priced: planning and simulating every algorithm would take seconds.
+pub const MOST_RANKS: u32 = 64;
+
+/// Plans of more steps, of all ranks together, are not simulated.
+const MOST_STEPS: usize = 150_000;
+
+/// What prices plans: machines and cables with numbers, and what work costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// The machines and cables.
+    pub cluster: Cluster,
+    /// What messages and work cost.
+    pub costs: Costs,
+}
+
+/// A kind of call: all but its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The collective.
+    pub collective: Collective,
+    /// The number of ranks.
+    pub ranks: u32,
+    /// The root, of collectives that have one.
+    pub root: Rank,
+    /// Are input and output the same memory?
+    pub in_place: InPlace,
+    /// What plans must be able to do beside it.
+    pub wanted: Wanted,
+}
+
+/// How thoroughly candidates are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Those that their bounds don't rule out.
+    Pruned,
+    /// All.
+    Exhaustive,
+}
+
+/// Why nothing is priced. Thresholds decide then.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Unpriced {
+    /// More ranks than the model has.
+    #[error(
+        "the model has {room} ranks and the call {ranks}, so thresholds decide; describe a larger cluster"
+    )]
+    TooFewRanks {
+        /// The call's.
+        ranks: u32,
+        /// The model's.
+        room: u32,
+    },
+    /// More than anyone would wait for.
+    #[error(
+        "calls of more than {MOST_RANKS} ranks are not priced, and this one has {ranks}, so thresholds decide"
+    )]
+    TooManyRanks {
+        /// The call's.
+        ranks: u32,
+    },
+    /// No algorithm can do the call on this cluster.
+    #[error("no algorithm of {collective} can do this call on this cluster: {why}")]
+    Nothing {
+        /// The collective.
+        collective: Collective,
+        /// The reason of the last one.
+        why: String,
+    },
+}
+
+/// An algorithm that is out, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excluded {
+    /// Its name.
+    pub algorithm: &'static str,
+    /// Why it can't be taken.
+    pub why: String,
+}
+
+/// What an algorithm came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Priced {
+    /// Its name.
+    pub algorithm: &'static str,
+    /// No cutting of its plan takes less, in seconds.
+    pub bound: f64,
+    /// The fastest number of segments and its seconds; none where the bound was enough to rule it out.
+    pub best: Option<(u32, f64)>,
+    /// All that was simulated: segments and seconds.
+    pub tried: Vec<(u32, f64)>,
+}
+
+/// What is fastest, and all that decided it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The fastest.
+    pub choice: Choice,
+    /// What it takes, in seconds.
+    pub seconds: f64,
+    /// Every algorithm that can do the call: the simulated ones by their times, then those ruled out by their bounds.
+    pub candidates: Vec<Priced>,
+    /// Those that can't, in the order of the table of algorithms.
+    pub excluded: Vec<Excluded>,
+    /// What no plan at all can undercut.
+    pub bounds: Bounds,
+}
+
+/// The algorithms that can do a kind of call on a cluster.
+#[derive(Clone, Debug)]
+pub struct Candidates<'a> {
+    model: &'a Model,
+    kind: Kind,
+    shapes: Vec<Shape>,
+    excluded: Vec<Excluded>,
+}
+
+/// What is known of a plan without a size.
+#[derive(Clone, Debug)]
+struct Shape {
+    algorithm: &'static str,
+    /// Chunks of a block.
+    chunks: u32,
+    /// Of all ranks.
+    steps: usize,
+    /// Seconds with empty messages.
+    empty: f64,
+    /// Seconds for each byte of a chunk, on the link that takes longest.
+    per_chunk_byte: f64,
+}
+
+/// The size that stands for all sizes of one bucket: the next power of two.
+#[must_use]
+pub fn bucket(block_bytes: u64) -> u64 {
+    if block_bytes == 0 { 0 } else { block_bytes.checked_next_power_of_two().unwrap_or(1 << 62) }
+}
+
+impl Model {
+    /// Reads a cluster's file, as [`Cluster::from_toml`], that may also have `costs`: a name (`costs = "rdma"`, which is also
+    /// what is taken when there are none) or a table.
+    ///
+    /// # Errors
+    /// What is wrong with either, for people.
+    pub fn from_toml(text: &str) -> Result<Model, String> {
+        let cluster = Cluster::from_toml(text).map_err(|error| error.to_string())?;
+        let mut table: toml::Table =
+            text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+        let costs = match table.remove("costs") {
+            None => Costs::rdma(),
+            Some(toml::Value::String(name)) => {
+                name.parse().map_err(|error: crate::UnknownName| error.to_string())?
+            }
+            Some(other) => other.try_into().map_err(|error: toml::de::Error| {
+                format!("`costs`: {}; name ideal, rdma or jaccl, or write a table", error.message())
+            })?,
+        };
+        Ok(Model { cluster, costs })
+    }
+
+    /// Everything that prices follow from, in an order that does not depend on anything else: equal models have equal texts.
+    #[must_use]
+    pub fn canonical(&self) -> String {
+        let ranks = self.cluster.ranks().min(MOST_RANKS);
+        let mut text = format!("{} {:?} {:?}", self.cluster.ranks(), self.costs, self.cluster.links());
+        for (a, b) in (0..ranks).flat_map(|a| (0..ranks).map(move |b| (a, b))) {
+            // Writing to a string can't fail.
+            let _ = write!(text, " {:?}", self.cluster.route(Rank(a), Rank(b)));
+        }
+        text
+    }
+
+    /// Can calls of so many ranks be priced?
+    ///
+    /// # Errors
+    /// [`Unpriced`]: why not.
+    pub fn covers(&self, ranks: u32) -> Result<(), Unpriced> {
+        let room = self.cluster.ranks();
+        if ranks > MOST_RANKS {
+            return Err(Unpriced::TooManyRanks { ranks });
+        }
+        if ranks > room { Err(Unpriced::TooFewRanks { ranks, room }) } else { Ok(()) }
+    }
+}
+
+impl Priced {
+    /// The simulated ones by their times, then the others by their bounds.
+    fn faster(a: &Priced, b: &Priced) -> Ordering {
+        let key = |priced: &Priced| priced.best.map_or((1, priced.bound), |(_, seconds)| (0, seconds));
+        let (a, b) = (key(a), key(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    }
+}
+
+impl<'a> Candidates<'a> {
+    /// Sorts the algorithms of a collective into those that can do such calls, where `reach` and the cluster have a cable for
+    /// every message and `names` does not exclude them, and those that can't.
+    ///
+    /// # Errors
+    /// [`Unpriced`] when there are too many ranks.
+    pub fn new(
+        model: &'a Model,
+        kind: Kind,
+        reach: &Reach,
+        names: &Names,
+    ) -> Result<Candidates<'a>, Unpriced> {
+        model.covers(kind.ranks)?;
+        let (mut shapes, mut excluded) = (Vec::new(), Vec::new());
+        let call = Call { collective: kind.collective, ranks: kind.ranks, block_bytes: 0 };
+        // Whether its messages have cables is asked of the plan that is needed anyway.
+        let everywhere = Reach::complete();
+        for algorithm in plan::algorithms(kind.collective).map(|algorithm| algorithm.name) {
+            let able = if names.allow(algorithm) {
+                can(call, kind.root, algorithm, &everywhere, kind.wanted).map_err(|error| error.to_string())
+            } else {
+                Err("it is excluded by name".to_owned())
+            };
+            match able.and_then(|()| Shape::new(model, kind, algorithm, reach)) {
+                Ok(shape) => shapes.push(shape),
+                Err(why) => excluded.push(Excluded { algorithm, why }),
+            }
+        }
+        Ok(Candidates { model, kind, shapes, excluded })
+    }
+
+    /// Finds the fastest for blocks of so many bytes. Where two are equally fast, the one with the smaller bound is taken,
+    /// and then the first of the table.
+    ///
+    /// # Errors
+    /// [`Unpriced::Nothing`] when no algorithm can do the call.
+    pub fn price(&self, block_bytes: u64, tuning: &Tuning, effort: Effort) -> Result<Verdict, Unpriced> {
+        let Kind { collective, ranks, .. } = self.kind;
+        let mut excluded = self.excluded.clone();
+        let mut candidates: Vec<Priced> = Vec::new();
+        let mut best: Option<(Choice, f64)> = None;
+        for (mut priced, cuts) in self.by_bounds(block_bytes, tuning) {
+            if effort == Effort::Exhaustive || best.is_none_or(|(_, seconds)| priced.bound < seconds) {
+                match self.simulated(priced.algorithm, block_bytes, &cuts) {
+                    Ok(tried) => priced.tried = tried,
+                    Err(why) => {
+                        excluded.push(Excluded { algorithm: priced.algorithm, why });
+                        continue;
+                    }
+                }
+                // The first of equals: fewer segments.
+                priced.best = priced.tried.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
+            }
+            if let Some((segments, seconds)) = priced.best
+                && best.is_none_or(|(_, fastest)| seconds < fastest)
+            {
+                let why = "simulated to be the fastest on the model";
+                best = Some((Choice { algorithm: priced.algorithm, segments, why }, seconds));
+            }
+            candidates.push(priced);
+        }
+        let Some((choice, seconds)) = best else {
+            let why = excluded.pop().map(|last| last.why).unwrap_or_default();
+            return Err(Unpriced::Nothing { collective, why });
+        };
+        candidates.sort_by(Priced::faster);
+        let bounds = bounds(collective, ranks, block_bytes, &self.model.cluster, &self.model.costs);
+        Ok(Verdict { choice, seconds, candidates, excluded, bounds })
+    }
+
+    /// The candidates in the order of their bounds, not yet simulated, and the numbers of segments to try.
+    fn by_bounds(&self, block_bytes: u64, tuning: &Tuning) -> Vec<(Priced, Vec<u32>)> {
+        let Kind { collective, ranks, .. } = self.kind;
+        let call = Call { collective, ranks, block_bytes };
+        let of = |shape: &Shape| {
+            let algorithm = shape.algorithm;
+            let cuts = cuts(segments(call, algorithm, tuning), shape.steps, collective);
+            let bound = shape.bound(block_bytes, &cuts, &self.model.costs);
+            (Priced { algorithm, bound, best: None, tried: Vec::new() }, cuts)
+        };
+        let mut order: Vec<_> = self.shapes.iter().map(of).collect();
+        order.sort_by(|a, b| a.0.bound.total_cmp(&b.0.bound));
+        order
+    }
+
+    /// What a choice takes for blocks of so many bytes, in seconds; none where it can't be simulated.
+    #[must_use]
+    pub fn seconds(&self, algorithm: &str, segments: u32, block_bytes: u64) -> Option<f64> {
+        let tried = self.simulated(algorithm, block_bytes, &[segments]).ok()?;
+        tried.first().map(|(_, seconds)| *seconds)
+    }
+
+    /// The seconds of an algorithm in these numbers of segments. Where the plan cannot be cut, it is tried whole only.
+    fn simulated(&self, algorithm: &str, block_bytes: u64, cuts: &[u32]) -> Result<Vec<(u32, f64)>, String> {
+        let mut tried = Vec::new();
+        for segments in cuts {
+            let run = planned(self.kind, algorithm, *segments)
+                .map_err(|error| error.to_string())
+                .and_then(|schedule| outcome(self.model, &schedule, block_bytes));
+            match run {
+                Ok(outcome) => tried.push((*segments, outcome.makespan)),
+                Err(why) if tried.is_empty() => return Err(why),
+                Err(_) => {}
+            }
+        }
+        Ok(tried)
+    }
+}
+
+fn planned(kind: Kind, algorithm: &str, segments: u32) -> Result<Schedule, PlanError> {
+    let spec = Spec::new(kind.collective, kind.ranks)?
+        .with_root(kind.root)?
+        .with_in_place(kind.in_place)
+        .with_segments(segments)?
+        .with_numerics(kind.wanted.numerics);
+    plan::plan(&if kind.wanted.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
+}
+
+/// Simulates blocks of so many elements of one byte.
+fn outcome(model: &Model, schedule: &Schedule, block_bytes: u64) -> Result<Outcome, String> {
+    let layout = schedule.layout(block_bytes, 1).map_err(|error| error.to_string())?;
+    simulate(schedule, &layout, 1, &model.cluster, &model.costs).map_err(|error| error.to_string())
+}
+
+/// The numbers of segments that are tried: one, and around what suits, as far as the plan has not too many steps then.
+fn cuts(usual: u32, steps: usize, collective: Collective) -> Vec<u32> {
+    if collective == Collective::Barrier {
+        return vec![1];
+    }
+    let mut cuts = vec![1, usual / 4, usual, 2 * usual];
+    cuts.retain(|cut| {
+        *cut == 1 || ((2..=MAX_SEGMENTS).contains(cut) && steps.saturating_mul(*cut as usize) <= MOST_STEPS)
+    });
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts
+}
+
+impl Shape {
+    fn new(model: &Model, kind: Kind, algorithm: &'static str, reach: &Reach) -> Result<Shape, String> {
+        let schedule = planned(kind, algorithm, 1).map_err(|error| error.to_string())?;
+        if let Some((from, to)) = schedule.gap(reach) {
+            return Err(format!("it sends from rank {from} to rank {to}, and no cable connects them"));
+        }
+        let steps = schedule.programs.iter().map(|program| program.steps.len()).sum();
+        if steps > MOST_STEPS {
+            return Err(format!("its plan has {steps} steps, and no more than {MOST_STEPS} are simulated"));
+        }
+        let empty = outcome(model, &schedule, 0)?.makespan;
+        let per_chunk_byte = busiest(&schedule, &model.cluster);
+        Ok(Shape { algorithm, chunks: schedule.chunks.max(1), steps, empty, per_chunk_byte })
+    }
+
+    /// No plan takes less for blocks of so many bytes, in seconds, in none of these numbers of segments.
+    fn bound(&self, block_bytes: u64, cuts: &[u32], costs: &Costs) -> f64 {
+        let most = cuts.iter().copied().max().unwrap_or(1);
+        // Blocks are dealt to pieces in whole lines, the first ones first; the last line may not be full.
+        let chunk =
+            (block_bytes / u64::from(self.chunks)).saturating_sub(layout::LINE * (u64::from(most) + 1));
+        self.empty.max((costs.call_us + costs.send_us) * 1e-6 + self.per_chunk_byte * chunk as f64)
+    }
+}
+
+/// The chunks that the busiest link carries, over its rate.
+fn busiest(schedule: &Schedule, cluster: &Cluster) -> f64 {
+    let mut carried = vec![0u64; cluster.links().len()];
+    for (id, step) in schedule.steps() {
+        if let (Some((to, Direction::Out)), Some(range)) = (step.action.message(), step.action.payload())
+            && let Some(route) = cluster.route(Rank(id.rank), to)
+        {
+            route.links().iter().for_each(|link| carried[*link as usize] += u64::from(range.len));
+        }
+    }
+    let links = cluster.links().iter().zip(carried);
+    links.map(|(link, chunks)| chunks as f64 / link.bytes_per_second).fold(0.0, f64::max)
+}

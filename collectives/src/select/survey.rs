@@ -1,0 +1,141 @@
+//! Which cables to plug in: what every collective would come to on each cabling, by the algorithm that is fastest there.
+
+use super::price::{Candidates, Effort, Kind, Model, Unpriced};
+use super::{Choice, Names, Tuning, Wanted};
+use crate::schedule::InPlace;
+use crate::simulate::Costs;
+use crate::{Collective, Rank};
+use topology::{Cabling, Reach, Speed};
+
+/// What a collective comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The collective.
+    pub collective: Collective,
+    /// For the large size: the algorithm, and the bandwidth that wires see, in bytes per second.
+    pub large: Result<(Choice, f64), Unpriced>,
+    /// For the small size: the algorithm, and the seconds that it takes.
+    pub small: Result<(Choice, f64), Unpriced>,
+}
+
+/// What a cabling comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Surveyed {
+    /// The cabling.
+    pub cabling: Cabling,
+    /// One for every collective, in the order of [`Collective::ALL`].
+    pub entries: Vec<Entry>,
+}
+
+impl Surveyed {
+    /// What a collective comes to.
+    #[must_use]
+    pub fn of(&self, collective: Collective) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.collective == collective)
+    }
+
+    /// The collectives that can be carried out.
+    #[must_use]
+    pub fn able(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.large.is_ok()).count()
+    }
+
+    /// Bytes per second of a large `all_reduce`, and seconds of a small one.
+    fn all_reduce(&self) -> (f64, f64) {
+        let entry = self.of(Collective::AllReduce);
+        let large = entry.and_then(|entry| entry.large.as_ref().ok()).map_or(0.0, |(_, busbw)| *busbw);
+        let small = entry.and_then(|entry| entry.small.as_ref().ok());
+        (large, small.map_or(f64::INFINITY, |(_, seconds)| *seconds))
+    }
+}
+
+/// Prices every collective on a cabling, where the larger side of the operation has `large` and `small` bytes.
+#[must_use]
+pub fn survey(cabling: Cabling, speed: Speed, costs: &Costs, large: u64, small: u64) -> Surveyed {
+    let model = Model { cluster: cabling.cluster(speed), costs: costs.clone() };
+    let ranks = cabling.hosts;
+    let entry = |collective: Collective| {
+        let (root, in_place, wanted) = (Rank(0), InPlace::No, Wanted::default());
+        let kind = Kind { collective, ranks, root, in_place, wanted };
+        let candidates = Candidates::new(&model, kind, &Reach::complete(), &Names::default());
+        let at = |bytes: u64| {
+            let block = block_bytes(collective, ranks, bytes);
+            let verdict = candidates.clone()?.price(block, &Tuning::default(), Effort::Pruned)?;
+            Ok((verdict.choice, verdict.seconds))
+        };
+        let busbw = |(choice, seconds): (Choice, f64)| {
+            (choice, large as f64 / seconds * collective.busbw_factor(ranks))
+        };
+        Entry { collective, large: at(large).map(busbw), small: at(small) }
+    };
+    Surveyed { entries: Collective::ALL.map(entry).into(), cabling }
+}
+
+/// The bytes of a block, where the larger side of the operation has so many.
+#[must_use]
+pub fn block_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
+    match collective.input_blocks(ranks).max(collective.output_blocks(ranks)) {
+        0 => 0,
+        blocks => bytes / u64::from(blocks),
+    }
+}
+
+/// The best cabling: the one on which most collectives can be carried out at all; of these the one with the most bandwidth
+/// in `all_reduce`, to a thousandth; then the least latency; then the fewest cables.
+#[must_use]
+pub fn recommended(surveyed: &[Surveyed]) -> Option<&Surveyed> {
+    let able = surveyed.iter().map(Surveyed::able).max()?;
+    let able: Vec<&Surveyed> = surveyed.iter().filter(|one| one.able() == able).collect();
+    let most = able.iter().map(|one| one.all_reduce().0).fold(0.0, f64::max);
+    let fast = able.into_iter().filter(|one| one.all_reduce().0 >= most * 0.999);
+    fast.min_by(|a, b| {
+        let latency = a.all_reduce().1.total_cmp(&b.all_reduce().1);
+        latency.then(a.cabling.cables().cmp(&b.cabling.cables()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::cablings;
+
+    fn best(hosts: u32, ports: u32) -> (String, Vec<Surveyed>) {
+        let speed = Speed::new(5.0, 75.0);
+        let surveyed: Vec<Surveyed> = cablings(hosts, ports)
+            .0
+            .into_iter()
+            .map(|cabling| survey(cabling, speed, &Costs::rdma(), 4 << 20, 4096))
+            .collect();
+        (recommended(&surveyed).expect("something").cabling.name.clone(), surveyed)
+    }
+
+    #[test]
+    fn a_mesh_where_ports_are_enough_for_it_and_none_where_not() {
+        assert_eq!(best(4, 3).0, "mesh");
+        let (five, surveyed) = best(5, 3);
+        assert_eq!(five, "ring");
+        // Down a line not everything can go.
+        let line = surveyed.iter().find(|one| one.cabling.name == "line").expect("possible");
+        assert!(line.able() < Collective::ALL.len());
+        assert!(line.of(Collective::AllToAll).is_some_and(|entry| entry.large.is_err()));
+    }
+
+    #[test]
+    fn eight_hosts_take_a_shape_in_which_everything_can_be_carried_out() {
+        let (eight, surveyed) = best(8, 3);
+        let of = |name: &str| surveyed.iter().find(|one| one.cabling.name == name).expect("possible");
+        assert_eq!(of(&eight).able(), Collective::ALL.len());
+        let most = surveyed.iter().filter(|one| one.able() == Collective::ALL.len());
+        let most = most.map(|one| one.all_reduce().0).fold(0.0, f64::max);
+        assert!(of(&eight).all_reduce().0 >= 0.999 * most, "{eight}");
+    }
+
+    #[test]
+    fn three_cables_between_two_hosts_carry_more_than_one() {
+        let (name, three) = best(2, 3);
+        let (_, one) = best(2, 1);
+        assert_eq!(name, "mesh");
+        let ratio = three[0].all_reduce().0 / one[0].all_reduce().0;
+        assert!((1.5..=3.0).contains(&ratio), "{ratio}");
+    }
+}
