@@ -128,6 +128,96 @@ fn a_simulation_is_drawn_and_traced() {
     assert!(slow.contains(" 1500."), "{slow}");
 }
 
+/// The JSON of `tbccl plan explain` with these variables.
+fn explained(args: &[&str], vars: &[(&str, &str)]) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let output = command.args(["plan", "explain", "--json"]).args(args).envs(vars.iter().copied()).output();
+    let output = output.expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}; {stderr}"))
+}
+
+#[test]
+fn a_choice_is_explained_with_what_was_out() {
+    let text = stdout(&["explain", "all_reduce", "--ranks", "5", "--bytes", "16M", "--cluster", "ring"], 0);
+    assert!(text.contains("fastest: bidirectional_ring in "), "{text}");
+    let mesh = text.lines().find(|line| line.starts_with("  mesh: ")).expect("mesh is out");
+    assert!(mesh.contains("from rank 0 to rank 2"), "{mesh}");
+    assert!(
+        text.contains("no plan takes less than: latency ") && text.contains("the fastest takes "),
+        "{text}"
+    );
+    let small = explained(&["all_reduce", "--ranks", "4", "--bytes", "4K"], &[]);
+    assert!(
+        ["mesh", "recursive_doubling"].iter().any(|name| small["fastest"]["algorithm"] == *name),
+        "{small}"
+    );
+    assert!(small["above_bound_percent"].as_f64().is_some_and(|percent| percent >= 0.0), "{small}");
+    // The host's own memory connects everyone.
+    let shm = explained(&["all_to_all", "--ranks", "3", "--cluster", "shm", "--in-place"], &[]);
+    assert!(shm["excluded"].as_array().is_some_and(Vec::is_empty), "{shm}");
+}
+
+#[test]
+fn bounds_rule_out_what_is_not_the_fastest_anyway() {
+    let args = ["all_reduce", "--ranks", "4", "--bytes", "16M"];
+    let (some, all) = (explained(&args, &[]), explained(&[&args[..], &["--exhaustive"]].concat(), &[]));
+    assert_eq!(some["fastest"], all["fastest"]);
+    let simulated = |whole: &serde_json::Value| {
+        let candidates = whole["candidates"].as_array().expect("a list");
+        (candidates.iter().filter(|one| one["us"].is_number()).count(), candidates.len())
+    };
+    let ((few, listed), (many, all)) = (simulated(&some), simulated(&all));
+    assert!(few < listed && listed == all && many == all, "{few} of {listed}, {many} of {all}");
+}
+
+#[test]
+fn what_a_job_takes_follows_the_options() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("our folder");
+        path.to_str().expect("text").to_owned()
+    };
+    let rules =
+        file("rules.toml", "version = 1\n[[rule]]\ncollective = \"all_reduce\"\nalgorithm = \"torus\"");
+    let link = "link = { latency_us = 5.0, bandwidth_gbps = 75.0 }";
+    let model = file("model.toml", &format!("shape = \"mesh\"\nhosts = 4\n{link}\ncosts = \"rdma\""));
+    let args = ["all_reduce", "--ranks", "4", "--bytes", "16M"];
+    let taken = |vars: &[(&str, &str)]| explained(&args, vars)["taken"].clone();
+    assert_eq!(taken(&[("TBCCL_RULES", &rules), ("TBCCL_MODEL", &model)])["algorithm"], "torus");
+    assert_eq!(taken(&[("TBCCL_ALGO", "ring")])["algorithm"], "ring");
+    let by_model = explained(&args, &[("TBCCL_MODEL", &model)]);
+    assert_eq!(by_model["taken"]["segments"], by_model["fastest"]["segments"], "{by_model}");
+    assert!(by_model["taken"]["why"].as_str().is_some_and(|why| why.contains("simulated")), "{by_model}");
+    let without = explained(&args, &[("TBCCL_ALGO", "^rsag_mesh")]);
+    assert_ne!(without["fastest"]["algorithm"], "rsag_mesh");
+    let fails = explained(&[&args[..], &["--cluster", "ring"]].concat(), &[("TBCCL_ALGO", "mesh")]);
+    assert!(fails["taken"]["error"].as_str().is_some_and(|why| why.contains("no cable")), "{fails}");
+}
+
+#[test]
+fn cables_are_advised() {
+    let wire = |hosts, ports| stdout(&["wire", "--hosts", hosts, "--ports", ports, "--bytes", "4M"], 0);
+    let four = wire("4", "3");
+    assert!(four.contains("advised: mesh, 6 cables"), "{four}");
+    assert_eq!(four.lines().filter(|line| line.contains(" -- host ")).count(), 6, "{four}");
+    let five = wire("5", "3");
+    assert!(five.contains("advised: ring, 5 cables"), "{five}");
+    assert!(five.contains("  mesh: it takes 4 ports per host, and there are 3"), "{five}");
+    let two = wire("2", "3");
+    assert!(
+        two.contains("advised: mesh x3, 3 cables") && two.contains("host 0 port 2 -- host 1 port 2"),
+        "{two}"
+    );
+    let eight = wire("8", "3");
+    let advised = eight.lines().find(|line| line.starts_with("advised: ")).expect("advice");
+    assert!(
+        advised.contains("hypercube") || advised.contains("ring") || advised.contains("torus"),
+        "{advised}"
+    );
+}
+
 #[test]
 fn bad_usage_is_one_line_with_a_way_out() {
     for (args, expected) in [
@@ -156,6 +246,17 @@ fn bad_usage_is_one_line_with_a_way_out() {
             &["simulate", "all_reduce", "--cluster", "configs/clusters/mac-ring5.toml", "--algo", "mesh"],
             "nothing connects them",
         ),
+        (&["explain", "all_reduce"], "--ranks <N>"),
+        (&["explain", "all_reduce", "--ranks", "65"], "thresholds decide"),
+        (&["explain", "all_reduce", "--ranks", "4", "--cluster", "mash"], "choose mesh, ring"),
+        (&["explain", "all_reduce", "--ranks", "6", "--cluster", "hypercube"], "power of two"),
+        (
+            &["explain", "all_reduce", "--ranks", "9", "--cluster", "configs/clusters/mac-ring5.toml"],
+            "the model has 5 ranks",
+        ),
+        (&["wire", "--hosts", "4"], "--ports <P>"),
+        (&["wire", "--hosts", "1", "--ports", "3"], "2 to 32 hosts"),
+        (&["wire", "--hosts", "3", "--ports", "1"], "more ports per host"),
     ] {
         let line = refusal(args);
         assert!(line.contains(expected), "{args:?}: {line}");

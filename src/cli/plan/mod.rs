@@ -1,13 +1,16 @@
-//! `tbccl plan`: schedules, to be looked at, to be proved right, and to be priced.
+//! `tbccl plan`: schedules, to be looked at, to be proved right, and to be priced; and which cables they would like.
 
+mod explain;
+mod machine;
 mod show;
 mod simulate;
 mod verify;
+mod wire;
 
 use super::Failed;
 use std::process::ExitCode;
 
-/// Show plans, verify them, and simulate them
+/// Show plans, verify them, simulate them, and explain which is chosen
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -19,6 +22,8 @@ enum Command {
     Show(show::Args),
     Verify(verify::Args),
     Simulate(simulate::Args),
+    Explain(explain::Args),
+    Wire(wire::Args),
 }
 
 /// Carries out `tbccl plan`.
@@ -27,5 +32,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
         Command::Show(args) => show::run(args),
         Command::Verify(args) => verify::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Wire(args) => wire::run(&args),
     }
 }

@@ -3,6 +3,7 @@
 mod case;
 mod figures;
 
+use super::machine::{costs, read};
 use crate::cli::{Failed, arguments, print};
 use case::{Case, Way};
 use collectives::{Collective, simulate};
@@ -11,7 +12,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    str::FromStr,
 };
 use topology::{Cluster, Rank};
 
@@ -105,29 +105,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(path: &Path) -> Result<String, Failed> {
-    fs::read_to_string(path).map_err(|error| {
-        Failed::new(format_args!("can't read `{}`: {error}; check the path", path.display()))
-    })
-}
-
 fn write(path: &Path, text: &str) -> Result<(), Failed> {
     fs::write(path, text).map_err(|error| {
         Failed::new(format_args!("can't write `{}`: {error}; name another file", path.display()))
     })
-}
-
-fn costs(name: &str) -> Result<simulate::Costs, Failed> {
-    if let Ok(known) = simulate::Costs::from_str(name) {
-        return Ok(known);
-    }
-    let path = Path::new(name);
-    if !path.exists() {
-        return Err(Failed::new(format_args!(
-            "no costs are known as `{name}`; choose ideal, rdma or jaccl, or name a file"
-        )));
-    }
-    simulate::Costs::from_toml(&read(path)?).map_err(|error| Failed::new(format_args!("`{name}`: {error}")))
 }
 
 /// One algorithm, with all that there is to say.
