@@ -11,7 +11,7 @@ mod overrides;
 mod tuned;
 
 pub use overrides::{Names, Overrides, Rule, RulesError};
-pub use tuned::{Best, Fingerprint, Tuned, TunedError};
+pub use tuned::{Best, Fingerprint, Links, Tuned, TunedError};
 
 use crate::numerics::Core;
 use crate::{Collective, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
