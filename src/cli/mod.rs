@@ -17,6 +17,7 @@ mod plan;
 mod progress;
 mod rendezvous;
 mod run;
+mod tune;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::Failed;
@@ -56,6 +57,7 @@ enum Command {
     Plan(plan::Args),
     Devices(devices::Args),
     Ping(ping::Args),
+    Tune(tune::Args),
     Fabric(fabric::Args),
     Agent(agent::Args),
     Rendezvous(rendezvous::Args),
@@ -63,7 +65,7 @@ enum Command {
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 7] = ["run", "bench", "plan", "devices", "ping", "fabric", "rendezvous"];
+    const NAMES: [&str; 8] = ["run", "bench", "plan", "devices", "ping", "tune", "fabric", "rendezvous"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
@@ -89,6 +91,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Plan(args) => plan::run(args),
             Command::Devices(args) => devices::run(&args),
             Command::Ping(args) => ping::run(&args),
+            Command::Tune(args) => tune::run(&args),
             Command::Fabric(args) => fabric::run(args),
             Command::Agent(_) => agent::run(),
             Command::Rendezvous(args) => rendezvous::run(&args),

@@ -33,7 +33,11 @@ use crate::{
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };
-use collectives::{Collective, DType, Numerics, schedule::InPlace, select::Fingerprint};
+use collectives::{
+    Collective, DType, MAX_SEGMENTS, Numerics,
+    schedule::InPlace,
+    select::{Fingerprint, Names, Overrides},
+};
 use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank, Reach};
@@ -236,6 +240,31 @@ impl Communicator {
         })
     }
 
+    /// From the next call on, collectives that have this algorithm are carried out by it, or fail if it can't do the call;
+    /// others choose for themselves. Several names are taken as [`Config::algorithm`] has it. `segments` is the number of
+    /// pieces that chunks are cut into, 0 for as many as suit. This comes before all that the options say; `None`,
+    /// whatever the segments, lets the options decide again. All ranks say it between the same two calls.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`] for an algorithm that no collective has, [`Error::InvalidArgument`] for too many segments.
+    /// Nothing has changed then.
+    pub fn set_algorithm(&mut self, algorithm: Option<&str>, segments: u32) -> Result<()> {
+        let wanted = algorithm.map(Names::parse).transpose()?;
+        if segments > MAX_SEGMENTS {
+            return Err(Error::InvalidArgument(format!(
+                "{segments} segments: there are up to {MAX_SEGMENTS}"
+            )));
+        }
+        self.plans.ask(wanted.map(|names| (Overrides { names, rules: Vec::new() }, segments)));
+        Ok(())
+    }
+
+    /// What this job runs on, the same on all ranks: what a tuning file must have been measured on to be used.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint(self.transport, &self.peers.names)
+    }
+
     /// What calls promise from now on about the order in which contributions are combined. All ranks say it between the
     /// same two calls.
     pub fn set_numerics(&mut self, numerics: Numerics) {
@@ -257,10 +286,13 @@ pub(crate) fn fingerprint(transport: &str, names: &[PeerName]) -> Fingerprint {
     Fingerprint { transport: transport.to_owned(), ranks: names.len() as u32, hosts, machine }
 }
 
-/// The processors of this machine.
+/// The processors of this machine: all of them, not those that this rank may use, since ranks differ in that.
 fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cores = match info.lines().filter(|line| line.starts_with("processor")).count() {
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        listed => listed,
+    };
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned());
     format!("{cores} cores, {model}")
@@ -283,5 +315,71 @@ impl Drop for Communicator {
             let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
             server.wait_until(|attendance| attendance.gone == attendance.joined, patience);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alone() -> Communicator {
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+        Communicator::local(4, &config).expect("memory for a test").swap_remove(0)
+    }
+
+    #[test]
+    fn an_algorithm_that_a_program_asks_for_holds_until_it_lets_go() {
+        let mut comm = alone();
+        let of = |comm: &Communicator, collective| {
+            comm.plan_of(collective, 1 << 20, DType::F32, Rank(0)).expect("a plan")
+        };
+        let before = of(&comm, Collective::AllReduce);
+        let gather = of(&comm, Collective::AllGather);
+        comm.set_algorithm(Some("recursive-doubling"), 3).expect("known");
+        assert_eq!(of(&comm, Collective::AllReduce), ("recursive_doubling", 3));
+        comm.set_algorithm(Some("mesh"), 0).expect("known");
+        assert_eq!(of(&comm, Collective::AllReduce).0, "mesh");
+        assert_eq!(of(&comm, Collective::AllGather), gather, "it has no mesh");
+        let error = comm.set_algorithm(Some("mash"), 0).expect_err("unknown").to_string();
+        assert!(error.contains("did you mean `mesh`"), "{error}");
+        assert!(comm.set_algorithm(Some("ring"), MAX_SEGMENTS + 1).is_err());
+        assert_eq!(of(&comm, Collective::AllReduce).0, "mesh", "an error changes nothing");
+        comm.set_algorithm(None, 0).expect("always");
+        assert_eq!(of(&comm, Collective::AllReduce), before);
+    }
+
+    #[test]
+    fn threads_of_one_process_don_t_take_each_other_s_earlier_choice() {
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+        let comms = Communicator::local(2, &config).expect("memory for a test");
+        std::thread::scope(|scope| {
+            for mut comm in comms {
+                scope.spawn(move || {
+                    for (algorithm, messages) in [("mesh", 1), ("rsag_mesh", 2), ("mesh", 1)] {
+                        comm.set_algorithm(Some(algorithm), 1).expect("known");
+                        let before = comm.counters().sent_messages;
+                        comm.all_reduce_in_place(&mut [1.0f32; 64], collectives::ReduceOp::Sum)
+                            .expect("done");
+                        assert_eq!(comm.counters().sent_messages - before, messages, "{algorithm}");
+                    }
+                });
+            }
+        });
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_rank_that_is_bound_to_a_core_is_on_the_same_machine() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let everywhere = machine();
+        let bound = std::thread::spawn(|| {
+            let allowed = sched_getaffinity(None).expect("told");
+            let first = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).expect("a core");
+            let mut one = CpuSet::new();
+            one.set(first);
+            sched_setaffinity(None, &one).expect("allowed");
+            machine()
+        });
+        assert_eq!(bound.join().expect("no panic"), everywhere);
     }
 }

@@ -4,7 +4,7 @@ use crate::{Config, error::Result, executor::Program};
 use collectives::{
     Collective, Numerics, Spec, plan,
     schedule::InPlace,
-    select::{self, Choice, Policy, price},
+    select::{self, Choice, Overrides, Policy, price},
 };
 use std::{
     collections::HashMap,
@@ -49,10 +49,18 @@ struct Bucket {
 /// Slots for the shapes of recent calls; a power of two.
 const RECENT: usize = 64;
 
-/// The latest choice of ranks that are threads of one process: each would make the same.
+/// The latest choice of ranks that are threads of one process: each would make the same, if what is asked for has changed
+/// as often.
 #[derive(Debug, Default)]
 pub(super) struct Common {
-    choice: Mutex<Option<(CallShape, (&'static str, u32))>>,
+    choice: Mutex<Option<((CallShape, u64), (&'static str, u32))>>,
+}
+
+/// What a program asks for between two calls, before anything else decides.
+#[derive(Debug)]
+struct Asked {
+    policy: Policy,
+    segments: u32,
 }
 
 /// What a slot holds for a key, or what `make` makes of it; others wait meanwhile.
@@ -82,6 +90,10 @@ pub(super) struct Plans {
     reach: Reach,
     policy: Policy,
     segments: u32,
+    /// In the place of the policy and the segments, if the program says so.
+    asked: Option<Asked>,
+    /// How often the program has said so.
+    changes: u64,
     programs: HashMap<Key, Arc<Program>>,
     recent: Vec<Option<(CallShape, Arc<Program>)>>,
     /// What the model has said, where there is one.
@@ -106,6 +118,8 @@ impl Plans {
             reach,
             policy,
             segments: config.segments,
+            asked: None,
+            changes: 0,
             programs: HashMap::new(),
             recent: vec![None; RECENT],
             simulated: Mutex::default(),
@@ -116,6 +130,17 @@ impl Plans {
     /// From now on what is chosen and planned is what others of this process have chosen and planned.
     pub(super) fn share(&mut self, common: &Arc<Common>) {
         self.common = Some(Arc::clone(common));
+    }
+
+    /// From now on the overrides and the segments are these, and nothing that was measured counts; or what the options
+    /// say, if there are none.
+    pub(super) fn ask(&mut self, wanted: Option<(Overrides, u32)>) {
+        self.asked = wanted.map(|(overrides, segments)| Asked {
+            policy: Policy { overrides, tuned: None, model: None, tuning: self.policy.tuning.clone() },
+            segments,
+        });
+        self.changes += 1;
+        self.recent.fill(None);
     }
 
     /// The program for a call.
@@ -138,7 +163,7 @@ impl Plans {
 
     fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
         let (algorithm, segments) = match &self.common {
-            Some(common) => latest(&common.choice, shape, || self.choose(shape))?,
+            Some(common) => latest(&common.choice, &(*shape, self.changes), || self.choose(shape))?,
             None => self.choose(shape)?,
         };
         let key = Key {
@@ -177,8 +202,12 @@ impl Plans {
         };
         let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
         let simulated = || self.simulated(Bucket { call, root: shape.root, wanted });
-        let choice = select::choose_by(call, shape.root, &self.reach, &self.policy, wanted, simulated)?;
-        let segments = match self.segments {
+        let (policy, segments) = match &self.asked {
+            Some(asked) => (&asked.policy, asked.segments),
+            None => (&self.policy, self.segments),
+        };
+        let choice = select::choose_by(call, shape.root, &self.reach, policy, wanted, simulated)?;
+        let segments = match segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,
             _ => choice.segments,
         };

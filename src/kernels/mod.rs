@@ -31,6 +31,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::Element;
 use collectives::{DType, IllegalOp, ReduceOp};
 use isa::Level;
 pub use parallel::Threads;
@@ -119,6 +120,23 @@ pub fn isa_name() -> &'static str {
 pub unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
     // SAFETY: the caller's contract is the function's.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) }
+}
+
+/// `dst = dst ⊕ with`, element by element.
+///
+/// # Errors
+/// [`IllegalOp`] if the operation is not defined for the element type.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn combine<T: Element>(dst: &mut [T], with: &[T], op: ReduceOp) -> Result<(), IllegalOp> {
+    assert_eq!(dst.len(), with.len(), "elements are combined with as many");
+    let reducer = Reducer::new(T::DTYPE, op)?;
+    let place = dst.as_mut_ptr().cast::<u8>();
+    // SAFETY: both are slices of elements of this type, so aligned and initialised, of this length; the destination equals the
+    // first operand, and is borrowed mutably, so that it does not overlap the second one.
+    unsafe { reducer.reduce(place, place, with.as_ptr().cast(), dst.len()) };
+    Ok(())
 }
 
 /// Makes every nonzero byte a 1.

@@ -518,3 +518,11 @@ fn the_best_instruction_set_is_taken() {
     let best = Level::available().pop().unwrap();
     assert_eq!(super::isa_name(), best.name());
 }
+
+#[test]
+fn slices_are_combined_in_place() {
+    let mut sums = [1.0f32, -2.0, 3.5];
+    super::combine(&mut sums, &[1.0, 2.0, 3.0], ReduceOp::Sum).unwrap();
+    assert_eq!(sums, [2.0, 0.0, 6.5]);
+    assert!(super::combine(&mut sums, &[1.0; 3], ReduceOp::BitOr).is_err());
+}

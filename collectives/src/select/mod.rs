@@ -14,7 +14,7 @@ pub mod survey;
 mod tuned;
 
 pub use overrides::{Names, Overrides, Rule, RulesError};
-pub use tuned::{Best, Fingerprint, Tuned, TunedError};
+pub use tuned::{Best, Fingerprint, Links, Tuned, TunedError};
 
 use crate::numerics::Core;
 use crate::schedule::InPlace;

@@ -9,6 +9,12 @@
 //! hosts = 1
 //! machine = "2 cores, Model X"
 //!
+//! [links]                         # for people and for models; no choice depends on it
+//! latency_us = 0.4
+//! gbs = 9.1
+//! reduce_gbs = 11.8
+//! copy_gbs = 12.4
+//!
 //! [[choice]]
 //! collective = "all_reduce"
 //! bytes = 65536                   # of one block
@@ -43,6 +49,20 @@ pub struct Fingerprint {
     pub machine: String,
 }
 
+/// What the links and the memory between ranks do, measured one at a time. Gigabytes are 10^9 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Links {
+    /// Half of a round trip of 8 bytes between ranks 0 and 1, in microseconds.
+    pub latency_us: f64,
+    /// What arrives of a stream of large messages from rank 0 to rank 1, in gigabytes per second.
+    pub gbs: f64,
+    /// Gigabytes per second of sums that a rank makes, all ranks at a time.
+    pub reduce_gbs: f64,
+    /// Gigabytes per second that a rank copies, all ranks at a time.
+    pub copy_gbs: f64,
+}
+
 /// One measured best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,6 +86,9 @@ pub struct Tuned {
     version: u32,
     /// What it was measured on.
     pub fingerprint: Fingerprint,
+    /// What the links do, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<Links>,
     /// What was best, in any order.
     #[serde(default, rename = "choice")]
     pub choices: Vec<Best>,
@@ -95,7 +118,7 @@ impl Tuned {
     /// An empty file for what has this fingerprint.
     #[must_use]
     pub fn new(fingerprint: Fingerprint) -> Tuned {
-        Tuned { version: VERSION, fingerprint, choices: Vec::new() }
+        Tuned { version: VERSION, fingerprint, links: None, choices: Vec::new() }
     }
 
     /// The file as text.
@@ -154,7 +177,9 @@ mod tests {
             segments: 1,
             us: 1.5,
         };
-        Tuned { choices: vec![best(1024, "mesh"), best(1 << 20, "ring")], ..Tuned::new(fingerprint) }
+        let links = Links { latency_us: 0.5, gbs: 9.0, reduce_gbs: 11.0, copy_gbs: 12.5 };
+        let choices = vec![best(1024, "mesh"), best(1 << 20, "ring")];
+        Tuned { links: Some(links), choices, ..Tuned::new(fingerprint) }
     }
 
     #[test]
@@ -174,6 +199,8 @@ mod tests {
         let text = tuned().to_toml();
         let read = Tuned::from_toml(&text).expect("our own");
         assert_eq!(read, tuned());
+        let without = Tuned { links: None, ..tuned() };
+        assert_eq!(Tuned::from_toml(&without.to_toml()), Ok(without));
         let here = Fingerprint { ranks: 8, ..read.fingerprint.clone() };
         assert_eq!(read.fingerprint.difference(&here), Some(("ranks", "4".into(), "8".into())));
         assert_eq!(read.fingerprint.difference(&read.fingerprint), None);

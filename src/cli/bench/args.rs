@@ -150,7 +150,7 @@ impl<T: FromStr> FromStr for Choice<T> {
     }
 }
 
-fn positive_seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn positive_seconds(text: &str) -> Result<Duration, String> {
     match arguments::seconds(text)? {
         time if time.is_zero() => Err("a time of more than 0 was expected, e.g. 0.2".to_owned()),
         time => Ok(time),

@@ -4,13 +4,13 @@ use super::pattern::Value;
 use tbccl::{Buffer, Communicator, Error, Result};
 
 /// A rank's two buffers, large enough for any size.
-pub(super) struct Buffers<T: Value> {
-    pub(super) input: Memory<T>,
-    pub(super) output: Memory<T>,
+pub(in crate::cli) struct Buffers<T: Value> {
+    pub(in crate::cli) input: Memory<T>,
+    pub(in crate::cli) output: Memory<T>,
 }
 
 /// Elements that begin on a page.
-pub(super) enum Memory<T: Value> {
+pub(in crate::cli) enum Memory<T: Value> {
     /// From malloc: the elements from `skipped` on.
     Plain { elements: Vec<T>, skipped: usize },
     /// From the library's allocator.
@@ -35,7 +35,7 @@ impl<T: Value> Memory<T> {
     }
 
     /// The first elements.
-    pub(super) fn get(&self, len: usize) -> &[T] {
+    pub(in crate::cli) fn get(&self, len: usize) -> &[T] {
         match self {
             Memory::Plain { elements, skipped } => &elements[*skipped..][..len],
             Memory::Registered(buffer) => &buffer[..len],
@@ -43,7 +43,7 @@ impl<T: Value> Memory<T> {
     }
 
     /// The first elements, to be written.
-    pub(super) fn get_mut(&mut self, len: usize) -> &mut [T] {
+    pub(in crate::cli) fn get_mut(&mut self, len: usize) -> &mut [T] {
         match self {
             Memory::Plain { elements, skipped } => &mut elements[*skipped..][..len],
             Memory::Registered(buffer) => &mut buffer[..len],
@@ -53,7 +53,7 @@ impl<T: Value> Memory<T> {
 
 impl<T: Value> Buffers<T> {
     /// For inputs and outputs of up to so many elements.
-    pub(super) fn new(
+    pub(in crate::cli) fn new(
         comm: &Communicator,
         input: usize,
         output: usize,

@@ -63,15 +63,15 @@ pub(super) enum Output {
 
 /// A geometric series of sizes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) min: u64,
-    pub(super) max: u64,
-    pub(super) factor: u64,
+pub(in crate::cli) struct Sizes {
+    pub(in crate::cli) min: u64,
+    pub(in crate::cli) max: u64,
+    pub(in crate::cli) factor: u64,
 }
 
 impl Sizes {
     /// The numbers of elements of one block, ascending, for buffers of `blocks` blocks.
-    pub(super) fn counts(self, dtype: DType, blocks: u32) -> Vec<u64> {
+    pub(in crate::cli) fn counts(self, dtype: DType, blocks: u32) -> Vec<u64> {
         let unit = dtype.size() as u64 * u64::from(blocks.max(1));
         let series = std::iter::successors(Some(self.min), |size| size.checked_mul(self.factor));
         let fitting = series.take_while(|size| *size <= self.max);

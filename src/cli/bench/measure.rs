@@ -35,7 +35,7 @@ pub(super) struct Method {
 
 /// Which rank is the root of the next run.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Root {
+pub(in crate::cli) enum Root {
     Fixed(Rank),
     Shifting,
 }
@@ -198,13 +198,29 @@ impl Runs<'_> {
     }
 }
 
+/// One sample outside of a measurement: microseconds per run, of so many that follow as many uncounted ones. Each rank has its
+/// own result. Whoever wants all roots to have their turn takes a multiple of the number of ranks.
+pub(in crate::cli) fn sample(
+    comm: &mut Communicator,
+    work: &mut dyn Work,
+    root: Root,
+    runs: u64,
+) -> Result<f64> {
+    let effort = Effort { time: Duration::ZERO, warmup: None, iterations: None };
+    let mut all = Runs { comm, work, method: Method { effort, root }, next: 0 };
+    all.burst(runs)?;
+    let start = Instant::now();
+    all.burst(runs)?;
+    Ok(start.elapsed().as_secs_f64() * 1e6 / runs as f64)
+}
+
 /// Makes everyone's numbers those of rank 0.
-pub(super) fn tell(comm: &mut Communicator, numbers: &mut [f64]) -> Result<()> {
+pub(in crate::cli) fn tell(comm: &mut Communicator, numbers: &mut [f64]) -> Result<()> {
     comm.broadcast(numbers, Rank(0))
 }
 
 /// Makes everyone's numbers the largest of all ranks.
-fn all_max(comm: &mut Communicator, numbers: &mut [f64]) -> Result<()> {
+pub(in crate::cli) fn all_max(comm: &mut Communicator, numbers: &mut [f64]) -> Result<()> {
     comm.all_reduce_in_place(numbers, ReduceOp::Max)
 }
 

@@ -5,16 +5,24 @@ use std::fs;
 
 /// Refuses buffers that the machine has no memory for, before any is touched.
 pub(super) fn check(job: &Job) -> Result<(), Failed> {
-    let (Some(available), wanted) = (available(), wanted(job)) else { return Ok(()) };
-    if wanted <= u128::from(available) {
-        return Ok(());
-    }
-    let ranks = job.ranks;
     let where_ = if job.transport == Transport::Local { "in this process" } else { "on this machine" };
+    check_bytes(wanted(job), job.ranks, job.largest_bytes(), where_)
+}
+
+/// Refuses so many bytes of buffers for all ranks, which sizes up to the largest take, if the machine has not got them.
+pub(in crate::cli) fn check_bytes(
+    wanted: u128,
+    ranks: u32,
+    largest: u64,
+    where_: &str,
+) -> Result<(), Failed> {
+    let Some(available) = available().filter(|available| wanted > u128::from(*available)) else {
+        return Ok(());
+    };
     Err(Failed::new(format_args!(
         "the buffers of {ranks} ranks {where_} take {} for sizes up to {}, and {} are available; lower -e or --ranks",
         human(wanted),
-        human(job.largest_bytes().into()),
+        human(largest.into()),
         human(available.into())
     )))
 }

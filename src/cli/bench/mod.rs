@@ -7,15 +7,15 @@
 //! What can be wrong with the arguments is found before anything is started.
 
 mod args;
-mod buffers;
-mod job;
-mod measure;
-mod memory;
-mod operation;
+pub(super) mod buffers;
+pub(super) mod job;
+pub(super) mod measure;
+pub(super) mod memory;
+pub(super) mod operation;
 mod pattern;
 mod report;
 mod stats;
-mod work;
+pub(super) mod work;
 mod worker;
 
 pub(crate) use args::Args;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(in crate::cli) enum Operation {
     /// A collective, on all ranks.
     Collective(Collective),
     /// A message from rank 0 to rank 1 and one back; the time is half of that.
@@ -14,7 +14,7 @@ pub(super) enum Operation {
 
 /// Whether input and output are the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(in crate::cli) enum Form {
     OutOfPlace,
     InPlace,
 }
@@ -43,7 +43,7 @@ impl Operation {
     }
 
     /// The forms in which it can be called; the one that is measured unless another one is asked for comes first.
-    pub(super) fn forms(self) -> &'static [Form] {
+    pub(in crate::cli) fn forms(self) -> &'static [Form] {
         match self {
             Operation::Collective(
                 Collective::AllReduce
@@ -60,27 +60,27 @@ impl Operation {
     }
 
     /// Does it combine elements?
-    pub(super) fn reduces(self) -> bool {
+    pub(in crate::cli) fn reduces(self) -> bool {
         self.collective().is_some_and(Collective::reduces)
     }
 
     /// Has it a root?
-    pub(super) fn has_root(self) -> bool {
+    pub(in crate::cli) fn has_root(self) -> bool {
         self.collective().is_some_and(Collective::has_root)
     }
 
     /// Does it move data?
-    pub(super) fn has_data(self) -> bool {
+    pub(in crate::cli) fn has_data(self) -> bool {
         self != Operation::Collective(Collective::Barrier)
     }
 
     /// Blocks of the larger one of input and output.
-    pub(super) fn blocks(self, ranks: u32) -> u32 {
+    pub(in crate::cli) fn blocks(self, ranks: u32) -> u32 {
         self.collective().map_or(1, |c| c.input_blocks(ranks).max(c.output_blocks(ranks)))
     }
 
     /// Blocks of input and of output.
-    pub(super) fn input_and_output_blocks(self, ranks: u32) -> (u32, u32) {
+    pub(in crate::cli) fn input_and_output_blocks(self, ranks: u32) -> (u32, u32) {
         self.collective().map_or((1, 1), |c| (c.input_blocks(ranks), c.output_blocks(ranks)))
     }
 

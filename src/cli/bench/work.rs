@@ -10,7 +10,7 @@ use std::ops::Range;
 use tbccl::{Communicator, Result};
 
 /// An operation on given buffers, whatever their element type.
-pub(super) trait Work {
+pub(in crate::cli) trait Work {
     /// Carries it out once. The root is ignored where there is none.
     fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()>;
 
@@ -26,19 +26,19 @@ pub(super) trait Work {
 
 /// What is done, and how much of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
-    pub(super) operation: Operation,
-    pub(super) redop: Option<ReduceOp>,
-    pub(super) form: Form,
+pub(in crate::cli) struct Case {
+    pub(in crate::cli) operation: Operation,
+    pub(in crate::cli) redop: Option<ReduceOp>,
+    pub(in crate::cli) form: Form,
     /// Elements per block.
-    pub(super) count: usize,
-    pub(super) rank: u32,
-    pub(super) ranks: u32,
+    pub(in crate::cli) count: usize,
+    pub(in crate::cli) rank: u32,
+    pub(in crate::cli) ranks: u32,
 }
 
 impl Case {
     /// Elements of the input and of the output buffer. In place, all is in the latter.
-    pub(super) fn lengths(&self) -> (usize, usize) {
+    pub(in crate::cli) fn lengths(&self) -> (usize, usize) {
         let (input, output) = self.operation.input_and_output_blocks(self.ranks);
         let (input, output) = (input as usize * self.count, output as usize * self.count);
         match self.form {
@@ -60,13 +60,13 @@ impl Case {
 }
 
 /// A case on buffers.
-pub(super) struct Task<'a, T: Value> {
+pub(in crate::cli) struct Task<'a, T: Value> {
     case: Case,
     buffers: &'a mut Buffers<T>,
 }
 
 impl<'a, T: Value> Task<'a, T> {
-    pub(super) fn new(case: Case, buffers: &'a mut Buffers<T>) -> Task<'a, T> {
+    pub(in crate::cli) fn new(case: Case, buffers: &'a mut Buffers<T>) -> Task<'a, T> {
         Task { case, buffers }
     }
 

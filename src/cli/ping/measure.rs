@@ -54,6 +54,18 @@ pub(super) fn go(comm: &mut Communicator, args: &Args) -> Result<bool, Failed> {
     Ok(all_up)
 }
 
+/// What is between ranks 0 and 1, over all rails together, as 0 sends and 1 receives: microseconds of half a round trip, and
+/// the gigabytes per second at which messages as long as this memory arrive. The same on all ranks.
+pub(in crate::cli) fn first_pair(
+    comm: &mut Communicator,
+    time: Duration,
+    memory: &mut Buffer<u8>,
+) -> Result<(f64, f64), Failed> {
+    let line = Line { from: Rank(0), to: Rank(1), rails: 0, rail: Rail { up: true, ..Rail::default() } };
+    let row = measure(comm, &line, time, memory).map_err(|error| failed(comm, Some(&line), &error))?;
+    Ok((row.latency.us_median, row.gigabits / 8.0))
+}
+
 /// Why it went no further.
 #[derive(Debug)]
 enum Stop {

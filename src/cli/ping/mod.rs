@@ -3,7 +3,7 @@
 //! Ranks come together as for `tbccl bench`. All of them go through the same list of pairs, directions and rails;
 //! whoever is not of the pair waits for its result, so that one thing is measured at a time. Rank 0 reports.
 
-mod measure;
+pub(super) mod measure;
 mod report;
 mod row;
 

@@ -21,7 +21,7 @@ use tbccl::{Element, ReduceOp, element::bytes_of};
 pub(super) const PERIOD: usize = 8191;
 
 /// An element type that has patterns.
-pub(super) trait Value: Element + PartialEq + Default {
+pub(in crate::cli) trait Value: Element + PartialEq + Default {
     /// What a rank has at an index, for an operation, or to be copied.
     fn input(op: Option<ReduceOp>, at: At) -> Self;
 
@@ -34,7 +34,7 @@ pub(super) trait Value: Element + PartialEq + Default {
 
 /// A place in the inputs of a job.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
+pub(in crate::cli) struct At {
     pub(super) rank: u32,
     pub(super) ranks: u32,
     /// How many of the first ranks are combined.

@@ -1,0 +1,138 @@
+//! One call at one size: its candidates measured against each other, by all ranks together.
+//!
+//! Every number that decides something is the largest of all ranks, so they all go the same way. What ranks say to each
+//! other about it, and the barrier before each sample, go as the options say and not by what is measured.
+
+use super::{
+    super::bench::{
+        buffers::Buffers,
+        measure::{self, Root},
+        operation::Operation,
+        work::{Case, Task},
+    },
+    field::{Candidate, candidates},
+    halving::{Sample, Standing, compare, contest},
+};
+use collectives::{Collective, DType, Rank, ReduceOp};
+use std::time::Instant;
+use tbccl::{Communicator, Result};
+
+/// A sample lasts at least about so many microseconds.
+const SAMPLE_US: f64 = 100.0;
+/// The elements that are moved and summed.
+pub(super) const DTYPE: DType = DType::F32;
+
+/// A collective at a size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) collective: Collective,
+    /// Elements of one block.
+    pub(super) count: u64,
+}
+
+impl Cell {
+    pub(super) fn block_bytes(self) -> u64 {
+        self.count * DTYPE.size() as u64
+    }
+
+    /// What is called, as rank `rank` of `ranks`.
+    pub(super) fn case(self, rank: u32, ranks: u32) -> Case {
+        let operation = Operation::Collective(self.collective);
+        let redop = operation.reduces().then_some(ReduceOp::Sum);
+        Case { operation, redop, form: operation.forms()[0], count: self.count as usize, rank, ranks }
+    }
+}
+
+/// The candidates of a cell in the ring.
+pub(super) struct Bout<'a> {
+    comm: &'a mut Communicator,
+    task: Task<'a, f32>,
+    root: Root,
+    field: Vec<Candidate>,
+    /// Runs of a sample, by candidate; 0 while that is not known.
+    batches: Vec<u64>,
+    /// When the latest sample was over: what comes between samples is part of their cost.
+    since: Instant,
+}
+
+impl<'a> Bout<'a> {
+    pub(super) fn new(
+        comm: &'a mut Communicator,
+        cell: Cell,
+        buffers: &'a mut Buffers<f32>,
+    ) -> Result<Bout<'a>> {
+        let field = candidates(comm, cell.collective, cell.count, DTYPE)?;
+        let task = Task::new(cell.case(comm.rank().0, comm.size()), buffers);
+        let root = if cell.collective.has_root() { Root::Shifting } else { Root::Fixed(Rank(0)) };
+        Ok(Bout { comm, task, root, batches: vec![0; field.len()], field, since: Instant::now() })
+    }
+
+    /// Those who take part; the first one is the automatic choice.
+    pub(super) fn field(&self) -> &[Candidate] {
+        &self.field
+    }
+
+    /// Where such a one is in the field, which it joins if its algorithm has; otherwise the automatic choice stands for it, as
+    /// it does in selection.
+    pub(super) fn place_of(&mut self, wanted: Candidate) -> usize {
+        if let Some(place) = self.field.iter().position(|candidate| *candidate == wanted) {
+            return place;
+        }
+        if self.field.iter().all(|candidate| candidate.algorithm != wanted.algorithm) {
+            return 0;
+        }
+        self.field.push(wanted);
+        self.batches.push(0);
+        self.field.len() - 1
+    }
+
+    pub(super) fn ranks(&self) -> u32 {
+        self.comm.size()
+    }
+
+    /// Makes everyone's numbers those of rank 0.
+    pub(super) fn tell(&mut self, numbers: &mut [f64]) -> Result<()> {
+        measure::tell(self.comm, numbers)
+    }
+
+    /// Finds the best ones; the candidates to keep in are compared with the first of them.
+    pub(super) fn contest(&mut self, kept: &[usize], budget_us: f64) -> Result<Vec<Standing>> {
+        contest(self.field.len(), kept, budget_us, |candidate| self.sample(candidate))
+    }
+
+    /// Compares those that a contest has brought to the end once more.
+    pub(super) fn again(&mut self, standings: &[Standing], budget_us: f64) -> Result<Vec<Standing>> {
+        let field: Vec<usize> = standings.iter().map(|standing| standing.candidate).collect();
+        let reference = if field.contains(&0) { 0 } else { field[0] };
+        compare(&field, reference, budget_us, |candidate| self.sample(candidate))
+    }
+
+    fn sample(&mut self, candidate: usize) -> Result<Sample> {
+        let unit = match self.root {
+            Root::Fixed(_) => 1,
+            Root::Shifting => u64::from(self.comm.size()),
+        };
+        let mut cost_us = 0.0;
+        if self.batches[candidate] == 0 {
+            let first = self.run(candidate, unit)?;
+            cost_us = first.cost_us;
+            let runs = (SAMPLE_US / first.us.max(0.01)).ceil() as u64;
+            self.batches[candidate] = runs.clamp(1, 100_000).next_multiple_of(unit);
+        }
+        let sample = self.run(candidate, self.batches[candidate])?;
+        Ok(Sample { cost_us: cost_us + sample.cost_us, ..sample })
+    }
+
+    /// One run by a candidate, the same on all ranks.
+    fn run(&mut self, candidate: usize, runs: u64) -> Result<Sample> {
+        let Candidate { algorithm, segments } = self.field[candidate];
+        self.comm.barrier()?;
+        self.comm.set_algorithm(Some(algorithm), segments)?;
+        let own = measure::sample(self.comm, &mut self.task, self.root, runs)?;
+        self.comm.set_algorithm(None, 0)?;
+        let since = std::mem::replace(&mut self.since, Instant::now()).elapsed();
+        let mut slowest = [own, since.as_secs_f64() * 1e6];
+        measure::all_max(self.comm, &mut slowest)?;
+        Ok(Sample { us: slowest[0], cost_us: slowest[1] })
+    }
+}

@@ -1,0 +1,85 @@
+//! The tuning file on the disk: what may be overwritten, and writing it whole or not at all.
+
+use super::super::Failed;
+use collectives::select::Tuned;
+use std::{
+    fs,
+    io::{self, ErrorKind, Write},
+    path::{Path, PathBuf},
+};
+
+/// Finds out before anything is measured whether the file can be written: it is there and ours, or can be made. `force`
+/// makes everything ours.
+pub(super) fn check(path: &Path, force: bool) -> Result<(), Failed> {
+    let can_not = |why: &dyn std::fmt::Display| Failed::new(format_args!("-o {}: {why}", path.display()));
+    match fs::read_to_string(path) {
+        Ok(text) if force || text.trim().is_empty() || Tuned::from_toml(&text).is_ok() => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) if force && error.kind() == ErrorKind::InvalidData => {}
+        Err(error) if error.kind() != ErrorKind::InvalidData => return Err(can_not(&error)),
+        _ => {
+            return Err(can_not(
+                &"that is not a tuning file of this version; choose another name, or say --force to overwrite it",
+            ));
+        }
+    }
+    let trial = beside(path);
+    let made = fs::File::create_new(&trial).and_then(|_| fs::remove_file(&trial));
+    made.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => can_not(&"there is no such folder; make it first"),
+        _ => can_not(&error),
+    })
+}
+
+/// Writes the file: a reader sees the old one or the new one.
+pub(super) fn write(path: &Path, tuned: &Tuned) -> Result<(), Failed> {
+    let written = beside(path);
+    let result = (|| -> io::Result<()> {
+        let mut file = fs::File::create_new(&written)?;
+        file.write_all(tuned.to_toml().as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&written, path)
+    })();
+    result.map_err(|error| {
+        let _ = fs::remove_file(&written);
+        Failed::new(format_args!("{} can't be written: {error}", path.display()))
+    })
+}
+
+/// Reads a file to be judged.
+pub(super) fn read(path: &Path) -> Result<Tuned, Failed> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failed::new(format_args!("--check: {} can't be read: {error}", path.display())))?;
+    Tuned::from_toml(&text).map_err(|error| Failed::new(format_args!("{}: {error}", path.display())))
+}
+
+/// A name in the same folder that nobody else takes.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use collectives::select::Fingerprint;
+
+    #[test]
+    fn only_our_own_files_are_overwritten() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tuning.toml");
+        let ours = Tuned::new(Fingerprint { transport: "shm".into(), ranks: 2, ..Fingerprint::default() });
+        check(&path, false).expect("nothing is there");
+        write(&path, &ours).expect("written");
+        check(&path, false).expect("ours");
+        assert_eq!(read(&path).expect("readable"), ours);
+        fs::write(&path, "[server]\nport = 80\n").expect("writable");
+        assert!(check(&path, false).is_err());
+        check(&path, true).expect("forced");
+        fs::write(&path, [0xff, 0xfe]).expect("writable");
+        assert!(check(&path, false).is_err() && check(&path, true).is_ok());
+        assert!(check(folder.path(), true).is_err(), "a folder is no file");
+        assert!(check(&folder.path().join("none/tuning.toml"), false).is_err());
+        assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1, "nothing else is left");
+    }
+}

@@ -1,0 +1,252 @@
+//! Who is the fastest of many, found with few measurements: successive halving.
+//!
+//! In each heat everyone still in it is measured in turn, and the worse half goes. The last few are measured anew, so that
+//! nobody wins by the luck that brought it there. Who is to be compared in the end stays in, however slow.
+//!
+//! What is compared is the ratio of a time to that of the reference in the same round, and of these the median: a machine
+//! that gets busy slows down a whole round. Times and costs that are equal on all ranks lead all ranks to the same
+//! decisions. The method is that of K. Jamieson and A. Talwalkar (2016), without its bounds: time is divided evenly
+//! between heats.
+//!
+//! Nothing here knows what is measured.
+
+/// So many are measured in the end, and those that are kept in.
+const FINALISTS: usize = 2;
+/// Rounds of a heat, at least and at most, and of the final.
+const HEAT: (usize, usize) = (2, 50);
+const FINAL: (usize, usize) = (5, 400);
+/// Who takes so many times as long as the best even in its best round goes at once.
+const HOPELESS: f64 = 3.0;
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// What it took, in microseconds.
+    pub(super) us: f64,
+    /// What finding out took.
+    pub(super) cost_us: f64,
+}
+
+/// What became of one in the final.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Standing {
+    pub(super) candidate: usize,
+    /// The median.
+    pub(super) us: f64,
+    /// The median of the ratios to the reference; less is better.
+    pub(super) ratio: f64,
+}
+
+/// Finds the fastest of `count` candidates, within about so many microseconds, half of them for the final. All of `kept`,
+/// which are different, reach that; the first of them is the reference. The best comes first.
+///
+/// # Errors
+/// The first of `sample`.
+pub(super) fn contest<E>(
+    count: usize,
+    kept: &[usize],
+    budget_us: f64,
+    mut sample: impl FnMut(usize) -> Result<Sample, E>,
+) -> Result<Vec<Standing>, E> {
+    let reference = kept[0];
+    let mut others: Vec<usize> = (0..count).filter(|candidate| !kept.contains(candidate)).collect();
+    let heats = f64::from((others.len().max(2) as u32).ilog2());
+    let mut race = Race::new(count, reference);
+    while others.len() > FINALISTS {
+        let mut field = [kept, &others].concat();
+        let is_kept = |candidate: usize| kept.contains(&candidate);
+        race.rounds(&mut field, HEAT, budget_us / 2.0 / heats, &is_kept, &mut sample)?;
+        others.retain(|candidate| field.contains(candidate));
+        others.sort_by(|a, b| race.ratio(*a).total_cmp(&race.ratio(*b)));
+        others.truncate(others.len().div_ceil(2).max(FINALISTS));
+    }
+    compare(&[kept, &others].concat(), reference, budget_us / 2.0, sample)
+}
+
+/// Compares all of these, anew. The best comes first.
+///
+/// # Errors
+/// The first of `sample`.
+pub(super) fn compare<E>(
+    field: &[usize],
+    reference: usize,
+    budget_us: f64,
+    mut sample: impl FnMut(usize) -> Result<Sample, E>,
+) -> Result<Vec<Standing>, E> {
+    let mut field = field.to_vec();
+    let mut race = Race::new(field.iter().max().map_or(0, |last| last + 1), reference);
+    race.rounds(&mut field, FINAL, budget_us, &|_| true, &mut sample)?;
+    let standing =
+        |candidate| Standing { candidate, us: median(&race.times[candidate]), ratio: race.ratio(candidate) };
+    let mut standings: Vec<Standing> = field.into_iter().map(standing).collect();
+    standings.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
+    Ok(standings)
+}
+
+/// Measurements so far. Everyone still in has one of every round.
+#[derive(Debug)]
+struct Race {
+    reference: usize,
+    /// By candidate and round.
+    times: Vec<Vec<f64>>,
+}
+
+impl Race {
+    fn new(count: usize, reference: usize) -> Race {
+        Race { reference, times: vec![Vec::new(); count] }
+    }
+
+    /// Measures everyone in turn until the budget is spent, in the opposite order every other round.
+    fn rounds<E>(
+        &mut self,
+        field: &mut Vec<usize>,
+        (fewest, most): (usize, usize),
+        budget_us: f64,
+        is_kept: &dyn Fn(usize) -> bool,
+        sample: &mut impl FnMut(usize) -> Result<Sample, E>,
+    ) -> Result<(), E> {
+        let mut spent = 0.0;
+        for round in 0..most {
+            if round >= fewest && spent >= budget_us {
+                break;
+            }
+            for place in 0..field.len() {
+                let place = if round % 2 == 0 { place } else { field.len() - 1 - place };
+                let Sample { us, cost_us } = sample(field[place])?;
+                self.times[field[place]].push(us);
+                spent += cost_us;
+            }
+            let best = field.iter().map(|candidate| self.ratio(*candidate)).fold(f64::INFINITY, f64::min);
+            field.retain(|candidate| is_kept(*candidate) || self.best_ratio(*candidate) <= HOPELESS * best);
+        }
+        Ok(())
+    }
+
+    fn ratios(&self, candidate: usize) -> impl Iterator<Item = f64> {
+        self.times[candidate]
+            .iter()
+            .zip(&self.times[self.reference])
+            .map(|(own, other)| own / other.max(1e-9))
+    }
+
+    fn ratio(&self, candidate: usize) -> f64 {
+        median(&self.ratios(candidate).collect::<Vec<_>>())
+    }
+
+    fn best_ratio(&self, candidate: usize) -> f64 {
+        self.ratios(candidate).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// The middle; of none, infinity.
+pub(super) fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::INFINITY,
+        n => (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    /// A machine on which candidates take these times, give or take a few percent, and everything takes up to four times as
+    /// long now and then. Counts the samples of each.
+    struct Machine {
+        times: Vec<f64>,
+        state: u64,
+        samples: Vec<usize>,
+    }
+
+    impl Machine {
+        fn new(times: &[f64]) -> Machine {
+            Machine { times: times.to_vec(), state: 7, samples: vec![0; times.len()] }
+        }
+
+        /// From 0 to 1.
+        fn random(&mut self) -> f64 {
+            self.state =
+                self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.state >> 11) as f64 / (1u64 << 53) as f64
+        }
+
+        fn sample(&mut self, candidate: usize) -> Result<Sample, Infallible> {
+            self.samples[candidate] += 1;
+            let busy = if self.random() < 0.1 { 1.0 + 3.0 * self.random() } else { 1.0 };
+            let us = self.times[candidate] * busy * (1.0 + 0.05 * self.random());
+            Ok(Sample { us, cost_us: us })
+        }
+
+        fn contest(&mut self, kept: &[usize], budget_us: f64) -> Vec<Standing> {
+            let count = self.times.len();
+            contest(count, kept, budget_us, |candidate| self.sample(candidate)).expect("never fails")
+        }
+    }
+
+    #[test]
+    fn the_fastest_of_many_is_found_on_a_noisy_machine() {
+        let times: Vec<f64> = (0..24).map(|candidate| 10.0 + f64::from((candidate * 7 + 5) % 24)).collect();
+        let fastest = times.iter().position(|time| *time == 10.0).expect("there is one");
+        let mut machine = Machine::new(&times);
+        let standings = machine.contest(&[0], 50_000.0);
+        assert_eq!(standings[0].candidate, fastest, "{standings:?}");
+        assert!((standings[0].ratio - 10.0 / times[0]).abs() < 0.05, "{standings:?}");
+    }
+
+    #[test]
+    fn most_of_the_time_goes_to_the_last_few() {
+        let times: Vec<f64> = (0..32).map(|candidate| 10.0 + f64::from(candidate)).collect();
+        let mut machine = Machine::new(&times);
+        let standings = machine.contest(&[5], 100_000.0);
+        let finalists: usize = standings.iter().map(|standing| machine.samples[standing.candidate]).sum();
+        assert_eq!(standings.len(), 1 + FINALISTS);
+        assert!(2 * finalists > machine.samples.iter().sum(), "{:?}", machine.samples);
+    }
+
+    #[test]
+    fn who_is_hopeless_is_measured_once_unless_it_is_kept() {
+        let mut machine = Machine::new(&[10.0, 11.0, 12.0, 1000.0, 900.0, 13.0]);
+        let standings = machine.contest(&[0, 3], 20_000.0);
+        assert_eq!(machine.samples[4], 1);
+        assert!(machine.samples[3] > 4);
+        let last = standings.last().expect("some");
+        assert!(last.candidate == 3 && (80.0..125.0).contains(&last.ratio), "{standings:?}");
+    }
+
+    #[test]
+    fn what_is_measured_costs_about_the_budget() {
+        for (count, budget) in [(1, 3000.0), (3, 30_000.0), (20, 200_000.0)] {
+            let mut spent = 0.0;
+            let mut machine = Machine::new(&vec![10.0; count]);
+            contest::<Infallible>(count, &[0], budget, |candidate| {
+                let sample = machine.sample(candidate)?;
+                spent += sample.cost_us;
+                Ok(sample)
+            })
+            .expect("never fails");
+            assert!(spent < 1.5 * budget, "{count}: {spent} of {budget}");
+        }
+        // Without any, everyone has its few rounds, and a decision is made.
+        let mut machine = Machine::new(&[20.0, 10.0, 15.0, 18.0]);
+        assert_eq!(machine.contest(&[0], 0.0)[0].candidate, 1);
+    }
+
+    #[test]
+    fn an_error_ends_it() {
+        let mut left = 3;
+        let result = contest(9, &[0], 1000.0, |_| {
+            left -= 1;
+            if left == 0 { Err("gone") } else { Ok(Sample { us: 1.0, cost_us: 1.0 }) }
+        });
+        assert_eq!((result, left), (Err("gone"), 0));
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 3.0])), (2.0, 2.5));
+        assert_eq!(median(&[]), f64::INFINITY);
+    }
+}

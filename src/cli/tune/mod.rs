@@ -1,0 +1,176 @@
+//! `tbccl tune`: measures what is best on the links at hand and writes it down for later jobs; or judges what is written.
+//!
+//! Ranks come together as for `tbccl bench`. For each collective and size all ranks measure the algorithms that can do
+//! the call against each other (`bout`, `halving`), so that they agree on the best without being told; rank 0 reports and
+//! writes.
+//!
+//! Options that choose algorithms count for nothing here: what is compared with is the choice that the thresholds make.
+//! Elements are not checked: that is what `tbccl bench` is for.
+
+mod bout;
+mod field;
+mod file;
+mod halving;
+mod judge;
+mod links;
+mod tuner;
+
+use super::{
+    Failed, arguments,
+    bench::{job::Sizes, measure::tell, memory},
+    pin,
+    place::{self, Place},
+};
+use collectives::Collective;
+use std::{path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+use tbccl::{Communicator, Config, Rank, Transport};
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl tune -n 4                                     all collectives, four processes of this machine
+  TBCCL_TUNING=tbccl-tuning.toml tbccl bench all_reduce --ranks 4
+  tbccl tune -n 2 --ops all_reduce,bcast -e 1M -o small.toml
+  tbccl run --hostfile hosts.toml -- tbccl tune -o /shared/four-macs.toml
+  tbccl tune -n 4 --check tbccl-tuning.toml           how far from the best the file's choices are
+  tbccl tune -n 4 --check                             the same of the choices without any file
+
+The file holds for jobs with the same transport, number of ranks, number of hosts and machine;
+others say so and don't use it. An algorithm other than the automatic choice is written down if it
+takes 4 % less time at least. docs/tuning.md tells what is in the file and when to measure anew.
+Machines that are tuned should have nothing else to do.
+
+Exit status: 0; 2 for bad usage or an environment that does not allow it.";
+
+/// Measure which algorithm is best for which call here, and write it to a file for TBCCL_TUNING
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How many ranks to start on this machine; in a job, those of the job
+    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    ranks: Option<u32>,
+
+    /// What moves the bytes: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: what TBCCL_TRANSPORT says, or auto]
+    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    transport: Option<Transport>,
+
+    /// The collectives to tune, e.g. all_reduce,broadcast [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Collective::from_str)]
+    ops: Vec<Collective>,
+
+    /// The smallest size in bytes, of the larger side, input or output; K, M, G and T are understood
+    #[arg(short = 'b', long = "min", value_name = "SIZE", default_value = "4", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    min_bytes: u64,
+
+    /// The largest size in bytes
+    #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    max_bytes: u64,
+
+    /// Each size is so many times the one before
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
+    factor: u64,
+
+    /// Seconds for each collective and size; large sizes take as long as a few runs of everything do
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = arguments::seconds)]
+    time: Duration,
+
+    /// The file to write
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "tbccl-tuning.toml")]
+    output: PathBuf,
+
+    /// Overwrite the file even if it is something else
+    #[arg(long)]
+    force: bool,
+
+    /// Write nothing: print how many times as long as the best the choices take, without a file and with this one
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["output", "force"])]
+    check: Option<Option<PathBuf>>,
+
+    /// Let the system move ranks between cores, even if there is one for each
+    #[arg(long)]
+    no_pin: bool,
+
+    /// Said by the launcher to the ranks that it starts
+    #[arg(long, hide = true)]
+    worker: bool,
+}
+
+/// Carries out `tbccl tune`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
+    let config = config(args)?;
+    let place = Place::here(args.ranks)?;
+    let ranks = place.ranks(args.ranks, "tune")?;
+    check(args, ranks)?;
+    if place == Place::Launcher {
+        prepare(args)?;
+        return place::start_ranks("tbccl tune", ranks, &config);
+    }
+    let mut comm = Communicator::from_env_with(&config).map_err(Failed::new)?;
+    if !args.no_pin {
+        pin::pin(&comm);
+    }
+    // Ranks wait for the pair whose link is measured.
+    comm.set_timeout(config.timeout + args.time * 8);
+    if !all_prepared(&mut comm, args)? {
+        return Ok(ExitCode::from(Failed::STATUS));
+    }
+    tuner::go(&mut comm, args)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The options of the environment, but for those that choose algorithms.
+fn config(args: &Args) -> Result<Config, Failed> {
+    let given = Config::from_env().map_err(Failed::new)?;
+    let transport = args.transport.unwrap_or(given.transport);
+    Ok(Config { transport, algorithm: None, rules: Vec::new(), tuned: None, segments: 0, ..given })
+}
+
+/// What can be wrong with the arguments.
+fn check(args: &Args, ranks: u32) -> Result<(), Failed> {
+    let (min, max) = (args.min_bytes, args.max_bytes);
+    if ranks < 2 {
+        return Err(Failed::new("with one rank there is nothing to tune; use -n 2 or more"));
+    }
+    if min == 0 {
+        return Err(Failed::new("-b 0: sizes begin with 1 byte"));
+    }
+    if min > max {
+        return Err(Failed::new(format_args!(
+            "-b {min} is larger than -e {max}; the smallest size comes first"
+        )));
+    }
+    if tuner::cells(args, ranks).is_empty() {
+        return Err(Failed::new(format_args!(
+            "no size from {min} to {max} holds elements for these collectives on {ranks} ranks; raise -e"
+        )));
+    }
+    memory::check_bytes(2 * u128::from(ranks) * u128::from(max), ranks, max, "on this machine")
+}
+
+/// What can be wrong with the files.
+fn prepare(args: &Args) -> Result<(), Failed> {
+    match &args.check {
+        Some(Some(path)) => file::read(path).map(drop),
+        Some(None) => Ok(()),
+        None => file::check(&args.output, args.force),
+    }
+}
+
+/// Looks at the files where they are used, on rank 0; everyone learns whether all is well.
+fn all_prepared(comm: &mut Communicator, args: &Args) -> Result<bool, Failed> {
+    let own = if comm.rank() == Rank(0) { prepare(args) } else { Ok(()) };
+    let mut told = [f64::from(u8::from(own.is_err()))];
+    tell(comm, &mut told).map_err(Failed::new)?;
+    own.map(|()| told[0] == 0.0)
+}
+
+impl Args {
+    fn sizes(&self) -> Sizes {
+        Sizes { min: self.min_bytes, max: self.max_bytes, factor: self.factor }
+    }
+
+    /// The collectives, each once, in the order of tables.
+    fn collectives(&self) -> Vec<Collective> {
+        let wanted = |collective: &Collective| self.ops.is_empty() || self.ops.contains(collective);
+        Collective::ALL.into_iter().filter(wanted).collect()
+    }
+}
