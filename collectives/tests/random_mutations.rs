@@ -27,7 +27,7 @@ enum Kind {
     DropDependency,
     AddDependency,
     ChangeMark,
-    ChangeKind,
+    OtherAction,
     SwapRanks,
     ChangeRoot,
     ChangeChunks,
@@ -49,7 +49,7 @@ const KINDS: [Kind; 19] = [
     Kind::DropDependency,
     Kind::AddDependency,
     Kind::ChangeMark,
-    Kind::ChangeKind,
+    Kind::OtherAction,
     Kind::SwapRanks,
     Kind::ChangeRoot,
     Kind::ChangeChunks,
@@ -192,7 +192,7 @@ fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<Str
             step.after.dedup();
         }
         Kind::ChangeMark => step.action = step.action.with_last(!step.action.last()?),
-        Kind::ChangeKind => step.action = of_another_kind(step.action),
+        Kind::OtherAction => step.action = of_another_kind(step.action),
         Kind::SwapRanks => schedule.programs.swap(rank, (rank + 1) % n as usize),
         Kind::ChangeRoot => schedule.root = Rank(random.below(n as usize + 1) as u32),
         Kind::ChangeChunks => {

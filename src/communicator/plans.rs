@@ -53,8 +53,11 @@ const RECENT: usize = 64;
 /// as often.
 #[derive(Debug, Default)]
 pub(super) struct Common {
-    choice: Mutex<Option<((CallShape, u64), (&'static str, u32))>>,
+    choice: Mutex<Option<Known>>,
 }
+
+/// A call and how often what is asked for had changed; and the algorithm and segments for it.
+type Known = ((CallShape, u64), (&'static str, u32));
 
 /// What a program asks for between two calls, before anything else decides.
 #[derive(Debug)]
