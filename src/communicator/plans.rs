@@ -135,8 +135,8 @@ impl Plans {
         self.common = Some(Arc::clone(common));
     }
 
-    /// From now on the overrides and the segments are these, and nothing that was measured counts; or what the options
-    /// say, if there are none.
+    /// From now on the overrides and the segments are these, and nothing that was measured or simulated counts; or what the
+    /// options say, if there are none.
     pub(super) fn ask(&mut self, wanted: Option<(Overrides, u32)>) {
         self.asked = wanted.map(|(overrides, segments)| Asked {
             policy: Policy { overrides, tuned: None, model: None, tuning: self.policy.tuning.clone() },
@@ -204,11 +204,13 @@ impl Plans {
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
         let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
-        let simulated = || self.simulated(Bucket { call, root: shape.root, wanted });
         let (policy, segments) = match &self.asked {
             Some(asked) => (&asked.policy, asked.segments),
             None => (&self.policy, self.segments),
         };
+        // The model is that of the options, and has no say where the program has.
+        let bucket = Bucket { call, root: shape.root, wanted };
+        let simulated = || if self.asked.is_some() { None } else { self.simulated(bucket) };
         let choice = select::choose_by(call, shape.root, &self.reach, policy, wanted, simulated)?;
         let segments = match segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,

@@ -382,9 +382,14 @@ impl Shape {
         // Blocks are dealt to pieces in whole lines, the first ones first; the last line may not be full.
         let chunk =
             (block_bytes / u64::from(self.chunks)).saturating_sub(layout::LINE * (u64::from(most) + 1));
-        self.empty.max((costs.call_us + costs.send_us) * 1e-6 + self.per_chunk_byte * chunk as f64)
+        (ANOMALY * self.empty)
+            .max((costs.call_us + costs.send_us) * 1e-6 + self.per_chunk_byte * chunk as f64)
     }
 }
+
+/// Longer messages can make a plan faster: who waits for one may be busy with another in the meantime (R. Graham: "Bounds
+/// on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17(2), 1969). They were seen to do so by 2 %.
+const ANOMALY: f64 = 0.9;
 
 /// The chunks that the busiest link carries, over its rate.
 fn busiest(schedule: &Schedule, cluster: &Cluster) -> f64 {

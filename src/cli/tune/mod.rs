@@ -121,7 +121,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
 fn config(args: &Args) -> Result<Config, Failed> {
     let given = Config::from_env().map_err(Failed::new)?;
     let transport = args.transport.unwrap_or(given.transport);
-    Ok(Config { transport, algorithm: None, rules: Vec::new(), tuned: None, segments: 0, ..given })
+    Ok(Config {
+        transport,
+        algorithm: None,
+        rules: Vec::new(),
+        tuned: None,
+        model: None,
+        segments: 0,
+        ..given
+    })
 }
 
 /// What can be wrong with the arguments.
