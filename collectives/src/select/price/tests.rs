@@ -1,3 +1,5 @@
+//! What pricing must choose, leave out and refuse; and that its bounds never change the winner.
+
 use super::*;
 use crate::select::{Best, Fingerprint, Overrides, Policy, Tuned, choose};
 use topology::Speed;
