@@ -2,7 +2,7 @@
 //!
 //! Chunks: 1. Ranks 0 and 1, 2 and 3, and so on are pairs. First the two of a pair exchange their blocks; from then on
 //! every rank talks with the neighbour of the other pair and with its own by turns, and both send the two blocks that
-//! came last. With an odd number of ranks there are no such pairs: this is then the [`ring`](super::ring).
+//! came last. With an odd number of ranks there are no such pairs: this is then the [`ring`](super::ring::plan).
 //!
 //! Stages: n/2. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: n/2·α + (n-1)·Bβ.
 //!

@@ -1,7 +1,7 @@
 //! All-gather by recursive doubling.
 //!
 //! Chunks: 1. In round `k` rank `r` exchanges all that it has with rank `r XOR 2^k`: the blocks of 2^k ranks, which are
-//! one run. When n is not a power of two, this is [`bruck`](super::bruck), which has as few rounds.
+//! one run. When n is not a power of two, this is [`bruck`](super::bruck::plan), which has as few rounds.
 //!
 //! Stages: log2(n). Bytes sent per rank: n-1 blocks, which is the least possible. Cost: log2(n)·α + (n-1)·Bβ.
 //!

@@ -1,6 +1,6 @@
 //! All-reduce first within hosts, then between them, then within them again.
 //!
-//! Where the ranks are, the [`Spec`] says ([`Hosts`](crate::Hosts)); hosts may have different numbers of ranks. With H
+//! Where the ranks are, the [`Spec`] says ([`Hosts`]); hosts may have different numbers of ranks. With H
 //! hosts of at most m ranks there are m groups of H chunks. Within a host group `g` belongs to its rank number `g mod s`,
 //! s being the ranks it has; everyone sends it that group, and it adds up. Between hosts, each group goes round a ring of
 //! its owners, H - 1 stages to add up and as many to pass results on. The owners send every chunk of the result to the
