@@ -86,7 +86,7 @@ fn ranks_are_dealt_by_node_and_beyond_slots_only_when_asked() {
 #[test]
 fn variables_and_the_folder_are_carried_and_the_secret_is_on_no_command_line() {
     let network = network_or_return!();
-    let own = network.path("own/work");
+    let own = network.path("own/cwd");
     let args = [
         "--hosts",
         "h0,h1",
@@ -228,7 +228,7 @@ fn nothing_outlives_a_killed_launcher_on_any_host() {
 #[test]
 fn a_signal_that_comes_while_other_hosts_still_start_reaches_all_ranks() {
     let network = network_or_return!();
-    let told = network.path("own/work/dd");
+    let told = network.path("own/cwd/dd");
     let script = format!(
         "#!/bin/sh\n[ $(cat /proc/sys/kernel/hostname) = h3 ] || exec {TBCCL} $@\n{TBCCL} $@ | while sleep 0.4; do\n  dd bs=1000000 count=1 2>{0}\n  grep -q '^0+0 records in' {0} && exit\ndone\n",
         told.display()
@@ -418,7 +418,7 @@ fn under_the_name_mpirun_it_takes_what_mlx_launch_passes() {
     let mpirun = network.path("mpirun");
     std::os::unix::fs::symlink(TBCCL, &mpirun).expect("a link");
     let hostfile = network.write("mpi-hosts", "h0 slots=1\nh1 slots=1\nh2 slots=2\n");
-    let own = network.path("own/work");
+    let own = network.path("own/cwd");
     let mut command = network.enter(0, mpirun.to_str().expect("text"));
     let args =
         ["--output", ":raw", "--hostfile", &hostfile, "-cwd", own.to_str().expect("text"), "-x", "A=b"];

@@ -175,7 +175,7 @@ impl Network {
 
     fn start_server(&self, host: usize) {
         let folder = self.folder.path().display();
-        for name in ["tmp", "work"] {
+        for name in ["tmp", "cwd"] {
             std::fs::create_dir_all(self.own(host, name)).expect("our folder");
         }
         let config = format!(
