@@ -33,7 +33,7 @@ fn verifying(c: &mut Criterion) {
 
 fn quick() -> Criterion {
     let brief = Criterion::default().warm_up_time(Duration::from_millis(100));
-    brief.measurement_time(Duration::from_millis(400)).sample_size(10)
+    brief.measurement_time(Duration::from_millis(400)).sample_size(10).nresamples(1000).without_plots()
 }
 
 criterion_group! { name = planning; config = quick(); targets = projection, verifying }

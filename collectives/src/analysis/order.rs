@@ -61,6 +61,9 @@ impl Order {
 
     /// Drops those of the steps that others among them come after.
     pub(crate) fn keep_latest(&mut self, steps: &mut Vec<u32>) {
+        if steps.len() < 2 {
+            return;
+        }
         steps.iter().for_each(|step| self.gather(*step));
         let Order { places, counts, .. } = self;
         steps.retain(|step| {
@@ -123,8 +126,12 @@ impl Order {
     }
 
     /// Adds the clock of a step that comes after others.
-    fn tick(&mut self, after: impl Iterator<Item = u32>) {
-        for before in after {
+    fn tick(&mut self, mut after: impl Iterator<Item = u32>) {
+        let (first, second) = (after.next(), after.next());
+        if let (Some(only), None) = (first, second) {
+            return self.tick_after(only);
+        }
+        for before in first.into_iter().chain(second).chain(after) {
             self.gather(before);
             let (chain, place) = self.places[before as usize];
             self.count(chain, place + 1);
@@ -132,6 +139,18 @@ impl Order {
         self.touched.sort_unstable();
         for chain in self.touched.drain(..) {
             self.clocks.push((chain, std::mem::take(&mut self.counts[chain as usize])));
+        }
+        self.ends.push(self.clocks.len() as u32);
+    }
+
+    /// The same for a step that comes after one other, as most do: nothing is to be merged.
+    fn tick_after(&mut self, before: u32) {
+        let (start, clock) = (self.clocks.len(), self.clock(before));
+        self.clocks.extend_from_within(clock);
+        let (chain, place) = self.places[before as usize];
+        match self.clocks[start..].binary_search_by_key(&chain, |entry| entry.0) {
+            Ok(at) => self.clocks[start + at].1 = place + 1,
+            Err(at) => self.clocks.insert(start + at, (chain, place + 1)),
         }
         self.ends.push(self.clocks.len() as u32);
     }
