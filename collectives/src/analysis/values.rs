@@ -5,7 +5,8 @@
 //! order that its dependencies allow, tells what it computes; if it has no races, every order tells the same.
 //!
 //! Beside the set, a value knows the very expression: which sums of which sums, though not which operand was the left
-//! one. Equal expressions have equal numbers.
+//! one, and what was packed on the way. Equal expressions have equal numbers. A packed chunk and what it is decoded to
+//! have the same: that it was packed is what counts.
 
 use super::{Flow, Matching, Memory, StepId};
 use crate::Collective;
@@ -31,16 +32,26 @@ pub(crate) struct Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Expression(u32);
 
-/// The sums that there are. The first ones are the ranks' contributions.
+/// How an expression is made from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Node {
+    /// The sum of two, the one with the lower number first.
+    Sum(Expression, Expression),
+    /// One that was packed.
+    Encoded(Expression),
+}
+
+/// The expressions that there are. The first ones are the ranks' contributions.
 #[derive(Debug)]
 pub(crate) struct Expressions {
-    ranks: u32,
-    sums: HashMap<(Expression, Expression), Expression>,
+    numbers: HashMap<Node, Expression>,
+    /// By number: the most encodings that a contribution in it goes through.
+    encodings: Vec<u32>,
 }
 
 impl Expressions {
     fn new(ranks: u32) -> Expressions {
-        Expressions { ranks, sums: HashMap::new() }
+        Expressions { numbers: HashMap::new(), encodings: vec![0; ranks as usize] }
     }
 
     /// A rank's contribution.
@@ -50,8 +61,27 @@ impl Expressions {
 
     /// The sum of two sums.
     pub(crate) fn sum(&mut self, a: Expression, b: Expression) -> Expression {
-        let next = Expression(self.ranks + self.sums.len() as u32);
-        *self.sums.entry((a.min(b), a.max(b))).or_insert(next)
+        let encodings = self.encodings(a).max(self.encodings(b));
+        self.number(Node::Sum(a.min(b), a.max(b)), encodings)
+    }
+
+    /// The same, packed and unpacked.
+    fn encoded(&mut self, of: Expression) -> Expression {
+        self.number(Node::Encoded(of), self.encodings(of) + 1)
+    }
+
+    /// The most encodings that a contribution in it goes through.
+    pub(crate) fn encodings(&self, of: Expression) -> u32 {
+        self.encodings[of.0 as usize]
+    }
+
+    fn number(&mut self, node: Node, encodings: u32) -> Expression {
+        let next = Expression(self.encodings.len() as u32);
+        let number = *self.numbers.entry(node).or_insert(next);
+        if number == next {
+            self.encodings.push(encodings);
+        }
+        number
     }
 }
 
@@ -193,14 +223,21 @@ impl Values {
                 }
                 return Ok(None);
             }
-            Action::Copy { src, .. } => self.read(id.rank, src)?,
+            Action::Copy { src, .. } | Action::Decode { src, .. } => self.read(id.rank, src)?,
+            Action::Encode { src, .. } => {
+                let mut values = self.read(id.rank, src)?;
+                for value in &mut values {
+                    value.expression = self.expressions.encoded(value.expression);
+                }
+                values
+            }
             Action::Recv { .. } => message(self),
             Action::RecvReduce { local, .. } => {
                 let message = message(self);
                 let local = self.read(id.rank, local)?;
                 self.reduce(&local, &message)?
             }
-            Action::Reduce { a, b, .. } => {
+            Action::Reduce { a, b, .. } | Action::DecodeReduce { local: a, src: b, .. } => {
                 let (a, b) = (self.read(id.rank, a)?, self.read(id.rank, b)?);
                 self.reduce(&a, &b)?
             }

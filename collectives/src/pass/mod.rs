@@ -4,6 +4,7 @@
 //! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: chunks are cut
 //! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()).
 
+pub(crate) mod quantise;
 pub(crate) mod replicate;
 pub(crate) mod segment;
 pub(crate) mod stripe;

@@ -12,6 +12,7 @@ mod job;
 mod measure;
 mod memory;
 mod operation;
+mod packed;
 mod pattern;
 mod report;
 mod stats;
