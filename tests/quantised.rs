@@ -1,6 +1,9 @@
 //! `all_reduce` with packed messages, against sums in double precision: by every algorithm, on several ranks, between
 //! threads and between processes; within the bound, with the same bits everywhere, and in fewer bytes.
 
+#[cfg(target_os = "linux")]
+mod software_device;
+
 use collectives::{
     Collective, Numerics, Spec,
     plan::{algorithms, plan},
@@ -262,6 +265,42 @@ fn processes_get_results_within_the_bound_over_every_transport() {
             assert!(row["wrong"] == 0 && lossy && error < 0.2, "{row}");
             assert_eq!(row["codec"], codec, "{row}");
         }
+    }
+}
+
+/// Two nodes of a fabric, on whose cables packed chunks of odd lengths travel.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_on_rdma_devices_get_results_within_the_bound() {
+    use software_device::{TBCCL, tbccl};
+    for profile in ["apple-tb5", "ib"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("fabric.toml");
+        let fabric = format!(
+            "profile = '{profile}'
+            [[node]]
+            name = 'a'
+            device = [{{ name = 'en2' }}]
+            [[node]]
+            name = 'b'
+            device = [{{ name = 'en2' }}]
+            [[cable]]
+            ends = ['a/en2', 'b/en2']"
+        );
+        std::fs::write(&file, fabric).expect("writable");
+        let mut tbccl = tbccl();
+        tbccl.args(["fabric", "run", "--timeout", "60", "--transport", "verbs"]).arg("--dir");
+        tbccl.arg(folder.path().join("shared")).arg("--fabric").arg(&file).arg("--").args([TBCCL, "bench"]);
+        tbccl.args(["all_reduce", "--codec", "int8", "-b", "1204", "-e", "1M", "-f", "29", "-n", "3"]);
+        let done = tbccl.args(["--json", "-"]).output().expect("it starts");
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success(), "{profile}: {err}");
+        assert_eq!(
+            out.lines().filter(|line| line.contains("\"wrong\":0")).count(),
+            3,
+            "{profile}: {out}{err}"
+        );
+        assert!(out.contains("\"transport\":\"verbs\""), "{profile}: {out}");
     }
 }
 

@@ -6,7 +6,7 @@
 //! * [`Codec::Int8`]: a block is its scale, an `f32`, and then one byte per element. The scale is the largest magnitude
 //!   in the block over 127, and an element the nearest multiple of it, ties to even: so an element is off by at most
 //!   half a scale, 1/254 of that largest magnitude.
-//! * [`Codec::Bf16`]: the upper half of each element, rounded to nearest, ties to even: off by at most 2^-9 of itself.
+//! * [`Codec::Bf16`]: the upper half of each element, rounded to nearest, ties to even: off by at most 2^-8 of itself.
 //!
 //! Numbers that are not finite stay noticed: by `int8` all elements of their block become NaN, by `bf16` they stay
 //! what they are. By `int8` elements of a block whose largest magnitude is below 2^-100 become 0.
@@ -110,7 +110,7 @@ impl Codec {
         match self {
             // Half a scale is 1/254; scales, quotients and products are rounded too, by a few parts in 2^24.
             Codec::Int8(_) => 1.0 / 253.9,
-            Codec::Bf16 => 1.0 / 512.0,
+            Codec::Bf16 => 1.0 / 256.0,
         }
     }
 

@@ -336,15 +336,15 @@ mod tests {
         let Codec::Int8(block) = codec else {
             return elements.iter().map(|x| bf16::from_f32(*x).to_f64()).collect();
         };
-        let block = |block: &[f32]| -> Vec<f64> {
+        let nearest = |block: &[f32]| -> Vec<f64> {
             let largest = block.iter().fold(0.0, |most: f64, x| most.max(f64::from(x.abs())));
             let scale = if largest < 2f64.powi(-100) { 0.0 } else { largest / 127.0 };
             let finite = block.iter().all(|x| x.is_finite());
-            let nearest =
+            let multiple =
                 |x: &f32| if scale > 0.0 { (f64::from(*x) / scale).round_ties_even() * scale } else { 0.0 };
-            block.iter().map(|x| if finite { nearest(x) } else { f64::NAN }).collect()
+            block.iter().map(|x| if finite { multiple(x) } else { f64::NAN }).collect()
         };
-        elements.chunks(block_len(block)).flat_map(block).collect()
+        elements.chunks(block_len(block)).flat_map(nearest).collect()
     }
 
     const fn block_len(block: BlockLen) -> usize {

@@ -8,6 +8,7 @@ use crate::schedule::Schedule;
 use topology::Rank;
 
 /// What can be said of results that are right.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     /// The order in which contributions are combined.
     pub(super) numerics: Numerics,
