@@ -12,6 +12,7 @@
 //! A planner does not know sizes. It does not segment, replicate or stripe either: the builder does, by
 //! [passes](crate::pass).
 
+use crate::pass;
 use crate::schedule::Schedule;
 use crate::{Collective, Numerics, PlanError, Spec, UnknownName};
 
@@ -269,6 +270,7 @@ impl Algorithm {
 fn check_codec(spec: &Spec) -> Result<(), PlanError> {
     let Some(codec) = spec.codec() else { return Ok(()) };
     let why = match (spec.collective(), spec.numerics()) {
+        _ if spec.weights().lanes() > 1 => pass::WHOLE_MESSAGES,
         (Collective::AllReduce, Numerics::Fast) => return Ok(()),
         (Collective::AllReduce, Numerics::Reproducible) => {
             "what is lost on the way depends on the algorithm, so results are not reproducible; ask for fast numerics"
