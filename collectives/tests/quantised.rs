@@ -6,6 +6,10 @@ use collectives::verify::{Credits, Fault, cases, verify};
 use collectives::{BlockLen, Codec, Collective, Numerics, PlanError, Schedule, Spec};
 use expect_test::expect;
 
+/// The algorithms that stand for all where numbers are shown.
+const SHOWN: [&str; 6] =
+    ["ring", "bidirectional_ring", "mesh", "rsag_mesh", "recursive_doubling", "double_binary_tree"];
+
 fn spec(ranks: u32) -> Spec {
     Spec::new(Collective::AllReduce, ranks).expect("a spec").with_codec(Some(Codec::Bf16))
 }
@@ -30,7 +34,7 @@ fn every_message_is_packed_and_every_rank_proved_to_have_the_same() {
 #[test]
 fn no_plan_packs_more_often_than_it_must() {
     let mut told = String::new();
-    for algorithm in algorithms(Collective::AllReduce) {
+    for algorithm in algorithms(Collective::AllReduce).filter(|a| SHOWN.contains(&a.name)) {
         let encodings = [2, 3, 4, 5, 8, 16].map(|ranks| {
             let schedule = algorithm.plan(&spec(ranks)).expect("a plan");
             verify(&schedule, Credits(0)).expect("right").encodings
@@ -73,7 +77,7 @@ fn packed_memory_stays_small() {
     let blocks = |algorithm: &str, ranks| {
         plan(&spec(ranks), algorithm).expect("a plan").packing.expect("packed").blocks
     };
-    let all: Vec<u32> = algorithms(Collective::AllReduce).map(|a| blocks(a.name, 16)).collect();
+    let all = SHOWN.map(|name| blocks(name, 16));
     expect!["[2, 2, 3, 2, 5, 3]"].assert_eq(&format!("{all:?}"));
 }
 

@@ -21,7 +21,8 @@ pub use segment::segment;
 pub use stripe::stripe;
 
 /// Why messages that are split over lanes are not packed as well.
-pub(crate) const WHOLE_MESSAGES: &str = "packed chunks do not lie side by side, so they cannot be split over lanes";
+pub(crate) const WHOLE_MESSAGES: &str =
+    "packed chunks do not lie side by side, so they cannot be split over lanes";
 
 /// What is to be done to a plan.
 #[derive(Clone, Copy, Debug)]
