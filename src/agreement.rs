@@ -368,6 +368,7 @@ mod tests {
             root: Rank(1),
             plan: 5,
             uneven: false,
+            codec: None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Ranks that are in different calls must find out instead of waiting for each other. Every message carries the
 //! digest of its call, and every rank publishes its calls on its board, so that an error can show both sides.
 
-use collectives::{Collective, DType, ReduceOp};
+use collectives::{Codec, Collective, DType, ReduceOp};
 use std::fmt;
 use topology::Rank;
 
@@ -37,6 +37,8 @@ pub struct CallRecord {
     pub plan: u64,
     /// Have blocks lengths of their own? Then `count` is their mean.
     pub uneven: bool,
+    /// How messages are packed, if they are.
+    pub codec: Option<Codec>,
 }
 
 impl CallRecord {
@@ -67,6 +69,7 @@ impl CallRecord {
         let op = self.op.map_or(0xff, |op| op as u8);
         let packed = u64::from(kind) | u64::from(self.dtype as u8) << 8 | u64::from(op) << 16;
         let packed = packed | u64::from(self.uneven) << 24;
+        let packed = packed | self.codec.map_or(0, |codec| u64::from(codec.code())) << 32;
         [self.seq, packed, self.count, u64::from(self.root.0), self.plan]
     }
 
@@ -87,6 +90,7 @@ impl CallRecord {
             root: Rank(words[3] as u32),
             plan: words[4],
             uneven: byte(24) != 0,
+            codec: Codec::ALL.into_iter().find(|codec| codec.code() == byte(32)),
         })
     }
 }
@@ -113,6 +117,9 @@ impl fmt::Display for CallRecord {
         if let Some(op) = self.op {
             write!(f, ", op {op}")?;
         }
+        if let Some(codec) = self.codec {
+            write!(f, ", packed as {codec}")?;
+        }
         if matches!(self.kind, CallKind::Collective(c) if c.has_root()) {
             write!(f, ", root {}", self.root)?;
         }
@@ -134,6 +141,7 @@ mod tests {
             root: Rank(0),
             plan: 99,
             uneven: false,
+            codec: None,
         }
     }
 
@@ -150,6 +158,7 @@ mod tests {
             CallRecord { root: Rank(1), ..base },
             CallRecord { plan: 98, ..base },
             CallRecord { uneven: true, ..base },
+            CallRecord { codec: Some(Codec::Bf16), ..base },
         ];
         for other in variants {
             assert_ne!(other.digest(), base.digest(), "{other:?}");

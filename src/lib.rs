@@ -28,7 +28,7 @@ pub mod launch;
 
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
-pub use collectives::{Collective, DType, Numerics, ReduceOp, parse_bytes};
+pub use collectives::{BlockLen, Codec, Collective, DType, Numerics, ReduceOp, parse_bytes};
 pub use communicator::{Buffer, Communicator, Group, RegisteredSlice};
 pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
 pub use element::Element;

@@ -30,6 +30,7 @@ const UNSAFE: &[&str] = &[
     "src/communicator/registered.rs",
     "src/communicator/typed.rs",
     "src/element.rs",
+    "src/executor/packing.rs",
     "src/executor/sink.rs",
     "src/kernels/",
     "src/launch/spawn.rs",

@@ -43,6 +43,16 @@ fn a_plan_is_shown_rank_by_rank() {
 }
 
 #[test]
+fn a_plan_with_packed_messages_tells_how_often_it_packs() {
+    let show = ["show", "all_reduce", "--algo", "rsag_mesh", "--ranks", "3", "--codec", "int8/64"];
+    let text = stdout(&show, 0);
+    assert!(text.contains("2 blocks packed as int8/64\n"), "{text}");
+    assert!(text.contains("encode packed[1] = input[1]\n"), "{text}");
+    assert!(text.contains("decode_reduce output[0] = input[0] + packed[0]"), "{text}");
+    assert!(text.contains("packed up to 2 times"), "{text}");
+}
+
+#[test]
 fn what_is_shown_as_toml_can_be_verified_and_broken() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("plan.toml");
@@ -224,6 +234,10 @@ fn bad_usage_is_one_line_with_a_way_out() {
         (&["show", "all_reduc", "--algo", "ring", "--ranks", "4"][..], "did you mean `all_reduce`?"),
         (&["show", "all_reduce", "--algo", "rign", "--ranks", "4"], "did you mean `ring`?"),
         (&["show", "all_reduce", "--ranks", "4"], "recursive_doubling"),
+        (
+            &["show", "broadcast", "--algo", "chain", "--ranks", "4", "--codec", "bf16"],
+            "only those of all_reduce",
+        ),
         (&["show", "all_reduce", "--algo", "ring", "--ranks", "0"], "at least one rank"),
         (&["show", "all_reduce", "--algo", "mesh", "--ranks", "1000"], "at most 256 ranks"),
         (&["show", "all_reduce", "--algo", "ring", "--ranks", "4", "--rank", "4"], "the last one is 3"),

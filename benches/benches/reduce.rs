@@ -5,6 +5,8 @@
 //! - `lookup`: what finding the kernel costs an operation.
 //! - `threads`: one thread against two, for the threshold in `kernels::parallel`.
 //! - `copy`: plain copies.
+//! - `pack`: packing, unpacking, and adding what is packed, of a chunk in the second-level cache and of one in memory. The
+//!   bytes are those of the elements.
 //!
 //! Whether the loops are vectorised shows in their assembly:
 //!
@@ -23,8 +25,8 @@ use benches::Buffer;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};
 use tbccl::{
-    DType, ReduceOp,
-    kernels::{self, Reducer, Threads},
+    Codec, DType, ReduceOp,
+    kernels::{self, Reducer, Threads, quantise::Packer},
 };
 
 const KIB: usize = 1 << 10;
@@ -115,5 +117,35 @@ fn copy(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, kernel, small, lookup, threads, copy);
+fn pack(c: &mut Criterion) {
+    let mut group = c.benchmark_group(format!("pack/{}", kernels::isa_name()));
+    group.measurement_time(Duration::from_millis(500)).warm_up_time(Duration::from_millis(100));
+    for bytes in [256 * KIB, 32 * MIB] {
+        let count = bytes / size_of::<f32>();
+        let (mut a, b) = (Buffer::new(bytes, FILL), Buffer::new(bytes, FILL));
+        let mut packed = Buffer::new(bytes, 0);
+        group.throughput(Throughput::Bytes(bytes as u64));
+        for codec in Codec::ALL {
+            let packer = Packer::new(codec);
+            let id = |what: &str| BenchmarkId::new(format!("{codec}/{what}"), bytes);
+            let (dst, src) = (a.as_mut_ptr().cast::<f32>(), b.as_ptr().cast::<f32>());
+            group.bench_function(id("encode"), |bencher| {
+                let packed = packed.as_mut_ptr();
+                // SAFETY: the buffers hold `count` elements, and more bytes than those are packed into.
+                bencher.iter(|| unsafe { packer.encode(packed, src, black_box(count)) });
+            });
+            group.bench_function(id("decode"), |bencher| {
+                // SAFETY: as above.
+                bencher.iter(|| unsafe { packer.decode(dst, packed.as_ptr(), black_box(count)) });
+            });
+            group.bench_function(id("decode_add"), |bencher| {
+                // SAFETY: as above; the destination is the local operand.
+                bencher
+                    .iter(|| unsafe { packer.decode_add(dst, dst, packed.as_ptr(), black_box(count), None) });
+            });
+        }
+    }
+}
+
+criterion_group!(benches, kernel, small, lookup, threads, copy, pack);
 criterion_main!(benches);

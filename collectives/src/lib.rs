@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod analysis;
+mod codec;
 mod collective;
 mod dtype;
 mod hosts;
@@ -28,6 +29,7 @@ mod spec;
 pub mod uneven;
 pub mod verify;
 
+pub use codec::{BlockLen, Codec, PackedLayout, Packing, packs};
 pub use collective::Collective;
 pub use dtype::DType;
 pub use hosts::Hosts;

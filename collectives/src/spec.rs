@@ -1,7 +1,7 @@
 //! What is to be planned, and why a plan is refused.
 
 use crate::schedule::InPlace;
-use crate::{Collective, Numerics, UnknownName};
+use crate::{Codec, Collective, Numerics, UnknownName};
 use std::fmt;
 use thiserror::Error;
 use topology::Rank;
@@ -102,6 +102,7 @@ pub struct Spec {
     weights: Weights,
     only: Option<Rank>,
     uneven: bool,
+    codec: Option<Codec>,
 }
 
 /// Why there is no plan.
@@ -174,6 +175,16 @@ pub enum PlanError {
         collective: Collective,
         /// Algorithms that can.
         instead: Vec<&'static str>,
+    },
+    /// Messages that are to be packed, in a plan that cannot have it.
+    #[error("{collective} cannot have its messages packed as {codec}: {why}")]
+    Unpackable {
+        /// The collective.
+        collective: Collective,
+        /// How they were to be packed.
+        codec: Codec,
+        /// Why not, and what can be done.
+        why: &'static str,
     },
     /// A number of segments out of range.
     #[error("{collective} cannot be cut into {segments} segments; ask for 1 (whole) to {MAX_SEGMENTS}")]
@@ -304,6 +315,7 @@ impl Spec {
             weights,
             only: None,
             uneven: false,
+            codec: None,
         })
     }
 
@@ -373,6 +385,12 @@ impl Spec {
     #[must_use]
     pub const fn with_weights(self, weights: Weights) -> Spec {
         Spec { weights, ..self }
+    }
+
+    /// The same with every message packed, or none; see [`crate::pass`]. It is for `all_reduce`, in any order of additions.
+    #[must_use]
+    pub const fn with_codec(self, codec: Option<Codec>) -> Spec {
+        Spec { codec, ..self }
     }
 
     /// The same for one rank alone: its program is as in the plan for all ranks, and the other ranks' are left empty.
@@ -445,6 +463,12 @@ impl Spec {
     #[must_use]
     pub const fn weights(&self) -> Weights {
         self.weights
+    }
+
+    /// How messages are packed, if they are.
+    #[must_use]
+    pub const fn codec(&self) -> Option<Codec> {
+        self.codec
     }
 
     /// The rank that alone is planned for; none when all are.

@@ -140,6 +140,7 @@ const fn index(buffer: Buffer) -> usize {
         Buffer::Input => 0,
         Buffer::Output => 1,
         Buffer::Scratch => 2,
+        Buffer::Packed => panic!("nothing is packed where blocks differ in length"),
     }
 }
 

@@ -19,6 +19,7 @@ fn schedule(collective: Collective, programs: &[&[&str]]) -> Schedule {
         chunks: 1,
         scratch_blocks: 1,
         lanes: 2,
+        packing: None,
         programs: programs.iter().map(program).collect(),
     }
 }

@@ -5,7 +5,7 @@ mod interpreter;
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use collectives::verify::{Credits, DeviceRules, cases, verify, verify_on_device};
-use collectives::{BlockLayout, Collective, Rank, pass};
+use collectives::{BlockLayout, Codec, Collective, Packing, Rank, pass};
 use interpreter::check_many;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -15,19 +15,22 @@ fn any_number() -> impl Strategy<Value = u32> {
 }
 
 fn any_range() -> impl Strategy<Value = ChunkRange> {
-    let buffer = select(vec![Buffer::Input, Buffer::Output, Buffer::Scratch]);
+    let buffer = select(vec![Buffer::Input, Buffer::Output, Buffer::Scratch, Buffer::Packed]);
     (buffer, any_number(), prop_oneof![9 => Just(1u32), 1 => any_number()])
         .prop_map(|(buffer, first, len)| ChunkRange { buffer, first, len })
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
-    let parts = (any_number(), any_range(), any_range(), any_range(), any::<bool>(), 0..5);
+    let parts = (any_number(), any_range(), any_range(), any_range(), any::<bool>(), 0..8);
     parts.prop_map(|(peer, a, b, dst, last, kind)| match kind {
         0 => Action::Send { peer: Rank(peer), src: a },
         1 => Action::Recv { peer: Rank(peer), dst },
         2 => Action::RecvReduce { peer: Rank(peer), local: a, dst, last },
         3 => Action::Copy { src: a, dst },
-        _ => Action::Reduce { a, b, dst, last },
+        4 => Action::Reduce { a, b, dst, last },
+        5 => Action::Encode { src: a, dst },
+        6 => Action::Decode { src: a, dst },
+        _ => Action::DecodeReduce { local: a, src: b, dst, last },
     })
 }
 
@@ -52,6 +55,7 @@ fn any_schedule() -> impl Strategy<Value = Schedule> {
             chunks,
             scratch_blocks,
             lanes,
+            packing: (lanes > 0).then_some(Packing { codec: Codec::Bf16, blocks: u32::from(lanes) }),
             programs,
         },
     )

@@ -78,10 +78,17 @@ fn a_dropped_step_is_noticed() {
             let kind = match dropped.action.message() {
                 Some(_) => |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. }),
                 None => |fault: &Fault| {
-                    use Fault::{Contents, Incomplete, Last, Missing, Undefined};
+                    use Fault::{Contents, Disagreement, Incomplete, Last, Missing, Mixed, Twice, Undefined};
                     matches!(
                         fault,
-                        Missing { .. } | Contents { .. } | Incomplete { .. } | Undefined { .. } | Last { .. }
+                        Missing { .. }
+                            | Contents { .. }
+                            | Incomplete { .. }
+                            | Undefined { .. }
+                            | Last { .. }
+                            | Disagreement { .. }
+                            | Twice { .. }
+                            | Mixed { .. }
                     )
                 },
             };
@@ -175,6 +182,9 @@ fn a_contribution_that_is_added_twice_is_noticed() {
                     Action::RecvReduce { peer, local: dst, dst, last: false }
                 }
                 Action::Reduce { b, dst, .. } => Action::Reduce { a: dst, b, dst, last: false },
+                Action::DecodeReduce { src, dst, .. } => {
+                    Action::DecodeReduce { local: dst, src, dst, last: false }
+                }
                 _ => continue,
             };
             let mut spoiled = schedule.clone();
@@ -216,11 +226,12 @@ fn insert_after(schedule: &mut Schedule, (rank, index): (usize, usize), action: 
 }
 
 /// Mutations that give another right program are those of barriers, some of whose tokens are as good as others, and where
-/// two partial sums in scratch change places.
+/// two partial sums in scratch, or two packed chunks, change places.
 fn assert_only_barriers(accepted: &[String]) {
     let equivalent = |case: &&String| {
         !(case.starts_with("barrier")
             || case.contains("in place, reproducible")
+            || case.contains("int8")
             || case.starts_with("reduce direct")
             || case.starts_with("exclusive_scan recursive_doubling"))
     };
@@ -344,6 +355,11 @@ fn replaced(action: Action, old: ChunkRange, new: ChunkRange, part: Part) -> Act
         }
         Action::Copy { src, dst } => Action::Copy { src: read(src), dst: write(dst) },
         Action::Reduce { a, b, dst, last } => Action::Reduce { a: read(a), b, dst: write(dst), last },
+        Action::Encode { src, dst } => Action::Encode { src: read(src), dst: write(dst) },
+        Action::Decode { src, dst } => Action::Decode { src: read(src), dst: write(dst) },
+        Action::DecodeReduce { local, src, dst, last } => {
+            Action::DecodeReduce { local: read(local), src, dst: write(dst), last }
+        }
     }
 }
 

@@ -14,6 +14,8 @@ fn a_rank_plans_for_itself_what_all_plan_for_it() {
             assert_eq!(own.ranks(), whole.ranks());
             assert_eq!((own.chunks, own.scratch_blocks), (whole.chunks, whole.scratch_blocks), "{case}");
             assert!(own.lanes <= whole.lanes);
+            let (ours, all) = (own.packing.map(|p| p.blocks), whole.packing.map(|p| p.blocks));
+            assert!(ours <= all && ours.is_some() == all.is_some(), "{case}: {ours:?} of {all:?} blocks");
             let others = (0..).zip(&own.programs).filter(|(other, _)| *other != rank.0);
             assert!(others.map(|(_, program)| program).all(|program| program.steps.is_empty()), "{case}");
         }

@@ -7,7 +7,7 @@ use expect_test::expect;
 use proptest::prelude::*;
 
 fn any_range() -> impl Strategy<Value = ChunkRange> {
-    let buffer = prop::sample::select(vec![Buffer::Input, Buffer::Output, Buffer::Scratch]);
+    let buffer = prop::sample::select(vec![Buffer::Input, Buffer::Output, Buffer::Scratch, Buffer::Packed]);
     (buffer, 0..u32::MAX, 1u32..9).prop_map(|(buffer, first, len)| ChunkRange {
         buffer,
         first,
@@ -16,13 +16,16 @@ fn any_range() -> impl Strategy<Value = ChunkRange> {
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
-    let parts = (0u32..5000, any_range(), any_range(), any_range(), any::<bool>(), 0..5);
+    let parts = (0u32..5000, any_range(), any_range(), any_range(), any::<bool>(), 0..8);
     parts.prop_map(|(peer, a, b, dst, last, kind)| match kind {
         0 => Action::Send { peer: Rank(peer), src: a },
         1 => Action::Recv { peer: Rank(peer), dst },
         2 => Action::RecvReduce { peer: Rank(peer), local: a, dst, last },
         3 => Action::Copy { src: a, dst },
-        _ => Action::Reduce { a, b, dst, last },
+        4 => Action::Reduce { a, b, dst, last },
+        5 => Action::Encode { src: a, dst },
+        6 => Action::Decode { src: a, dst },
+        _ => Action::DecodeReduce { local: a, src: b, dst, last },
     })
 }
 

@@ -5,11 +5,11 @@ use crate::{
     agreement::Failure,
     call::{CallKind, CallRecord},
     error::{Error, Place, Result},
-    executor::{Binding, Program, Sizing, Stop},
-    kernels::Reducer,
+    executor::{Binding, Packed, Program, Sizing, Stop},
+    kernels::{Reducer, quantise::Packer},
 };
 use collectives::{
-    BlockLayout, Collective, DType, ReduceOp, TooLarge,
+    BlockLayout, Codec, Collective, DType, PackedLayout, ReduceOp, TooLarge,
     schedule::{Buffer, InPlace},
     uneven::UnevenLayout,
 };
@@ -31,7 +31,12 @@ pub(crate) struct Call<'c> {
     pub(crate) root: Rank,
     pub(crate) in_place: InPlace,
     pub(crate) blocks: Blocks<'c>,
+    /// How messages are packed, if they are.
+    pub(crate) codec: Option<Codec>,
 }
+
+/// Packed chunks begin at a multiple of so many bytes.
+const ALIGNMENT: usize = 64;
 
 /// The lengths of a call's blocks.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +105,7 @@ impl Communicator {
             in_place: call.in_place,
             uneven: matches!(call.blocks, Blocks::Uneven { .. }),
             numerics: self.numerics,
+            codec: call.codec,
         };
         let program = self.plans.get(&shape)?;
         let blocks =
@@ -117,6 +123,7 @@ impl Communicator {
             root: call.root,
             plan: program.id,
             uneven: shape.uneven,
+            codec: shape.codec,
         };
         // The same on all ranks: local buffers are not asked, since only a root may have one. The layout fits memory.
         let bytes = count * elem_bytes as u64 * u64::from(blocks);
@@ -128,6 +135,7 @@ impl Communicator {
             scratch: SpanMut::empty(),
             layout,
             uneven: None,
+            packed: None,
             elem_bytes,
             reducer,
             ranks: self.size(),
@@ -136,7 +144,11 @@ impl Communicator {
             confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
         };
         let prepared = Prepared { program, binding, record, scratch_bytes };
-        if shape.uneven { self.with_uneven_blocks(prepared, call) } else { Ok(prepared) }
+        match call.codec {
+            None if shape.uneven => self.with_uneven_blocks(prepared, call),
+            None => Ok(prepared),
+            Some(_) => with_packed_chunks(prepared),
+        }
     }
 
     #[cold]
@@ -210,7 +222,17 @@ impl Communicator {
         let sends = kind == CallKind::Send;
         let bytes = input.len().max(output.len());
         let count = (bytes / dtype.size()) as u64;
-        let record = CallRecord { seq: 0, kind, dtype, op: None, count, root: peer, plan: 0, uneven: false };
+        let record = CallRecord {
+            seq: 0,
+            kind,
+            dtype,
+            op: None,
+            count,
+            root: peer,
+            plan: 0,
+            uneven: false,
+            codec: None,
+        };
         let program = self.message_program(peer, sends);
         let layout =
             BlockLayout::new(count, dtype.size(), 1, 1).map_err(|e| Error::InvalidArgument(e.to_string()))?;
@@ -221,6 +243,7 @@ impl Communicator {
             scratch: SpanMut::empty(),
             layout,
             uneven: None,
+            packed: None,
             elem_bytes: dtype.size(),
             reducer: None,
             ranks: self.size(),
@@ -271,6 +294,7 @@ impl Communicator {
             root: Rank(0),
             plan: 0,
             uneven: false,
+            codec: None,
         });
         let place = Place {
             rank: self.rank(),
@@ -336,6 +360,23 @@ impl Communicator {
         self.failed = Some(error.clone());
         Err(error)
     }
+}
+
+/// Gives a call memory for its packed chunks, behind its scratch.
+#[cold]
+fn with_packed_chunks(prepared: Prepared<'_>) -> Result<Prepared<'_>> {
+    let Prepared { program, binding, record, scratch_bytes } = prepared;
+    let Some(packing) = program.packing else {
+        return Ok(Prepared { program, binding, record, scratch_bytes });
+    };
+    let layout = PackedLayout::new(packing, &binding.layout);
+    let start = scratch_bytes.next_multiple_of(ALIGNMENT);
+    let Some(bytes) = layout.bytes().and_then(|bytes| start.checked_add(bytes as usize)) else {
+        let what = format!("{} elements are more than can be packed", binding.layout.count());
+        return Err(Error::InvalidArgument(what));
+    };
+    let packed = Some(Packed { packer: Packer::new(packing.codec), layout, start });
+    Ok(Prepared { program, binding: Binding { packed, ..binding }, record, scratch_bytes: bytes })
 }
 
 /// A rank that has only sent waits until those it sent to have entered the same call: nothing else would tell it

@@ -244,7 +244,9 @@ struct Fused {
 /// How many of the first calls can be fused; fewer than two are not worth it.
 fn fusable(calls: &[Queued<'_>]) -> Option<Fused> {
     let kind = |call: &Queued<'_>| match call.what {
-        What::Collective(call) if call.collective == Collective::AllReduce => Some((call.dtype, call.op)),
+        What::Collective(call) if call.collective == Collective::AllReduce => {
+            Some((call.dtype, call.op, call.codec))
+        }
         _ => None,
     };
     let first = kind(calls.first()?)?;

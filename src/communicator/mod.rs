@@ -13,6 +13,7 @@ mod connect;
 mod group;
 mod mixed;
 mod plans;
+mod quantised;
 mod registered;
 mod rooted;
 mod tcp;
@@ -237,6 +238,7 @@ impl Communicator {
             in_place,
             uneven: false,
             numerics,
+            codec: None,
         })
     }
 

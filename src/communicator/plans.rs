@@ -2,7 +2,7 @@
 
 use crate::{Config, error::Result, executor::Program};
 use collectives::{
-    Collective, Numerics, Spec, plan,
+    Codec, Collective, Numerics, Spec, plan,
     schedule::InPlace,
     select::{self, Choice, Overrides, Policy, price},
 };
@@ -24,6 +24,8 @@ pub(super) struct CallShape {
     /// Have blocks lengths of their own? `count` is then their mean.
     pub(super) uneven: bool,
     pub(super) numerics: Numerics,
+    /// How messages are packed, if they are.
+    pub(super) codec: Option<Codec>,
 }
 
 /// What decides a program.
@@ -36,6 +38,7 @@ struct Key {
     in_place: InPlace,
     uneven: bool,
     numerics: Numerics,
+    codec: Option<Codec>,
 }
 
 /// What decides what the model says: sizes up to the same power of two are alike to it.
@@ -177,6 +180,7 @@ impl Plans {
             in_place: shape.in_place,
             uneven: shape.uneven,
             numerics: shape.numerics,
+            codec: shape.codec,
         };
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
@@ -187,6 +191,7 @@ impl Plans {
                 .with_in_place(shape.in_place)
                 .with_segments(segments)?
                 .with_numerics(shape.numerics)
+                .with_codec(shape.codec)
                 .only_for(self.rank)?;
             plan::plan(&if shape.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
         };

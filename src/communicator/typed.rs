@@ -230,7 +230,7 @@ impl Communicator {
 
 pub(super) fn call<T: Element>(collective: Collective, count: usize, in_place: InPlace) -> Call<'static> {
     let (dtype, count, root) = (T::DTYPE, count as u64, Rank(0));
-    Call { collective, dtype, op: None, count, root, in_place, blocks: Blocks::Even }
+    Call { collective, dtype, op: None, count, root, in_place, blocks: Blocks::Even, codec: None }
 }
 
 impl Call<'_> {

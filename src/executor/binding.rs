@@ -1,8 +1,8 @@
 //! The memory of one call, by the chunks of its plan.
 
 use super::program::Run;
-use crate::kernels::{Reducer, Threads};
-use collectives::{BlockLayout, schedule::Buffer, uneven::UnevenLayout};
+use crate::kernels::{Reducer, Threads, quantise::Packer};
+use collectives::{BlockLayout, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
 use std::sync::Arc;
 use transport::{
     Capabilities, Protocol, Size,
@@ -53,6 +53,15 @@ pub(crate) enum Sizing {
     ByMessage,
 }
 
+/// The packed chunks of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packed {
+    pub(crate) packer: Packer,
+    pub(crate) layout: PackedLayout,
+    /// Where they begin in the call's scratch memory, behind its chunks: a multiple of a cache line.
+    pub(crate) start: usize,
+}
+
 /// The memory of one call, and what its messages carry beside bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Binding<'a> {
@@ -64,6 +73,8 @@ pub(crate) struct Binding<'a> {
     pub(crate) layout: BlockLayout,
     /// Where blocks have lengths of their own; then `layout` is not used.
     pub(crate) uneven: Option<Arc<UnevenLayout>>,
+    /// Where messages travel packed.
+    pub(crate) packed: Option<Packed>,
     pub(crate) elem_bytes: usize,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
@@ -80,12 +91,22 @@ impl<'a> Binding<'a> {
     /// Where a run of chunks is within its buffer: offset and length in bytes.
     #[inline]
     fn bytes(&self, run: &Run) -> (usize, usize) {
+        if let Some(packed) = self.packed.as_ref().filter(|_| run.buffer == Buffer::Packed) {
+            return self.packed_bytes(packed, run);
+        }
         if let Some(uneven) = &self.uneven {
             return self.uneven_bytes(uneven, run);
         }
         let from = self.layout.offset(run.from.0, run.from.1);
         let to = self.layout.offset(run.to.0, run.to.1);
         (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
+    }
+
+    /// The same for a packed chunk: there is one in a run.
+    fn packed_bytes(&self, packed: &Packed, run: &Run) -> (usize, usize) {
+        let (block, chunk) = run.from;
+        let len = packed.layout.codec.packed_bytes(self.layout.len(chunk));
+        (packed.start + packed.layout.offset(block, chunk) as usize, len as usize)
     }
 
     #[cold]
@@ -111,7 +132,7 @@ impl<'a> Binding<'a> {
         match run.buffer {
             Buffer::Input => self.input.sub(offset, len),
             Buffer::Output => self.output.as_span().sub(offset, len),
-            Buffer::Scratch => self.scratch.as_span().sub(offset, len),
+            Buffer::Scratch | Buffer::Packed => self.scratch.as_span().sub(offset, len),
         }
     }
 
@@ -121,7 +142,7 @@ impl<'a> Binding<'a> {
         let (offset, len) = self.bytes(run);
         match run.buffer {
             Buffer::Output => self.output.sub(offset, len),
-            Buffer::Scratch => self.scratch.sub(offset, len),
+            Buffer::Scratch | Buffer::Packed => self.scratch.sub(offset, len),
             Buffer::Input => unreachable!("the verifier admits no step that writes input"),
         }
     }

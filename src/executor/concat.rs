@@ -25,6 +25,7 @@ impl Program {
             first_local: whole.first_local.into(),
             chunks: 1,
             scratch_blocks: 0,
+            packing: None,
             id: 0,
             algorithm: "group".into(),
             parts: whole.parts.into(),

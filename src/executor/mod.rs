@@ -16,6 +16,7 @@
 mod binding;
 mod concat;
 mod links;
+mod packing;
 mod program;
 mod run;
 mod sink;
@@ -23,7 +24,7 @@ mod sink;
 mod tests;
 mod workspace;
 
-pub(crate) use binding::{Binding, Protocols, Sizing};
+pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
 pub(crate) use links::LinkMaker;
 pub(crate) use program::Program;
 pub(crate) use run::{Executor, Stop, Waiting, Watch};

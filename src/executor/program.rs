@@ -1,8 +1,8 @@
 //! One rank's part of a schedule, flattened for execution.
 
 use collectives::{
-    Schedule,
-    schedule::{Action, Buffer, ChunkRange},
+    Packing, Schedule,
+    schedule::{Action, Buffer, ChunkRange, Direction},
 };
 use topology::Rank;
 
@@ -14,6 +14,16 @@ pub(super) enum OpKind {
     RecvReduce,
     Copy,
     Reduce,
+    Encode,
+    Decode,
+    DecodeReduce,
+}
+
+impl OpKind {
+    /// Is it a step without a message?
+    pub(super) const fn is_local(self) -> bool {
+        !matches!(self, OpKind::Send | OpKind::Recv | OpKind::RecvReduce)
+    }
 }
 
 /// A run of chunks, with its ends split into block and chunk so that binding it takes no division.
@@ -28,9 +38,9 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub(super) kind: OpKind,
-    /// Send and copy: the source. Reduce: the left operand. RecvReduce: the local operand.
+    /// Send, copy, encode and decode: the source. Reduce: the left operand. RecvReduce, DecodeReduce: the local operand.
     pub(super) a: Run,
-    /// Reduce: the right operand.
+    /// Reduce: the right operand. DecodeReduce: the packed one.
     pub(super) b: Run,
     /// The destination, of all but sends.
     pub(super) dst: Run,
@@ -74,6 +84,8 @@ pub(crate) struct Program {
     /// Chunks per block.
     pub(crate) chunks: u32,
     pub(crate) scratch_blocks: u32,
+    /// How messages are packed, and the memory for it.
+    pub(crate) packing: Option<Packing>,
     /// Names the plan; equal on all ranks, in place or not.
     pub(crate) id: u64,
     /// The algorithm's name.
@@ -113,9 +125,8 @@ impl Program {
             }
         }
         let waits_for: Box<[u32]> = steps.iter().map(|s| s.after.len() as u32).collect();
-        let local = |k: OpKind| matches!(k, OpKind::Copy | OpKind::Reduce);
         let first_local =
-            (0..ops.len()).filter(|i| local(ops[*i].kind) && waits_for[*i] == 0).map(|i| i as u32);
+            (0..ops.len()).filter(|i| ops[*i].kind.is_local() && waits_for[*i] == 0).map(|i| i as u32);
         Program {
             first_local: first_local.collect(),
             ops: ops.into(),
@@ -126,6 +137,7 @@ impl Program {
             order: order.into(),
             chunks,
             scratch_blocks: schedule.scratch_blocks,
+            packing: schedule.packing,
             id: plan_id(schedule),
             algorithm: schedule.algorithm.clone(),
             parts: [].into(),
@@ -150,6 +162,7 @@ impl Program {
             first_local: [].into(),
             chunks: 1,
             scratch_blocks: 0,
+            packing: None,
             id: 0,
             algorithm: "message".into(),
             parts: [].into(),
@@ -165,6 +178,9 @@ impl Program {
             OpKind::RecvReduce => format!("recv_reduce from rank {peer}"),
             OpKind::Copy => "copy".to_owned(),
             OpKind::Reduce => "reduce".to_owned(),
+            OpKind::Encode => "encode".to_owned(),
+            OpKind::Decode => "decode".to_owned(),
+            OpKind::DecodeReduce => "decode_reduce".to_owned(),
         };
         let (step, algorithm) = match self.parts.get(usize::from(self.ops[step as usize].call)) {
             Some((first, algorithm)) => (step - first, algorithm),
@@ -178,6 +194,7 @@ impl Program {
 fn plan_id(schedule: &Schedule) -> u64 {
     let shape = [u64::from(schedule.chunks), u64::from(schedule.root.0), u64::from(schedule.ranks())];
     let mut bytes = schedule.algorithm.clone().into_bytes();
+    bytes.extend(schedule.packing.map(|packing| packing.codec.code()));
     bytes.extend(shape.iter().flat_map(|w| w.to_le_bytes()));
     xxhash_rust::xxh3::xxh3_64(&bytes)
 }
@@ -195,6 +212,11 @@ fn op(action: Action, chunks: u32, dependents: (u32, u32)) -> Op {
         Action::RecvReduce { local, dst, last, .. } => (OpKind::RecvReduce, run(local), none, run(dst), last),
         Action::Copy { src, dst } => (OpKind::Copy, run(src), none, run(dst), false),
         Action::Reduce { a, b, dst, last } => (OpKind::Reduce, run(a), run(b), run(dst), last),
+        Action::Encode { src, dst } => (OpKind::Encode, run(src), none, run(dst), false),
+        Action::Decode { src, dst } => (OpKind::Decode, run(src), none, run(dst), false),
+        Action::DecodeReduce { local, src, dst, last } => {
+            (OpKind::DecodeReduce, run(local), run(src), run(dst), last)
+        }
     };
     Op { kind, a, b, dst, last, ahead: WINDOW, dependents, call: 0 }
 }
@@ -224,11 +246,8 @@ fn streams(steps: impl Iterator<Item = (Action, u8)>, lanes: u8) -> (Vec<Stream>
     let mut keyed: Vec<(bool, u32, Rank, u32)> = steps
         .enumerate()
         .filter_map(|(at, (action, lane))| {
-            let (sends, peer) = match action {
-                Action::Send { peer, .. } => (true, peer),
-                Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => (false, peer),
-                Action::Copy { .. } | Action::Reduce { .. } => return None,
-            };
+            let (peer, direction) = action.message()?;
+            let sends = direction == Direction::Out;
             Some((sends, peer.0 * u32::from(lanes) + u32::from(lane), peer, at as u32))
         })
         .collect();

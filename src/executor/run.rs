@@ -3,11 +3,13 @@
 use super::{
     binding::{Binding, Protocols},
     links::{LinkMaker, Links},
+    packing,
     program::{Op, OpKind, Program, Stream},
     sink::{Combine, CopySink, EmptySink, ReduceSink},
     workspace::Workspace,
 };
 use crate::error::Error;
+use collectives::ReduceOp;
 use std::{sync::Arc, time::Duration};
 use topology::Rank;
 use transport::{
@@ -228,6 +230,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
                         combine.apply(dst, binding.source(&op.a), binding.source(&op.b));
                     }
                 }
+                OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => repack(binding, op),
                 OpKind::Send | OpKind::Recv | OpKind::RecvReduce => unreachable!("messages are not local"),
             }
             self.workspace.complete(self.program, step);
@@ -399,6 +402,20 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             })
         };
         Waiting { program: self.program, at: pending(false).or_else(|| pending(true)), waited }
+    }
+}
+
+/// Packs or unpacks.
+fn repack(binding: &Binding<'_>, op: &Op) {
+    let Some(packed) = &binding.packed else { unreachable!("a plan that packs is bound to memory for it") };
+    let (dst, a) = (binding.target(&op.dst), binding.source(&op.a));
+    match op.kind {
+        OpKind::Encode => packing::encode(&packed.packer, dst, a),
+        OpKind::Decode => packing::decode(&packed.packer, dst, a),
+        _ => {
+            let last = binding.reducer.is_some_and(|reducer| reducer.op() == ReduceOp::Avg) && op.last;
+            packing::decode_add(&packed.packer, dst, a, binding.source(&op.b), last.then_some(binding.ranks));
+        }
     }
 }
 

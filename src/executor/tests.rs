@@ -114,6 +114,7 @@ impl Job {
             sizing: Sizing::ByCall(executor.protocols().size(self.count * 4)),
             digest: self.count * 2 + 2,
             uneven: None,
+            packed: None,
             confirmed: !program.unheard.is_empty(),
         };
         if rank == 0 {
@@ -228,6 +229,7 @@ fn a_landing_waits_for_an_earlier_receive_that_uses_its_memory() {
         chunks: 1,
         scratch_blocks: 1,
         lanes: 1,
+        packing: None,
         programs: vec![first, second],
     };
     compare(2, &[Job { schedule, count: 5000, late: Duration::from_millis(100) }]);
@@ -251,6 +253,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         sizing: Sizing::ByCall(Size::Bulk),
         digest: 8,
         uneven: None,
+        packed: None,
         confirmed: way == Way::ConfirmedSend,
     };
     executor.run(&program, &[binding], &mut Patience)
@@ -363,6 +366,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         chunks: 2,
         scratch_blocks: 0,
         lanes: 1,
+        packing: None,
         programs: vec![RankProgram { steps }, RankProgram::default()],
     };
     let program = Program::compile(&schedule, Rank(0), LANES);
@@ -383,6 +387,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         sizing: Sizing::ByCall(Size::Small),
         digest: 8,
         uneven: None,
+        packed: None,
         confirmed: false,
     };
     executor.run(&program, &[binding], &mut Patience).expect("both are sent");

@@ -1,6 +1,6 @@
 //! What a run keeps track of; reused, so that running allocates nothing.
 
-use super::program::{OpKind, Program};
+use super::program::Program;
 use transport::{RecvState, SendState};
 
 /// The progress of one stream. Positions are in the program's order.
@@ -62,7 +62,7 @@ impl Workspace {
         for &dependent in &program.dependents[first as usize..end as usize] {
             let waits = &mut self.waits_for[dependent as usize];
             *waits -= 1;
-            if *waits == 0 && matches!(program.ops[dependent as usize].kind, OpKind::Copy | OpKind::Reduce) {
+            if *waits == 0 && program.ops[dependent as usize].kind.is_local() {
                 self.ready.push(dependent);
             }
         }

@@ -27,6 +27,7 @@ mod isa;
 mod narrow;
 mod ops;
 pub mod parallel;
+pub mod quantise;
 mod table;
 #[cfg(test)]
 mod tests;

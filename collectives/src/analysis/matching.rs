@@ -68,7 +68,8 @@ impl Matching {
 
     fn pair(&mut self, schedule: &Schedule, send: StepId, recv: StepId) -> Result<(), Mismatch> {
         let shape = |id: StepId| {
-            id.of(schedule).action.payload().map(|range| (range.first % schedule.chunks, range.len))
+            let payload = id.of(schedule).action.payload();
+            payload.map(|range| (range.first % schedule.chunks, range.len, range.is_packed()))
         };
         if shape(send) != shape(recv) {
             return Err(Mismatch::Unequal { send, recv });

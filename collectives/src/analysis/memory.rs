@@ -8,10 +8,10 @@ use topology::Rank;
 /// The memory of one rank as a row of cells, one per chunk; buffers that alias share cells.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    /// The first cell of input, output and scratch.
-    base: [u64; 3],
+    /// The first cell of input, output, scratch and packed memory.
+    base: [u64; 4],
     /// The number of chunks of each.
-    len: [u64; 3],
+    len: [u64; 4],
 }
 
 impl Memory {
@@ -29,7 +29,9 @@ impl Memory {
         };
         let scratch_at = (input_at + input).max(output_at + output);
         let scratch = u64::from(schedule.scratch_blocks) * chunks;
-        Memory { base: [input_at, output_at, scratch_at], len: [input, output, scratch] }
+        let packed = u64::from(schedule.packing.map_or(0, |packing| packing.blocks)) * chunks;
+        let base = [input_at, output_at, scratch_at, scratch_at + scratch];
+        Memory { base, len: [input, output, scratch, packed] }
     }
 
     /// The number of chunks of a buffer.
@@ -39,7 +41,7 @@ impl Memory {
 
     /// The number of cells.
     pub(crate) fn cells(&self) -> usize {
-        (self.base[2] + self.len[2]) as usize
+        (self.base[3] + self.len[3]) as usize
     }
 
     /// The cells of a range that lies within its buffer.
@@ -71,5 +73,6 @@ const fn index(buffer: Buffer) -> usize {
         Buffer::Input => 0,
         Buffer::Output => 1,
         Buffer::Scratch => 2,
+        Buffer::Packed => 3,
     }
 }

@@ -5,7 +5,8 @@
 //! order that its dependencies allow, tells what it computes; if it has no races, every order tells the same.
 //!
 //! Beside the set, a value knows the very expression: which sums of which sums, though not which operand was the left
-//! one. Equal expressions have equal numbers.
+//! one, and what was packed on the way. Equal expressions have equal numbers. A packed chunk and what it is decoded to
+//! have the same: that it was packed is what counts.
 
 use super::{FastMap, Flow, Matching, Memory, StepId};
 use crate::Collective;
@@ -26,16 +27,27 @@ pub(crate) struct Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Expression(u32);
 
-/// The sums that there are. The first ones are the ranks' contributions.
+/// How an expression is made from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Node {
+    /// The sum of two, the one with the lower number first.
+    Sum(Expression, Expression),
+    /// One that was packed.
+    Encoded(Expression),
+}
+
+/// The expressions that there are. The first ones are the ranks' contributions.
 #[derive(Debug)]
 pub(crate) struct Expressions {
     /// May a contribution be added twice? In a barrier, which only asks whether everyone is in.
     repeats: bool,
     /// The words of a set.
     words: usize,
-    /// Which ranks have contributed to each sum, a bit for each.
+    /// Which ranks have contributed to each expression, a bit for each.
     sets: Vec<u64>,
-    sums: FastMap<(Expression, Expression), Expression>,
+    /// By number: the most encodings that a contribution in it goes through.
+    encodings: Vec<u32>,
+    numbers: FastMap<Node, Expression>,
 }
 
 impl Expressions {
@@ -45,7 +57,8 @@ impl Expressions {
         for rank in 0..ranks as usize {
             sets[rank * words + rank / 64] = 1 << (rank % 64);
         }
-        Expressions { repeats, words, sets, sums: FastMap::default() }
+        let encodings = vec![0; ranks as usize];
+        Expressions { repeats, words, sets, encodings, numbers: FastMap::default() }
     }
 
     /// A rank's contribution.
@@ -74,8 +87,8 @@ impl Expressions {
     /// # Errors
     /// [`Wrong::Twice`] when they have a rank in common.
     pub(crate) fn sum(&mut self, a: Expression, b: Expression) -> Result<Expression, Wrong> {
-        let key = (a.min(b), a.max(b));
-        if let Some(known) = self.sums.get(&key) {
+        let node = Node::Sum(a.min(b), a.max(b));
+        if let Some(known) = self.numbers.get(&node) {
             return Ok(*known);
         }
         let common = |rank: &Rank| self.set(b)[rank.index() / 64] >> (rank.0 % 64) & 1 == 1;
@@ -83,10 +96,29 @@ impl Expressions {
             return Err(Wrong::Twice(twice));
         }
         let union: Vec<u64> = self.set(a).iter().zip(self.set(b)).map(|(a, b)| a | b).collect();
-        let sum = Expression((self.sets.len() / self.words) as u32);
-        self.sets.extend(union);
-        self.sums.insert(key, sum);
-        Ok(sum)
+        Ok(self.add(node, union, self.encodings(a).max(self.encodings(b))))
+    }
+
+    /// The same, packed and unpacked.
+    fn encoded(&mut self, of: Expression) -> Expression {
+        let node = Node::Encoded(of);
+        match self.numbers.get(&node) {
+            Some(known) => *known,
+            None => self.add(node, self.set(of).to_vec(), self.encodings(of) + 1),
+        }
+    }
+
+    fn add(&mut self, node: Node, set: Vec<u64>, encodings: u32) -> Expression {
+        let number = Expression(self.encodings.len() as u32);
+        self.sets.extend(set);
+        self.encodings.push(encodings);
+        self.numbers.insert(node, number);
+        number
+    }
+
+    /// The most encodings that a contribution in it goes through.
+    pub(crate) fn encodings(&self, of: Expression) -> u32 {
+        self.encodings[of.0 as usize]
     }
 }
 
@@ -186,12 +218,16 @@ impl Values {
         for chunk in 0..dst.len {
             let sent = |values: &Values| values.sent[(message + chunk) as usize];
             let value = match *action {
-                Action::Copy { src, .. } => self.read(id.rank, src, chunk)?,
+                Action::Copy { src, .. } | Action::Decode { src, .. } => self.read(id.rank, src, chunk)?,
+                Action::Encode { src, .. } => {
+                    let value = self.read(id.rank, src, chunk)?;
+                    Value { expression: self.expressions.encoded(value.expression), ..value }
+                }
                 Action::RecvReduce { local, .. } => {
                     let local = self.read(id.rank, local, chunk)?;
                     self.combine(local, sent(self))?
                 }
-                Action::Reduce { a, b, .. } => {
+                Action::Reduce { a, b, .. } | Action::DecodeReduce { local: a, src: b, .. } => {
                     let (a, b) = (self.read(id.rank, a, chunk)?, self.read(id.rank, b, chunk)?);
                     self.combine(a, b)?
                 }

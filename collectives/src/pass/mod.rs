@@ -1,9 +1,10 @@
 //! Passes: from a plan to a plan that computes the same in another way.
 //!
 //! They work on the steps that a planner has given, before the builder finds out what must come after what, so they do
-//! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: chunks are cut
+//! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: messages are packed (`quantise`), chunks are cut
 //! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()).
 
+pub(crate) mod quantise;
 pub(crate) mod replicate;
 pub(crate) mod segment;
 pub(crate) mod stripe;
@@ -18,6 +19,10 @@ use topology::Rank;
 pub use replicate::replicate;
 pub use segment::segment;
 pub use stripe::stripe;
+
+/// Why messages that are split over lanes are not packed as well.
+pub(crate) const WHOLE_MESSAGES: &str =
+    "packed chunks do not lie side by side, so they cannot be split over lanes";
 
 /// What is to be done to a plan.
 #[derive(Clone, Copy, Debug)]

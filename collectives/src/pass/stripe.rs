@@ -17,6 +17,10 @@ use crate::spec::Weights;
 /// [`PlanError::Lanes`] and [`PlanError::TooLarge`] when there would be too many lanes or pieces, and
 /// [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
 pub fn stripe(schedule: &Schedule, weights: Weights) -> Result<Schedule, PlanError> {
+    if let Some(packing) = schedule.packing.filter(|_| weights.lanes() > 1) {
+        let (collective, codec, why) = (schedule.collective, packing.codec, super::WHOLE_MESSAGES);
+        return Err(PlanError::Unpackable { collective, codec, why });
+    }
     Cuts { weights, ..Cuts::NONE }.apply(schedule)
 }
 

@@ -12,6 +12,7 @@
 //! A planner does not know sizes. It does not segment, replicate or stripe either: the builder does, by
 //! [passes](crate::pass).
 
+use crate::pass;
 use crate::schedule::Schedule;
 use crate::{Collective, Numerics, PlanError, Spec, UnknownName};
 
@@ -226,6 +227,7 @@ impl Algorithm {
         }
         self.check_ranks(spec.ranks())?;
         self.check_numerics(spec.numerics())?;
+        check_codec(spec)?;
         (self.planner)(spec)
     }
 
@@ -262,4 +264,18 @@ impl Algorithm {
             instead: able.map(|other| other.name).collect(),
         })
     }
+}
+
+/// Can the messages be packed, if they are to be?
+fn check_codec(spec: &Spec) -> Result<(), PlanError> {
+    let Some(codec) = spec.codec() else { return Ok(()) };
+    let why = match (spec.collective(), spec.numerics()) {
+        _ if spec.weights().lanes() > 1 => pass::WHOLE_MESSAGES,
+        (Collective::AllReduce, Numerics::Fast) => return Ok(()),
+        (Collective::AllReduce, Numerics::Reproducible) => {
+            "what is lost on the way depends on the algorithm, so results are not reproducible; ask for fast numerics"
+        }
+        _ => "only those of all_reduce can be",
+    };
+    Err(PlanError::Unpackable { collective: spec.collective(), codec, why })
 }

@@ -39,6 +39,12 @@ impl ChunkRange {
     pub const fn scratch(chunk: u32) -> ChunkRange {
         ChunkRange::one(Buffer::Scratch, chunk)
     }
+
+    /// Is it packed?
+    #[must_use]
+    pub const fn is_packed(self) -> bool {
+        matches!(self.buffer, Buffer::Packed)
+    }
 }
 
 impl Action {
@@ -48,7 +54,7 @@ impl Action {
         match *self {
             Action::Send { peer, .. } => Some((peer, Direction::Out)),
             Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => Some((peer, Direction::In)),
-            Action::Copy { .. } | Action::Reduce { .. } => None,
+            _ => None,
         }
     }
 
@@ -56,10 +62,14 @@ impl Action {
     #[must_use]
     pub const fn reads(&self) -> [Option<ChunkRange>; 2] {
         match *self {
-            Action::Send { src, .. } | Action::Copy { src, .. } => [Some(src), None],
+            Action::Send { src, .. }
+            | Action::Copy { src, .. }
+            | Action::Encode { src, .. }
+            | Action::Decode { src, .. } => [Some(src), None],
             Action::Recv { .. } => [None, None],
             Action::RecvReduce { local, .. } => [Some(local), None],
             Action::Reduce { a, b, .. } => [Some(a), Some(b)],
+            Action::DecodeReduce { local, src, .. } => [Some(local), Some(src)],
         }
     }
 
@@ -71,7 +81,10 @@ impl Action {
             Action::Recv { dst, .. }
             | Action::RecvReduce { dst, .. }
             | Action::Copy { dst, .. }
-            | Action::Reduce { dst, .. } => Some(dst),
+            | Action::Reduce { dst, .. }
+            | Action::Encode { dst, .. }
+            | Action::Decode { dst, .. }
+            | Action::DecodeReduce { dst, .. } => Some(dst),
         }
     }
 
@@ -87,7 +100,7 @@ impl Action {
         match *self {
             Action::Send { src, .. } => Some(src),
             Action::Recv { dst, .. } | Action::RecvReduce { dst, .. } => Some(dst),
-            Action::Copy { .. } | Action::Reduce { .. } => None,
+            _ => None,
         }
     }
 
@@ -95,7 +108,9 @@ impl Action {
     #[must_use]
     pub const fn last(&self) -> Option<bool> {
         match *self {
-            Action::RecvReduce { last, .. } | Action::Reduce { last, .. } => Some(last),
+            Action::RecvReduce { last, .. }
+            | Action::Reduce { last, .. }
+            | Action::DecodeReduce { last, .. } => Some(last),
             _ => None,
         }
     }
@@ -103,7 +118,10 @@ impl Action {
     /// The same action with that mark; actions that do not reduce stay as they are.
     #[must_use]
     pub const fn with_last(mut self, mark: bool) -> Action {
-        if let Action::RecvReduce { last, .. } | Action::Reduce { last, .. } = &mut self {
+        if let Action::RecvReduce { last, .. }
+        | Action::Reduce { last, .. }
+        | Action::DecodeReduce { last, .. } = &mut self
+        {
             *last = mark;
         }
         self
@@ -121,6 +139,11 @@ impl Action {
             Action::Copy { src, dst } => Action::Copy { src: map(src), dst: map(dst) },
             Action::Reduce { a, b, dst, last } => {
                 Action::Reduce { a: map(a), b: map(b), dst: map(dst), last }
+            }
+            Action::Encode { src, dst } => Action::Encode { src: map(src), dst: map(dst) },
+            Action::Decode { src, dst } => Action::Decode { src: map(src), dst: map(dst) },
+            Action::DecodeReduce { local, src, dst, last } => {
+                Action::DecodeReduce { local: map(local), src: map(src), dst: map(dst), last }
             }
         }
     }

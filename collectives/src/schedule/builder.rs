@@ -1,7 +1,8 @@
 //! Steps in, schedule out: the builder derives what planners should not have to think about.
 //!
-//! A planner says what each rank does, in an order in which it could run. The builder cuts chunks into segments, or
-//! deals them to lanes, when the [`Spec`] asks for it ([`crate::pass`]), and finds the steps that must come `after` others because they touch the same
+//! A planner says what each rank does, in an order in which it could run. The builder has messages travel packed, cuts chunks
+//! into segments, or deals them to lanes, when the [`Spec`] asks for it ([`crate::pass`]), and finds the steps that must
+//! come `after` others because they touch the same
 //! memory: a read after the write it wants, a write after the reads and the write it must not disturb. It knows which
 //! chunks are the same memory in place, and leaves out what another dependency implies. So every dependency that it
 //! writes down is needed: without it there is a race, at least if messages of a FIFO could overtake each other.
@@ -13,9 +14,9 @@
 
 use super::{Action, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use crate::analysis::{Flow, Matching, Memory, Order, Values};
-use crate::pass::Cuts;
+use crate::pass::{Cuts, quantise::quantise};
 use crate::verify::structure;
-use crate::{PlanError, Spec};
+use crate::{Codec, Packing, PlanError, Spec};
 use topology::Rank;
 
 /// Collects the steps of all ranks, or of one.
@@ -26,6 +27,10 @@ pub struct Builder {
     ranks: u32,
     /// What is done to the steps in the end.
     cuts: Cuts,
+    /// How messages are to be packed.
+    codec: Option<Codec>,
+    /// Are results sent by those who complete them?
+    results_travel: bool,
     /// The stage of the steps that are added now.
     stage: u32,
     /// The first rank that is planned for; `drafts` are of it and those that follow.
@@ -62,9 +67,11 @@ impl Builder {
             chunks,
             scratch_blocks,
             lanes: 1,
+            packing: None,
             programs: Vec::new(),
         };
         let builder = Builder::with_shape(shape, spec.ranks(), Cuts::of(spec));
+        let builder = Builder { codec: spec.codec(), ..builder };
         match spec.only() {
             None => builder,
             Some(rank) => {
@@ -79,7 +86,7 @@ impl Builder {
         let draft = |rank| Draft { memory: Memory::new(&shape, ranks, Rank(rank)), steps: Vec::new() };
         let drafts = (0..ranks).map(draft).collect();
         let shape = Schedule { programs: Vec::new(), ..shape };
-        Builder { shape, ranks, cuts, stage: 0, first: 0, drafts }
+        Builder { shape, ranks, cuts, codec: None, results_travel: false, stage: 0, first: 0, drafts }
     }
 
     /// Whether input and output are the same memory.
@@ -134,6 +141,12 @@ impl Builder {
         }
     }
 
+    /// Results are sent by some of those who complete them. Where messages are packed, all of them then go on with the
+    /// packed result, so that all have the same.
+    pub fn results_travel(&mut self) {
+        self.results_travel = true;
+    }
+
     /// Adds any step, its `last` mark as it is.
     pub(crate) fn step(&mut self, rank: Rank, action: Action, lane: u8) {
         debug_assert!(action.message().is_none_or(|(peer, _)| peer != rank), "rank {rank} talks to itself");
@@ -151,7 +164,17 @@ impl Builder {
     /// # Errors
     /// [`PlanError::TooLarge`] when it would have too many steps to list.
     pub fn finish(self) -> Result<Schedule, PlanError> {
-        let Builder { mut shape, ranks, cuts, first, drafts, .. } = self;
+        let Builder { mut shape, ranks, cuts, first, mut drafts, .. } = self;
+        if let Some(codec) = self.codec {
+            let mut most = 0;
+            for draft in &mut drafts {
+                let blocks;
+                (draft.steps, blocks) =
+                    quantise(&draft.memory, shape.chunks, &draft.steps, self.results_travel);
+                most = most.max(blocks);
+            }
+            shape.packing = Some(Packing { codec, blocks: most });
+        }
         let steps = drafts.iter().map(|draft| draft.steps.len() as u64).sum();
         shape = cuts.shape(shape, ranks, steps)?;
         let mut programs = vec![RankProgram::default(); ranks as usize];

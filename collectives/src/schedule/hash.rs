@@ -3,7 +3,8 @@
 //! It is the xxh3 hash, with 64 bits, of these bytes; all numbers are 32 bits, little-endian, unless noted:
 //!
 //! ```text
-//! schedule  = 2 collective root in_place chunks scratch_blocks lanes name ranks program...
+//! schedule  = 3 collective root in_place chunks scratch_blocks lanes packing name ranks program...
+//! packing   = codec blocks                      codec 0 and no blocks where nothing is packed
 //! name      = length byte...                    the algorithm's, UTF-8
 //! program   = steps step...
 //! step      = kind lane operands dependencies index...
@@ -11,19 +12,22 @@
 //!             recv_reduce 2: peer range(dst) range(local) last
 //!             copy 3:        range(dst) range(src)
 //!             reduce 4:      range(dst) range(a) range(b) last
-//! range     = buffer first len                  input 0, output 1, scratch 2
+//!             encode 5:      range(dst) range(src)
+//!             decode 6:      range(dst) range(src)
+//!             decode_reduce 7: range(dst) range(local) range(src) last
+//! range     = buffer first len                  input 0, output 1, scratch 2, packed 3
 //! ```
 //!
 //! Ranks that differ in `in_place` hold different schedules, though with the same messages; they compare the
 //! hashes of the plan out of place.
 //!
-//! The leading 2 is the version of this encoding; the collective is its place in [`Collective::ALL`].
+//! The leading 3 is the version of this encoding; the collective is its place in [`Collective::ALL`].
 
 use super::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
 use crate::Collective;
 use xxhash_rust::xxh3::Xxh3;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 impl Schedule {
     /// The same number for equal schedules, on every machine and in every run.
@@ -34,6 +38,8 @@ impl Schedule {
         bytes.numbers([VERSION, collective.unwrap_or_default() as u32, self.root.0]);
         let in_place = u32::from(self.in_place == InPlace::Yes);
         bytes.numbers([in_place, self.chunks, self.scratch_blocks, u32::from(self.lanes)]);
+        let packing = self.packing.map(|packing| [packing.codec.code().into(), packing.blocks]);
+        bytes.numbers(packing.unwrap_or_default());
         bytes.numbers([self.algorithm.len() as u32]);
         bytes.0.update(self.algorithm.as_bytes());
         bytes.numbers([self.ranks()]);
@@ -60,6 +66,7 @@ impl Encoder {
                 Buffer::Input => 0,
                 Buffer::Output => 1,
                 Buffer::Scratch => 2,
+                Buffer::Packed => 3,
             };
             self.numbers([buffer, first, len]);
         }
@@ -88,6 +95,19 @@ impl Encoder {
             Action::Reduce { a, b, dst, last } => {
                 self.numbers([4, lane]);
                 self.ranges([dst, a, b]);
+                self.numbers([u32::from(last)]);
+            }
+            Action::Encode { src, dst } => {
+                self.numbers([5, lane]);
+                self.ranges([dst, src]);
+            }
+            Action::Decode { src, dst } => {
+                self.numbers([6, lane]);
+                self.ranges([dst, src]);
+            }
+            Action::DecodeReduce { local, src, dst, last } => {
+                self.numbers([7, lane]);
+                self.ranges([dst, local, src]);
                 self.numbers([u32::from(last)]);
             }
         }

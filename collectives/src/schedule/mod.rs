@@ -1,6 +1,6 @@
 //! The intermediate representation: a collective as a program that is data.
 //!
-//! A [`Schedule`] holds, for every rank, a list of [`Step`]s over chunks of three buffers. Chunks are
+//! A [`Schedule`] holds, for every rank, a list of [`Step`]s over chunks of its buffers. Chunks are
 //! symbolic: a buffer is `blocks x chunks` of them, and the number of elements is bound only when the
 //! schedule is executed, so one schedule serves every element count.
 //!
@@ -28,13 +28,13 @@ pub use text::ParseError;
 pub use toml_form::TomlError;
 
 use crate::{
-    Collective,
+    Collective, Packing,
     analysis::{Memory, StepId},
 };
 use serde::{Deserialize, Serialize};
 use topology::{Rank, Reach};
 
-/// One of the three memories a rank's steps work on.
+/// One of the memories a rank's steps work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Buffer {
@@ -44,6 +44,9 @@ pub enum Buffer {
     Output,
     /// Memory of the library, alive for one call, contents undefined at its start.
     Scratch,
+    /// The same, for packed chunks: chunk `b * chunks + c` holds chunk `c` of a block as the schedule's codec packs it.
+    /// It is encoded, sent, received and decoded, and nothing else.
+    Packed,
 }
 
 /// A run of chunks of one buffer.
@@ -107,6 +110,31 @@ pub enum Action {
         /// The result holds the contributions of all ranks; an average divides here.
         last: bool,
     },
+    /// `dst = packed(src)`.
+    Encode {
+        /// Elements.
+        src: ChunkRange,
+        /// A packed chunk.
+        dst: ChunkRange,
+    },
+    /// `dst = unpacked(src)`.
+    Decode {
+        /// A packed chunk.
+        src: ChunkRange,
+        /// Elements.
+        dst: ChunkRange,
+    },
+    /// `dst = local ⊕ unpacked(src)`. `dst` and `local` are the same chunk or disjoint.
+    DecodeReduce {
+        /// The operand that is in memory.
+        local: ChunkRange,
+        /// The operand that is packed.
+        src: ChunkRange,
+        /// The result.
+        dst: ChunkRange,
+        /// The result holds the contributions of all ranks; an average divides here.
+        last: bool,
+    },
 }
 
 /// One step of one rank.
@@ -157,6 +185,8 @@ pub struct Schedule {
     pub scratch_blocks: u32,
     /// Lanes in use: every step's lane is smaller.
     pub lanes: u8,
+    /// How chunks are packed, and the memory for it; none where all travel as they are.
+    pub packing: Option<Packing>,
     /// `programs[r]` is what rank `r` does.
     pub programs: Vec<RankProgram>,
 }

@@ -8,6 +8,9 @@
 //! recv_reduce output[2] = input[2] + rank 1 last after 0 2
 //! copy output[0] = input[0]
 //! reduce output[0] = input[0] + scratch[0..2]
+//! encode packed[0] = input[0]
+//! decode output[2] = packed[1]
+//! decode_reduce output[0] = input[0] + packed[0] last
 //! ```
 //!
 //! A range of several chunks is written `output[2..5]`, without the last. Lane 0 is not written. `last` and
@@ -45,6 +48,7 @@ impl Buffer {
             Buffer::Input => "input",
             Buffer::Output => "output",
             Buffer::Scratch => "scratch",
+            Buffer::Packed => "packed",
         }
     }
 }
@@ -72,7 +76,8 @@ impl FromStr for ChunkRange {
         let wrong = || error("chunks such as `output[2]` or `input[2..5]`", text);
         let (name, rest) = text.split_once('[').ok_or_else(wrong)?;
         let inside = rest.strip_suffix(']').ok_or_else(wrong)?;
-        let buffer = [Buffer::Input, Buffer::Output, Buffer::Scratch].into_iter().find(|b| b.name() == name);
+        let mut buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch, Buffer::Packed].into_iter();
+        let buffer = buffers.find(|b| b.name() == name);
         let buffer = buffer.ok_or_else(wrong)?;
         let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
         let (first, len) = match inside.split_once("..") {
@@ -96,6 +101,11 @@ impl fmt::Display for Action {
             }
             Action::Copy { src, dst } => write!(f, "copy {dst} = {src}"),
             Action::Reduce { a, b, dst, .. } => write!(f, "reduce {dst} = {a} + {b}"),
+            Action::Encode { src, dst } => write!(f, "encode {dst} = {src}"),
+            Action::Decode { src, dst } => write!(f, "decode {dst} = {src}"),
+            Action::DecodeReduce { local, src, dst, .. } => {
+                write!(f, "decode_reduce {dst} = {local} + {src}")
+            }
         }
     }
 }
@@ -148,6 +158,10 @@ impl FromStr for Step {
     }
 }
 
+/// How steps begin.
+const ACTIONS: &str =
+    "`send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or `decode_reduce`";
+
 /// The words of a line that are not read yet.
 struct Words<'a>(SplitWhitespace<'a>);
 
@@ -183,7 +197,20 @@ impl<'a> Words<'a> {
                 self.word("+", "`+`")?;
                 Ok(Action::Reduce { a, b: self.range()?, dst, last: false })
             }
-            other => Err(error("`send`, `recv`, `recv_reduce`, `copy` or `reduce`", other)),
+            "encode" => {
+                let (dst, src) = self.assignment()?;
+                Ok(Action::Encode { src, dst })
+            }
+            "decode" => {
+                let (dst, src) = self.assignment()?;
+                Ok(Action::Decode { src, dst })
+            }
+            "decode_reduce" => {
+                let (dst, local) = self.assignment()?;
+                self.word("+", "`+`")?;
+                Ok(Action::DecodeReduce { local, src: self.range()?, dst, last: false })
+            }
+            other => Err(error(ACTIONS, other)),
         }
     }
 
@@ -228,6 +255,9 @@ impl fmt::Display for Schedule {
         }
         if self.lanes > 1 {
             write!(f, ", {} lanes", self.lanes)?;
+        }
+        if let Some(packing) = self.packing {
+            write!(f, ", {} packed as {}", many(packing.blocks, "block"), packing.codec)?;
         }
         writeln!(f)?;
         for (rank, program) in self.programs.iter().enumerate() {

@@ -17,12 +17,14 @@
 //! ]
 //! ```
 //!
+//! Where messages are packed, `codec = "int8"` and `packed_blocks = 2` follow `lanes`.
+//!
 //! There is one `[[rank]]` per rank, in order; the steps are written as in the rest of the program's output,
 //! and count from 0. Keys that are not known are errors. Reading says only whether it is a schedule; the
 //! verifier says whether it is a good one.
 
 use super::{InPlace, RankProgram, Schedule, Step};
-use crate::Collective;
+use crate::{Codec, Collective, Packing};
 use serde::Deserialize;
 use std::fmt::Write;
 use thiserror::Error;
@@ -58,6 +60,9 @@ struct Form {
     scratch_blocks: u32,
     #[serde(default = "one_lane")]
     lanes: u8,
+    codec: Option<Spanned<String>>,
+    #[serde(default)]
+    packed_blocks: u32,
     rank: Vec<RankForm>,
 }
 
@@ -90,6 +95,9 @@ impl Schedule {
         writeln!(text, "collective = \"{collective}\"\nalgorithm = {algorithm}")?;
         writeln!(text, "root = {}\nin_place = \"{in_place}\"\nchunks = {}", self.root, self.chunks)?;
         writeln!(text, "scratch_blocks = {}\nlanes = {}", self.scratch_blocks, self.lanes)?;
+        if let Some(Packing { codec, blocks }) = self.packing {
+            writeln!(text, "codec = \"{codec}\"\npacked_blocks = {blocks}")?;
+        }
         for program in &self.programs {
             writeln!(text, "\n[[rank]]\nsteps = [")?;
             program.steps.iter().try_for_each(|step| writeln!(text, "    \"{step}\","))?;
@@ -116,6 +124,11 @@ impl Schedule {
         }
         let collective = form.collective.get_ref().parse::<Collective>();
         let collective = collective.map_err(|error| at(form.collective.span().start, error.to_string()))?;
+        let codec = form.codec.map(|name| {
+            let codec = name.get_ref().parse::<Codec>();
+            codec.map_err(|error| at(name.span().start, error.to_string()))
+        });
+        let packing = codec.transpose()?.map(|codec| Packing { codec, blocks: form.packed_blocks });
         let program = |rank: RankForm| {
             let step = |line: Spanned<String>| {
                 line.get_ref().parse::<Step>().map_err(|error| at(line.span().start, error.to_string()))
@@ -130,6 +143,7 @@ impl Schedule {
             chunks: form.chunks.into_inner(),
             scratch_blocks: form.scratch_blocks,
             lanes: form.lanes,
+            packing,
             programs: form.rank.into_iter().map(program).collect::<Result<_, _>>()?,
         })
     }

@@ -31,6 +31,8 @@ pub struct Costs {
     pub copy_gbs: f64,
     /// How fast a rank combines, in bytes of the result.
     pub reduce_gbs: f64,
+    /// How fast a rank packs and unpacks, in bytes of the elements.
+    pub pack_gbs: f64,
     /// How fast a processor can send, where it must touch what it sends.
     pub send_gbs: f64,
     /// How fast a processor can receive, likewise.
@@ -74,6 +76,7 @@ impl Default for Costs {
             step_us: 0.0,
             copy_gbs: f64::INFINITY,
             reduce_gbs: f64::INFINITY,
+            pack_gbs: f64::INFINITY,
             send_gbs: f64::INFINITY,
             recv_gbs: f64::INFINITY,
             eager_bytes: 0,
@@ -106,6 +109,7 @@ impl Costs {
             step_us: 0.1,
             copy_gbs: 40.0,
             reduce_gbs: 60.0,
+            pack_gbs: 20.0,
             eager_bytes: 4040,
             bulk_bytes: 4096,
             granted: true,

@@ -196,8 +196,12 @@ impl<'a> Machine<'a> {
                 self.tell(stream);
                 self.take(stream, Why::Dependency);
             }
-            Kind::Copy | Kind::Reduce => {
-                let gbs = if kind == Kind::Copy { self.costs.copy_gbs } else { self.costs.reduce_gbs };
+            Kind::Copy | Kind::Reduce | Kind::Pack => {
+                let gbs = match kind {
+                    Kind::Copy => self.costs.copy_gbs,
+                    Kind::Reduce => self.costs.reduce_gbs,
+                    _ => self.costs.pack_gbs,
+                };
                 let seconds = self.costs.step_us * 1e-6 + at_rate(bytes, gbs);
                 let end = self.occupy(step, seconds, true);
                 self.events.at(end, Event::Done { step });

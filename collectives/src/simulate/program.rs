@@ -1,12 +1,13 @@
 //! A schedule, flattened for simulation: steps of all ranks in a row, and the streams that their messages form.
 //!
 //! What a step is follows from what it touches ([`Action::message`](crate::schedule::Action::message) and its like), so a
-//! new kind of action needs nothing here.
+//! new kind of action needs nothing here. Packed chunks are as long on their way as their codec makes them; packing and
+//! unpacking takes the time of the elements.
 
 use super::SimulationError;
 use crate::{
     BlockLayout, Schedule,
-    schedule::{Action, Direction},
+    schedule::{Action, ChunkRange, Direction},
 };
 use std::collections::HashMap;
 use topology::{Cluster, Rank, Route};
@@ -22,6 +23,8 @@ pub(super) enum Kind {
     RecvReduce,
     Copy,
     Reduce,
+    /// Packs, unpacks, or unpacks and combines.
+    Pack,
 }
 
 /// One step of one rank.
@@ -66,12 +69,25 @@ pub(super) struct Program {
 
 fn kind(action: &Action) -> Kind {
     let reads = action.reads().into_iter().flatten().count();
+    let touched = action.reads().into_iter().flatten().chain(action.writes());
+    let packed = touched.into_iter().any(ChunkRange::is_packed);
     match action.message() {
+        None if packed => Kind::Pack,
         Some((_, Direction::Out)) => Kind::Send,
         Some((_, Direction::In)) if reads == 0 => Kind::Recv,
         Some((_, Direction::In)) => Kind::RecvReduce,
         None if reads > 1 => Kind::Reduce,
         None => Kind::Copy,
+    }
+}
+
+/// The bytes of a step's message as it travels, or of what a local step makes or unpacks.
+fn bytes(schedule: &Schedule, layout: &BlockLayout, elem_size: usize, action: &Action) -> u64 {
+    let Some(range) = action.payload().or_else(|| action.writes()) else { return 0 };
+    let (_, elements) = layout.range(range);
+    match schedule.packing.filter(|_| range.is_packed() && action.message().is_some()) {
+        Some(packing) => packing.codec.packed_bytes(elements),
+        None => elements * elem_size as u64,
     }
 }
 
@@ -91,8 +107,7 @@ impl Program {
         for (rank, program) in (0..).zip(&schedule.programs) {
             bases.push(steps.len() as u32);
             for step in &program.steps {
-                let range = step.action.payload().or_else(|| step.action.writes());
-                let bytes = range.map_or(0, |range| layout.range(range).1 * elem_size as u64);
+                let bytes = bytes(schedule, layout, elem_size, &step.action);
                 let mut stream = NONE;
                 if let Some((Rank(peer), direction)) = step.action.message() {
                     let (from, to) = if direction == Direction::Out { (rank, peer) } else { (peer, rank) };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    Collective, Spec,
+    BlockLen, Codec, Collective, Spec,
     plan::{self, ALGORITHMS},
     schedule::{Builder, ChunkRange},
 };
@@ -352,5 +352,25 @@ proptest! {
         let slow = seconds(&schedule, bytes, &cluster, &costs);
         let fast = seconds(&schedule, bytes, &cluster.scaled(faster), &costs);
         prop_assert!(fast <= slow * (1.0 + 1e-9), "{} {} {fast} {slow}", algorithm.collective, algorithm.name);
+    }
+}
+
+/// On a link that is slower than packing, a packed call takes as long as its packed bytes need.
+#[test]
+fn packed_messages_take_the_time_of_their_packed_bytes() {
+    let cluster = Cluster::from_toml(
+        "name = \"slow\"\nshape = \"mesh\"\nhosts = 2\nlink = { latency_us = 5.0, bandwidth_gbps = 1.0 }",
+    )
+    .expect("a cluster");
+    let time = |codec| {
+        let spec = Spec::new(Collective::AllReduce, 2).expect("few").with_codec(codec);
+        let schedule = plan::plan(&spec, "rsag_mesh").expect("a plan");
+        let layout = schedule.layout(1 << 20, 4).expect("small");
+        simulate(&schedule, &layout, 4, &cluster, &Costs::rdma()).expect("it runs").makespan
+    };
+    let plain = time(None);
+    for (codec, least, most) in [(Codec::Int8(BlockLen::B128), 0.25, 0.29), (Codec::Bf16, 0.49, 0.54)] {
+        let ratio = time(Some(codec)) / plain;
+        assert!((least..most).contains(&ratio), "{codec} takes {ratio:.3} of the time");
     }
 }

@@ -52,7 +52,10 @@ pub fn verify_on_device(
     for (rank, program) in (0..).zip(&schedule.programs) {
         for (number, step) in (0..).zip(&program.steps) {
             let Action::Send { src, .. } = step.action else { continue };
-            let bytes = layout.range(src).1 * elem_size as u64;
+            let bytes = match schedule.packing.filter(|_| src.is_packed()) {
+                Some(packing) => packing.codec.packed_bytes(layout.len(src.first % schedule.chunks)),
+                None => layout.range(src).1 * elem_size as u64,
+            };
             if bytes > max {
                 let segments = segments_for(layout, elem_size as u64, max);
                 return Err(Fault::MessageTooLong {

@@ -81,6 +81,16 @@ pub enum Fault {
         /// The other one.
         b: ChunkRange,
     },
+    /// A packed chunk where elements should be, or the other way round, or several packed chunks at once.
+    #[error(
+        "{at}: {range} cannot stand here; packed chunks are encoded, sent, received and decoded, one by one"
+    )]
+    Packed {
+        /// Where.
+        at: At,
+        /// What cannot stand there.
+        range: ChunkRange,
+    },
     /// A write to memory that belongs to the caller.
     #[error("{at}: {range} is input that is not part of the output, and may not be written")]
     InputWritten {

@@ -24,6 +24,7 @@ pub use sweep::{Case, CaseError, cases, verify_all};
 use crate::analysis::{Cycle, Flow, Matching, Mismatch, StepId};
 use crate::numerics::Numerics;
 use crate::schedule::{Action, Schedule};
+use outcome::Outcome;
 use std::fmt;
 
 /// How many messages of a lane may wait at the receiver: the sends that can complete before their receives.
@@ -48,6 +49,9 @@ pub struct Report {
     pub stages: u32,
     /// What can be said of the order in which contributions are combined. Where nothing is combined, the strongest.
     pub numerics: Numerics,
+    /// The most times that a contribution to a result is packed on its way, alone or as part of a sum. The error of a
+    /// quantised result depends on it, see [`Codec::error_bound`](crate::Codec::error_bound).
+    pub encodings: u32,
 }
 
 impl fmt::Display for Report {
@@ -55,7 +59,8 @@ impl fmt::Display for Report {
         let Report { steps, messages, stages, max_in_flight, .. } = self;
         let sent = self.blocks_sent_per_rank;
         write!(f, "{steps} steps, {messages} messages, {stages} stages, ")?;
-        write!(f, "up to {max_in_flight} in flight per lane, up to {sent:.2} blocks sent per rank")
+        write!(f, "up to {max_in_flight} in flight per lane, up to {sent:.2} blocks sent per rank")?;
+        if self.encodings > 0 { write!(f, ", packed up to {} times", self.encodings) } else { Ok(()) }
     }
 }
 
@@ -79,11 +84,11 @@ pub fn verify(schedule: &Schedule, credits: Credits) -> Result<Report, Fault> {
         chain: chain.into_iter().map(at).collect(),
     })?;
     let max_in_flight = races::check(schedule)?;
-    let numerics = outcome::check(schedule, &matching, &flow)?;
-    Ok(report(schedule, &flow, max_in_flight, numerics))
+    let outcome = outcome::check(schedule, &matching, &flow)?;
+    Ok(report(schedule, &flow, max_in_flight, outcome))
 }
 
-fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32, numerics: Numerics) -> Report {
+fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32, outcome: Outcome) -> Report {
     let sends = schedule.programs.iter().map(|program| {
         let lens = program.steps.iter().filter_map(|step| match step.action {
             Action::Send { src, .. } => Some(u64::from(src.len)),
@@ -100,6 +105,7 @@ fn report(schedule: &Schedule, flow: &Flow, max_in_flight: u32, numerics: Numeri
         blocks_sent_per_rank: most as f64 / f64::from(schedule.chunks),
         max_in_flight,
         stages: flow.stages.iter().map(|stage| stage + 1).max().unwrap_or(0),
-        numerics,
+        numerics: outcome.numerics,
+        encodings: outcome.encodings,
     }
 }

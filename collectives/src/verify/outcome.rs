@@ -7,9 +7,17 @@ use crate::numerics::{self, Numerics};
 use crate::schedule::Schedule;
 use topology::Rank;
 
-/// Runs the schedule on symbolic values and compares the results with the promise; tells in what order contributions are
-/// combined.
-pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Result<Numerics, Fault> {
+/// What can be said of results that are right.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    /// The order in which contributions are combined.
+    pub(super) numerics: Numerics,
+    /// The most times that a contribution is packed on its way.
+    pub(super) encodings: u32,
+}
+
+/// Runs the schedule on symbolic values and compares the results with the promise.
+pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Result<Outcome, Fault> {
     let mut values = Values::new(schedule, matching.total());
     let mut fault = None;
     values.run(schedule, matching, flow, |id, outcome| {
@@ -23,7 +31,10 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Re
     });
     fault.map_or(Ok(()), Err)?;
     (0..schedule.ranks()).try_for_each(|rank| check_result(schedule, &values, Rank(rank)))?;
-    check_order(schedule, &mut values)
+    let numerics = check_order(schedule, &mut values)?;
+    let results = (0..schedule.ranks()).flat_map(|rank| values.result(schedule, Rank(rank)));
+    let encodings = results.flatten().map(|value| values.expressions.encodings(value.expression)).max();
+    Ok(Outcome { numerics, encodings: encodings.unwrap_or(0) })
 }
 
 fn name(schedule: &Schedule, id: StepId, wrong: Wrong) -> Fault {

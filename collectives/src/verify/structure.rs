@@ -26,6 +26,7 @@ pub(crate) fn check(schedule: &Schedule) -> Result<(), Fault> {
             check_message(schedule, Rank(rank as u32), step, at)?;
             check_dependencies(step, number as u32, at)?;
             check_ranges(schedule.chunks, &memory, step, at)?;
+            check_packed(step, at)?;
             check_writes(schedule.in_place, &memory, step, at)?;
         }
     }
@@ -41,7 +42,8 @@ pub(crate) fn check_shape(schedule: &Schedule, ranks: u64) -> Result<(), Fault> 
     if schedule.chunks == 0 {
         return wrong("a block has at least 1 chunk".to_owned());
     }
-    let blocks = ranks.max(u64::from(schedule.scratch_blocks));
+    let packed = schedule.packing.map_or(0, |packing| packing.blocks);
+    let blocks = ranks.max(u64::from(schedule.scratch_blocks)).max(u64::from(packed));
     if u64::from(schedule.chunks) * blocks > u64::from(u32::MAX) {
         return wrong(format!("{} chunks in each of {blocks} blocks are too many", schedule.chunks));
     }
@@ -83,6 +85,25 @@ fn check_ranges(chunks: u32, memory: &Memory, step: &Step, at: impl Fn() -> At) 
         let a = *first.get_or_insert(range);
         if shape(a) != shape(range) {
             return Err(Fault::Lengths { at: at(), a, b: range });
+        }
+    }
+    Ok(())
+}
+
+/// Packed chunks are encoded, sent, received and decoded, one by one; they do not lie side by side.
+fn check_packed(step: &Step, at: impl Fn() -> At) -> Result<(), Fault> {
+    // The place among the action's ranges: what it writes comes first.
+    let place = match step.action {
+        Action::Send { src: range, .. } | Action::Recv { dst: range, .. } => range.is_packed().then_some(0),
+        Action::Encode { .. } => Some(0),
+        Action::Decode { .. } => Some(1),
+        Action::DecodeReduce { .. } => Some(2),
+        Action::RecvReduce { .. } | Action::Copy { .. } | Action::Reduce { .. } => None,
+    };
+    for (nth, range) in step.action.ranges().enumerate() {
+        let packed = place == Some(nth);
+        if range.is_packed() != packed || (packed && range.len != 1) {
+            return Err(Fault::Packed { at: at(), range });
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use super::{Credits, Fault, Report, verify};
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
-use crate::{Hosts, Numerics, PlanError, Spec, Weights};
+use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Spec, Weights};
 use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -59,6 +59,9 @@ impl fmt::Display for Case {
         if spec.weights() != Weights::ONE {
             write!(f, ", stripes {}", spec.weights())?;
         }
+        if let Some(codec) = spec.codec() {
+            write!(f, ", {codec}")?;
+        }
         if spec.segments() > 1 { write!(f, ", {} segments", spec.segments()) } else { Ok(()) }
     }
 }
@@ -84,8 +87,9 @@ impl Case {
     }
 }
 
-/// Every algorithm on `ranks` ranks, with every root, in place and not, in every order of additions that it has, on
-/// hosts dealt in several ways where that matters, cut into each number of `segments`.
+/// Every algorithm on `ranks` ranks, with every root, in place and not, in every order of additions that it has and with
+/// packed messages where they can be, on hosts dealt in several ways where that matters, cut into each number of
+/// `segments`. Codecs do not differ in their plans, so one stands for all.
 /// Cases for different numbers of ranks are independent, so callers may share them out among threads.
 /// Algorithms that are not made for so many ranks are left out.
 pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
@@ -97,11 +101,12 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
             both.flat_map(move |in_place| segments.iter().map(move |k| (Rank(root), in_place, *k)))
         });
         variants.flat_map(move |(root, in_place, segments)| {
-            orders(algorithm).flat_map(move |numerics| {
+            ways(algorithm).flat_map(move |(numerics, codec)| {
                 placements(algorithm, ranks).into_iter().filter_map(move |hosts| {
                     let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
                     let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
-                    Some(Case { algorithm, spec: spec.with_numerics(numerics).with_hosts(hosts) })
+                    let spec = spec.with_numerics(numerics).with_hosts(hosts).with_codec(codec);
+                    Some(Case { algorithm, spec })
                 })
             })
         })
@@ -123,6 +128,13 @@ fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
 fn orders(algorithm: &Algorithm) -> impl Iterator<Item = Numerics> + use<> {
     let (most, reduces) = (algorithm.numerics, algorithm.collective.reduces());
     Numerics::ALL.into_iter().filter(move |class| *class == Numerics::Fast || (reduces && *class <= most))
+}
+
+/// The ways of adding and of sending that are worth planning for.
+fn ways(algorithm: &Algorithm) -> impl Iterator<Item = (Numerics, Option<Codec>)> + use<> {
+    let packed = (Numerics::Fast, Some(Codec::Int8(BlockLen::B128)));
+    let packed = (algorithm.collective == Collective::AllReduce).then_some(packed);
+    orders(algorithm).map(|numerics| (numerics, None)).chain(packed)
 }
 
 /// Verifies all [`cases`] with zero credits; tells how many there were. `progress` hears of each number of

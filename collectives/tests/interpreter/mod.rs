@@ -1,7 +1,8 @@
 //! Runs schedules on numbers, one step at a time in an order drawn by seed.
 //!
 //! It shares nothing with the verifier but the types: it has its own idea of memory, of what may run next and
-//! of what the result should be. Memory that nobody has defined holds garbage.
+//! of what the result should be. Memory that nobody has defined holds garbage. Packed chunks hold elements as they are,
+//! each marked by a bit turned over, so that one that is taken for the other is noticed.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
@@ -43,7 +44,7 @@ struct World<'a> {
     layout: BlockLayout,
     op: Op,
     /// Where each buffer starts in the rank's memory.
-    bases: Vec<[usize; 3]>,
+    bases: Vec<[usize; 4]>,
     memory: Vec<Vec<i64>>,
     done: Vec<Vec<bool>>,
     /// Messages that wait, by source, destination and lane.
@@ -112,13 +113,14 @@ impl<'a> World<'a> {
                 (InPlace::Yes, _) => [0, 0],
             };
             let s = (i + input).max(o + output);
-            let mut cells: Vec<i64> =
-                (0..s + len(schedule.scratch_blocks)).map(|_| random.next() as i64).collect();
+            let p = s + len(schedule.scratch_blocks);
+            let end = p + len(schedule.packing.map_or(0, |packing| packing.blocks));
+            let mut cells: Vec<i64> = (0..end).map(|_| random.next() as i64).collect();
             let own = if schedule.collective == Collective::Barrier { s..s + count } else { i..i + input };
             for (index, cell) in cells[own].iter_mut().enumerate() {
                 *cell = contribution(schedule.collective, rank, index);
             }
-            bases.push([i, o, s]);
+            bases.push([i, o, s, p]);
             memory.push(cells);
         }
         let done = schedule.programs.iter().map(|p| vec![false; p.steps.len()]).collect();
@@ -210,6 +212,13 @@ impl<'a> World<'a> {
                 let (a, b) = (self.read(rank, a), self.read(rank, b));
                 self.write(rank, dst, &self.reduce(&a, &b));
             }
+            Action::Encode { src, dst } | Action::Decode { src, dst } => {
+                self.write(rank, dst, &repacked(&self.read(rank, src)));
+            }
+            Action::DecodeReduce { local, src, dst, .. } => {
+                let (a, b) = (self.read(rank, local), repacked(&self.read(rank, src)));
+                self.write(rank, dst, &self.reduce(&a, &b));
+            }
         }
         self.done[rank][index] = true;
         ran
@@ -224,6 +233,7 @@ impl<'a> World<'a> {
             Buffer::Input => self.bases[rank][0],
             Buffer::Output => self.bases[rank][1],
             Buffer::Scratch => self.bases[rank][2],
+            Buffer::Packed => self.bases[rank][3],
         };
         let (start, len) = self.layout.range(range);
         base + start as usize..base + (start + len) as usize
@@ -254,6 +264,11 @@ impl<'a> World<'a> {
             scratch: part(2, &|_| self.schedule.scratch_blocks as usize),
         }
     }
+}
+
+/// Packs elements, or unpacks them.
+fn repacked(elements: &[i64]) -> Vec<i64> {
+    elements.iter().map(|element| element ^ 0x40).collect()
 }
 
 /// Blocks of a rank's input and output.

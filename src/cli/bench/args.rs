@@ -1,7 +1,7 @@
 //! The arguments of `tbccl bench`, as typed.
 
 use super::{super::arguments, operation::Named};
-use collectives::{DType, ReduceOp, UnknownName};
+use collectives::{Codec, DType, ReduceOp, UnknownName};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -14,13 +14,15 @@ Examples:
   tbccl bench bcast --ranks 4 -r 2 -d bfloat16         from rank 2 only, not from all in turn
   tbccl bench all_gather --ranks 2 --registered        from memory that peers read in place
   tbccl bench all_reduce --ranks 3 -d all -o all       every type with every operation it has
+  tbccl bench all_reduce --ranks 4 --codec int8        with every message packed into a quarter
   tbccl bench pingpong --ranks 2 --json - | jq .us_median
   tbccl run -n 4 -- tbccl bench all_reduce             as ranks of a job that is there already
 
 The sizes are those of the larger side, input or output, per rank. Times are the largest over the
 ranks, medians over samples; busbw is the bandwidth that the wires see, as in nccl-tests. Inputs are
 exact under any order of combination, so #wrong counts elements that differ from what must come out,
-over all ranks, before and after the measurement.
+over all ranks, before and after the measurement. With --codec it counts those further off than the
+codec may be, and all where ranks differ; busbw is then that of the elements, not of the packed bytes.
 
 Exit status: 0; 1 if any element is wrong; 2 for bad usage or an environment that does not allow it.";
 
@@ -84,6 +86,10 @@ pub(crate) struct Args {
     /// Segments per chunk, instead of the automatic choice
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=i64::from(collectives::MAX_SEGMENTS)), allow_negative_numbers = true)]
     pub(super) segments: Option<u32>,
+
+    /// Have messages of an all_reduce of float32 travel packed: int8, int8/64, int8/256 or bf16
+    #[arg(long, value_name = "CODEC", value_parser = Codec::from_str)]
+    pub(super) codec: Option<Codec>,
 
     /// Measure with the input where the output will be, and nothing else
     #[arg(long)]

@@ -6,7 +6,7 @@ use super::{
     memory,
     operation::{Form, Named, Operation},
 };
-use collectives::{Collective, DType, Rank, ReduceOp, plan, select::Names};
+use collectives::{Codec, Collective, DType, Numerics, Rank, ReduceOp, plan, select::Names};
 use std::{path::PathBuf, time::Duration};
 use tbccl::Config;
 
@@ -27,6 +27,8 @@ pub(super) struct Job {
     pub(super) in_place: bool,
     pub(super) effort: Effort,
     pub(super) registered: bool,
+    /// How messages are packed.
+    pub(super) codec: Option<Codec>,
     pub(super) pin: bool,
     pub(super) stats: bool,
     pub(super) output: Output,
@@ -97,6 +99,7 @@ impl Job {
             in_place: args.in_place,
             effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
             registered: args.registered,
+            codec: args.codec,
             pin: !args.no_pin,
             stats: args.stats,
             config,
@@ -112,6 +115,7 @@ impl Job {
         };
         job.check_ranks()?;
         job.check_sizes()?;
+        job.check_codec()?;
         memory::check(&job)?;
         Ok(job)
     }
@@ -146,6 +150,29 @@ impl Job {
             true => Ok(()),
             false => checked.into_iter().collect::<Result<(), _>>().map_err(Failed::new),
         }
+    }
+
+    /// Packed are the messages of an `all_reduce` of `f32`, where they are added.
+    fn check_codec(&self) -> Result<(), Failed> {
+        let Some(codec) = self.codec else { return Ok(()) };
+        if self.op.operation != Operation::Collective(Collective::AllReduce) {
+            return Err(Failed::new(format_args!(
+                "--codec {codec}: only messages of all_reduce can be packed, not those of {}",
+                self.op.spelling
+            )));
+        }
+        if self.config.numerics == Numerics::Reproducible {
+            return Err(Failed::new(format_args!(
+                "--codec {codec}: results are not reproducible then; leave out TBCCL_NUMERICS"
+            )));
+        }
+        let adds = |op: &Option<ReduceOp>| matches!(op, Some(ReduceOp::Sum | ReduceOp::Avg));
+        if self.types.iter().any(|e| e.dtype != DType::F32 || !e.redops.iter().all(adds)) {
+            return Err(Failed::new(format_args!(
+                "--codec {codec}: only float32 elements are packed, for sum and avg; use -d float32 -o sum"
+            )));
+        }
+        Ok(())
     }
 
     fn check_sizes(&self) -> Result<(), Failed> {

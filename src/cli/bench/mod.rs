@@ -12,6 +12,7 @@ pub(super) mod job;
 pub(super) mod measure;
 pub(super) mod memory;
 pub(super) mod operation;
+pub(super) mod packed;
 mod pattern;
 mod report;
 mod stats;

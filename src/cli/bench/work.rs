@@ -3,6 +3,7 @@
 use super::{
     buffers::Buffers,
     operation::{Form, Operation},
+    packed::{self, Judgement, Packed},
     pattern::{Table, Value},
 };
 use collectives::{Collective, Rank, ReduceOp};
@@ -20,6 +21,12 @@ pub(in crate::cli) trait Work {
     /// How many elements of this rank's output are wrong, after [`Work::fill`] with the same arguments.
     fn count_wrong(&self, root: Rank, seed: u64) -> u64;
 
+    /// How near this rank's output is to the exact one, likewise; none where it must be exact.
+    fn judge(&self, root: Rank, seed: u64) -> Option<Judgement>;
+
+    /// A number that stands for the bits of this rank's output.
+    fn fingerprint(&self) -> u64;
+
     /// Makes everything zero, so that results that become inputs stay what they are.
     fn clear(&mut self);
 }
@@ -34,6 +41,8 @@ pub(in crate::cli) struct Case {
     pub(in crate::cli) count: usize,
     pub(in crate::cli) rank: u32,
     pub(in crate::cli) ranks: u32,
+    /// Messages are packed, and the result is not exact.
+    pub(in crate::cli) packed: Option<Packed>,
 }
 
 impl Case {
@@ -85,7 +94,7 @@ impl<'a, T: Value> Task<'a, T> {
 
     /// What must be in the output: patterns, each with where in the output it goes and its first index.
     fn wanted(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
-        let Case { operation, redop, form, count, rank, ranks } = self.case;
+        let Case { operation, redop, form, count, rank, ranks, .. } = self.case;
         let redop = redop.unwrap_or(ReduceOp::Sum);
         let reduced = |len| Table::reduced(redop, ranks, ranks, seed, len);
         let prefix = |among| vec![(Table::reduced(redop, among, ranks, seed, count), 0..count, 0)];
@@ -122,7 +131,10 @@ impl<'a, T: Value> Task<'a, T> {
 
 impl<T: Value> Work for Task<'_, T> {
     fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()> {
-        let Case { operation, redop, form, rank, .. } = self.case;
+        let Case { operation, redop, form, rank, packed, .. } = self.case;
+        if let Some(packed) = packed {
+            return packed::run(packed, &self.case, self.buffers, comm);
+        }
         let (input, output) = self.slices();
         let redop = redop.unwrap_or(ReduceOp::Sum);
         let Operation::Collective(collective) = operation else {
@@ -170,6 +182,18 @@ impl<T: Value> Work for Task<'_, T> {
         }
     }
 
+    fn judge(&self, root: Rank, seed: u64) -> Option<Judgement> {
+        let (packed, (wanted, ..)) = (self.case.packed?, self.wanted(root, seed).pop()?);
+        let inputs = (0..self.case.ranks).map(|rank| self.table_of(rank, seed).period().to_vec());
+        let found = self.buffers.output.get(self.case.count);
+        Some(packed::judge(packed, &self.case, found, wanted.period(), inputs))
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let (_, len) = self.case.lengths();
+        packed::fingerprint(self.buffers.output.get(len))
+    }
+
     fn count_wrong(&self, root: Rank, seed: u64) -> u64 {
         let (_, len) = self.case.lengths();
         let output = self.buffers.output.get(len);
@@ -212,7 +236,7 @@ mod tests {
 
     fn case(operation: Operation, form: Form) -> Case {
         let redop = operation.reduces().then_some(ReduceOp::Max);
-        Case { operation, redop, form, count: 100, rank: 1, ranks: 3 }
+        Case { operation, redop, form, count: 100, rank: 1, ranks: 3, packed: None }
     }
 
     fn every_operation() -> impl Iterator<Item = Operation> {

@@ -6,6 +6,7 @@ use super::{
     job::{Elements, Job},
     measure::{self, Method, Root, Times, all_sum, tell},
     operation::Form,
+    packed::Packed,
     pattern::Value,
     report::{Line, Reporter, Stop},
     stats,
@@ -36,6 +37,10 @@ pub(super) struct Measured {
     pub(super) wrong: u64,
     /// Bytes that one operation copied, over all ranks.
     pub(super) copied_bytes: u64,
+    /// Bytes that one operation moved between ranks, over all ranks.
+    pub(super) moved_bytes: u64,
+    /// Where messages are packed: the largest error, over the largest magnitude of the exact result.
+    pub(super) error: Option<f64>,
     pub(super) algorithm: &'static str,
     pub(super) segments: u32,
 }
@@ -51,6 +56,14 @@ pub(super) fn work(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed
         None if worker.wrong > 0 => Ok(Verdict::Wrong),
         None => Ok(Verdict::Right),
     }
+}
+
+/// What one run on known input shows, over all ranks.
+struct Verified {
+    wrong: u64,
+    copied_bytes: u64,
+    moved_bytes: u64,
+    error: Option<f64>,
 }
 
 struct Worker<'a> {
@@ -118,7 +131,7 @@ impl Worker<'_> {
             for count in &counts {
                 let mut measured = Vec::new();
                 for form in &self.job.forms {
-                    let case = self.case(*redop, *form, *count);
+                    let case = Case { packed: self.packed(*count)?, ..self.case(*redop, *form, *count) };
                     measured.push(self.measure(case, &mut buffers)?);
                 }
                 self.wrong += measured.iter().map(|m| m.wrong).sum::<u64>();
@@ -134,7 +147,14 @@ impl Worker<'_> {
 
     fn case(&self, redop: Option<ReduceOp>, form: Form, count: u64) -> Case {
         let (rank, ranks) = (self.comm.rank().0, self.comm.size());
-        Case { operation: self.job.op.operation, redop, form, count: count as usize, rank, ranks }
+        let (operation, count, packed) = (self.job.op.operation, count as usize, None);
+        Case { operation, redop, form, count, rank, ranks, packed }
+    }
+
+    fn packed(&self, count: u64) -> Result<Option<Packed>> {
+        let packed =
+            |codec| self.comm.encodings_of(count, codec).map(|encodings| Packed { codec, encodings });
+        self.job.codec.map(packed).transpose()
     }
 
     fn measure<T: Value>(&mut self, case: Case, buffers: &mut Buffers<T>) -> Result<Measured> {
@@ -146,26 +166,28 @@ impl Worker<'_> {
             None => ("message", 1),
         };
         let mut task = Task::new(case, buffers);
-        let (wrong_first, _) = self.verify(&mut task, 1)?;
-        let (wrong_again, copied) = self.verify(&mut task, u64::from(case.ranks))?;
+        let first = self.verify(&mut task, 1)?;
+        let again = self.verify(&mut task, u64::from(case.ranks))?;
         if case.form == Form::InPlace {
             task.clear();
         }
         let root = self.job.root.map_or(Root::Shifting, Root::Fixed);
         let times = measure::measure(self.comm, &mut task, Method { effort: self.job.effort, root })?;
-        let (wrong_last, _) = self.verify(&mut task, 2)?;
+        let last = self.verify(&mut task, 2)?;
         Ok(Measured {
             form: case.form,
             times: times.per_operation(case.operation.per_run()),
-            wrong: wrong_first + wrong_again + wrong_last,
-            copied_bytes: copied / u64::from(case.operation.per_run()),
+            wrong: first.wrong + again.wrong + last.wrong,
+            copied_bytes: again.copied_bytes / u64::from(case.operation.per_run()),
+            moved_bytes: again.moved_bytes / u64::from(case.operation.per_run()),
+            error: [first.error, again.error, last.error].into_iter().flatten().reduce(f64::max),
             algorithm,
             segments,
         })
     }
 
-    /// Runs it once on known input: the wrong elements and the copied bytes of all ranks.
-    fn verify(&mut self, work: &mut dyn Work, seed: u64) -> Result<(u64, u64)> {
+    /// Runs it once on known input.
+    fn verify(&mut self, work: &mut dyn Work, seed: u64) -> Result<Verified> {
         let root = self.job.root.unwrap_or(Rank((seed % u64::from(self.comm.size())) as u32));
         work.fill(root, seed);
         self.comm.barrier()?;
@@ -173,7 +195,25 @@ impl Worker<'_> {
         work.run(self.comm, root)?;
         let done = self.comm.counters() - before;
         self.comm.barrier()?;
-        let wrong = all_sum(self.comm, work.count_wrong(root, seed))?;
-        Ok((wrong, all_sum(self.comm, done.copied_bytes)?))
+        let judgement = work.judge(root, seed);
+        let mut wrong = judgement.map_or_else(|| work.count_wrong(root, seed), |judgement| judgement.wrong);
+        let mut error = None;
+        if let Some(judgement) = judgement {
+            let bits = work.fingerprint();
+            let mut extremes = [bits, !bits];
+            self.comm.all_reduce_in_place(&mut extremes, ReduceOp::Max)?;
+            if extremes[0] != !extremes[1] {
+                wrong = wrong.max(1);
+            }
+            let mut worst = [judgement.error];
+            self.comm.all_reduce_in_place(&mut worst, ReduceOp::Max)?;
+            error = Some(worst[0]);
+        }
+        Ok(Verified {
+            wrong: all_sum(self.comm, wrong)?,
+            copied_bytes: all_sum(self.comm, done.copied_bytes)?,
+            moved_bytes: all_sum(self.comm, done.moved_bytes)?,
+            error,
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cli::{Failed, WRONG, arguments, print};
 use collectives::{
-    Collective, Schedule, Spec,
+    Codec, Collective, Schedule, Spec,
     plan::{algorithms, plan},
     schedule::InPlace,
     verify::{Credits, verify},
@@ -16,6 +16,7 @@ Examples:
   tbccl plan show broadcast --algo chain --ranks 5 --root 2 --segments 3
   tbccl plan show all_gather --algo direct --ranks 3 --rank 0     what rank 0 does
   tbccl plan show all_reduce --algo mesh --ranks 4 --toml >mesh.toml
+  tbccl plan show all_reduce --algo ring --ranks 4 --codec int8   with packed messages
 
 A step waits for the steps after `after`, and for its turn: messages to one rank on one lane keep their
 order. `input[2]` is chunk 2 of the input; how many elements that is depends on the call.";
@@ -48,6 +49,10 @@ pub(crate) struct Args {
     #[arg(long)]
     in_place: bool,
 
+    /// Have messages of an all_reduce travel packed: int8, int8/64, int8/256 or bf16
+    #[arg(long, value_name = "CODEC")]
+    codec: Option<Codec>,
+
     /// Show this rank only
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
@@ -74,7 +79,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failed> {
     let schedule = Spec::new(args.collective, args.ranks)
         .and_then(|spec| spec.with_root(Rank(args.root)))
         .and_then(|spec| spec.with_segments(args.segments))
-        .and_then(|spec| plan(&spec.with_in_place(in_place), &name))
+        .and_then(|spec| plan(&spec.with_in_place(in_place).with_codec(args.codec), &name))
         .map_err(Failed::new)?;
     if args.toml {
         print(&schedule.to_toml());

@@ -39,7 +39,15 @@ impl Cell {
     pub(super) fn case(self, rank: u32, ranks: u32) -> Case {
         let operation = Operation::Collective(self.collective);
         let redop = operation.reduces().then_some(ReduceOp::Sum);
-        Case { operation, redop, form: operation.forms()[0], count: self.count as usize, rank, ranks }
+        Case {
+            operation,
+            redop,
+            form: operation.forms()[0],
+            count: self.count as usize,
+            rank,
+            ranks,
+            packed: None,
+        }
     }
 }
 

@@ -34,8 +34,11 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let rounds = n.ilog2();
     let mut builder = Builder::new(spec, "recursive_doubling", 1, rounds.min(2));
+    let core = Core::of(n);
+    if core.pairs > 0 {
+        builder.results_travel();
+    }
     for rank in spec.planned_ranks() {
-        let core = Core::of(n);
         match (core.term(rank), core.partner(rank)) {
             _ if n == 1 => builder.copy(rank, INPUT, OUTPUT),
             (Some(term), partner) => speak(&mut builder, rank, n, term, partner),

@@ -110,6 +110,11 @@ impl<T: Value> Table<T> {
         }
     }
 
+    /// The elements of one period.
+    pub(super) fn period(&self) -> &[T] {
+        &self.0
+    }
+
     /// How many elements differ from the pattern from index `from` on.
     pub(super) fn count_wrong(&self, found: &[T], from: usize) -> u64 {
         let (mut done, mut wrong) = (0, 0);

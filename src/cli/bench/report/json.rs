@@ -1,6 +1,7 @@
 //! One line of JSON per size, for programs that compare.
 
 use super::{Facts, Line, bandwidths, bytes};
+use collectives::Codec;
 use serde::Serialize;
 
 /// What a line holds. Names are those of the benchmarks of other libraries that we are compared with.
@@ -24,6 +25,12 @@ struct Row<'a> {
     segments: u32,
     transport: &'static str,
     copied_bytes: u64,
+    moved_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec: Option<&'static str>,
+    /// The largest error, over the largest magnitude of the exact result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<f64>,
     dtype: &'static str,
     redop: &'static str,
     count: u64,
@@ -52,6 +59,9 @@ pub(super) fn line(facts: &Facts, line: &Line) -> String {
         segments: measured.segments,
         transport: facts.transport,
         copied_bytes: measured.copied_bytes,
+        moved_bytes: measured.moved_bytes,
+        codec: facts.codec.map(Codec::name),
+        error: measured.error.map(rounded),
         dtype: line.dtype.name(),
         redop: line.redop.map_or("none", |op| op.name()),
         count: line.count,

@@ -4,6 +4,7 @@ use super::{
     super::{job::Job, operation::Form, worker::Measured},
     Line, bandwidths, bytes, in_form,
 };
+use collectives::Codec;
 use std::fmt::Write;
 use tbccl::{Communicator, kernels};
 
@@ -20,6 +21,8 @@ pub(in super::super) struct Facts {
     pub(super) busbw_factor: f64,
     /// Blocks of the larger side.
     pub(super) blocks: u32,
+    /// How messages are packed.
+    pub(super) codec: Option<Codec>,
     /// As the table shows it.
     root: String,
 }
@@ -37,6 +40,7 @@ impl Facts {
             in_place: job.in_place,
             busbw_factor: operation.busbw_factor(job.ranks),
             blocks: operation.blocks(job.ranks),
+            codec: job.codec,
             root: match job.root {
                 _ if !operation.has_root() => "-1".to_owned(),
                 Some(root) => root.to_string(),
@@ -52,6 +56,8 @@ pub(super) struct Table {
     busbw_sum: f64,
     measured: u32,
     wrong: u64,
+    /// The largest error, and the bytes moved at the last size, where messages are packed.
+    packed: Option<(f64, u64)>,
 }
 
 /// The lines above the table.
@@ -60,8 +66,9 @@ pub(super) fn header(facts: &Facts) -> String {
     let memory = if facts.registered { "registered" } else { "malloc'ed" };
     let version = env!("CARGO_PKG_VERSION");
     let isa = kernels::isa_name();
+    let packed = facts.codec.map(|codec| format!(", messages packed as {codec}")).unwrap_or_default();
     let mut text = format!(
-        "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for {isa}, {memory} memory\n"
+        "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for {isa}, {memory} memory{packed}\n"
     );
     let names = format!("{:>9} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong");
     let units = format!("{:>9} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)");
@@ -82,6 +89,8 @@ impl Table {
             self.busbw_sum += bandwidths(facts, bytes(facts, line), measured).1;
             self.measured += 1;
             self.wrong += measured.wrong;
+            let most = self.packed.map_or(0.0, |(most, _)| most);
+            self.packed = measured.error.map(|error| (error.max(most), measured.moved_bytes));
         }
         let redop = line.redop.map_or("none", |op| op.name());
         let mut text = format!(
@@ -100,10 +109,19 @@ impl Table {
 
     /// The lines below the table.
     pub(super) fn footer(&self) -> String {
-        let Table { busbw_sum, measured, wrong } = self;
+        let Table { busbw_sum, measured, wrong, packed } = self;
         let verdict = if *wrong == 0 { "OK" } else { "FAILED" };
         let mean = if *measured == 0 { 0.0 } else { busbw_sum / f64::from(*measured) };
-        format!("# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {}\n", number(mean))
+        let mut text = format!(
+            "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {}\n",
+            number(mean)
+        );
+        if let Some((error, moved)) = packed {
+            let _ = writeln!(text, "# Largest error        : {error:.2e} of the largest result");
+            let _ =
+                writeln!(text, "# Bytes moved          : {moved} to all ranks together, at the last size");
+        }
+        text
     }
 }
 

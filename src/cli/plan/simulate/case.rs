@@ -2,7 +2,7 @@
 
 use crate::cli::Failed;
 use collectives::{
-    Collective, PlanError, Schedule, Spec, plan,
+    Codec, Collective, PlanError, Schedule, Spec, plan,
     select::{Call, Tuning, segments},
     simulate::{
         Costs, Outcome,
@@ -24,6 +24,8 @@ pub(super) struct Case {
     pub(super) bytes: u64,
     /// Those of a call where none are given.
     pub(super) segments: Option<u32>,
+    /// How messages are packed, if they are.
+    pub(super) codec: Option<Codec>,
     pub(super) cluster: Cluster,
     pub(super) costs: Costs,
 }
@@ -116,13 +118,14 @@ impl Case {
     /// Why it can't run there.
     pub(super) fn run(&self, way: Way) -> Result<Run, String> {
         let spec = Spec::new(self.collective, self.ranks).and_then(|spec| spec.with_root(self.root));
-        let spec = spec.map_err(said)?;
+        let spec = spec.map_err(said)?.with_codec(self.codec);
         let (schedule, segments, costs) = match way {
             Way::Ours(algorithm) => {
                 let segments = self.segments.unwrap_or_else(|| self.usual_segments(algorithm.name));
                 let schedule = spec.with_segments(segments).and_then(|spec| algorithm.plan(&spec));
                 (schedule.map_err(said)?, segments, self.costs.clone())
             }
+            Way::Theirs(_) if self.codec.is_some() => return Err("it does not pack messages".to_owned()),
             Way::Theirs(peer) => {
                 let chunk = self.block_bytes() / u64::from((peer.chunks)(self.ranks));
                 let segments = chunk.div_ceil(PEER_BUFFER).clamp(1, 1024) as u32;

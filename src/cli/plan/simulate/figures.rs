@@ -119,6 +119,7 @@ impl Figure {
             root: Rank(0),
             bytes: self.bytes,
             segments,
+            codec: None,
             cluster: self.cluster.clone(),
             costs: self.costs(),
         }

@@ -6,7 +6,7 @@ mod figures;
 use super::machine::{costs, read};
 use crate::cli::{Failed, arguments, print};
 use case::{Case, Way};
-use collectives::{Collective, simulate};
+use collectives::{Codec, Collective, simulate};
 use std::{
     fmt::Write,
     fs,
@@ -61,6 +61,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "K")]
     segments: Option<u32>,
 
+    /// Have messages of an all_reduce travel packed: int8, int8/64, int8/256 or bf16
+    #[arg(long, value_name = "CODEC")]
+    codec: Option<Codec>,
+
     /// What messages and work cost: ideal, rdma or jaccl, or a file
     #[arg(long, value_name = "NAME|FILE", default_value = "rdma")]
     costs: String,
@@ -95,6 +99,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
         root: Rank(args.root),
         bytes: args.size,
         segments: args.segments,
+        codec: args.codec,
         cluster,
         costs: costs(&args.costs)?,
     };

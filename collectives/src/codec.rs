@@ -1,0 +1,234 @@
+//! How elements are packed for the way: fewer bits, and what that costs in precision.
+//!
+//! A codec turns the `f32` elements of a chunk into bytes and back. It works on blocks of elements that have one scale,
+//! counted from the start of the chunk:
+//!
+//! * [`Codec::Int8`]: a block is its scale, an `f32`, and then one byte per element. The scale is the largest magnitude
+//!   in the block over 127, and an element the nearest multiple of it, ties to even: so an element is off by at most
+//!   half a scale, 1/254 of that largest magnitude.
+//! * [`Codec::Bf16`]: the upper half of each element, rounded to nearest, ties to even: off by at most 2^-8 of itself.
+//!
+//! Numbers that are not finite stay noticed: by `int8` all elements of their block become NaN, by `bf16` they stay
+//! what they are. By `int8` elements of a block whose largest magnitude is below 2^-100 become 0.
+//!
+//! # Error bound
+//!
+//! A result of a quantised `all_reduce` is a sum in which some partial sums, and mostly the result, were packed on their
+//! way. Let `d` be the most encodings that a contribution goes through ([`Report::encodings`]), `δ` what one encoding
+//! loses at most, relative to the largest magnitude in the block, and `S` the sum, over the ranks, of the largest magnitude
+//! that each rank has in the block (for `bf16`: of the element alone). Give each encoding the height `h` that is one more
+//! than the greatest height among the encodings inside what it packs. Those of one height have no contribution in
+//! common, and each is of a number of at most the magnitudes of its contributions, `(1+δ)^(h-1)` times over. So those of
+//! height `h` lose at most `δ(1+δ)^(h-1) S` together, and all of them
+//!
+//! ```text
+//! |error| <= S ((1+δ)^d - 1)
+//! ```
+//!
+//! plus what the additions themselves lose, which is at most `S ((1+2^-24)^n - 1)` more. [`Codec::error_bound`] is that.
+//! An average is that over `n`. Any larger block, up to the whole of the data, gives a weaker bound that holds too.
+//!
+//! [`Report::encodings`]: crate::verify::Report::encodings
+
+use crate::UnknownName;
+use crate::layout::BlockLayout;
+use std::fmt;
+use std::str::FromStr;
+
+/// Elements that share a scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u16)]
+pub enum BlockLen {
+    /// 64 elements: 6 % more bytes than without scales.
+    B64 = 64,
+    /// 128 elements: 3 % more.
+    #[default]
+    B128 = 128,
+    /// 256 elements: 1.6 % more.
+    B256 = 256,
+}
+
+/// How `f32` elements are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Codec {
+    /// A byte each, and a scale for every block.
+    Int8(BlockLen),
+    /// The upper half.
+    Bf16,
+}
+
+/// The bytes of an element before it is packed.
+const ELEMENT_BYTES: u64 = 4;
+
+/// The bytes of a scale.
+const SCALE_BYTES: u64 = 4;
+
+/// Packed chunks start at multiples of so many bytes.
+const LINE: u64 = 64;
+
+impl Codec {
+    /// Every codec.
+    pub const ALL: [Codec; 4] =
+        [Codec::Int8(BlockLen::B128), Codec::Int8(BlockLen::B64), Codec::Int8(BlockLen::B256), Codec::Bf16];
+
+    /// The name: `int8`, which has blocks of 128 elements; `int8/64`, `int8/256`, `bf16`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Codec::Int8(BlockLen::B128) => "int8",
+            Codec::Int8(BlockLen::B64) => "int8/64",
+            Codec::Int8(BlockLen::B256) => "int8/256",
+            Codec::Bf16 => "bf16",
+        }
+    }
+
+    /// A number for it that never changes, at least 1.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Codec::Int8(BlockLen::B128) => 1,
+            Codec::Int8(BlockLen::B64) => 2,
+            Codec::Int8(BlockLen::B256) => 3,
+            Codec::Bf16 => 4,
+        }
+    }
+
+    /// The bytes that so many elements of a chunk are packed into.
+    #[must_use]
+    pub const fn packed_bytes(self, elements: u64) -> u64 {
+        match self {
+            Codec::Int8(block) => {
+                elements.saturating_add(elements.div_ceil(block as u64).saturating_mul(SCALE_BYTES))
+            }
+            Codec::Bf16 => elements.saturating_mul(2),
+        }
+    }
+
+    /// What one encoding loses at most, relative to the largest magnitude in the block; with `bf16`, to the element.
+    #[must_use]
+    pub const fn loss(self) -> f64 {
+        match self {
+            // Half a scale is 1/254; scales, quotients and products are rounded too, by a few parts in 2^24.
+            Codec::Int8(_) => 1.0 / 253.9,
+            Codec::Bf16 => 1.0 / 256.0,
+        }
+    }
+
+    /// How far off an element of a sum over `ranks` ranks may be, when contributions go through at most `encodings`
+    /// encodings; `magnitudes` is the sum over the ranks of the largest magnitude that each has in the element's block.
+    /// It holds while no partial sum is near the largest `f32`. The module says why.
+    #[must_use]
+    pub fn error_bound(self, encodings: u32, ranks: u32, magnitudes: f64) -> f64 {
+        let grown = (1.0 + self.loss()).powi(encodings as i32) * (1.0 + 2f64.powi(-24)).powi(ranks as i32);
+        // Small blocks become 0, and the smallest numbers have fewer bits.
+        let vanished = f64::from(encodings) * f64::from(ranks) * 2f64.powi(-100);
+        magnitudes * (grown - 1.0) + vanished
+    }
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Codec {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Codec, UnknownName> {
+        let lower = text.to_lowercase();
+        let found = Codec::ALL
+            .into_iter()
+            .find(|codec| codec.name() == lower || (lower == "int8/128" && codec.code() == 1));
+        found.ok_or_else(|| UnknownName::new("codec", text, Codec::ALL.into_iter().map(Codec::name)))
+    }
+}
+
+/// What a schedule has for packed chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Packing {
+    /// How they are packed.
+    pub codec: Codec,
+    /// Blocks of packed chunks that each rank needs.
+    pub blocks: u32,
+}
+
+/// Where packed chunks are: each has room for the longest chunk of a block, so that none depends on those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedLayout {
+    /// How chunks are packed.
+    pub codec: Codec,
+    chunks: u64,
+    /// Bytes from one chunk to the next.
+    stride: u64,
+    blocks: u64,
+}
+
+impl PackedLayout {
+    /// The layout of packed chunks whose elements are laid out as `layout` says.
+    #[must_use]
+    pub fn new(packing: Packing, layout: &BlockLayout) -> PackedLayout {
+        let Packing { codec, blocks } = packing;
+        let stride = codec.packed_bytes(layout.longest()).next_multiple_of(LINE);
+        PackedLayout { codec, chunks: layout.chunks().into(), stride, blocks: blocks.into() }
+    }
+
+    /// The bytes of all of them; none when they are more than there is address space for.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        let bytes = self.stride.checked_mul(self.chunks)?.checked_mul(self.blocks)?;
+        Some(bytes).filter(|bytes| i64::try_from(*bytes).is_ok())
+    }
+
+    /// The first byte of a packed chunk.
+    #[inline]
+    #[must_use]
+    pub const fn offset(&self, block: u32, chunk: u32) -> u64 {
+        (block as u64 * self.chunks + chunk as u64) * self.stride
+    }
+}
+
+/// May elements of so many bytes be packed?
+#[must_use]
+pub const fn packs(elem_bytes: u64) -> bool {
+    elem_bytes == ELEMENT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_tell_codecs_apart() {
+        for codec in Codec::ALL {
+            assert_eq!(codec.name().parse(), Ok(codec));
+            let same = Codec::ALL.into_iter().filter(|other| other.code() == codec.code());
+            assert_eq!(same.count(), 1);
+        }
+        assert_eq!("int8/128".parse(), Ok(Codec::Int8(BlockLen::B128)));
+        let error = "int9".parse::<Codec>().expect_err("none").to_string();
+        assert!(error.contains("did you mean `int8`?"), "{error}");
+    }
+
+    #[test]
+    fn a_quarter_and_a_scale_or_a_half() {
+        assert_eq!(Codec::Int8(BlockLen::B128).packed_bytes(256), 256 + 8);
+        assert_eq!(Codec::Int8(BlockLen::B128).packed_bytes(257), 257 + 12);
+        assert_eq!(Codec::Int8(BlockLen::B64).packed_bytes(0), 0);
+        assert_eq!(Codec::Bf16.packed_bytes(3), 6);
+    }
+
+    #[test]
+    fn packed_chunks_do_not_overlap() {
+        let layout = BlockLayout::new(1000, 4, 3, 1).expect("small");
+        let packed = PackedLayout::new(Packing { codec: Codec::Bf16, blocks: 2 }, &layout);
+        let mut end = 0;
+        for (block, chunk) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
+            assert!(packed.offset(block, chunk) >= end);
+            end = packed.offset(block, chunk) + packed.codec.packed_bytes(layout.len(chunk));
+        }
+        assert!(packed.bytes() >= Some(end));
+        let huge = BlockLayout::new(1 << 60, 4, 1, 1).expect("it may exist");
+        assert_eq!(PackedLayout::new(Packing { codec: Codec::Bf16, blocks: 9 }, &huge).bytes(), None);
+    }
+}
