@@ -8,7 +8,8 @@
 //! Several calls that were issued together run as one: their programs one behind the other (`concat`), where only the
 //! order of messages between two ranks ties them.
 //!
-//! Links that can use it are told of receives ahead of time, as soon as their memory may be written.
+//! Links that can use it are told of receives ahead of time, as soon as their memory may be written; of those that reduce even
+//! before, since what arrives for them waits in memory of the link.
 //!
 //! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`] when
 //! a wait gets long.

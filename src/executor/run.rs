@@ -344,8 +344,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
                 }
             }
         }
-        let cursor = &self.workspace.cursors[at];
-        if ANNOUNCES && cursor.announced > cursor.next {
+        if ANNOUNCES && self.workspace.cursors[at].next < stream.end {
             self.announce(at, u32::MAX)?;
         }
         Ok(advanced)
@@ -356,7 +355,8 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         RecvState::new(binding.digest, len).sized(binding.size_of(&self.protocols, len))
     }
 
-    /// Tells a link of at most so many messages that follow those it knows of, as far as their memory may be written.
+    /// Tells a link of at most so many messages that follow those it knows of, as far as their memory may be written: it
+    /// need not be for those that are combined with what is there.
     fn announce(&mut self, at: usize, most: u32) -> Result<(), TransportError> {
         let stream = &self.program.streams[at];
         for _ in 0..most {
@@ -368,9 +368,9 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             }
             let step = self.program.order[cursor.announced as usize];
             let op = &self.program.ops[step as usize];
-            if self.workspace.waits_for[step as usize] != 0
-                || cursor.announced - cursor.next >= u32::from(op.ahead)
-            {
+            // What will be combined waits in memory of the link's own, whatever state ours is in.
+            let is_open = self.workspace.waits_for[step as usize] == 0 || op.kind == OpKind::RecvReduce;
+            if !is_open || cursor.announced - cursor.next >= u32::from(op.ahead) {
                 break;
             }
             let binding = self.binding(op);

@@ -8,7 +8,10 @@ use collectives::{
     schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step},
 };
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -393,4 +396,86 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
     executor.run(&program, &[binding], &mut Patience).expect("both are sent");
     assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");
     assert_eq!(output, [[9; 512], [1; 512]].concat());
+}
+
+/// Nothing ever arrives; it counts what it is told of.
+#[derive(Debug)]
+struct Silent(Arc<AtomicU32>);
+
+const SILENT: Capabilities = Capabilities { driver: "silent", announced: true, ..OVERTAKING };
+
+impl Link for Silent {
+    fn capabilities(&self) -> &Capabilities {
+        &SILENT
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn poll_send(&mut self, _: &mut SendState, _: Span<'_>) -> Result<SendProgress, TransportError> {
+        Ok(SendProgress::Idle)
+    }
+
+    fn poll_recv(&mut self, _: &mut RecvState, _: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
+        Ok(RecvProgress::Idle)
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        None
+    }
+
+    fn announce(&mut self, _: &mut RecvState, _: Option<SpanMut<'_>>) -> Result<bool, TransportError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+}
+
+/// Large messages come when they are asked for. Those that are added up one after the other must all be asked for at
+/// once, or their ways would come one after the other, too. What will lie where others still work must not.
+#[test]
+fn what_will_be_reduced_is_asked_for_before_its_turn() {
+    let chunk = |buffer| ChunkRange { buffer, first: 0, len: 1 };
+    let (local, dst) = (chunk(Buffer::Output), chunk(Buffer::Output));
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
+    let steps = vec![
+        step(Action::RecvReduce { peer: Rank(1), local, dst, last: false }, &[]),
+        step(Action::RecvReduce { peer: Rank(2), local, dst, last: true }, &[0]),
+        step(Action::Recv { peer: Rank(3), dst }, &[1]),
+    ];
+    let schedule = Schedule {
+        collective: Collective::AllReduce,
+        algorithm: "by_hand".into(),
+        root: Rank(0),
+        in_place: InPlace::Yes,
+        chunks: 1,
+        scratch_blocks: 0,
+        lanes: 1,
+        packing: None,
+        programs: vec![RankProgram { steps }, RankProgram::default(), RankProgram::default()],
+    };
+    let program = Program::compile(&schedule, Rank(0), LANES);
+    let (_, slab) = over_local(1).remove(0);
+    let told: [Arc<AtomicU32>; 4] = Default::default();
+    let silent = |peer: u32, _| Box::new(Silent(Arc::clone(&told[peer as usize]))) as Box<dyn Link>;
+    let mut executor = executor(links(0, 4, silent), &slab, 4);
+    let mut data = vec![0u8; 1 << 20];
+    let output = SpanMut::from(&mut data[..]);
+    let binding = Binding {
+        input: output.as_span(),
+        output,
+        scratch: SpanMut::empty(),
+        layout: BlockLayout::new(1 << 18, 4, 1, 1).expect("small"),
+        elem_bytes: ELEM_BYTES,
+        reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
+        ranks: 4,
+        threads: Threads::ONE,
+        sizing: Sizing::ByCall(Size::Bulk),
+        digest: 8,
+        uneven: None,
+        packed: None,
+        confirmed: false,
+    };
+    executor.run(&program, &[binding], &mut Patience).expect_err("nothing arrives");
+    assert_eq!(told.map(|told| told.load(Ordering::Relaxed)), [0, 1, 1, 0]);
 }

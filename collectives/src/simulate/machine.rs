@@ -156,6 +156,7 @@ impl<'a> Machine<'a> {
                 let free: Vec<u32> = steps.filter(|step| self.waits_for[*step as usize] == 0).collect();
                 free.iter().for_each(|step| self.timings[*step as usize].ready = self.now);
                 free.into_iter().for_each(|step| self.go_on(step));
+                self.tell_all(rank);
             }
             Event::Done { step } => self.complete(step),
             Event::Word { stream } => self.send(stream),
@@ -428,6 +429,18 @@ impl<'a> Machine<'a> {
         self.network.go_on(stream, (bytes, following), self.now, &mut self.events);
     }
 
+    /// Tells of the first receives of all streams of a rank that has entered the call.
+    fn tell_all(&mut self, rank: u32) {
+        for step in self.program.bases[rank as usize]..self.program.bases[rank as usize + 1] {
+            let Step { kind, stream, .. } = self.step(step);
+            let first = matches!(kind, Kind::Recv | Kind::RecvReduce)
+                && self.program.recvs[self.program.streams[stream as usize].first as usize] == step;
+            if first {
+                self.tell(stream);
+            }
+        }
+    }
+
     /// Tells the sender of receives whose memory may be written, in order and ahead of time.
     fn tell(&mut self, stream: u32) {
         if !self.costs.granted {
@@ -441,7 +454,10 @@ impl<'a> Machine<'a> {
                 return;
             }
             let number = self.program.recvs[told as usize];
-            if self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan() {
+            // What will be combined waits in memory of the transport's own.
+            let lands = self.step(number).kind == Kind::Recv;
+            if lands && (self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan())
+            {
                 return;
             }
             let known = self.now + self.word(stream) + self.costs.grant_us * 1e-6;
