@@ -143,6 +143,7 @@ impl Executor {
             protocols: self.protocols,
             workspace: &mut self.workspace,
         };
+        run.announce_all()?;
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         loop {
             let advanced = run.poll()?;
@@ -215,6 +216,20 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             }
         }
         Ok(advanced)
+    }
+
+    /// Tells links of what can be told from the start. Before anything is sent: on a queue that already has a megabyte to
+    /// send, such a word comes after it, and the peer waits for both.
+    fn announce_all(&mut self) -> Result<(), Stop> {
+        if !ANNOUNCES {
+            return Ok(());
+        }
+        for (at, stream) in self.program.streams.iter().enumerate().filter(|(_, stream)| !stream.sends) {
+            if stream.first < stream.end {
+                self.announce(at, u32::MAX).map_err(|error| self.failed(at, error))?;
+            }
+        }
+        Ok(())
     }
 
     fn run_local(&mut self) -> bool {

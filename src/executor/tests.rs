@@ -414,6 +414,11 @@ impl Link for Silent {
     }
 
     fn poll_send(&mut self, _: &mut SendState, _: Span<'_>) -> Result<SendProgress, TransportError> {
+        assert_ne!(
+            self.0.load(Ordering::Relaxed),
+            0,
+            "something was sent before the peer was told what to send"
+        );
         Ok(SendProgress::Idle)
     }
 
@@ -431,18 +436,8 @@ impl Link for Silent {
     }
 }
 
-/// Large messages come when they are asked for. Those that are added up one after the other must all be asked for at
-/// once, or their ways would come one after the other, too. What will lie where others still work must not.
-#[test]
-fn what_will_be_reduced_is_asked_for_before_its_turn() {
-    let chunk = |buffer| ChunkRange { buffer, first: 0, len: 1 };
-    let (local, dst) = (chunk(Buffer::Output), chunk(Buffer::Output));
-    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
-    let steps = vec![
-        step(Action::RecvReduce { peer: Rank(1), local, dst, last: false }, &[]),
-        step(Action::RecvReduce { peer: Rank(2), local, dst, last: true }, &[0]),
-        step(Action::Recv { peer: Rank(3), dst }, &[1]),
-    ];
+/// What each peer of rank 0 of four is told while it runs these steps, on a megabyte, and nothing arrives.
+fn told(steps: Vec<Step>) -> [u32; 4] {
     let schedule = Schedule {
         collective: Collective::AllReduce,
         algorithm: "by_hand".into(),
@@ -452,7 +447,7 @@ fn what_will_be_reduced_is_asked_for_before_its_turn() {
         scratch_blocks: 0,
         lanes: 1,
         packing: None,
-        programs: vec![RankProgram { steps }, RankProgram::default(), RankProgram::default()],
+        programs: vec![RankProgram { steps }],
     };
     let program = Program::compile(&schedule, Rank(0), LANES);
     let (_, slab) = over_local(1).remove(0);
@@ -465,7 +460,7 @@ fn what_will_be_reduced_is_asked_for_before_its_turn() {
         input: output.as_span(),
         output,
         scratch: SpanMut::empty(),
-        layout: BlockLayout::new(1 << 18, 4, 1, 1).expect("small"),
+        layout: BlockLayout::new(1 << 18, ELEM_BYTES, 1, 1).expect("small"),
         elem_bytes: ELEM_BYTES,
         reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
         ranks: 4,
@@ -477,5 +472,33 @@ fn what_will_be_reduced_is_asked_for_before_its_turn() {
         confirmed: false,
     };
     executor.run(&program, &[binding], &mut Patience).expect_err("nothing arrives");
-    assert_eq!(told.map(|told| told.load(Ordering::Relaxed)), [0, 1, 1, 0]);
+    told.map(|told| told.load(Ordering::Relaxed))
+}
+
+const WHOLE: ChunkRange = ChunkRange { buffer: Buffer::Output, first: 0, len: 1 };
+
+/// Large messages come when they are asked for. Those that are added up one after the other must all be asked for at
+/// once, or their ways would come one after the other, too. What will lie where others still work must not.
+#[test]
+fn what_will_be_reduced_is_asked_for_before_its_turn() {
+    let (local, dst) = (WHOLE, WHOLE);
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
+    let steps = vec![
+        step(Action::RecvReduce { peer: Rank(1), local, dst, last: false }, &[]),
+        step(Action::RecvReduce { peer: Rank(2), local, dst, last: true }, &[0]),
+        step(Action::Recv { peer: Rank(3), dst }, &[1]),
+    ];
+    assert_eq!(told(steps), [0, 1, 1, 0]);
+}
+
+/// What is sent first goes first, also through queues: a word behind a megabyte has a peer wait for it.
+#[test]
+fn peers_are_told_what_to_send_before_anything_is_sent_to_them() {
+    let step = |action| Step { action, lane: 0, after: Vec::new() };
+    let peers = [Rank(1), Rank(2), Rank(3)];
+    let sends = peers.map(|peer| step(Action::Send { peer, src: WHOLE }));
+    let local = WHOLE;
+    let recvs = peers.map(|peer| step(Action::RecvReduce { peer, local, dst: WHOLE, last: false }));
+    // The link looks at the order.
+    assert_eq!(told([sends, recvs].concat()), [0, 1, 1, 1]);
 }
