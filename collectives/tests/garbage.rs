@@ -38,7 +38,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     (any_action(), 0u8..2, prop::collection::vec(any_number(), 0..2)).prop_map(|(action, lane, after)| Step {
         action,
         lane,
-        after,
+        after: after.into(),
     })
 }
 

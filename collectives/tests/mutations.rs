@@ -65,7 +65,7 @@ fn a_dropped_step_is_noticed() {
             for step in &mut spoiled.programs[rank].steps[index..] {
                 // What waited for the dropped step waits for what that waited for.
                 if step.after.contains(&(index as u32)) {
-                    step.after.extend(&dropped.after);
+                    step.after.extend_from_slice(&dropped.after);
                 }
                 step.after.retain(|before| *before != index as u32);
                 step.after
@@ -222,7 +222,7 @@ fn insert_after(schedule: &mut Schedule, (rank, index): (usize, usize), action: 
         step.after.iter_mut().filter(|before| **before >= index as u32).for_each(|before| *before += 1);
     }
     let lane = steps[index].lane;
-    steps.insert(index + 1, Step { action, lane, after: vec![index as u32] });
+    steps.insert(index + 1, Step { action, lane, after: [index as u32].into_iter().collect() });
 }
 
 /// Mutations that give another right program are those of barriers, some of whose tokens are as good as others, and where

@@ -145,7 +145,8 @@ fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<Str
         Kind::DropStep => drop_step(program, index),
         Kind::DuplicateStep => {
             let mut order: Vec<usize> = (0..len).collect();
-            let twin = Step { after: [step.after.clone(), vec![index as u32]].concat(), ..step.clone() };
+            let twin =
+                Step { after: step.after.iter().copied().chain([index as u32]).collect(), ..step.clone() };
             program.steps.push(twin);
             order.insert(index + 1, len);
             reorder(program, &order);
@@ -220,7 +221,7 @@ fn drop_step(program: &mut RankProgram, index: usize) {
     let dropped = program.steps.remove(index);
     for step in &mut program.steps[index..] {
         if step.after.contains(&(index as u32)) {
-            step.after.extend(&dropped.after);
+            step.after.extend_from_slice(&dropped.after);
         }
         step.after.retain(|before| *before != index as u32);
         step.after.iter_mut().filter(|before| **before > index as u32).for_each(|before| *before -= 1);

@@ -5,6 +5,7 @@ use collectives::plan::ALGORITHMS;
 use collectives::verify::{Case, Credits, cases, verify, verify_all};
 use collectives::{Collective, Numerics, Spec, Weights};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 fn check(case: &Case, credits: &[u32]) {
     let schedule = case.plan().unwrap_or_else(|error| panic!("{error}"));
@@ -31,11 +32,27 @@ fn every_plan_up_to_24_ranks_is_right_with_no_credit_and_with_one() {
     sweep(1..=24, &[1], &[0, 1]);
 }
 
-#[test]
-fn every_plan_up_to_64_ranks_is_right_with_some_roots() {
-    for case in (25..=64).flat_map(|n| cases(n, &[1])).filter(has_chosen_root) {
+fn sweep_chosen_roots(ranks: RangeInclusive<u32>) {
+    for case in ranks.flat_map(|n| cases(n, &[1])).filter(has_chosen_root) {
         check(&case, &[0]);
     }
+}
+
+// In three parts, that more than one core may be at it.
+
+#[test]
+fn every_plan_up_to_44_ranks_is_right_with_some_roots() {
+    sweep_chosen_roots(25..=44);
+}
+
+#[test]
+fn every_plan_up_to_56_ranks_is_right_with_some_roots() {
+    sweep_chosen_roots(45..=56);
+}
+
+#[test]
+fn every_plan_up_to_64_ranks_is_right_with_some_roots() {
+    sweep_chosen_roots(57..=64);
 }
 
 #[test]

@@ -34,7 +34,7 @@ proptest! {
     fn a_step_reads_back_as_it_was_written(
         action in any_action(), lane in any::<u8>(), after in prop::collection::vec(any::<u32>(), 0..4),
     ) {
-        let step = Step { action, lane, after };
+        let step = Step { action, lane, after: after.into() };
         prop_assert_eq!(step.to_string().parse::<Step>(), Ok(step));
     }
 

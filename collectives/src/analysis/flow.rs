@@ -5,9 +5,8 @@
 //! be complete, and receive `j` needs send `j`.
 
 use super::{FastMap, Matching};
-use crate::schedule::{Action, Direction, Schedule, Step};
+use crate::schedule::{Direction, Schedule, Step};
 use std::collections::VecDeque;
-use topology::Rank;
 
 /// A step of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,14 +41,13 @@ pub(crate) struct Flow {
 /// The graph while it is taken apart.
 struct Graph<'a> {
     matching: &'a Matching,
-    ids: Vec<StepId>,
     /// Edges from each step to those that wait for it: `heads[starts[s]..starts[s + 1]]`.
     starts: Vec<u32>,
     heads: Vec<u32>,
-    /// Edges into each step that are not yet satisfied.
+    /// The step that stands for each step: with zero credits a send for its receive, since the two go together.
+    stands: Vec<u32>,
+    /// Edges into the steps that each one stands for which are not yet satisfied.
     pending: Vec<u32>,
-    /// Which steps are sends.
-    sends: Vec<bool>,
     /// With zero credits, a step and its partner go together.
     merged: bool,
 }
@@ -58,23 +56,25 @@ impl Flow {
     /// Runs the schedule symbolically with `credits` messages of room per lane.
     pub(crate) fn new(schedule: &Schedule, matching: &Matching, credits: u32) -> Result<Flow, Cycle> {
         let mut graph = Graph::new(schedule, matching, credits);
-        let total = graph.ids.len();
+        let (ids, total) = (matching.ids(), matching.total());
         let mut flow = Flow { order: Vec::with_capacity(total), stages: vec![0; total] };
         let mut ready = VecDeque::new();
-        ready.extend((0..total as u32).filter(|step| graph.ready(*step) == Some(*step)));
+        ready.extend((0..total as u32).filter(|step| graph.is_free(*step)));
         while let Some(step) = ready.pop_front() {
-            flow.order.push(graph.ids[step as usize]);
+            flow.order.push(ids[step as usize]);
             let both = [Some(step), graph.twin(step)];
-            let stage = both.iter().flatten().map(|s| flow.stages[*s as usize]).max().unwrap_or(0);
-            flow.order.extend(both[1].map(|twin| graph.ids[twin as usize]));
+            let stage = flow.stages[step as usize];
+            if let Some(twin) = both[1] {
+                flow.order.push(ids[twin as usize]);
+                flow.stages[twin as usize] = stage;
+            }
             for done in both.into_iter().flatten() {
-                flow.stages[done as usize] = stage;
                 for edge in graph.starts[done as usize]..graph.starts[done as usize + 1] {
-                    let next = graph.heads[edge as usize];
-                    flow.stages[next as usize] = flow.stages[next as usize].max(stage + 1);
-                    graph.pending[next as usize] -= 1;
-                    if graph.pending[next as usize] == 0 {
-                        ready.extend(graph.ready(next));
+                    let next = graph.stands[graph.heads[edge as usize] as usize] as usize;
+                    flow.stages[next] = flow.stages[next].max(stage + 1);
+                    graph.pending[next] -= 1;
+                    if graph.pending[next] == 0 {
+                        ready.push_back(next as u32);
                     }
                 }
             }
@@ -86,59 +86,53 @@ impl Flow {
 impl<'a> Graph<'a> {
     fn new(schedule: &Schedule, matching: &'a Matching, credits: u32) -> Graph<'a> {
         let total = matching.total();
-        let mut ids = Vec::with_capacity(total);
-        let mut sends = Vec::with_capacity(total);
-        let mut edges: Vec<(u32, u32)> = Vec::with_capacity(2 * total);
-        for (rank, program) in schedule.programs.iter().enumerate() {
-            let mut fifos: FastMap<(Rank, Direction, u8), Vec<u32>> = FastMap::default();
-            let base = ids.len() as u32;
-            for (index, step) in program.steps.iter().enumerate() {
-                let id = StepId { rank: rank as u32, step: index as u32 };
-                let number = base + index as u32;
-                ids.push(id);
-                sends.push(matches!(step.action, Action::Send { .. }));
-                edges.extend(step.after.iter().map(|before| (base + before, number)));
-                let Some((peer, direction)) = step.action.message() else { continue };
-                let fifo = fifos.entry((peer, direction, step.lane)).or_default();
-                edges.extend(fifo.last().map(|before| (*before, number)));
-                fifo.push(number);
-                let Some(partner) = matching.partner(id).filter(|_| credits > 0) else { continue };
-                if direction == Direction::In {
-                    edges.push((matching.number(partner) as u32, number));
-                } else if let Some(earlier) = (fifo.len() - 1).checked_sub(credits as usize) {
-                    let earlier = ids[fifo[earlier] as usize];
-                    edges
-                        .extend(matching.partner(earlier).map(|recv| (matching.number(recv) as u32, number)));
-                }
+        let merged = credits == 0;
+        let mut stands: Vec<u32> = (0..total as u32).collect();
+        let mut starts = vec![0u32; total + 1];
+        let mut pending = vec![0u32; total];
+        if merged {
+            let receives = |(_, step): &(u32, (StepId, &Step))| receives(step.1);
+            for (number, _) in (0..).zip(schedule.steps()).filter(receives) {
+                stands[number as usize] = matching.twin(number).unwrap_or(number);
             }
         }
-        let (starts, heads, pending) = compress(total, &edges);
-        Graph { matching, ids, starts, heads, pending, sends, merged: credits == 0 }
+        let sends = if merged { Vec::new() } else { waiting_for_room(schedule, matching, credits) };
+        visit_edges(schedule, matching, merged, &sends, |tail, head| {
+            starts[tail as usize + 1] += 1;
+            pending[stands[head as usize] as usize] += 1;
+        });
+        for step in 0..total {
+            starts[step + 1] += starts[step];
+        }
+        let mut next = starts.clone();
+        let mut heads = vec![0u32; starts[total] as usize];
+        visit_edges(schedule, matching, merged, &sends, |tail, head| {
+            let slot = &mut next[tail as usize];
+            heads[*slot as usize] = head;
+            *slot += 1;
+        });
+        Graph { matching, starts, heads, stands, pending, merged }
     }
 
     /// The step that runs together with `step`.
     fn twin(&self, step: u32) -> Option<u32> {
-        let partner = self.matching.partner(self.ids[step as usize]).filter(|_| self.merged)?;
-        Some(self.matching.number(partner) as u32)
+        self.matching.twin(step).filter(|_| self.merged)
     }
 
-    /// The step that stands for `step` in the queue, when nothing keeps it: of two that run together, the
-    /// send.
-    fn ready(&self, step: u32) -> Option<u32> {
-        let twin = self.twin(step);
-        let free = |s: u32| self.pending[s as usize] == 0;
-        let pair = twin.filter(|_| !self.sends[step as usize]).unwrap_or(step);
-        (free(step) && twin.is_none_or(free)).then_some(pair)
+    /// Does the step stand in the queue, with nothing to wait for?
+    fn is_free(&self, step: u32) -> bool {
+        self.stands[step as usize] == step && self.pending[step as usize] == 0
     }
 
     /// A cycle among the steps that never ran.
     fn cycle(&self, order: &[StepId]) -> Cycle {
-        let mut stuck = vec![true; self.ids.len()];
+        let ids = self.matching.ids();
+        let mut stuck = vec![true; self.stands.len()];
         for id in order {
             stuck[self.matching.number(*id)] = false;
         }
-        let mut before = vec![u32::MAX; self.ids.len()];
-        for tail in (0..self.ids.len()).filter(|tail| stuck[*tail]) {
+        let mut before = vec![u32::MAX; self.stands.len()];
+        for tail in (0..self.stands.len()).filter(|tail| stuck[*tail]) {
             for edge in self.starts[tail]..self.starts[tail + 1] {
                 before[self.heads[edge as usize] as usize] = tail as u32;
             }
@@ -148,38 +142,67 @@ impl<'a> Graph<'a> {
         let mut at = stuck.iter().position(|s| *s).unwrap_or(0) as u32;
         // Every stuck step, or the one it meets, waits for another stuck step, so the walk comes back.
         while seen.insert(at, chain.len()).is_none() {
-            chain.push(self.ids[at as usize]);
+            chain.push(ids[at as usize]);
             if before[at as usize] == u32::MAX {
                 at = self.twin(at).unwrap_or(at);
                 if seen.insert(at, chain.len()).is_some() {
                     break;
                 }
-                chain.push(self.ids[at as usize]);
+                chain.push(ids[at as usize]);
             }
             at = before[at as usize];
         }
-        let start = chain.iter().position(|id| *id == self.ids[at as usize]).unwrap_or(0);
+        let start = chain.iter().position(|id| *id == ids[at as usize]).unwrap_or(0);
         Cycle(chain.split_off(start))
     }
 }
 
-/// Turns a list of edges into successor lists and in-degrees.
-fn compress(total: usize, edges: &[(u32, u32)]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
-    let mut starts = vec![0u32; total + 1];
-    let mut pending = vec![0u32; total];
-    for (tail, head) in edges {
-        starts[*tail as usize + 1] += 1;
-        pending[*head as usize] += 1;
+/// Tells who waits for whom, as (before, after): for what comes before it by `after` and in its FIFO; unless they are
+/// merged, a receive for its send; and `sends` for room.
+fn visit_edges(
+    schedule: &Schedule,
+    matching: &Matching,
+    merged: bool,
+    sends: &[(u32, u32)],
+    mut visit: impl FnMut(u32, u32),
+) {
+    let mut number = 0;
+    for program in &schedule.programs {
+        let first = number;
+        for step in &program.steps {
+            for before in &step.after {
+                visit(first + before, number);
+            }
+            if let Some(before) = matching.before(number) {
+                visit(before, number);
+            }
+            if let Some(send) = matching.twin(number).filter(|_| !merged && receives(step)) {
+                visit(send, number);
+            }
+            number += 1;
+        }
     }
-    for i in 0..total {
-        starts[i + 1] += starts[i];
+    sends.iter().for_each(|(recv, send)| visit(*recv, *send));
+}
+
+/// Sends that wait until there is room at the receiver, each with the receive that makes room.
+fn waiting_for_room(schedule: &Schedule, matching: &Matching, credits: u32) -> Vec<(u32, u32)> {
+    let mut waiting = Vec::new();
+    // The first one of its FIFO, by step, and the sends of each.
+    let mut firsts: Vec<u32> = (0..matching.total() as u32).collect();
+    let mut fifos: FastMap<u32, Vec<u32>> = FastMap::default();
+    for (number, (_, step)) in (0..).zip(schedule.steps()) {
+        let Some((_, Direction::Out)) = step.action.message() else { continue };
+        let first = matching.before(number).map_or(number, |before| firsts[before as usize]);
+        firsts[number as usize] = first;
+        let fifo = fifos.entry(first).or_default();
+        let earlier = fifo.len().checked_sub(credits as usize).map(|earlier| fifo[earlier]);
+        waiting.extend(earlier.and_then(|send| matching.twin(send)).map(|recv| (recv, number)));
+        fifo.push(number);
     }
-    let mut next = starts.clone();
-    let mut heads = vec![0u32; edges.len()];
-    for (tail, head) in edges {
-        let slot = &mut next[*tail as usize];
-        heads[*slot as usize] = *head;
-        *slot += 1;
-    }
-    (starts, heads, pending)
+    waiting
+}
+
+fn receives(step: &Step) -> bool {
+    matches!(step.action.message(), Some((_, Direction::In)))
 }

@@ -1,7 +1,7 @@
 //! Which send meets which receive.
 
 use super::{FastMap, StepId};
-use crate::schedule::{Action, Direction, Schedule};
+use crate::schedule::{Direction, Schedule};
 use topology::Rank;
 
 /// The pairs of sends and receives: the k-th send meets the k-th receive of the same (source, destination,
@@ -11,8 +11,12 @@ pub(crate) struct Matching {
     /// `offsets[r]` is the number of the first step of rank `r` when all steps of all ranks are numbered in a
     /// row.
     offsets: Vec<u32>,
-    /// The other end of each step, by that number; `NONE` for local steps.
-    partner: Vec<StepId>,
+    /// All steps, by that number.
+    ids: Vec<StepId>,
+    /// The number of the other end of each step, by number; `NONE` for local steps.
+    partner: Vec<u32>,
+    /// The number of the step before each in its FIFO; `NONE` for the first ones and local steps.
+    before: Vec<u32>,
 }
 
 /// The first thing that does not match.
@@ -29,11 +33,54 @@ pub(crate) enum Mismatch {
     },
 }
 
-const NONE: StepId = StepId { rank: u32::MAX, step: u32::MAX };
+/// Stands for no step.
+const NONE: u32 = u32::MAX;
+
+/// The messages from one rank to another on one lane.
+struct Stream {
+    /// The first send that has not met its receive yet.
+    first: u32,
+    /// The newest send, and the newest receive.
+    send: u32,
+    recv: u32,
+}
 
 impl Matching {
     /// Pairs the steps of a schedule whose peers are in range.
     pub(crate) fn new(schedule: &Schedule) -> Result<Matching, Mismatch> {
+        let mut matching = Matching::numbered(schedule);
+        let total = matching.total();
+        let mut streams: FastMap<(u32, Rank, u8), Stream> = FastMap::default();
+        // The send behind each one in its FIFO.
+        let mut next = vec![NONE; total];
+        for (number, (id, step)) in (0..).zip(schedule.steps()) {
+            let Some((peer, Direction::Out)) = step.action.message() else { continue };
+            let new = Stream { first: number, send: NONE, recv: NONE };
+            let stream = streams.entry((id.rank, peer, step.lane)).or_insert(new);
+            let before = std::mem::replace(&mut stream.send, number);
+            if before != NONE {
+                next[before as usize] = number;
+            }
+            matching.before[number as usize] = before;
+        }
+        for (number, (id, step)) in (0..).zip(schedule.steps()) {
+            let Some((peer, Direction::In)) = step.action.message() else { continue };
+            let stream = streams.get_mut(&(peer.0, Rank(id.rank), step.lane));
+            let stream = stream.filter(|stream| stream.first != NONE).ok_or(Mismatch::Alone(id))?;
+            matching.before[number as usize] = std::mem::replace(&mut stream.recv, number);
+            let send = stream.first;
+            stream.first = next[send as usize];
+            matching.pair(schedule, matching.ids[send as usize], id)?;
+        }
+        let mut steps = schedule.steps().zip(&matching.partner);
+        match steps.find(|((_, step), partner)| step.action.message().is_some() && **partner == NONE) {
+            Some(((id, _), _)) => Err(Mismatch::Alone(id)),
+            None => Ok(matching),
+        }
+    }
+
+    /// All steps have a number, and nothing is paired.
+    fn numbered(schedule: &Schedule) -> Matching {
         let mut offsets = Vec::with_capacity(schedule.programs.len() + 1);
         let mut total = 0;
         for program in &schedule.programs {
@@ -41,29 +88,10 @@ impl Matching {
             total += program.steps.len() as u32;
         }
         offsets.push(total);
-        let mut matching = Matching { offsets, partner: vec![NONE; total as usize] };
-        let mut sends: FastMap<(Rank, Rank, u8), Vec<StepId>> = FastMap::default();
-        for (id, action, lane) in steps(schedule) {
-            if let Some((peer, Direction::Out)) = action.message() {
-                sends.entry((Rank(id.rank), peer, lane)).or_default().push(id);
-            }
-        }
-        let mut taken: FastMap<(Rank, Rank, u8), usize> = FastMap::default();
-        for (recv, action, lane) in steps(schedule) {
-            let Some((peer, Direction::In)) = action.message() else { continue };
-            let key = (peer, Rank(recv.rank), lane);
-            let nth = taken.entry(key).or_default();
-            let send = sends.get(&key).and_then(|list| list.get(*nth)).copied();
-            *nth += 1;
-            let send = send.ok_or(Mismatch::Alone(recv))?;
-            matching.pair(schedule, send, recv)?;
-        }
-        match steps(schedule).find(|(id, action, _)| {
-            action.message().is_some() && matching.partner[matching.number(*id)] == NONE
-        }) {
-            Some((id, ..)) => Err(Mismatch::Alone(id)),
-            None => Ok(matching),
-        }
+        let mut ids = Vec::with_capacity(total as usize);
+        ids.extend(schedule.steps().map(|(id, _)| id));
+        let none = vec![NONE; total as usize];
+        Matching { offsets, ids, partner: none.clone(), before: none }
     }
 
     fn pair(&mut self, schedule: &Schedule, send: StepId, recv: StepId) -> Result<(), Mismatch> {
@@ -75,8 +103,8 @@ impl Matching {
             return Err(Mismatch::Unequal { send, recv });
         }
         let (s, r) = (self.number(send), self.number(recv));
-        self.partner[s] = recv;
-        self.partner[r] = send;
+        self.partner[s] = r as u32;
+        self.partner[r] = s as u32;
         Ok(())
     }
 
@@ -90,18 +118,23 @@ impl Matching {
         self.partner.len()
     }
 
+    /// All steps, by number.
+    pub(crate) fn ids(&self) -> &[StepId] {
+        &self.ids
+    }
+
     /// The step that a message step meets.
     pub(crate) fn partner(&self, id: StepId) -> Option<StepId> {
-        Some(self.partner[self.number(id)]).filter(|partner| *partner != NONE)
+        self.twin(self.number(id) as u32).map(|partner| self.ids[partner as usize])
     }
-}
 
-fn steps(schedule: &Schedule) -> impl Iterator<Item = (StepId, &Action, u8)> {
-    schedule.programs.iter().enumerate().flat_map(|(rank, program)| {
-        program
-            .steps
-            .iter()
-            .enumerate()
-            .map(move |(step, s)| (StepId { rank: rank as u32, step: step as u32 }, &s.action, s.lane))
-    })
+    /// The number of the step that a message step meets, by number.
+    pub(crate) fn twin(&self, number: u32) -> Option<u32> {
+        Some(self.partner[number as usize]).filter(|partner| *partner != NONE)
+    }
+
+    /// The number of the step before another in its FIFO, by number; none for the first one and for local steps.
+    pub(crate) fn before(&self, number: u32) -> Option<u32> {
+        Some(self.before[number as usize]).filter(|before| *before != NONE)
+    }
 }

@@ -6,28 +6,22 @@
 //! conflict: a path into the later send ends where the earlier one starts, and a path out of it begins where
 //! the earlier one has completed, too.
 //!
-//! Who asks what would hold if there were no FIFOs adds steps [alone](Order::push_alone): the builder does, so that data is
-//! safe even where messages overtake each other.
+//! Who asks what would hold if there were no FIFOs adds every step as a [local](Turn::Local) one: the builder does, so that
+//! data is safe even where messages overtake each other.
 //!
 //! The answer is kept as a vector clock: steps are dealt into chains whose members are ordered among
-//! themselves (each FIFO is one; other steps join the chain of one that they come after, if they can), and each step
+//! themselves (each FIFO is one; other steps join a chain that ends before them, if there is one), and each step
 //! knows how many members of every chain precede it. Clocks are sparse, for most steps come after few: a rank that
-//! exchanges messages with a thousand others, each for itself, has a thousand short ones.
+//! exchanges messages with a thousand others, each for itself, has a thousand short ones. And where many steps come
+//! together again and again, as in a sum of many messages, the chains that have ended there are gone on with, so there
+//! are no more of them than steps that nothing orders.
 
-use super::FastMap;
-use crate::schedule::{Action, Direction};
 use std::ops::Range;
-use topology::Rank;
 
 /// The steps of one rank so far, partially ordered.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    /// The chain of each FIFO.
-    fifos: FastMap<(Rank, Direction, u8), u32>,
-    /// The last step of each chain.
-    tails: Vec<u32>,
-    /// Is the chain that of a FIFO?
-    fifo: Vec<bool>,
+    chains: Vec<Chain>,
     /// Each step's chain and its place therein.
     places: Vec<(u32, u32)>,
     /// How many members of which chains precede a step, by chain, for all steps in a row. Chains of which none does are
@@ -40,7 +34,38 @@ pub(crate) struct Order {
     touched: Vec<u32>,
 }
 
+/// Steps that are ordered among themselves.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    /// How many there are.
+    len: u32,
+    /// Are they those of a FIFO?
+    fifo: bool,
+}
+
+/// What a step waits for beside what it comes `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing.
+    Local,
+    /// It is the first one of its FIFO.
+    First,
+    /// The step before it in its FIFO.
+    Behind(u32),
+}
+
 impl Order {
+    /// Forgets all steps.
+    pub(crate) fn clear(&mut self) {
+        let Order { chains, places, clocks, ends, counts, touched } = self;
+        chains.clear();
+        places.clear();
+        clocks.clear();
+        ends.clear();
+        counts.clear();
+        touched.clear();
+    }
+
     /// Is step `a` complete before step `b` starts?
     pub(crate) fn precedes(&self, a: u32, b: u32) -> bool {
         let (chain, place) = self.places[a as usize];
@@ -106,23 +131,22 @@ impl Order {
     }
 
     /// Adds the next step.
-    pub(crate) fn push(&mut self, action: &Action, lane: u8, after: &[u32]) {
-        let fifo = action.message().map(|(peer, direction)| (peer, direction, lane));
-        let chain = fifo.and_then(|fifo| self.fifos.get(&fifo)).copied();
-        let tail = chain.map(|chain| self.tails[chain as usize]);
-        self.tick(after.iter().copied().chain(tail));
-        let chain = match (fifo, chain) {
-            (None, _) => self.chain_after(after),
-            (Some(_), Some(chain)) => chain,
-            (Some(fifo), None) => *self.fifos.entry(fifo).or_insert(self.tails.len() as u32),
-        };
-        self.join(chain, fifo.is_some());
-    }
-
-    /// Adds the next step as if it used no FIFO.
-    pub(crate) fn push_alone(&mut self, after: &[u32]) {
-        self.tick(after.iter().copied());
-        self.join(self.chain_after(after), false);
+    pub(crate) fn push(&mut self, turn: Turn, after: &[u32]) {
+        match turn {
+            Turn::Local => {
+                self.tick(after.iter().copied());
+                let chain = self.chain_after(after);
+                self.join(chain, false);
+            }
+            Turn::First => {
+                self.tick(after.iter().copied());
+                self.join(self.chains.len() as u32, true);
+            }
+            Turn::Behind(before) => {
+                self.tick(after.iter().copied().chain([before]));
+                self.join(self.places[before as usize].0, true);
+            }
+        }
     }
 
     /// Adds the clock of a step that comes after others.
@@ -157,23 +181,58 @@ impl Order {
 
     /// Puts the newest step at the end of a chain, or of a new one if there is none of that number.
     fn join(&mut self, chain: u32, fifo: bool) {
-        let step = self.places.len() as u32;
-        if chain as usize == self.tails.len() {
-            self.tails.push(step);
-            self.fifo.push(fifo);
+        if chain as usize == self.chains.len() {
+            self.chains.push(Chain { len: 0, fifo });
             self.counts.push(0);
-            self.places.push((chain, 0));
-        } else {
-            let tail = std::mem::replace(&mut self.tails[chain as usize], step);
-            self.places.push((chain, self.places[tail as usize].1 + 1));
         }
+        let len = &mut self.chains[chain as usize].len;
+        self.places.push((chain, *len));
+        *len += 1;
     }
 
-    /// A chain that ends with one of these steps and is no FIFO's; else a new one.
+    /// A chain whose members all precede the newest step, which comes after these, and that is no FIFO's; else a new one.
     fn chain_after(&self, after: &[u32]) -> u32 {
-        let chains = after.iter().map(|before| (*before, self.places[*before as usize].0));
-        let mut ends = chains
-            .filter(|(before, chain)| !self.fifo[*chain as usize] && self.tails[*chain as usize] == *before);
-        ends.next().map_or(self.tails.len() as u32, |(_, chain)| chain)
+        let ends = |chain: u32, count: u32| {
+            let Chain { len, fifo } = self.chains[chain as usize];
+            !fifo && len == count
+        };
+        // Most often that of a step that it comes after.
+        let mut direct = after.iter().map(|before| self.places[*before as usize]);
+        if let Some((chain, _)) = direct.find(|(chain, place)| ends(*chain, place + 1)) {
+            return chain;
+        }
+        let clock = &self.clocks[self.clock(self.places.len() as u32)];
+        let ended = clock.iter().find(|(chain, count)| ends(*chain, *count));
+        ended.map_or(self.chains.len() as u32, |(chain, _)| *chain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_that_have_come_together_are_gone_on_with() {
+        let mut order = Order::default();
+        for round in 0..100 {
+            // Two steps come after the sum of the round before, and are summed up.
+            let sum: Vec<u32> = (round > 0).then(|| 3 * round - 1).into_iter().collect();
+            order.push(Turn::Local, &sum);
+            order.push(Turn::Local, &sum);
+            order.push(Turn::Local, &[3 * round, 3 * round + 1]);
+        }
+        assert_eq!(order.chains.len(), 2);
+        assert!(order.precedes(0, 299) && order.precedes(3, 5) && order.precedes(5, 7));
+        assert!(!order.precedes(3, 4) && !order.precedes(4, 3) && !order.precedes(5, 4));
+    }
+
+    #[test]
+    fn a_step_between_two_of_a_fifo_does_not_become_one_of_it() {
+        let mut order = Order::default();
+        order.push(Turn::First, &[]);
+        order.push(Turn::Local, &[0]);
+        order.push(Turn::Behind(0), &[]);
+        assert!(order.precedes(0, 1) && order.precedes(0, 2));
+        assert!(!order.precedes(1, 2));
     }
 }

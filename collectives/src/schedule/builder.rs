@@ -12,8 +12,8 @@
 //!
 //! It does not check that the program is right; the verifier does.
 
-use super::{Action, ChunkRange, InPlace, RankProgram, Schedule, Step};
-use crate::analysis::{Flow, Matching, Memory, Order, Values};
+use super::{Action, After, ChunkRange, InPlace, RankProgram, Schedule, Step};
+use crate::analysis::{Flow, Matching, Memory, Order, Touched, Turn, Values};
 use crate::pass::{Cuts, quantise::quantise};
 use crate::verify::structure;
 use crate::{Codec, Packing, PlanError, Spec};
@@ -178,9 +178,10 @@ impl Builder {
         let steps = drafts.iter().map(|draft| draft.steps.len() as u64).sum();
         shape = cuts.shape(shape, ranks, steps)?;
         let mut programs = vec![RankProgram::default(); ranks as usize];
+        let mut past = Past::default();
         for (rank, draft) in (first..).zip(drafts) {
             let steps = cuts.steps(draft.steps);
-            programs[rank as usize] = derive(&Memory::new(&shape, ranks, Rank(rank)), &steps);
+            programs[rank as usize] = past.derive(&Memory::new(&shape, ranks, Rank(rank)), &steps);
         }
         Ok(Schedule { programs, ..shape })
     }
@@ -209,68 +210,41 @@ impl Schedule {
     }
 }
 
-/// The steps of a rank, each after those that it must come after.
-fn derive(memory: &Memory, steps: &[Drafted]) -> RankProgram {
-    let mut program = Program {
-        memory,
-        order: Order::default(),
-        steps: Vec::with_capacity(steps.len()),
-        cells: vec![Cell::default(); memory.cells()],
-    };
-    for Drafted { action, lane, .. } in steps {
-        program.push(*action, *lane);
-    }
-    RankProgram { steps: program.steps }
-}
-
-/// The program of one rank so far.
-struct Program<'a> {
-    memory: &'a Memory,
+/// What a rank has done so far.
+#[derive(Default)]
+struct Past {
     order: Order,
-    steps: Vec<Step>,
-    cells: Vec<Cell>,
+    touched: Touched,
+    /// What the next step must come after.
+    hazards: Vec<u32>,
 }
 
-/// Who has touched a chunk of memory.
-#[derive(Clone, Debug, Default)]
-struct Cell {
-    writer: Option<u32>,
-    /// Those who have read what the writer wrote.
-    readers: Vec<u32>,
-}
+impl Past {
+    /// The steps of a rank, each after those that it must come after.
+    fn derive(&mut self, memory: &Memory, steps: &[Drafted]) -> RankProgram {
+        self.order.clear();
+        self.touched.start(memory);
+        let steps = (0..).zip(steps).map(|(number, Drafted { action, lane, .. })| {
+            self.find_hazards(memory, action);
+            self.order.push(Turn::Local, &self.hazards);
+            self.touched.touch(memory, action, number);
+            Step { action: *action, lane: *lane, after: After::from_slice(&self.hazards) }
+        });
+        RankProgram { steps: steps.collect() }
+    }
 
-impl Program<'_> {
-    fn push(&mut self, action: Action, lane: u8) {
-        let mut hazards = Vec::new();
+    fn find_hazards(&mut self, memory: &Memory, action: &Action) {
+        let Past { order, touched, hazards } = self;
+        hazards.clear();
         for range in action.reads().into_iter().flatten() {
-            hazards.extend(self.cells[self.memory.span(range)].iter().filter_map(|cell| cell.writer));
+            hazards.extend(memory.span(range).filter_map(|cell| touched.writer(cell)));
         }
-        for cell in action.writes().map(|range| &self.cells[self.memory.span(range)]).into_iter().flatten() {
-            hazards.extend(cell.writer);
-            hazards.extend(&cell.readers);
+        if let Some(range) = action.writes() {
+            hazards.extend(memory.span(range).flat_map(|cell| touched.writer_and_readers(cell)));
         }
         hazards.sort_unstable();
         hazards.dedup();
         // What others among them imply need not be said.
-        self.order.keep_latest(&mut hazards);
-        let after = hazards;
-        self.order.push_alone(&after);
-        self.touch(&action);
-        self.steps.push(Step { action, lane, after });
-    }
-
-    fn touch(&mut self, action: &Action) {
-        let step = self.steps.len() as u32;
-        for range in action.reads().into_iter().flatten() {
-            for cell in &mut self.cells[self.memory.span(range)] {
-                cell.readers.push(step);
-            }
-        }
-        for cell in
-            action.writes().map(|range| &mut self.cells[self.memory.span(range)]).into_iter().flatten()
-        {
-            cell.writer = Some(step);
-            cell.readers.clear();
-        }
+        order.keep_latest(hazards);
     }
 }

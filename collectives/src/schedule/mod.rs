@@ -32,6 +32,7 @@ use crate::{
     analysis::{Memory, StepId},
 };
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use topology::{Rank, Reach};
 
 /// One of the memories a rank's steps work on.
@@ -137,6 +138,10 @@ pub enum Action {
     },
 }
 
+/// What a step comes after. Most have few, which lie in the step itself: plans of a million steps are cheap to make, to
+/// copy and to drop.
+pub type After = SmallVec<[u32; 4]>;
+
 /// One step of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
@@ -147,7 +152,7 @@ pub struct Step {
     pub lane: u8,
     /// Indices of the steps of the same rank that must be complete first; all smaller than this step's own,
     /// ascending, and none implied by the others.
-    pub after: Vec<u32>,
+    pub after: After,
 }
 
 /// The steps of one rank.

@@ -16,7 +16,7 @@
 //! A range of several chunks is written `output[2..5]`, without the last. Lane 0 is not written. `last` and
 //! `after` are the fields of the same name.
 
-use super::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
+use super::{Action, After, Buffer, ChunkRange, InPlace, Schedule, Step};
 use std::fmt;
 use std::str::{FromStr, SplitWhitespace};
 use thiserror::Error;
@@ -132,7 +132,7 @@ impl FromStr for Step {
     fn from_str(text: &str) -> Result<Step, ParseError> {
         let mut words = Words(text.split_whitespace());
         let action = words.action()?;
-        let mut step = Step { action, lane: 0, after: Vec::new() };
+        let mut step = Step { action, lane: 0, after: After::new() };
         let mut word = words.next();
         if word == "lane" {
             step.lane = words.number("the number of a lane, up to 255")?;

@@ -273,7 +273,7 @@ fn what_cannot_run_is_said() {
     let mut circle = messages(2, &[(0, 1, 0), (1, 0, 0)]);
     for (program, first) in circle.programs.iter_mut().zip([1, 0]) {
         program.steps.sort_by_key(|step| usize::from(step.action.writes().is_none()));
-        program.steps[1].after = vec![0];
+        program.steps[1].after = [0].into_iter().collect();
         assert!(first <= 1);
     }
     let hangs = simulated(&circle, &Cluster::mesh(2, SPEED));

@@ -83,7 +83,7 @@ pub fn verify(schedule: &Schedule, credits: Credits) -> Result<Report, Fault> {
         credits: credits.0,
         chain: chain.into_iter().map(at).collect(),
     })?;
-    let max_in_flight = races::check(schedule)?;
+    let max_in_flight = races::check(schedule, &matching)?;
     let outcome = outcome::check(schedule, &matching, &flow)?;
     Ok(report(schedule, &flow, max_in_flight, outcome))
 }

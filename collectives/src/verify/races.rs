@@ -1,75 +1,88 @@
 //! Do two steps of a rank touch the same memory in no defined order, at least one of them writing?
 //!
-//! Steps are taken in list order, which every dependency and FIFO respects. For each chunk of memory it is
-//! enough to compare with the last writer and with those who have read since: what came before them has been
-//! compared with them, and order is transitive.
+//! Steps are taken in list order, which every dependency and FIFO respects. Each is compared with those who have
+//! [touched](Touched) its chunks since they were last written.
 
 use super::fault::{At, Fault};
-use crate::analysis::{FastMap, Memory, Order};
+use crate::analysis::{Matching, Memory, Order, StepId, Touched, Turn};
 use crate::schedule::{ChunkRange, Schedule, Step};
 use topology::Rank;
 
-/// Who has touched a chunk of memory.
-#[derive(Clone, Default)]
-struct Touched {
-    writer: Option<u32>,
-    /// Those who have read what the writer wrote.
-    readers: Vec<u32>,
-}
-
 /// Checks every rank; tells how many messages of one lane and direction may be under way at a time.
-pub(super) fn check(schedule: &Schedule) -> Result<u32, Fault> {
+pub(super) fn check(schedule: &Schedule, matching: &Matching) -> Result<u32, Fault> {
+    let mut past = Past::default();
     let mut max_in_flight = 0;
-    for rank in 0..schedule.ranks() {
-        let mut order = Order::default();
+    for (rank, program) in (0..).zip(&schedule.programs) {
         let memory = Memory::new(schedule, schedule.ranks(), Rank(rank));
-        let mut cells = vec![Touched::default(); memory.cells()];
-        let mut settled: FastMap<u32, u32> = FastMap::default();
-        for (number, step) in schedule.programs[rank as usize].steps.iter().enumerate() {
-            let number = number as u32;
-            order.push(&step.action, step.lane, &step.after);
-            if let Some((other, chunk)) = conflict(&memory, &cells, &order, step, number) {
+        past.start(&memory);
+        for (number, step) in (0..).zip(&program.steps) {
+            past.order.push(turn(matching, StepId { rank, step: number }, step), &step.after);
+            if let Some((other, chunk)) = past.conflict(&memory, step, number) {
                 let (first, second) = (At::new(schedule, rank, other), At::new(schedule, rank, number));
                 return Err(Fault::Race { first, second, chunk });
             }
-            touch(&memory, &mut cells, step, number);
+            past.touched.touch(&memory, &step.action, number);
             if step.action.message().is_some() {
-                let (place, fifo) = order.place(number);
-                let done = settled.entry(fifo).or_default();
-                *done = order.settled(number, &step.after).max(*done);
-                max_in_flight = max_in_flight.max(place + 1 - *done);
+                max_in_flight = past.in_flight(step, number).max(max_in_flight);
             }
         }
     }
     Ok(max_in_flight)
 }
 
-/// An earlier step that `step` should come after but does not, and a chunk that both touch.
-fn conflict(
-    memory: &Memory,
-    cells: &[Touched],
-    order: &Order,
-    step: &Step,
-    number: u32,
-) -> Option<(u32, ChunkRange)> {
-    let reads = step.action.reads().into_iter().flatten().map(|range| (range, false));
-    let writes = step.action.writes().into_iter().map(|range| (range, true));
-    reads.chain(writes).find_map(|(range, writes)| {
-        memory.span(range).zip(range.first..).find_map(|(cell, chunk)| {
-            let readers = cells[cell].readers.iter().filter(|_| writes);
-            let others = cells[cell].writer.iter().chain(readers);
-            let unordered = others.copied().find(|other| !order.precedes(*other, number))?;
-            Some((unordered, ChunkRange::one(range.buffer, chunk)))
-        })
-    })
+/// What a step waits for because of its FIFO.
+fn turn(matching: &Matching, id: StepId, step: &Step) -> Turn {
+    let number = matching.number(id) as u32;
+    match matching.before(number) {
+        // Steps of a rank have numbers in a row.
+        Some(before) => Turn::Behind(id.step - (number - before)),
+        None if step.action.message().is_some() => Turn::First,
+        None => Turn::Local,
+    }
 }
 
-fn touch(memory: &Memory, cells: &mut [Touched], step: &Step, number: u32) {
-    for range in step.action.reads().into_iter().flatten() {
-        cells[memory.span(range)].iter_mut().for_each(|cell| cell.readers.push(number));
+/// What a rank has done so far.
+#[derive(Default)]
+struct Past {
+    order: Order,
+    touched: Touched,
+    /// By the number of a FIFO: how many of its messages are known to be complete before the newest one starts.
+    settled: Vec<u32>,
+}
+
+impl Past {
+    /// Begins with another rank.
+    fn start(&mut self, memory: &Memory) {
+        self.order.clear();
+        self.touched.start(memory);
+        self.settled.clear();
     }
-    for cell in step.action.writes().map(|range| &mut cells[memory.span(range)]).into_iter().flatten() {
-        cell.writer = Some(number);
-        cell.readers.clear();
+
+    /// An earlier step that `step` should come after but does not, and a chunk that both touch.
+    fn conflict(&self, memory: &Memory, step: &Step, number: u32) -> Option<(u32, ChunkRange)> {
+        let unordered = |other: &u32| !self.order.precedes(*other, number);
+        for range in step.action.reads().into_iter().flatten() {
+            for (cell, chunk) in memory.span(range).zip(range.first..) {
+                if let Some(other) = self.touched.writer(cell).filter(unordered) {
+                    return Some((other, ChunkRange::one(range.buffer, chunk)));
+                }
+            }
+        }
+        let range = step.action.writes()?;
+        memory.span(range).zip(range.first..).find_map(|(cell, chunk)| {
+            let other = self.touched.writer_and_readers(cell).find(unordered)?;
+            Some((other, ChunkRange::one(range.buffer, chunk)))
+        })
+    }
+
+    /// How many messages of the newest step's FIFO may be under way when it starts, its own included.
+    fn in_flight(&mut self, step: &Step, number: u32) -> u32 {
+        let (place, fifo) = self.order.place(number);
+        if self.settled.len() <= fifo as usize {
+            self.settled.resize(fifo as usize + 1, 0);
+        }
+        let done = &mut self.settled[fifo as usize];
+        *done = self.order.settled(number, &step.after).max(*done);
+        place + 1 - *done
     }
 }

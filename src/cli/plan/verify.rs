@@ -27,6 +27,9 @@ Both ends of a range belong to it. Every plan is verified in place and out of pl
 as if no send completed before its receive has taken the data. A plan that is right under that rule is
 right with any number of credits. Exit status 1 when a plan is wrong.";
 
+/// The plans that a thread takes on at a time.
+const AT_A_TIME: usize = 16;
+
 /// Prove that plans are right, or name the fault
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -136,12 +139,12 @@ fn verify_cases(args: &Args) -> Result<ExitCode, Failed> {
     if todo.is_empty() {
         return Err(Failed::new("nothing to verify: no algorithm plans for so many ranks"));
     }
-    // The large ones first, so that no thread is left with one at the end.
+    // The large ones first and a few at a time, so that no thread is left with many at the end.
     todo.reverse();
     let bar = ProgressBar::new(todo.len() as u64).with_style(style());
     let verify = |case: Case| (case, case.verify(Credits(0)));
     let results: Vec<(Case, Result<Report, CaseError>)> =
-        todo.into_par_iter().map(verify).inspect(|_| bar.inc(1)).collect();
+        todo.into_par_iter().with_max_len(AT_A_TIME).map(verify).inspect(|_| bar.inc(1)).collect();
     bar.finish_and_clear();
     let rows: Vec<Row> = wanted.into_iter().filter_map(|algorithm| row(algorithm, &results)).collect();
     print(&table(&rows, start.elapsed()));

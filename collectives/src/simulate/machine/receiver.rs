@@ -1,0 +1,141 @@
+//! The receiver's half of a message's way: telling where it may go, and taking its pieces.
+
+use super::{Block, Machine, Place, next, part};
+use crate::simulate::{
+    Why,
+    costs::at_rate,
+    event::Event,
+    program::{Kind, NONE, Step},
+};
+
+impl Machine<'_> {
+    /// Tells of the first receives of all streams of a rank that has entered the call.
+    pub(super) fn tell_all(&mut self, rank: u32) {
+        for step in self.program.bases[rank as usize]..self.program.bases[rank as usize + 1] {
+            let Step { kind, stream, .. } = self.step(step);
+            let first = matches!(kind, Kind::Recv | Kind::RecvReduce)
+                && self.program.recvs[self.program.streams[stream as usize].first as usize] == step;
+            if first {
+                self.tell(stream);
+            }
+        }
+    }
+
+    /// Tells the sender of receives whose memory may be written, in order and ahead of time.
+    pub(super) fn tell(&mut self, stream: u32) {
+        if !self.costs.granted {
+            return;
+        }
+        let end = self.program.streams[stream as usize].end;
+        loop {
+            let progress = &self.streams[stream as usize];
+            let (told, ahead) = (progress.told, self.costs.ahead.max(1));
+            if told == end || told - progress.takes.message >= ahead {
+                return;
+            }
+            let number = self.program.recvs[told as usize];
+            // What will be combined waits in memory of the transport's own.
+            let lands = self.step(number).kind == Kind::Recv;
+            if lands && (self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan())
+            {
+                return;
+            }
+            let known = self.now + self.word(stream) + self.costs.grant_us * 1e-6;
+            self.granted_at[told as usize] = known;
+            let progress = &mut self.streams[stream as usize];
+            progress.told += 1;
+            if progress.block == Block::Grant && progress.begins.message == told {
+                self.events.at(known, Event::Word { stream });
+            }
+        }
+    }
+
+    /// How long a word takes from the receiver of a stream to its sender.
+    fn word(&self, stream: u32) -> f64 {
+        let back = &self.program.back[stream as usize];
+        let waits = if self.costs.words_wait { self.network.backlog(back, self.now) } else { 0.0 };
+        back.latency + waits
+    }
+
+    /// Takes what is there of a stream.
+    pub(super) fn take(&mut self, stream: u32, mut why: Why) {
+        loop {
+            let progress = &self.streams[stream as usize];
+            let Place { message, piece } = progress.takes;
+            if progress.is_taking || progress.here == 0 {
+                return;
+            }
+            let number = self.program.recvs[message as usize];
+            if self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan() {
+                return;
+            }
+            let step = self.step(number);
+            let way = self.way(step);
+            self.note_take(stream, number, why);
+            let bytes = part(step.bytes, way.pieces, piece);
+            let once = if piece == 0 { self.costs.recv_us * 1e-6 } else { 0.0 };
+            let combining = match step.kind {
+                Kind::RecvReduce => at_rate(bytes, self.costs.reduce_gbs),
+                _ => 0.0,
+            };
+            // What is combined is read where it lies.
+            let copied = way.copied && step.kind != Kind::RecvReduce;
+            let seconds = once + combining + self.costs.moving(bytes, self.costs.recv_gbs, copied);
+            let end = if seconds > 0.0 { self.occupy(number, seconds, piece == 0) } else { self.now };
+            let progress = &mut self.streams[stream as usize];
+            (progress.is_taking, progress.here) = (true, progress.here - 1);
+            if end > self.now {
+                self.events.at(end, Event::Taken { stream });
+                return;
+            }
+            self.streams[stream as usize].is_taking = false;
+            self.has_taken(stream);
+            why = Why::Rank;
+        }
+    }
+
+    /// Notes why a piece is taken now and not before. The last one's reason is the message's, unless it followed at once.
+    fn note_take(&mut self, stream: u32, number: u32, why: Why) {
+        let Place { message, piece } = self.streams[stream as usize].takes;
+        let timing = &mut self.timings[number as usize];
+        if piece == 0 {
+            timing.begin = self.now;
+        }
+        match why {
+            Why::Message => (timing.why, timing.cause) = (Why::Message, self.program.sends[message as usize]),
+            Why::Rank if piece == 0 => {
+                let before =
+                    message.checked_sub(1).filter(|at| *at >= self.program.streams[stream as usize].first);
+                let before = before.map_or(NONE, |before| self.program.recvs[before as usize]);
+                (timing.why, timing.cause) = (Why::Fifo, before);
+            }
+            _ => {}
+        }
+    }
+
+    /// The receiver's processor is done with a piece.
+    pub(super) fn has_taken(&mut self, stream: u32) {
+        let known = self.now + self.word(stream);
+        let progress = &mut self.streams[stream as usize];
+        let Place { message, piece } = progress.takes;
+        let number = self.program.recvs[message as usize];
+        let step = self.program.steps[number as usize];
+        let pieces = self.costs.way(step.bytes, self.program.operation_bytes).pieces;
+        progress.taken_in_all += 1;
+        if self.costs.credits != u32::MAX {
+            progress.taken_at.push_back(known);
+            if progress.taken_at.len() > self.costs.credits as usize {
+                progress.taken_at.pop_front();
+            }
+        }
+        let is_last = piece + 1 == pieces;
+        progress.takes = next(progress.takes, is_last);
+        if progress.block == Block::Credit {
+            self.events.at(known, Event::Word { stream });
+        }
+        if is_last {
+            self.complete(number);
+            self.tell(stream);
+        }
+    }
+}
