@@ -65,6 +65,49 @@ fn what_is_shown_as_toml_can_be_verified_and_broken() {
 }
 
 #[test]
+fn a_choice_between_hosts_is_explained_by_the_cluster_or_as_asked() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("cluster.toml");
+    let link = "link = { latency_us = 5.0, bandwidth_gbps = 75.0 }";
+    std::fs::write(&file, format!("shape = \"mesh\"\nhosts = 2\nranks_per_host = 4\n{link}"))
+        .expect("our folder");
+    let path = file.to_str().expect("text");
+    let args = ["all_reduce", "--ranks", "8", "--bytes", "16M", "--cluster", path];
+    let explained = explained(&args, &[]);
+    assert_eq!(explained["hosts"], "hosts of 4 ranks", "{explained}");
+    assert_eq!(explained["fastest"]["algorithm"], "hierarchical", "{explained}");
+    assert_eq!(explained["taken"]["algorithm"], "hierarchical", "{explained}");
+    // Who numbers ranks otherwise than the cluster has them loses by it.
+    let us = |hosts: &str| {
+        self::explained(&[&args[..], &["--hosts", hosts]].concat(), &[])["candidates"]
+            .as_array()
+            .and_then(|all| all.iter().find(|one| one["algorithm"] == "hierarchical")?["bound_us"].as_f64())
+            .expect("a bound")
+    };
+    assert!(us("turns:2") > us("4,4") && us("4,4") == us("4"));
+    assert!(refusal(&["explain", "all_reduce", "-n", "8", "--hosts", "4,5"]).contains("are not 8 ranks"));
+}
+
+#[test]
+fn a_choice_for_blocks_of_unequal_lengths_is_explained() {
+    let args = ["all_gather", "--ranks", "4", "--bytes", "16M", "--uneven"];
+    let uneven = explained(&args, &[]);
+    assert_eq!(uneven["uneven"], true);
+    let names = |key: &str| -> Vec<String> {
+        let all = uneven[key].as_array().expect("a list").iter();
+        all.map(|one| one["algorithm"].as_str().expect("a name").to_owned()).collect()
+    };
+    let mut able = names("candidates");
+    able.sort();
+    assert_eq!(able, ["direct", "hierarchical", "ring"]);
+    assert!(names("excluded").contains(&"bruck".to_owned()));
+    let text = stdout(&[&["explain"], &args[..]].concat(), 0);
+    assert!(text.starts_with("all_gather_v of "), "{text}");
+    assert!(text.contains("  bruck: ") && text.contains("unequal lengths"), "{text}");
+    assert!(refusal(&["explain", "barrier", "-n", "4", "--uneven"]).contains("leave --uneven out"));
+}
+
+#[test]
 fn all_plans_are_verified_and_summed_up() {
     let text = stdout(&["verify", "--all", "--ranks", "1..8", "--segments", "1,3"], 0);
     for algorithm in collectives::plan::ALGORITHMS {

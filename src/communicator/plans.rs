@@ -2,7 +2,7 @@
 
 use crate::{Config, error::Result, executor::Program};
 use collectives::{
-    Collective, Numerics, Spec, plan,
+    Collective, Hosts, Numerics, Spec, plan,
     schedule::InPlace,
     select::{self, Choice, Overrides, Policy, price},
 };
@@ -91,6 +91,8 @@ pub(super) struct Plans {
     lanes: u8,
     /// Plans send between ranks that reach each other.
     reach: Reach,
+    /// Which ranks share a host; the same on all ranks, like all that plans are chosen by.
+    hosts: Hosts,
     policy: Policy,
     segments: u32,
     /// In the place of the policy and the segments, if the program says so.
@@ -110,7 +112,7 @@ impl Plans {
         rank: Rank,
         ranks: u32,
         lanes: u8,
-        reach: Reach,
+        (reach, hosts): (Reach, Hosts),
         policy: Policy,
         config: &Config,
     ) -> Plans {
@@ -119,6 +121,7 @@ impl Plans {
             ranks,
             lanes,
             reach,
+            hosts,
             policy,
             segments: config.segments,
             asked: None,
@@ -187,6 +190,7 @@ impl Plans {
                 .with_in_place(shape.in_place)
                 .with_segments(segments)?
                 .with_numerics(shape.numerics)
+                .with_hosts(self.hosts)?
                 .only_for(self.rank)?;
             plan::plan(&if shape.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
         };
@@ -203,7 +207,7 @@ impl Plans {
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
-        let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
+        let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
         let (policy, segments) = match &self.asked {
             Some(asked) => (&asked.policy, asked.segments),
             None => (&self.policy, self.segments),
