@@ -2,8 +2,9 @@
 //!
 //! Compared are the plan that would be taken if nothing were known of hosts, the *flat* one, and the hierarchical one: the
 //! bytes that leave the host that sends most, and the stages. What a stage is worth in bytes is a threshold
-//! ([`Tuning::stage_bytes`](super::Tuning)). Stages within a host count like those between hosts, so that the hierarchical plan
-//! is taken where it plainly pays.
+//! ([`Tuning::stage_bytes`](super::Tuning)). Nothing tells whether a host has one way out or a cable to every other host, over
+//! which a ring between hosts sends all it has on one of them. The hierarchical plan is taken where it pays both ways, and
+//! stages within a host count like those between hosts.
 //!
 //! The bytes are closed forms, for blocks that divide evenly; a test compares them with what the plans send.
 
@@ -15,6 +16,8 @@ use crate::{Collective, Hosts, Rank};
 struct Cost {
     /// What leaves the host that sends most.
     bytes: u128,
+    /// The hosts that these go to in equal parts.
+    to: u64,
     /// The stages, within hosts and between them.
     stages: u64,
 }
@@ -32,9 +35,13 @@ pub(super) fn preferred(
         return None;
     }
     let (one, other) = (cost(call, hosts, flat)?, cost(call, hosts, "hierarchical")?);
-    let (saved, more) = (one.bytes.checked_sub(other.bytes)?, other.stages.saturating_sub(one.stages));
+    let more = other.stages.saturating_sub(one.stages);
+    let pays = |one: u128, other: u128| {
+        one.checked_sub(other).is_some_and(|saved| saved >= u128::from(more) * u128::from(stage_bytes))
+    };
+    let per_cable = |cost: Cost| cost.bytes / u128::from(cost.to);
     let why = "several ranks on each of several hosts: less between hosts";
-    (saved >= u128::from(more) * u128::from(stage_bytes)).then_some(("hierarchical", why))
+    (pays(one.bytes, other.bytes) && pays(per_cable(one), per_cable(other))).then_some(("hierarchical", why))
 }
 
 /// What a plan costs, of those that are compared.
@@ -45,19 +52,20 @@ fn cost(call: Call, hosts: Hosts, algorithm: &str) -> Option<Cost> {
     let pairs =
         (0..hosts.count(n)).map(|host| u64::from(hosts.ranks_on(host, n))).map(|m| m * (ranks - m)).max()?;
     let share = |times: u64, of: u64| u128::from(block) * u128::from(times) / u128::from(of);
-    let (bytes, stages) = match (call.collective, algorithm) {
-        (Collective::AllReduce, "mesh") => (share(pairs, 1), 1),
-        (Collective::AllReduce, "rsag_mesh") => (share(2 * pairs, ranks), 2),
+    let all = count.saturating_sub(1).max(1);
+    let (bytes, to, stages) = match (call.collective, algorithm) {
+        (Collective::AllReduce, "mesh") => (share(pairs, 1), all, 1),
+        (Collective::AllReduce, "rsag_mesh") => (share(2 * pairs, ranks), all, 2),
         (Collective::AllReduce, "ring") => {
-            (share(2 * (ranks - 1) * ways_out(hosts, n), ranks), 2 * (ranks - 1))
+            (share(2 * (ranks - 1) * ways_out(hosts, n), ranks), 1, 2 * (ranks - 1))
         }
-        (Collective::AllReduce, "hierarchical") => (share(2 * (count - 1), count), 2 * count),
-        (Collective::AllGather, "direct") => (share(pairs, 1), 1),
-        (Collective::AllGather, "ring") => (share((ranks - 1) * ways_out(hosts, n), 1), ranks - 1),
-        (Collective::AllGather, "hierarchical") => (share(u64::from(hosts.most(n)) * (count - 1), 1), 2),
+        (Collective::AllReduce, "hierarchical") => (share(2 * (count - 1), count), 1, 2 * count),
+        (Collective::AllGather, "direct") => (share(pairs, 1), all, 1),
+        (Collective::AllGather, "ring") => (share((ranks - 1) * ways_out(hosts, n), 1), 1, ranks - 1),
+        (Collective::AllGather, "hierarchical") => (share(u64::from(hosts.most(n)) * (count - 1), 1), all, 2),
         _ => return None,
     };
-    Some(Cost { bytes, stages })
+    Some(Cost { bytes, to, stages })
 }
 
 /// Of the host with most of them: its ranks that are followed by one of another host, round the ring.
@@ -134,6 +142,14 @@ mod tests {
         assert!(!by(Hosts::Blocks(2), (128 << 10) - 1));
         assert!(!by(Hosts::One, 1 << 30) && !by(Hosts::Blocks(1), 1 << 30) && !by(Hosts::Turns(4), 1 << 30));
         assert!(by(Hosts::Blocks(2), u64::MAX));
+        // A ring between four hosts uses one of three cables; it takes four ranks on each to make up for that.
+        let of = |ranks, each| {
+            let call = Call { ranks, ..call(1 << 24) };
+            preferred(call, Hosts::Blocks(each), "rsag_mesh", 64 << 10).is_some()
+        };
+        assert!(!of(8, 2) && of(16, 4));
+        let gather = Call { collective: Collective::AllGather, ranks: 8, block_bytes: 1 << 20 };
+        assert!(preferred(gather, Hosts::Blocks(2), "direct", 64 << 10).is_some(), "it uses all of them");
         let other = Call { collective: Collective::ReduceScatter, ..call(1 << 30) };
         assert_eq!(preferred(other, Hosts::Blocks(2), "direct", 1), None);
     }
