@@ -14,6 +14,7 @@ mod group;
 mod mixed;
 mod plans;
 mod registered;
+mod relayed;
 mod rooted;
 mod tcp;
 mod typed;

@@ -234,6 +234,17 @@ impl Plans {
             .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, wanted))
     }
 
+    /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
+    pub(super) fn lacks_cables(&self, shape: &CallShape) -> bool {
+        !self.reach.is_complete() && self.choose(shape).is_err()
+    }
+
+    /// As if cables connected these ranks only.
+    #[cfg(test)]
+    pub(super) fn limit_to(&mut self, reach: Reach) {
+        self.reach = reach;
+    }
+
     /// Can this rank send to that one, and hear from it?
     pub(super) fn reaches(&self, peer: Rank) -> bool {
         self.reach.connects(self.rank, peer)
