@@ -74,6 +74,169 @@ fn what_is_shown_as_toml_can_be_verified_and_broken() {
     assert!(refusal(&["verify", path]).contains("can't read"));
 }
 
+/// A schedule file of two ranks, each of which has these steps.
+fn schedule(steps: [&[&str]; 2]) -> String {
+    let head = "version = 1\ncollective = \"all_reduce\"\nalgorithm = \"mine\"\nchunks = 2\n";
+    let rank = |steps: &[&str]| format!("[[rank]]\nsteps = {steps:?}\n");
+    format!("{head}{}{}", rank(steps[0]), rank(steps[1]))
+}
+
+#[test]
+fn a_schedule_that_is_wrong_is_refused_with_the_step_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("plan.toml");
+    let path = file.to_str().expect("text");
+    let says = |text: &str, options: &[&str]| {
+        std::fs::write(&file, text).expect("our folder");
+        stdout(&[&["verify", path], options].concat(), 1)
+    };
+    // Each sends only when it has heard from the other.
+    let waits = |peer: u32| {
+        let recv = format!("recv_reduce output[0..2] = input[0..2] + rank {peer} last");
+        [recv, format!("send input[0..2] to rank {peer} after 0")]
+    };
+    let (first, second) = (waits(1), waits(0));
+    let steps = [&first.each_ref().map(String::as_str)[..], &second.each_ref().map(String::as_str)[..]];
+    let cycle = says(&schedule(steps), &[]);
+    for step in
+        ["deadlock", "rank 0 step 0 `recv_reduce", "rank 0 step 1 `send", "rank 1 step 0", "rank 1 step 1"]
+    {
+        assert!(cycle.contains(step), "{step}: {cycle}");
+    }
+    let right = ["send input[0..2] to rank 1", "recv_reduce output[0..2] = input[0..2] + rank 1 last"];
+    let dangling = ["send input[0..2] to rank 0 after 7", right[1]];
+    let dangling = says(&schedule([&right, &dangling]), &[]);
+    assert!(dangling.contains("rank 1 step 0 `send input[0..2] to rank 0 after 7`"), "{dangling}");
+    assert!(dangling.contains("and 7 is not"), "{dangling}");
+    let outside = ["send input[1..3] to rank 0", right[1]];
+    let outside = says(&schedule([&right, &outside]), &[]);
+    assert!(
+        outside.contains("rank 1 step 0 `send input[1..3] to rank 0`: input[1..3] is outside"),
+        "{outside}"
+    );
+    let short = ["send input[0] to rank 0", "recv_reduce output[0..2] = input[0..2] + rank 0 last"];
+    let short = says(&schedule([&right, &short]), &[]);
+    assert!(short.contains("rank 1 step 0 `send input[0] to rank 0` meets rank 0 step 1"), "{short}");
+}
+
+#[test]
+fn a_schedule_that_breaks_the_rules_of_a_device_is_refused_with_the_step_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("our folder");
+        path.to_str().expect("text").to_owned()
+    };
+    let show =
+        |segments| ["show", "all_reduce", "--algo", "ring", "-n", "2", "--segments", segments, "--toml"];
+    let (whole, cut) =
+        (write("whole.toml", &stdout(&show("1"), 0)), write("cut.toml", &stdout(&show("8"), 0)));
+    let fabrics = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/fabrics");
+    let fabric = |name: &str| fabrics.join(name).to_str().expect("text").to_owned();
+    let (macs, ib) = (fabric("apple-tb5-mesh2.toml"), fabric("ib-pair.toml"));
+    for rules in [["--profile", "thunderbolt"], ["--profile", "apple-tb5"], ["--fabric", &macs]] {
+        let verify = |file: &str, bytes: &str, status| {
+            stdout(&[&["verify", file, "--bytes", bytes], &rules[..]].concat(), status)
+        };
+        let long = verify(&whole, "64M", 1);
+        let says = "rank 0 step 0 `send input[0] to rank 1`: 33554432 bytes in one message, and the device takes 16773120; \
+                    cut chunks into ";
+        assert!(long.contains("WRONG: ") && long.contains(says), "{long}");
+        assert!(verify(&cut, "64M", 0).contains("no message is longer than 16773120"));
+        assert!(verify(&whole, "1M", 0).contains(": right: "));
+    }
+    for rules in [["--profile", "ib"], ["--profile", "usb4"], ["--fabric", &ib]] {
+        assert!(stdout(&[&["verify", &whole], &rules[..]].concat(), 0).contains(": right: "));
+    }
+    let shallow = write(
+        "shallow.toml",
+        "[[node]]\nname = \"a\"\ndevice = [{ name = \"d\", profile = \"apple-tb5\", usable_depth = 100 }]",
+    );
+    let shallow = stdout(&["verify", &whole, "--bytes", "1M", "--fabric", &shallow], 1);
+    assert!(shallow.contains("the device takes 409600"), "{shallow}");
+    assert!(refusal(&["verify", &whole, "--profile", "aple-tb5"]).contains("apple-tb5"));
+    assert!(refusal(&["verify", &whole, "--fabric", &whole]).contains("whole.toml"));
+    assert!(refusal(&["verify", "--all", "-n", "2", "--profile", "ib"]).contains("a schedule in a file"));
+    assert!(refusal(&["verify", &whole, "--hosts", "2"]).contains("leave --hosts"));
+}
+
+#[test]
+fn plans_for_hosts_copied_and_striped_are_shown_verified_and_explained() {
+    let show = ["show", "all_reduce", "--algo", "hierarchical", "--ranks", "8", "--hosts", "3,5"];
+    let text = stdout(&show, 0);
+    assert!(text.contains("send input[0..2] to rank 3") || text.contains("to rank 3"), "{text}");
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("verified: ")), "{text}");
+    let flat = stdout(&show[..6], 0);
+    assert_ne!(flat, text, "hosts make another plan");
+    let both = ["--replicas", "2", "--weights", "3:1"];
+    let lanes = stdout(&[&show[..], &both].concat(), 0);
+    assert!(lanes.contains("lane 3") && lanes.contains("verified: "), "{lanes}");
+    let verify = ["verify", "all_reduce", "--algo", "hierarchical", "--ranks", "8", "--hosts", "3,5"];
+    let rows = stdout(&[&verify[..], &both].concat(), 0);
+    assert!(rows.contains("\n2 plans, 0 wrong"), "{rows}");
+    assert!(
+        refusal(&["show", "all_reduce", "--algo", "ring", "-n", "7", "--hosts", "3,5"])
+            .contains("are not 7 ranks")
+    );
+    assert!(refusal(&["verify", "--all", "-n", "7", "--hosts", "3,5"]).contains("are not 7 ranks"));
+    assert!(
+        refusal(&["show", "all_reduce", "--algo", "ring", "-n", "8", "--hosts", "3,0"]).contains("turns:2")
+    );
+    assert!(
+        refusal(&["show", "all_reduce", "--algo", "ring", "-n", "8", "--weights", "0:1"]).contains("3:1")
+    );
+    assert!(
+        refusal(&["show", "all_reduce", "--algo", "ring", "-n", "8", "--replicas", "17"]).contains("to 16")
+    );
+}
+
+#[test]
+fn a_choice_between_hosts_is_explained_by_the_cluster_or_as_asked() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("cluster.toml");
+    let link = "link = { latency_us = 5.0, bandwidth_gbps = 75.0 }";
+    std::fs::write(&file, format!("shape = \"mesh\"\nhosts = 2\nranks_per_host = 4\n{link}"))
+        .expect("our folder");
+    let path = file.to_str().expect("text");
+    let args = ["all_reduce", "--ranks", "8", "--bytes", "16M", "--cluster", path];
+    let explained = explained(&args, &[]);
+    assert_eq!(explained["hosts"], "hosts of 4 ranks", "{explained}");
+    assert_eq!(explained["taken"]["algorithm"], "hierarchical", "{explained}");
+    let flat = explained["candidates"]
+        .as_array()
+        .and_then(|all| all.iter().find(|one| one["algorithm"] == "rsag_mesh"));
+    let (flat, taken) = (flat.expect("it can")["bound_us"].as_f64(), explained["taken"]["us"].as_f64());
+    assert!(flat > taken.map(|us| 2.0 * us), "what one host alone would take: {explained}");
+    // Who numbers ranks otherwise than the cluster has them loses by it.
+    let us = |hosts: &str| {
+        self::explained(&[&args[..], &["--hosts", hosts]].concat(), &[])["candidates"]
+            .as_array()
+            .and_then(|all| all.iter().find(|one| one["algorithm"] == "hierarchical")?["bound_us"].as_f64())
+            .expect("a bound")
+    };
+    assert!(us("turns:2") > us("4,4") && us("4,4") == us("4"));
+    assert!(refusal(&["explain", "all_reduce", "-n", "8", "--hosts", "4,5"]).contains("are not 8 ranks"));
+}
+
+#[test]
+fn a_choice_for_blocks_of_unequal_lengths_is_explained() {
+    let args = ["all_gather", "--ranks", "4", "--bytes", "16M", "--uneven"];
+    let uneven = explained(&args, &[]);
+    assert_eq!(uneven["uneven"], true);
+    let names = |key: &str| -> Vec<String> {
+        let all = uneven[key].as_array().expect("a list").iter();
+        all.map(|one| one["algorithm"].as_str().expect("a name").to_owned()).collect()
+    };
+    let mut able = names("candidates");
+    able.sort();
+    assert_eq!(able, ["direct", "hierarchical", "ring"]);
+    assert!(names("excluded").contains(&"bruck".to_owned()));
+    let text = stdout(&[&["explain"], &args[..]].concat(), 0);
+    assert!(text.starts_with("all_gather_v of "), "{text}");
+    assert!(text.contains("  bruck: ") && text.contains("unequal lengths"), "{text}");
+    assert!(refusal(&["explain", "barrier", "-n", "4", "--uneven"]).contains("leave --uneven out"));
+}
+
 #[test]
 fn all_plans_are_verified_and_summed_up() {
     let text = stdout(&["verify", "--all", "--ranks", "1..8", "--segments", "1,3"], 0);

@@ -1,8 +1,7 @@
 //! What is to be planned, and why a plan is refused.
 
 use crate::schedule::InPlace;
-use crate::{Codec, Collective, Numerics, UnknownName};
-use std::fmt;
+use crate::{Codec, Collective, Hosts, Numerics, UnknownName, Weights};
 use thiserror::Error;
 use topology::Rank;
 
@@ -18,77 +17,8 @@ pub const MAX_STEPS: u64 = 1 << 24;
 /// The copies of a plan that there can be at most.
 pub const MAX_REPLICAS: u8 = 16;
 
-/// The greatest share of a lane.
-pub const MAX_WEIGHT: u8 = 64;
-
-use crate::hosts::Hosts;
-
-/// The shares that lanes have in every message.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Weights {
-    shares: [u8; Weights::MAX_LANES],
-    /// How many of them count.
-    lanes: u8,
-}
-
-impl Weights {
-    /// Whole messages on one lane.
-    pub const ONE: Weights = Weights { shares: [1, 0, 0, 0], lanes: 1 };
-
-    /// The lanes that a message can be split over at most.
-    pub const MAX_LANES: usize = 4;
-
-    /// So many lanes with these shares, e.g. 3 and 1; none when there are no lanes or too many, or one without a share
-    /// or with more than [`MAX_WEIGHT`].
-    #[must_use]
-    pub fn new(shares: &[u8]) -> Option<Weights> {
-        let fit = shares.iter().all(|share| (1..=MAX_WEIGHT).contains(share));
-        if !fit || !(1..=Weights::MAX_LANES).contains(&shares.len()) {
-            return None;
-        }
-        let mut weights = Weights { shares: [0; Weights::MAX_LANES], lanes: shares.len() as u8 };
-        weights.shares[..shares.len()].copy_from_slice(shares);
-        // Of a single lane the share is all.
-        Some(if shares.len() == 1 { Weights::ONE } else { weights })
-    }
-
-    /// How many lanes there are.
-    #[must_use]
-    pub const fn lanes(self) -> u8 {
-        self.lanes
-    }
-
-    /// All shares together: the pieces of a chunk.
-    #[must_use]
-    pub fn sum(self) -> u32 {
-        self.shares.iter().copied().map(u32::from).sum()
-    }
-
-    /// For each lane the shares of those before it, and its own.
-    pub fn shares(self) -> impl Iterator<Item = (u32, u32)> {
-        let own = self.shares.into_iter().take(usize::from(self.lanes)).map(u32::from);
-        own.scan(0, |before, share| {
-            *before += share;
-            Some((*before - share, share))
-        })
-    }
-}
-
-impl fmt::Display for Weights {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shares: Vec<String> = self.shares().map(|(_, share)| share.to_string()).collect();
-        f.write_str(&shares.join(":"))
-    }
-}
-
-impl fmt::Debug for Weights {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// What is to be planned. A `Spec` makes sense: its root is one of its ranks, and its numbers are within
-/// limits.
+/// What is to be planned. A `Spec` makes sense: its root is one of its ranks, its hosts have all of them, and its
+/// numbers are within limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
     collective: Collective,
@@ -185,6 +115,14 @@ pub enum PlanError {
         codec: Codec,
         /// Why not, and what can be done.
         why: &'static str,
+    },
+    /// Hosts that have more ranks or fewer than there are.
+    #[error("{hosts} are not {ranks} ranks; say how many of the {ranks} each host has")]
+    Hosts {
+        /// The hosts.
+        hosts: Hosts,
+        /// The ranks asked for.
+        ranks: u32,
     },
     /// A number of segments out of range.
     #[error("{collective} cannot be cut into {segments} segments; ask for 1 (whole) to {MAX_SEGMENTS}")]
@@ -365,9 +303,15 @@ impl Spec {
     }
 
     /// The same for ranks that share hosts in this way.
-    #[must_use]
-    pub const fn with_hosts(self, hosts: Hosts) -> Spec {
-        Spec { hosts, ..self }
+    ///
+    /// # Errors
+    /// [`PlanError::Hosts`] when the hosts are said to have more ranks or fewer.
+    pub fn with_hosts(self, hosts: Hosts) -> Result<Spec, PlanError> {
+        if hosts.suit(self.ranks) {
+            Ok(Spec { hosts, ..self })
+        } else {
+            Err(PlanError::Hosts { hosts, ranks: self.ranks })
+        }
     }
 
     /// The same as `replicas` copies on lanes of their own, each with an equal part of every chunk; 1 leaves it as it is.

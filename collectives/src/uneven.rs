@@ -35,7 +35,8 @@ impl Algorithm {
     pub fn takes_uneven_blocks(&self) -> bool {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         match self.collective {
-            AllGather | ReduceScatter => matches!(self.name, "ring" | "direct"),
+            AllGather => matches!(self.name, "ring" | "direct" | "hierarchical"),
+            ReduceScatter => matches!(self.name, "ring" | "direct"),
             Gather | Scatter => matches!(self.name, "direct" | "chain"),
             AllToAll => self.name == "direct",
             _ => false,
@@ -153,31 +154,39 @@ mod tests {
     use super::*;
     use crate::plan::ALGORITHMS;
     use crate::schedule::InPlace;
-    use crate::{Spec, verify};
+    use crate::{Hosts, Spec, verify};
 
     #[test]
     fn plans_for_uneven_blocks_are_right_and_never_mix_shapes() {
-        for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.takes_uneven_blocks()) {
-            for ranks in (1..=12).chain([17, 32]) {
-                for root in (0..ranks).filter(|root| *root == 0 || algorithm.collective.has_root()) {
-                    for (in_place, segments) in [(InPlace::No, 1), (InPlace::Yes, 1), (InPlace::No, 3)] {
-                        // Nobody has an all-to-all of uneven blocks in place.
-                        if algorithm.collective == Collective::AllToAll && in_place == InPlace::Yes {
-                            continue;
-                        }
-                        let spec =
-                            Spec::new(algorithm.collective, ranks).and_then(|s| s.with_root(Rank(root)));
-                        let spec = spec.and_then(|s| s.with_segments(segments)).expect("in range");
-                        let spec = spec.with_in_place(in_place).with_uneven_blocks();
-                        let schedule = algorithm.plan(&spec).expect("a plan");
-                        let what = format!("{} {} on {ranks}", algorithm.collective, algorithm.name);
-                        verify::verify(&schedule, verify::Credits(0))
-                            .unwrap_or_else(|fault| panic!("{what}: {fault}"));
-                        check(&schedule).unwrap_or_else(|fault| panic!("{what}: {fault}"));
+        let algorithms = ALGORITHMS.iter().filter(|algorithm| algorithm.takes_uneven_blocks());
+        for (algorithm, ranks) in algorithms.flat_map(|a| (1..=12).chain([17, 32]).map(move |n| (a, n))) {
+            for root in (0..ranks).filter(|root| *root == 0 || algorithm.collective.has_root()) {
+                for (in_place, segments) in [(InPlace::No, 1), (InPlace::Yes, 1), (InPlace::No, 3)] {
+                    // Nobody has an all-to-all of uneven blocks in place.
+                    if algorithm.collective == Collective::AllToAll && in_place == InPlace::Yes {
+                        continue;
+                    }
+                    let spec = Spec::new(algorithm.collective, ranks).and_then(|s| s.with_root(Rank(root)));
+                    let spec = spec.and_then(|s| s.with_segments(segments)).expect("in range");
+                    let dealt: &[Hosts] = match algorithm.name {
+                        "hierarchical" => &[Hosts::One, Hosts::Blocks(3), Hosts::Turns(2)],
+                        _ => &[Hosts::One],
+                    };
+                    for hosts in dealt {
+                        let spec = spec.with_hosts(*hosts).expect("any ranks").with_in_place(in_place);
+                        is_right_and_mixes_nothing(algorithm, &spec.with_uneven_blocks());
                     }
                 }
             }
         }
+    }
+
+    fn is_right_and_mixes_nothing(algorithm: &Algorithm, spec: &Spec) {
+        let schedule = algorithm.plan(spec).expect("a plan");
+        let what =
+            format!("{} {} on {}, {}", algorithm.collective, algorithm.name, spec.ranks(), spec.hosts());
+        verify::verify(&schedule, verify::Credits(0)).unwrap_or_else(|fault| panic!("{what}: {fault}"));
+        check(&schedule).unwrap_or_else(|fault| panic!("{what}: {fault}"));
     }
 
     #[test]

@@ -83,6 +83,21 @@ impl Communicator {
         Ok(())
     }
 
+    /// What decides which plan a call takes.
+    #[inline]
+    pub(super) fn shape_of(&self, call: &Call<'_>) -> CallShape {
+        CallShape {
+            collective: call.collective,
+            count: call.count,
+            elem_bytes: call.dtype.size() as u32,
+            root: call.root,
+            in_place: call.in_place,
+            uneven: matches!(call.blocks, Blocks::Uneven { .. }),
+            numerics: self.numerics,
+            codec: call.codec,
+        }
+    }
+
     /// Finds the plan of a call, and what it binds to it. Nothing is entered yet.
     #[inline]
     pub(super) fn prepare<'m>(
@@ -97,16 +112,7 @@ impl Communicator {
         }
         let reducer = call.op.map(|op| Reducer::new(call.dtype, op)).transpose()?;
         let elem_bytes = call.dtype.size();
-        let shape = CallShape {
-            collective: call.collective,
-            count: call.count,
-            elem_bytes: elem_bytes as u32,
-            root: call.root,
-            in_place: call.in_place,
-            uneven: matches!(call.blocks, Blocks::Uneven { .. }),
-            numerics: self.numerics,
-            codec: call.codec,
-        };
+        let shape = self.shape_of(call);
         let program = self.plans.get(&shape)?;
         let blocks =
             call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));

@@ -309,7 +309,7 @@ impl Communicator {
         }
     }
 
-    fn carry_out_together(&mut self, prepared: &[Prepared<'_>]) -> Result<()> {
+    pub(super) fn carry_out_together(&mut self, prepared: &[Prepared<'_>]) -> Result<()> {
         let padded = |bytes: usize| bytes.next_multiple_of(ALIGNMENT);
         let scratch_bytes = prepared.iter().map(|call| padded(call.scratch_bytes)).sum();
         if let Err(error) = self.grow_scratch(scratch_bytes) {

@@ -15,6 +15,7 @@ mod mixed;
 mod plans;
 mod quantised;
 mod registered;
+mod relayed;
 mod rooted;
 mod tcp;
 mod typed;
@@ -35,7 +36,7 @@ use crate::{
     kernels::Threads,
 };
 use collectives::{
-    Collective, DType, MAX_SEGMENTS, Numerics,
+    Collective, DType, Hosts, MAX_SEGMENTS, Numerics,
     schedule::InPlace,
     select::{Fingerprint, Names, Overrides},
 };
@@ -121,6 +122,7 @@ impl Communicator {
         let protocols =
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
+        let hosts = hosts_of(endpoint.as_deref(), &names);
         let here = fingerprint(transport, &names);
         if let Some((what, there, here)) = config.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0
@@ -136,7 +138,7 @@ impl Communicator {
             eprintln!("tbccl: warning: the model is not used: {why}");
         }
         Communicator {
-            plans: Plans::new(rank, size, Self::LANES, reach, config.policy(&here), config),
+            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here), config),
             executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),
             peers: Peers {
                 rank,
@@ -277,6 +279,15 @@ impl Communicator {
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
+}
+
+/// Which ranks share a host: as the driver says, which knows who shares memory, or else by the names of hosts.
+fn hosts_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) -> Hosts {
+    let placement = match endpoint.and_then(Endpoint::hosts) {
+        Some(hosts) => Placement::from_hosts(hosts),
+        None => Placement::from_hosts(names.iter().map(|name| name.host.as_str())),
+    };
+    placement.map_or(Hosts::One, |placement| Hosts::of(&placement))
 }
 
 /// What a job runs on, as far as all of its ranks know the same of it.

@@ -2,7 +2,7 @@
 
 use crate::{Config, error::Result, executor::Program};
 use collectives::{
-    Codec, Collective, Numerics, Spec, plan,
+    Codec, Collective, Hosts, Numerics, Spec, plan,
     schedule::InPlace,
     select::{self, Choice, Overrides, Policy, price},
 };
@@ -94,6 +94,8 @@ pub(super) struct Plans {
     lanes: u8,
     /// Plans send between ranks that reach each other.
     reach: Reach,
+    /// Which ranks share a host; the same on all ranks, like all that plans are chosen by.
+    hosts: Hosts,
     policy: Policy,
     segments: u32,
     /// In the place of the policy and the segments, if the program says so.
@@ -113,7 +115,7 @@ impl Plans {
         rank: Rank,
         ranks: u32,
         lanes: u8,
-        reach: Reach,
+        (reach, hosts): (Reach, Hosts),
         policy: Policy,
         config: &Config,
     ) -> Plans {
@@ -122,6 +124,7 @@ impl Plans {
             ranks,
             lanes,
             reach,
+            hosts,
             policy,
             segments: config.segments,
             asked: None,
@@ -192,6 +195,7 @@ impl Plans {
                 .with_segments(segments)?
                 .with_numerics(shape.numerics)
                 .with_codec(shape.codec)
+                .with_hosts(self.hosts)?
                 .only_for(self.rank)?;
             plan::plan(&if shape.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
         };
@@ -208,7 +212,7 @@ impl Plans {
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
-        let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics };
+        let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
         let (policy, segments) = match &self.asked {
             Some(asked) => (&asked.policy, asked.segments),
             None => (&self.policy, self.segments),
@@ -233,6 +237,17 @@ impl Plans {
         *known
             .entry(bucket)
             .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, wanted))
+    }
+
+    /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
+    pub(super) fn lacks_cables(&self, shape: &CallShape) -> bool {
+        !self.reach.is_complete() && self.choose(shape).is_err()
+    }
+
+    /// As if cables connected these ranks only.
+    #[cfg(test)]
+    pub(super) fn limit_to(&mut self, reach: Reach) {
+        self.reach = reach;
     }
 
     /// Can this rank send to that one, and hear from it?

@@ -148,7 +148,8 @@ impl Communicator {
     }
 
     /// Block `j` of rank `i`'s `send`, which has `send_counts[j]` elements there, becomes block `i` of rank `j`'s `recv`,
-    /// which has as many `recv_counts[i]`. A rank gives its own lengths only.
+    /// which has as many `recv_counts[i]`. A rank gives its own lengths only. Where not every rank has a cable to every
+    /// other, ranks tell each other all lengths, and those in between pass blocks on.
     ///
     /// # Errors
     /// See [`Error`]; on all ranks when what one sends is not as long as another one expects.
@@ -167,6 +168,9 @@ impl Communicator {
         lengths("the own block of recv", recv_counts[own], send_counts[own])?;
         let blocks = Blocks::Uneven { input: &sent.each, output: &received.each, all: None };
         let call = Call { blocks, ..call::<T>(Collective::AllToAll, 0, InPlace::No) };
+        if self.plans.lacks_cables(&self.shape_of(&call)) {
+            return self.all_to_all_relayed(send, &sent.each, recv, &received.each);
+        }
         let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
         settled(recv);
         done

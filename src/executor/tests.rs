@@ -5,7 +5,7 @@ use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch}
 use crate::{Error, kernels::Reducer, kernels::Threads};
 use collectives::{
     BlockLayout, Collective, DType, ReduceOp, Schedule, Spec, plan,
-    schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step},
+    schedule::{Action, After, Buffer, ChunkRange, InPlace, RankProgram, Step},
 };
 use std::{
     sync::{
@@ -210,7 +210,7 @@ fn every_plan_leaves_memory_to_links_only_when_nobody_needs_it() {
 fn a_landing_waits_for_an_earlier_receive_that_uses_its_memory() {
     let chunk = |buffer| ChunkRange { buffer, first: 0, len: 1 };
     let (input, output, scratch) = (chunk(Buffer::Input), chunk(Buffer::Output), chunk(Buffer::Scratch));
-    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into() };
     let send = |peer, src| Action::Send { peer: Rank(peer), src };
     let recv = |dst| Action::Recv { peer: Rank(1), dst };
     let (local, last) = (input, true);
@@ -356,7 +356,7 @@ impl Link for Overtaking {
 #[test]
 fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first() {
     let chunk = |buffer, first| ChunkRange { buffer, first, len: 1 };
-    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into() };
     let send = |first| Action::Send { peer: Rank(1), src: chunk(Buffer::Output, first) };
     // The copy relies on the order of sends: it comes after the second one, and writes to where the first one reads.
     let overwrite = Action::Copy { src: chunk(Buffer::Input, 0), dst: chunk(Buffer::Output, 0) };
@@ -482,7 +482,7 @@ const WHOLE: ChunkRange = ChunkRange { buffer: Buffer::Output, first: 0, len: 1 
 #[test]
 fn what_will_be_reduced_is_asked_for_before_its_turn() {
     let (local, dst) = (WHOLE, WHOLE);
-    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.to_vec() };
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into() };
     let steps = vec![
         step(Action::RecvReduce { peer: Rank(1), local, dst, last: false }, &[]),
         step(Action::RecvReduce { peer: Rank(2), local, dst, last: true }, &[0]),
@@ -494,7 +494,7 @@ fn what_will_be_reduced_is_asked_for_before_its_turn() {
 /// What is sent first goes first, also through queues: a word behind a megabyte has a peer wait for it.
 #[test]
 fn peers_are_told_what_to_send_before_anything_is_sent_to_them() {
-    let step = |action| Step { action, lane: 0, after: Vec::new() };
+    let step = |action| Step { action, lane: 0, after: After::new() };
     let peers = [Rank(1), Rank(2), Rank(3)];
     let sends = peers.map(|peer| step(Action::Send { peer, src: WHOLE }));
     let local = WHOLE;

@@ -210,6 +210,15 @@ fn gaps(comm: &mut Communicator) -> Result<()> {
     let mut data = [me];
     comm.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
     assert_eq!(data, [10]);
+    // Blocks of unequal lengths to all, by way of those in between.
+    let length = |from: u32, to: u32| ((from + 2 * to) % 4 * 3000) as usize;
+    let counts = |of: &dyn Fn(u32) -> usize| (0..5).map(of).collect::<Vec<_>>();
+    let (sent, expected) = (counts(&|to| length(me, to)), counts(&|from| length(from, me)));
+    let send: Vec<u32> = (0..5).flat_map(|to| vec![me * 10 + to; length(me, to)]).collect();
+    let mut recv = vec![0; expected.iter().sum()];
+    comm.all_to_all_v(&send, &sent, &mut recv, &expected)?;
+    let right: Vec<u32> = (0..5).flat_map(|from| vec![from * 10 + me; length(from, me)]).collect();
+    assert_eq!(recv, right, "rank {me}");
     Ok(())
 }
 

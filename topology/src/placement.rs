@@ -34,12 +34,12 @@ impl Placement {
         Placement::from_hosts(std::iter::repeat_n("localhost", ranks as usize))
     }
 
-    /// The placement of ranks `0, 1, 2, ...` on hosts with these names; equal names are one host.
+    /// The placement of ranks `0, 1, 2, ...` on hosts with these names, or numbers; equal ones are one host.
     ///
     /// # Errors
     /// [`PlacementError::Empty`] for no ranks.
-    pub fn from_hosts<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Placement, PlacementError> {
-        let mut seen: Vec<&str> = Vec::new();
+    pub fn from_hosts<N: PartialEq>(names: impl IntoIterator<Item = N>) -> Result<Placement, PlacementError> {
+        let mut seen: Vec<N> = Vec::new();
         let mut host_of = Vec::new();
         for name in names {
             let at = seen.iter().position(|known| *known == name).unwrap_or_else(|| {

@@ -11,8 +11,9 @@ pub(crate) mod stripe;
 
 use crate::analysis::{Flow, Matching, StepId};
 use crate::schedule::{Builder, Drafted, Schedule};
-use crate::spec::{MAX_STEPS, Weights};
+use crate::spec::MAX_STEPS;
 use crate::verify::structure;
+use crate::weights::Weights;
 use crate::{Collective, PlanError, Spec};
 use topology::Rank;
 

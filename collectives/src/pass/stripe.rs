@@ -9,7 +9,7 @@
 use super::Cuts;
 use crate::PlanError;
 use crate::schedule::{ChunkRange, Drafted, Schedule};
-use crate::spec::Weights;
+use crate::weights::Weights;
 
 /// Splits the messages of `schedule` over lanes by these shares.
 ///

@@ -8,9 +8,12 @@
 //! Where not every rank reaches every other, only plans are chosen whose messages travel where they can. Whether one does
 //! is read off the plan itself.
 
+mod hierarchy;
 mod overrides;
 pub mod price;
 pub mod survey;
+#[cfg(test)]
+mod tests;
 mod tuned;
 
 pub use overrides::{Names, Overrides, Rule, RulesError};
@@ -18,7 +21,7 @@ pub use tuned::{Best, Fingerprint, Links, Tuned, TunedError};
 
 use crate::numerics::Core;
 use crate::schedule::InPlace;
-use crate::{Collective, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
+use crate::{Collective, Hosts, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
 use price::{Candidates, Effort, Kind, Model};
 use serde::Deserialize;
 use topology::Reach;
@@ -39,6 +42,9 @@ pub struct Tuning {
     pub segment_bytes: u64,
     /// The pieces that a chunk is cut into at most.
     pub max_segments: u32,
+    /// What a link between hosts carries in the time that one more stage takes: so many bytes of a host's must a plan of
+    /// several hosts save for each stage that it has more.
+    pub stage_bytes: u64,
 }
 
 impl Default for Tuning {
@@ -50,6 +56,7 @@ impl Default for Tuning {
             binomial_bytes: 64 << 10,
             segment_bytes: 512 << 10,
             max_segments: 64,
+            stage_bytes: 64 << 10,
         }
     }
 }
@@ -65,13 +72,15 @@ pub struct Call {
     pub block_bytes: u64,
 }
 
-/// What a plan must be able to do beside the call.
+/// What a plan must keep to beside the call, the same on all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Wanted {
     /// Blocks may differ in length.
     pub uneven: bool,
     /// The order in which contributions are combined.
     pub numerics: Numerics,
+    /// Which ranks share a host.
+    pub hosts: Hosts,
 }
 
 /// What to plan.
@@ -155,8 +164,9 @@ pub fn choose_by(
     }
     let (preferred, why) = preferred(call, &policy.tuning);
     let of = |algorithm, why| Choice { algorithm, segments: segments(call, algorithm, &policy.tuning), why };
-    let first = of(preferred, why);
-    if fit(&first) {
+    let within = hierarchy::preferred(call, wanted.hosts, preferred, policy.tuning.stage_bytes);
+    let first = within.map(|(algorithm, why)| of(algorithm, why)).filter(fit);
+    if let Some(first) = first.or_else(|| Some(of(preferred, why)).filter(fit)) {
         return Ok(first);
     }
     let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.allow(name));
@@ -209,7 +219,7 @@ fn can(call: Call, root: Rank, algorithm: &str, reach: &Reach, wanted: Wanted) -
     if wanted.uneven && !found.takes_uneven_blocks() {
         return Err(PlanError::Uneven { algorithm: found.name, collective: call.collective });
     }
-    check(call, root, found.name, reach)
+    check(call, root, found.name, reach, wanted)
 }
 
 /// Why nothing can do a call.
@@ -217,8 +227,10 @@ fn nothing(call: Call, root: Rank, reach: &Reach, preferred: &str, wanted: Wante
     let neighbourly = plan::algorithms(call.collective).map(|a| a.name);
     let named = neighbourly.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
     let errors = named.into_iter().chain([preferred]);
-    let mut errors = errors.filter_map(|name| can(call, root, name, reach, wanted).err());
-    errors.next().unwrap_or(PlanError::AllExcluded { collective: call.collective })
+    let mut errors: Vec<_> = errors.filter_map(|name| can(call, root, name, reach, wanted).err()).collect();
+    // What is made for other blocks anyway is not what stands in the way.
+    errors.sort_by_key(|error| matches!(error, PlanError::Uneven { .. }));
+    errors.into_iter().next().unwrap_or(PlanError::AllExcluded { collective: call.collective })
 }
 
 /// Do all messages of a plan travel between ranks that reach each other?
@@ -226,30 +238,43 @@ fn nothing(call: Call, root: Rank, reach: &Reach, preferred: &str, wanted: Wante
 /// # Errors
 /// [`PlanError::NoCable`] with the first pair that doesn't, and the algorithms that do without; others when there is no
 /// such plan.
-pub fn check(call: Call, root: Rank, algorithm: &str, reach: &Reach) -> Result<(), PlanError> {
-    match gap(call, root, algorithm, reach)? {
+pub fn check(
+    call: Call,
+    root: Rank,
+    algorithm: &str,
+    reach: &Reach,
+    wanted: Wanted,
+) -> Result<(), PlanError> {
+    match gap(call, root, algorithm, reach, wanted.hosts)? {
         None => Ok(()),
         Some((from, to)) => Err(PlanError::NoCable {
             algorithm: plan::algorithm(call.collective, algorithm)?.name,
             collective: call.collective,
             from,
             to,
-            instead: able(call, root, reach),
+            instead: able(call, root, reach, wanted),
         }),
     }
 }
 
 /// The algorithms whose messages travel where they can.
-fn able(call: Call, root: Rank, reach: &Reach) -> Vec<&'static str> {
-    let names = plan::algorithms(call.collective).map(|algorithm| algorithm.name);
-    names.filter(|name| gap(call, root, name, reach) == Ok(None)).collect()
+fn able(call: Call, root: Rank, reach: &Reach, wanted: Wanted) -> Vec<&'static str> {
+    let able = plan::algorithms(call.collective).filter(|a| !wanted.uneven || a.takes_uneven_blocks());
+    let names = able.map(|algorithm| algorithm.name);
+    names.filter(|name| gap(call, root, name, reach, wanted.hosts) == Ok(None)).collect()
 }
 
-fn gap(call: Call, root: Rank, algorithm: &str, reach: &Reach) -> Result<Option<(Rank, Rank)>, PlanError> {
+fn gap(
+    call: Call,
+    root: Rank,
+    algorithm: &str,
+    reach: &Reach,
+    hosts: Hosts,
+) -> Result<Option<(Rank, Rank)>, PlanError> {
     if reach.is_complete() {
         return Ok(None);
     }
-    let spec = Spec::new(call.collective, call.ranks)?.with_root(root)?;
+    let spec = Spec::new(call.collective, call.ranks)?.with_root(root)?.with_hosts(hosts)?;
     Ok(plan::plan(&spec, algorithm)?.gap(reach))
 }
 
@@ -302,183 +327,4 @@ pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));
     let wanted = chunk_bytes.div_ceil(tuning.segment_bytes.max(1));
     wanted.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Spec;
-
-    /// Fixed numbers, so that tuning the defaults does not change what the rules are tested on.
-    fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str, u32) {
-        let tuning = Tuning {
-            mesh_bytes: 16 << 10,
-            direct_ranks: 16,
-            doubling_bytes: 4 << 10,
-            binomial_bytes: 64 << 10,
-            segment_bytes: 128 << 10,
-            max_segments: 64,
-        };
-        let policy = Policy { tuning, ..Policy::default() };
-        let call = Call { collective, ranks, block_bytes };
-        let choice = choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default()).expect("a plan");
-        (choice.algorithm, choice.segments)
-    }
-
-    #[test]
-    fn small_blocks_take_few_stages_and_large_ones_little_traffic() {
-        assert_eq!(choice(Collective::AllReduce, 2, 16 << 10), ("mesh", 1));
-        assert_eq!(choice(Collective::AllReduce, 4, 16 << 10), ("rsag_mesh", 1));
-        assert_eq!(choice(Collective::AllReduce, 2, 1 << 20), ("rsag_mesh", 4));
-        assert_eq!(choice(Collective::AllReduce, 32, 1 << 10), ("recursive_doubling", 1));
-        assert_eq!(choice(Collective::AllReduce, 32, 1 << 30), ("ring", 64));
-        assert_eq!(choice(Collective::Broadcast, 4, 1 << 10), ("binomial", 1));
-        assert_eq!(choice(Collective::Broadcast, 4, 1 << 20), ("chain", 8));
-        assert_eq!(choice(Collective::AllGather, 64, 8), ("ring", 1));
-        assert_eq!(choice(Collective::Barrier, 64, 0), ("dissemination", 1));
-    }
-
-    #[test]
-    fn every_choice_can_be_planned_for() {
-        let tuning =
-            Tuning { direct_ranks: u32::MAX, mesh_bytes: u64::MAX, max_segments: 0, ..Tuning::default() };
-        for tuning in [Tuning::default(), tuning] {
-            for collective in Collective::ALL {
-                for ranks in [1, 2, 3, 16, 17, 257, 513, 1024] {
-                    for block_bytes in [0, 1, 4096, 1 << 20, u64::MAX] {
-                        let call = Call { collective, ranks, block_bytes };
-                        let policy = Policy { tuning: tuning.clone(), ..Policy::default() };
-                        let choice = choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default())
-                            .expect("a plan");
-                        let algorithm = plan::algorithm(collective, choice.algorithm).expect("a known name");
-                        algorithm.check_ranks(ranks).expect("made for so many");
-                        let spec = Spec::new(collective, ranks).expect("in range");
-                        spec.with_segments(choice.segments).expect("in range");
-                    }
-                }
-            }
-        }
-    }
-
-    /// Neighbours of a circle of so many ranks reach each other; `without` one pair, if any.
-    fn ring(ranks: u32, without: Option<(u32, u32)>) -> Reach {
-        Reach::new(ranks, |a, b| {
-            (b == a.ahead(1, ranks) || a == b.ahead(1, ranks)) && without != Some((a.0, b.0))
-        })
-    }
-
-    #[test]
-    fn on_a_ring_of_cables_every_collective_has_a_plan_between_neighbours() {
-        for ranks in [4, 5, 8] {
-            let reach = ring(ranks, None);
-            for collective in Collective::ALL {
-                for block_bytes in [0, 4, 1 << 20] {
-                    let call = Call { collective, ranks, block_bytes };
-                    for root in (0..ranks).map(Rank).filter(|r| *r == Rank(0) || collective.has_root()) {
-                        let choice = choose(call, root, &reach, &Policy::default(), Wanted::default())
-                            .expect("a ring");
-                        let spec = Spec::new(collective, ranks)
-                            .expect("in range")
-                            .with_root(root)
-                            .expect("in range");
-                        let schedule = plan::plan(&spec, choice.algorithm).expect("a known name");
-                        assert_eq!(schedule.gap(&reach), None, "{collective} by {}", choice.algorithm);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn where_everyone_reaches_everyone_the_choice_is_as_ever() {
-        for ranks in [2, 3, 5, 16] {
-            for collective in Collective::ALL {
-                let call = Call { collective, ranks, block_bytes: 1 << 20 };
-                let by = |reach: &Reach| choose(call, Rank(0), reach, &Policy::default(), Wanted::default());
-                assert_eq!(by(&Reach::new(ranks, |_, _| true)), by(&Reach::complete()));
-            }
-        }
-        // Three in a circle are a mesh.
-        assert!(ring(3, None).is_complete());
-    }
-
-    fn policy(algorithm: &str, rules: &str) -> Policy {
-        let overrides = Overrides {
-            names: Names::parse(algorithm).expect("known"),
-            rules: Overrides::rules_from_toml(rules).expect("good rules"),
-        };
-        Policy { overrides, ..Policy::default() }
-    }
-
-    #[test]
-    fn what_people_want_comes_first() {
-        let rules = "version = 1\n[[rule]]\ncollective = \"all_reduce\"\nbytes = \"..1K\"\nalgorithm = \"torus\"\nsegments = 2";
-        let best = |bytes, algorithm: &str| Best {
-            collective: Collective::AllReduce,
-            bytes,
-            algorithm: algorithm.into(),
-            segments: 3,
-            us: 1.0,
-        };
-        let tuned = {
-            let mut tuned = Tuned::new(Fingerprint::default());
-            tuned.choices.push(best(1, "recursive_doubling"));
-            tuned
-        };
-        let by = |names: &str, rules: &str, block_bytes| {
-            let policy = Policy { tuned: Some(tuned.clone()), ..policy(names, rules) };
-            let call = Call { collective: Collective::AllReduce, ranks: 4, block_bytes };
-            let choice =
-                choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default()).expect("a plan");
-            (choice.algorithm, choice.segments)
-        };
-        assert_eq!(by("ring", rules, 1024), ("torus", 2));
-        assert_eq!(by("ring", rules, 1025), ("ring", 1));
-        assert_eq!(by("", rules, 1025), ("recursive_doubling", 3));
-        // Of the names, the first that the collective has.
-        assert_eq!(by("chain,mesh", "version = 1", 8), ("mesh", 1));
-        assert_eq!(by("^recursive_doubling", "version = 1", 8), ("mesh", 1));
-        assert_eq!(by("^recursive_doubling,mesh", "version = 1", 8), ("ring", 1));
-    }
-
-    #[test]
-    fn what_can_not_do_a_call_is_said_why() {
-        let by = |names: &str, wanted| {
-            let call = Call { collective: Collective::AllGather, ranks: 4, block_bytes: 8 };
-            choose(call, Rank(0), &Reach::complete(), &policy(names, "version = 1"), wanted)
-        };
-        let uneven = Wanted { uneven: true, ..Wanted::default() };
-        assert_eq!(by("bruck", Wanted::default()).map(|choice| choice.algorithm), Ok("bruck"));
-        assert_eq!(by("bruck", uneven).map(|choice| choice.algorithm), Ok("direct"));
-        let all: Vec<&str> = plan::algorithms(Collective::AllGather).map(|a| a.name).collect();
-        let error = by(&format!("^{}", all.join(",")), Wanted::default()).expect_err("nothing is left");
-        assert_eq!(error, PlanError::AllExcluded { collective: Collective::AllGather });
-    }
-
-    #[test]
-    fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
-        let call = Call { collective: Collective::AllReduce, ranks: 5, block_bytes: 4 };
-        let error = check(call, Rank(0), "mesh", &ring(5, None)).expect_err("0 does not reach 2").to_string();
-        assert!(error.contains("mesh") && error.contains("from rank 0 to rank 2"), "{error}");
-        assert!(error.contains("choose ring or bidirectional_ring"), "{error}");
-        let open = ring(5, Some((0, 4)));
-        let error = choose(call, Rank(0), &open, &Policy::default(), Wanted::default())
-            .expect_err("a line")
-            .to_string();
-        assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
-        // A line is enough for some.
-        let down = Call { collective: Collective::Broadcast, ..call };
-        assert_eq!(
-            choose(down, Rank(0), &open, &Policy::default(), Wanted::default()).expect("a line").algorithm,
-            "chain"
-        );
-        assert!(choose(down, Rank(1), &open, &Policy::default(), Wanted::default()).is_err());
-    }
-
-    #[test]
-    fn a_tuning_file_names_only_what_it_changes() {
-        let tuning: Tuning = toml::from_str("mesh_bytes = 4096").expect("a known key");
-        assert_eq!(tuning, Tuning { mesh_bytes: 4096, ..Tuning::default() });
-        assert!(toml::from_str::<Tuning>("mesh_byte = 4096").is_err());
-    }
 }

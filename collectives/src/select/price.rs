@@ -11,8 +11,8 @@
 //! carry out what is ready in turn, exceptions can be constructed (R. Graham, "Bounds on multiprocessing timing anomalies",
 //! 1969); tests compare with simulating everything.
 //!
-//! All is a function of its arguments, and equal to the bit on all ranks. Costs of several ranks per host, of many ranks
-//! (above [`MOST_RANKS`]) and of plans of more than a budget of steps are left to thresholds. It knows no memory of earlier
+//! All is a function of its arguments, and equal to the bit on all ranks. Calls of many ranks (above [`MOST_RANKS`]) and plans
+//! of more than a budget of steps are left to thresholds. It knows no memory of earlier
 //! prices: who asks often keeps them (see [`bucket`]).
 
 #[cfg(test)]
@@ -337,7 +337,8 @@ fn planned(kind: Kind, algorithm: &str, segments: u32) -> Result<Schedule, PlanE
         .with_root(kind.root)?
         .with_in_place(kind.in_place)
         .with_segments(segments)?
-        .with_numerics(kind.wanted.numerics);
+        .with_numerics(kind.wanted.numerics)
+        .with_hosts(kind.wanted.hosts)?;
     plan::plan(&if kind.wanted.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
 }
 

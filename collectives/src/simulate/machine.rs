@@ -246,7 +246,6 @@ impl<'a> Machine<'a> {
             }
         }
     }
-
 }
 
 /// What follows a piece.

@@ -1,6 +1,7 @@
 //! The rules of a device: they depend on sizes, so they are checked against a layout.
 
 use super::fault::{At, Fault};
+use crate::UnknownName;
 use crate::layout::BlockLayout;
 use crate::schedule::{Action, Schedule};
 
@@ -21,6 +22,32 @@ pub struct DeviceRules {
 }
 
 impl DeviceRules {
+    /// InfiniBand and what is like it: messages of up to 1 GiB, 16384 of them in a queue.
+    pub const IB: DeviceRules =
+        DeviceRules { max_message_bytes: 1 << 30, frame_bytes: 0, queue_depth: 16_384 };
+
+    /// Thunderbolt on Linux: as [`DeviceRules::IB`].
+    pub const USB4: DeviceRules = DeviceRules::IB;
+
+    /// Thunderbolt 5 on macOS: a queue counts frames of 4 KiB and has up to 4095 of them, so that no message has more than
+    /// 16773120 bytes (Apple's technical note TN3205).
+    pub const APPLE_TB5: DeviceRules =
+        DeviceRules { max_message_bytes: 4095 * 4096, frame_bytes: 4096, queue_depth: 4095 };
+
+    /// The rules of a kind of device, by the name that fabric files have for it; `thunderbolt` is that of macOS, whose rules
+    /// are the stricter ones.
+    ///
+    /// # Errors
+    /// [`UnknownName`], which suggests the nearest one.
+    pub fn named(name: &str) -> Result<DeviceRules, UnknownName> {
+        match name {
+            "ib" => Ok(DeviceRules::IB),
+            "usb4" => Ok(DeviceRules::USB4),
+            "apple-tb5" | "thunderbolt" => Ok(DeviceRules::APPLE_TB5),
+            _ => Err(UnknownName::new("device", name, ["ib", "usb4", "apple-tb5", "thunderbolt"])),
+        }
+    }
+
     /// The longest message that the device takes.
     #[must_use]
     pub fn limit(&self) -> u64 {

@@ -11,6 +11,7 @@
 //! It does not ask whether a schedule is fast, nor whether its dependencies are needed.
 
 mod device;
+mod fabric;
 mod fault;
 mod outcome;
 mod races;

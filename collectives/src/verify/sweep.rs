@@ -3,7 +3,7 @@
 use super::{Credits, Fault, Report, verify};
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
-use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Spec, Weights};
+use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Sizes, Spec, Weights};
 use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -104,9 +104,9 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
             ways(algorithm).flat_map(move |(numerics, codec)| {
                 placements(algorithm, ranks).into_iter().filter_map(move |hosts| {
                     let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
-                    let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
-                    let spec = spec.with_numerics(numerics).with_hosts(hosts).with_codec(codec);
-                    Some(Case { algorithm, spec })
+                    let spec =
+                        spec.with_in_place(in_place).with_segments(segments).ok()?.with_hosts(hosts).ok()?;
+                    Some(Case { algorithm, spec: spec.with_numerics(numerics).with_codec(codec) })
                 })
             })
         })
@@ -121,7 +121,10 @@ fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     }
     let sizes = [1, 2, 3, 4, 8].into_iter().filter(|size| *size < ranks);
     let dealt = sizes.flat_map(|size| [Hosts::Blocks(size), Hosts::Turns(size)]);
-    dealt.filter(|hosts| *hosts != Hosts::Turns(1)).chain([Hosts::One]).collect()
+    let unequal = [vec![1, ranks - 1], vec![ranks.saturating_sub(3), 1, 2]];
+    let unequal = unequal.iter().filter_map(|each| Sizes::new(each)).map(Hosts::Sizes);
+    let unequal = unequal.filter(|hosts| hosts.suit(ranks));
+    dealt.filter(|hosts| *hosts != Hosts::Turns(1)).chain(unequal).chain([Hosts::One]).collect()
 }
 
 /// The classes that are worth planning for: where nothing is combined they are all the same.

@@ -175,7 +175,7 @@ fn two_by_two_torus() {
 #[test]
 fn two_hosts_of_two_ranks() {
     check(
-        spec(Collective::AllReduce, 4).with_hosts(Hosts::Blocks(2)),
+        spec(Collective::AllReduce, 4).with_hosts(Hosts::Blocks(2)).expect("any ranks"),
         "hierarchical",
         &expect![[r#"
         all_reduce hierarchical: 4 ranks, out of place, 4 chunks

@@ -3,24 +3,27 @@
 use super::machine;
 use crate::cli::{Failed, arguments, print};
 use collectives::{
-    Collective, Numerics,
+    Collective, Hosts, Numerics, PlanError,
     schedule::InPlace,
     select::{
         Call, Choice, Names, Overrides, Policy, Wanted, choose,
         price::{Candidates, Effort, Kind, Model, Verdict},
         survey::block_bytes,
     },
+    uneven::has_vector_form,
 };
 use serde_json::json;
 use std::{fmt::Write, process::ExitCode};
 use tbccl::Config;
-use topology::{Rank, Reach};
+use topology::{Cluster, Rank, Reach};
 
 const EXAMPLES: &str = "\
 Examples:
   tbccl plan explain all_reduce --ranks 4 --bytes 64K
   tbccl plan explain all_reduce --ranks 5 --bytes 64M --cluster ring
   tbccl plan explain broadcast --ranks 4 --root 2 --cluster configs/clusters/mac-mesh4.toml --exhaustive
+  tbccl plan explain all_reduce --ranks 8 --cluster configs/clusters/two-tiers.toml --hosts 4,4
+  tbccl plan explain all_to_all --ranks 4 --uneven
   TBCCL_ALGO=^rsag_mesh tbccl plan explain all_reduce --ranks 4 --bytes 64M
 
 For each algorithm that can do the call a bound is found first: the time that its plan takes with empty messages, or
@@ -28,7 +31,8 @@ that its busiest link takes, whichever is longer. In the order of bounds the pla
 numbers of segments; those whose bound is above the best time so far are not (`-`), unless --exhaustive is given. busbw is
 the bandwidth that wires see, as in `tbccl bench`. The two last lines are what no plan at all can undercut, and what a call
 takes by TBCCL_RULES, TBCCL_ALGO, TBCCL_TUNING, TBCCL_MODEL or thresholds, which decide in this order (docs/selection.md).
-A named cluster has one rank per host and cables of 75 Gb/s and 5 us; shm has all ranks on one host.";
+With --uneven blocks are priced at their mean length, and only by algorithms whose plans are right for any lengths. A named
+cluster has one rank per host and cables of 75 Gb/s and 5 us; shm has all ranks on one host.";
 
 /// Explain which algorithm is the fastest for a call
 #[derive(Debug, clap::Args)]
@@ -66,6 +70,14 @@ pub(crate) struct Args {
     #[arg(long)]
     in_place: bool,
 
+    /// Price a call whose blocks may differ in length, as all_gather_v; --bytes is what they come to together
+    #[arg(long)]
+    uneven: bool,
+
+    /// Ranks on each host, which hierarchical plans ask for: 4 (on each), 3,1 or turns:2 [default: the cluster's]
+    #[arg(long, value_name = "RANKS,...", allow_hyphen_values = true)]
+    hosts: Option<Hosts>,
+
     /// Simulate also what bounds rule out
     #[arg(long)]
     exhaustive: bool,
@@ -93,16 +105,32 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
         model.costs = machine::costs(name)?;
     }
     let numerics = args.numerics.unwrap_or(config.numerics);
+    if args.uneven && !has_vector_form(args.collective) {
+        return Err(Failed::new(format_args!(
+            "blocks of {} don't differ in length; leave --uneven out",
+            args.collective
+        )));
+    }
+    let hosts = args.hosts.unwrap_or_else(|| on(&model.cluster, args.ranks));
+    if !hosts.suit(args.ranks) {
+        return Err(Failed::new(PlanError::Hosts { hosts, ranks: args.ranks }));
+    }
     let kind = Kind {
         collective: args.collective,
         ranks: args.ranks,
         root: Rank(args.root),
         in_place: if args.in_place { InPlace::Yes } else { InPlace::No },
-        wanted: Wanted { uneven: false, numerics },
+        wanted: Wanted { uneven: args.uneven, numerics, hosts },
     };
     let case = Case::new(model, kind, args, &config)?;
     print(&if args.json { case.json() } else { case.text() });
     Ok(ExitCode::SUCCESS)
+}
+
+/// How the first ranks of a cluster are dealt to its hosts.
+fn on(cluster: &Cluster, ranks: u32) -> Hosts {
+    let hosts = Hosts::on(cluster);
+    if hosts.count(ranks) > 1 { hosts } else { Hosts::One }
 }
 
 impl Case {
@@ -131,13 +159,20 @@ impl Case {
         self.bytes as f64 / seconds * self.kind.collective.busbw_factor(self.kind.ranks) * 1e-9
     }
 
+    /// How ranks are dealt to hosts, where several share one and there are others.
+    fn dealt(&self) -> Option<Hosts> {
+        Some(self.kind.wanted.hosts).filter(|hosts| *hosts != Hosts::One)
+    }
+
     fn text(&self) -> String {
         let Verdict { choice, seconds, candidates, excluded, bounds } = &self.verdict;
         let mut text = format!(
-            "{} of {} bytes on {} ranks of: {}\nfastest: {} in {}, {:.2} us\n\n",
+            "{}{} of {} bytes on {} ranks{} of: {}\nfastest: {} in {}, {:.2} us\n\n",
             self.kind.collective,
+            if self.kind.wanted.uneven { "_v" } else { "" },
             self.bytes,
             self.kind.ranks,
+            self.dealt().map_or_else(String::new, |hosts| format!(", {hosts},")),
             self.model.cluster.name(),
             choice.algorithm,
             pieces(choice.segments),
@@ -228,6 +263,8 @@ impl Case {
         let whole = json!({
             "collective": self.kind.collective.name(),
             "ranks": self.kind.ranks,
+            "hosts": self.dealt().map(|hosts| hosts.to_string()),
+            "uneven": self.kind.wanted.uneven,
             "bytes": self.bytes,
             "cluster": self.model.cluster.name(),
             "fastest": { "algorithm": choice.algorithm, "segments": choice.segments, "us": seconds * 1e6 },

@@ -2,8 +2,10 @@
 
 mod explain;
 mod machine;
+mod rules;
 mod show;
 mod simulate;
+mod variant;
 mod verify;
 mod wire;
 

@@ -1,5 +1,6 @@
 //! `tbccl plan show`: one schedule, readable or as TOML.
 
+use super::variant::Variant;
 use crate::cli::{Failed, WRONG, arguments, print};
 use collectives::{
     Codec, Collective, Schedule, Spec,
@@ -15,6 +16,7 @@ Examples:
   tbccl plan show all_reduce --algo ring --ranks 4
   tbccl plan show broadcast --algo chain --ranks 5 --root 2 --segments 3
   tbccl plan show all_gather --algo direct --ranks 3 --rank 0     what rank 0 does
+  tbccl plan show all_reduce --algo hierarchical --ranks 8 --hosts 4,4
   tbccl plan show all_reduce --algo mesh --ranks 4 --toml >mesh.toml
   tbccl plan show all_reduce --algo ring --ranks 4 --codec int8   with packed messages
 
@@ -53,6 +55,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 
+    #[command(flatten)]
+    variant: Variant,
+
     /// Show this rank only
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
@@ -79,7 +84,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failed> {
     let schedule = Spec::new(args.collective, args.ranks)
         .and_then(|spec| spec.with_root(Rank(args.root)))
         .and_then(|spec| spec.with_segments(args.segments))
-        .and_then(|spec| plan(&spec.with_in_place(in_place).with_codec(args.codec), &name))
+        .and_then(|spec| args.variant.apply(spec.with_in_place(in_place).with_codec(args.codec)))
+        .and_then(|spec| plan(&spec, &name))
         .map_err(Failed::new)?;
     if args.toml {
         print(&schedule.to_toml());

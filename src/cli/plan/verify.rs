@@ -1,8 +1,9 @@
 //! `tbccl plan verify`: many schedules, or one from a file, proved right.
 
+use super::{rules::Devices, variant::Variant};
 use crate::cli::{Failed, WRONG, arguments, print};
 use collectives::{
-    Collective, MAX_SEGMENTS, Schedule,
+    Collective, Hosts, MAX_SEGMENTS, PlanError, Schedule,
     plan::{ALGORITHMS, Algorithm, algorithm},
     verify::{Case, CaseError, Credits, Report, cases, verify},
 };
@@ -21,11 +22,15 @@ Examples:
   tbccl plan verify --all --ranks 1..64                     every algorithm, every root
   tbccl plan verify all_reduce --ranks 2..32                the algorithms of one collective
   tbccl plan verify broadcast --algo chain --ranks 8 --root 3 --segments 1,4
+  tbccl plan verify all_reduce --algo hierarchical --ranks 8 --hosts 3,5 --replicas 2
   tbccl plan verify mine.toml                               a schedule from a file
+  tbccl plan verify mine.toml --profile thunderbolt --bytes 1G
 
 Both ends of a range belong to it. Every plan is verified in place and out of place, with zero credits:
 as if no send completed before its receive has taken the data. A plan that is right under that rule is
-right with any number of credits. Exit status 1 when a plan is wrong.";
+right with any number of credits. A schedule from a file is also checked against the rules of devices,
+if --profile or --fabric is given: every message must be one that they take. Exit status 1 when a plan is
+wrong; the fault names the step.";
 
 /// The plans that a thread takes on at a time.
 const AT_A_TIME: usize = 16;
@@ -58,6 +63,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "K,...", default_value = "1", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SEGMENTS)))]
     segments: Vec<u32>,
+
+    #[command(flatten)]
+    variant: Variant,
+
+    #[command(flatten)]
+    devices: Devices,
 }
 
 /// Which roots.
@@ -86,13 +97,23 @@ fn verify_file(path: &str, args: &Args) -> Result<ExitCode, Failed> {
     if args.ranks.is_some() || args.algorithm.is_some() {
         return Err(Failed::new("the file says the algorithm and the ranks; leave --algo and --ranks out"));
     }
+    if args.variant.is_given() {
+        return Err(Failed::new(
+            "the file has the plan as it is; leave --hosts, --replicas and --weights out",
+        ));
+    }
+    let rules = args.devices.rules()?;
     let text = fs::read_to_string(path)
         .map_err(|error| Failed::new(format_args!("can't read `{path}`: {error}; check the path")))?;
     let schedule =
         Schedule::from_toml(&text).map_err(|error| Failed::new(format_args!("`{path}`, {error}")))?;
-    Ok(match verify(&schedule, Credits(0)) {
-        Ok(report) => {
-            print(&format!("{path}: right: {report}\n"));
+    let verdict = verify(&schedule, Credits(0)).and_then(|report| match rules {
+        Some(rules) => args.devices.check(&schedule, rules).map(|()| (report, args.devices.said(rules))),
+        None => Ok((report, String::new())),
+    });
+    Ok(match verdict {
+        Ok((report, devices)) => {
+            print(&format!("{path}: right: {report}{devices}\n"));
             ExitCode::SUCCESS
         }
         Err(fault) => {
@@ -118,6 +139,11 @@ struct Row {
 
 fn verify_cases(args: &Args) -> Result<ExitCode, Failed> {
     let start = Instant::now();
+    if args.devices.are_given() {
+        return Err(Failed::new(
+            "devices' rules are for a schedule in a file; `tbccl plan show --toml` makes one",
+        ));
+    }
     let ranks = args
         .ranks
         .clone()
@@ -131,11 +157,12 @@ fn verify_cases(args: &Args) -> Result<ExitCode, Failed> {
             ranks.end() - 1
         )));
     }
-    let mut todo: Vec<Case> = ranks
+    let cases: Vec<Case> = ranks
         .flat_map(|n| cases(n, &args.segments))
         .filter(|case| wanted.iter().any(|algorithm| is_same(algorithm, case.algorithm)))
         .filter(|case| is_root_wanted(args.root, case))
         .collect();
+    let mut todo = as_asked(&args.variant, cases).map_err(Failed::new)?;
     if todo.is_empty() {
         return Err(Failed::new("nothing to verify: no algorithm plans for so many ranks"));
     }
@@ -169,6 +196,12 @@ fn wanted(args: &Args, ranks: &RangeInclusive<u32>) -> Result<Vec<&'static Algor
 /// A name is unique among those of its collective.
 fn is_same(a: &Algorithm, b: &Algorithm) -> bool {
     (a.collective, a.name) == (b.collective, b.name)
+}
+
+/// The cases with the hosts that were asked for, instead of all that are worth a try, and copied and striped.
+fn as_asked(variant: &Variant, cases: Vec<Case>) -> Result<Vec<Case>, PlanError> {
+    let once = cases.into_iter().filter(|case| variant.hosts.is_none() || case.spec.hosts() == Hosts::One);
+    once.map(|case| Ok(Case { spec: variant.apply(case.spec)?, ..case })).collect()
 }
 
 fn is_root_wanted(root: Root, case: &Case) -> bool {

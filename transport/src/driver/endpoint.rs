@@ -54,6 +54,12 @@ pub trait Endpoint: Debug + Send {
     /// Do these two ranks reach each other? After the conversation; the same on all ranks.
     fn connects(&self, a: u32, b: u32) -> bool;
 
+    /// By rank: a number of its host, where the driver knows who shares memory. After the conversation; the same on all
+    /// ranks.
+    fn hosts(&self) -> Option<&[u32]> {
+        None
+    }
+
     /// The link to `peer`, which we reach, on `lane`. To be made once at each end, after the conversation.
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link>;
 

@@ -27,7 +27,7 @@ use topology::Rank;
 /// [`PlanError::TooLarge`] for too many segments.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, hosts) = (spec.ranks(), spec.hosts());
-    let (count, most) = (hosts.count(n), hosts.ranks_on(0, n));
+    let (count, most) = (hosts.count(n), hosts.most(n));
     let mut builder = Builder::new(spec, "hierarchical", count * most, 0);
     for rank in spec.planned_ranks() {
         if n == 1 {

@@ -2,7 +2,7 @@
 
 use crate::cli::Failed;
 use collectives::{
-    Codec, Collective, PlanError, Schedule, Spec, plan,
+    Codec, Collective, Hosts, PlanError, Schedule, Spec, plan,
     select::{Call, Tuning, segments},
     simulate::{
         Costs, Outcome,
@@ -118,7 +118,8 @@ impl Case {
     /// Why it can't run there.
     pub(super) fn run(&self, way: Way) -> Result<Run, String> {
         let spec = Spec::new(self.collective, self.ranks).and_then(|spec| spec.with_root(self.root));
-        let spec = spec.map_err(said)?.with_codec(self.codec);
+        let hosts = self.hosts();
+        let spec = spec.and_then(|spec| spec.with_hosts(hosts)).map_err(said)?.with_codec(self.codec);
         let (schedule, segments, costs) = match way {
             Way::Ours(algorithm) => {
                 let segments = self.segments.unwrap_or_else(|| self.usual_segments(algorithm.name));
@@ -136,6 +137,12 @@ impl Case {
         let layout = schedule.layout(self.block_bytes() / ELEMENT, ELEMENT as usize).map_err(said)?;
         let outcome = simulate(&schedule, &layout, ELEMENT as usize, &self.cluster, &costs).map_err(said)?;
         Ok(Run { way, schedule, segments, outcome })
+    }
+
+    /// How the ranks are dealt to hosts: those of the cluster, filled one after the other.
+    fn hosts(&self) -> Hosts {
+        let hosts = Hosts::on(&self.cluster);
+        if hosts.count(self.ranks) > 1 { hosts } else { Hosts::One }
     }
 
     fn usual_segments(&self, algorithm: &str) -> u32 {

@@ -192,6 +192,10 @@ impl Endpoint for Mixed {
             || self.between.as_ref().is_some_and(|between| between.connects(a, b))
     }
 
+    fn hosts(&self) -> Option<&[u32]> {
+        Some(&self.hosts)
+    }
+
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         let Some(theirs) = &self.arenas[peer as usize] else { return self.between(peer).link(peer, lane) };
         let word = |sender: u32| sender as usize * usize::from(self.ours.layout().lanes) + usize::from(lane);

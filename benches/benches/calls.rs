@@ -1,0 +1,50 @@
+//! What a call of a known kind costs beside moving data: `cargo bench -p benches --bench calls`.
+//!
+//! A communicator of one rank has nobody to wait for, and its in-place `all_reduce` has no step. What is left is the library's
+//! own: arguments are checked, the plan is found among those at hand, bound to the caller's memory and run.
+//!
+//! - `known/same`: one kind of call again and again.
+//! - `known/turns`: as many kinds of calls by turns as a model has of gradients. Their plans are at hand, too.
+//! - `known/barrier`: a call without elements.
+//! - `known/choose`: what choosing costs, which only the first call of a kind does.
+//!
+//! The aim is that finding a known plan takes less than 50 ns; where all of `same` takes less, so does that.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::{hint::black_box, time::Duration};
+use tbccl::{Collective, Communicator, Config, DType, Rank, ReduceOp};
+
+/// The kinds of calls that are made by turns.
+const KINDS: usize = 32;
+
+fn known(c: &mut Criterion) {
+    let config = Config { slab_bytes: Some(1 << 20), reduce_threads: Some(1), ..Config::default() };
+    let mut comm = Communicator::local(1, &config).expect("memory for a benchmark").remove(0);
+    let mut data = [1.0f32; KINDS];
+    let mut group = c.benchmark_group("known");
+    group.bench_function("same", |bencher| {
+        bencher
+            .iter(|| comm.all_reduce_in_place(black_box(&mut data[..8]), ReduceOp::Sum).expect("a result"));
+    });
+    group.bench_function("turns", |bencher| {
+        let mut counts = (1..=KINDS).cycle();
+        bencher.iter(|| {
+            let count = counts.next().expect("it has no end");
+            comm.all_reduce_in_place(black_box(&mut data[..count]), ReduceOp::Sum).expect("a result");
+        });
+    });
+    group.bench_function("barrier", |bencher| bencher.iter(|| comm.barrier().expect("nobody else")));
+    group.bench_function("choose", |bencher| {
+        bencher
+            .iter(|| comm.plan_of(Collective::AllReduce, black_box(8), DType::F32, Rank(0)).expect("a plan"));
+    });
+    group.finish();
+}
+
+fn quick() -> Criterion {
+    let brief = Criterion::default().warm_up_time(Duration::from_millis(100));
+    brief.measurement_time(Duration::from_millis(500)).sample_size(50).without_plots()
+}
+
+criterion_group! { name = calls; config = quick(); targets = known }
+criterion_main!(calls);

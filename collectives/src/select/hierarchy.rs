@@ -1,0 +1,156 @@
+//! When it pays to go first within hosts and then between them.
+//!
+//! Compared are the plan that would be taken if nothing were known of hosts, the *flat* one, and the hierarchical one: the
+//! bytes that leave the host that sends most, and the stages. What a stage is worth in bytes is a threshold
+//! ([`Tuning::stage_bytes`](super::Tuning)). Nothing tells whether a host has one way out or a cable to every other host, over
+//! which a ring between hosts sends all it has on one of them. The hierarchical plan is taken where it pays both ways, and
+//! stages within a host count like those between hosts.
+//!
+//! The bytes are closed forms, for blocks that divide evenly; a test compares them with what the plans send.
+
+use super::Call;
+use crate::{Collective, Hosts, Rank};
+
+/// What a plan costs between hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cost {
+    /// What leaves the host that sends most.
+    bytes: u128,
+    /// The hosts that these go to in equal parts.
+    to: u64,
+    /// The stages, within hosts and between them.
+    stages: u64,
+}
+
+/// The hierarchical plan, where it is better than the flat one.
+pub(super) fn preferred(
+    call: Call,
+    hosts: Hosts,
+    flat: &str,
+    stage_bytes: u64,
+) -> Option<(&'static str, &'static str)> {
+    let n = call.ranks;
+    let (count, most) = (hosts.count(n), hosts.most(n));
+    if count < 2 || most < 2 {
+        return None;
+    }
+    let (one, other) = (cost(call, hosts, flat)?, cost(call, hosts, "hierarchical")?);
+    let more = other.stages.saturating_sub(one.stages);
+    let pays = |one: u128, other: u128| {
+        one.checked_sub(other).is_some_and(|saved| saved >= u128::from(more) * u128::from(stage_bytes))
+    };
+    let per_cable = |cost: Cost| cost.bytes / u128::from(cost.to);
+    let why = "several ranks on each of several hosts: less between hosts";
+    (pays(one.bytes, other.bytes) && pays(per_cable(one), per_cable(other))).then_some(("hierarchical", why))
+}
+
+/// What a plan costs, of those that are compared.
+fn cost(call: Call, hosts: Hosts, algorithm: &str) -> Option<Cost> {
+    let n = call.ranks;
+    let (ranks, count, block) = (u64::from(n), u64::from(hosts.count(n)), call.block_bytes);
+    // Of the host that sends most of something that each of its ranks sends to each rank elsewhere.
+    let pairs =
+        (0..hosts.count(n)).map(|host| u64::from(hosts.ranks_on(host, n))).map(|m| m * (ranks - m)).max()?;
+    let share = |times: u64, of: u64| u128::from(block) * u128::from(times) / u128::from(of);
+    let all = count.saturating_sub(1).max(1);
+    let (bytes, to, stages) = match (call.collective, algorithm) {
+        (Collective::AllReduce, "mesh") => (share(pairs, 1), all, 1),
+        (Collective::AllReduce, "rsag_mesh") => (share(2 * pairs, ranks), all, 2),
+        (Collective::AllReduce, "ring") => {
+            (share(2 * (ranks - 1) * ways_out(hosts, n), ranks), 1, 2 * (ranks - 1))
+        }
+        (Collective::AllReduce, "hierarchical") => (share(2 * (count - 1), count), 1, 2 * count),
+        (Collective::AllGather, "direct") => (share(pairs, 1), all, 1),
+        (Collective::AllGather, "ring") => (share((ranks - 1) * ways_out(hosts, n), 1), 1, ranks - 1),
+        (Collective::AllGather, "hierarchical") => (share(u64::from(hosts.most(n)) * (count - 1), 1), all, 2),
+        _ => return None,
+    };
+    Some(Cost { bytes, to, stages })
+}
+
+/// Of the host with most of them: its ranks that are followed by one of another host, round the ring.
+fn ways_out(hosts: Hosts, n: u32) -> u64 {
+    let host = |rank: u32| hosts.place(Rank(rank % n), n).0;
+    let mut leaving = vec![0; hosts.count(n) as usize];
+    for rank in (0..n).filter(|rank| host(*rank) != host(rank + 1)) {
+        leaving[host(rank) as usize] += 1;
+    }
+    leaving.into_iter().max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Direction;
+    use crate::{Sizes, Spec, plan};
+
+    /// What leaves the host that sends most, by the plan itself.
+    fn counted(call: Call, hosts: Hosts, algorithm: &str) -> u64 {
+        let spec =
+            Spec::new(call.collective, call.ranks).and_then(|spec| spec.with_hosts(hosts)).expect("in range");
+        let schedule = plan::plan(&spec, algorithm).expect("a plan");
+        let layout = schedule.layout(call.block_bytes, 1).expect("small");
+        let host = |rank: Rank| hosts.place(rank, call.ranks).0;
+        let mut sent = vec![0; hosts.count(call.ranks) as usize];
+        for (id, step) in schedule.steps() {
+            if let (Some((to, Direction::Out)), Some(range)) = (step.action.message(), step.action.payload())
+                && host(to) != host(Rank(id.rank))
+            {
+                sent[host(Rank(id.rank)) as usize] += layout.range(range).1;
+            }
+        }
+        sent.into_iter().max().unwrap_or(0)
+    }
+
+    #[test]
+    fn bytes_between_hosts_are_those_that_plans_send() {
+        let dealt = [
+            (6, Hosts::Blocks(3)),
+            (6, Hosts::Turns(2)),
+            (6, Hosts::Sizes(Sizes::new(&[4, 2]).expect("few"))),
+            (8, Hosts::Blocks(2)),
+            (8, Hosts::Sizes(Sizes::new(&[1, 5, 2]).expect("few"))),
+        ];
+        let compared = [
+            (Collective::AllReduce, ["mesh", "rsag_mesh", "ring", "hierarchical"].as_slice()),
+            (Collective::AllGather, &["direct", "ring", "hierarchical"]),
+        ];
+        for (ranks, hosts) in dealt {
+            for (collective, algorithms) in compared {
+                for algorithm in algorithms {
+                    // Whole cache lines for every chunk of every plan.
+                    let call = Call { collective, ranks, block_bytes: 64 * 240 };
+                    let said = cost(call, hosts, algorithm).expect("compared").bytes;
+                    let counted = counted(call, hosts, algorithm);
+                    // A ring's ranks leave out one chunk each, and not the same one on all ways out of a host.
+                    let chunk = if *algorithm == "ring" { call.block_bytes / u64::from(ranks) } else { 0 };
+                    assert!(
+                        said.abs_diff(counted.into()) <= u128::from(2 * chunk),
+                        "{collective} by {algorithm} on {hosts}: {said}, and {counted} are sent"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_pays_by_what_is_saved_and_never_where_hosts_have_one_rank() {
+        let call = |block_bytes| Call { collective: Collective::AllReduce, ranks: 4, block_bytes };
+        let by = |hosts, block_bytes| preferred(call(block_bytes), hosts, "rsag_mesh", 64 << 10).is_some();
+        // Two hosts of two: two stages more, and a block less.
+        assert!(by(Hosts::Blocks(2), 128 << 10) && by(Hosts::Turns(2), 128 << 10));
+        assert!(!by(Hosts::Blocks(2), (128 << 10) - 1));
+        assert!(!by(Hosts::One, 1 << 30) && !by(Hosts::Blocks(1), 1 << 30) && !by(Hosts::Turns(4), 1 << 30));
+        assert!(by(Hosts::Blocks(2), u64::MAX));
+        // A ring between four hosts uses one of three cables; it takes four ranks on each to make up for that.
+        let of = |ranks, each| {
+            let call = Call { ranks, ..call(1 << 24) };
+            preferred(call, Hosts::Blocks(each), "rsag_mesh", 64 << 10).is_some()
+        };
+        assert!(!of(8, 2) && of(16, 4));
+        let gather = Call { collective: Collective::AllGather, ranks: 8, block_bytes: 1 << 20 };
+        assert!(preferred(gather, Hosts::Blocks(2), "direct", 64 << 10).is_some(), "it uses all of them");
+        let other = Call { collective: Collective::ReduceScatter, ..call(1 << 30) };
+        assert_eq!(preferred(other, Hosts::Blocks(2), "direct", 1), None);
+    }
+}
