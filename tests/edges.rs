@@ -26,7 +26,6 @@ const IMPURE: [&str; 7] = ["env", "fs", "io", "net", "process", "thread", "time"
 const UNSAFE: &[&str] = &[
     "benches/benches/reduce.rs",
     "src/communicator/buffer.rs",
-    "src/communicator/group.rs",
     "src/communicator/registered.rs",
     "src/communicator/typed.rs",
     "src/element.rs",

@@ -1,7 +1,7 @@
-//! Groups, vector forms, and reproducible results: against their definitions, on threads of this process and on processes
-//! that share memory alike (the executor knows no difference; the drivers' own suite has that).
+//! Groups and vector forms: which calls become one, and what is said when ranks or arguments don't agree. On threads of this
+//! process; results of all calls, on processes too, are compared with their definitions in `tests/reference`.
 
-use std::thread;
+use std::{thread, time::Duration};
 use tbccl::{Communicator, Config, Error, Numerics, Rank, ReduceOp};
 
 fn config() -> Config {
@@ -232,45 +232,6 @@ fn a_group_that_differs_between_ranks_is_an_error_that_shows_both_calls() {
     }
 }
 
-/// Numbers whose sum depends on the order.
-fn rough(rank: usize, index: usize) -> f32 {
-    let bits = value(rank, index);
-    f32::from_bits((bits & 0x807f_ffff) | (100 + bits % 50) << 23)
-}
-
-#[test]
-fn reproducible_results_have_the_same_bits_by_every_algorithm() {
-    for ranks in [2usize, 3, 4, 5, 6, 8] {
-        let mut seen: Option<Vec<Vec<u32>>> = None;
-        let names = ["", "mesh", "rsag_mesh", "recursive_doubling"];
-        for (name, segments) in names.into_iter().flat_map(|name| [(name, 0), (name, 3)]) {
-            let algorithm = (!name.is_empty()).then(|| name.to_owned());
-            let config = Config { algorithm, segments, numerics: Numerics::Reproducible, ..config() };
-            let bits = on_ranks(ranks as u32, &config, |comm| {
-                let me = comm.rank().index();
-                let mut data: Vec<f32> = (0..1031).map(|index| rough(me, index)).collect();
-                comm.all_reduce_in_place(&mut data, ReduceOp::Sum).expect("summed");
-                let mut part = vec![0.0; 100];
-                let blocks: Vec<f32> = (0..100 * ranks).map(|index| rough(me, index)).collect();
-                comm.reduce_scatter(&blocks, &mut part, ReduceOp::Sum).expect("summed");
-                // What was scattered is part of what everyone has.
-                assert!(
-                    part.iter()
-                        .map(|x| x.to_bits())
-                        .eq(data[100 * me..].iter().take(100).map(|x| x.to_bits()))
-                );
-                data.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
-            });
-            assert!(bits.iter().all(|rank| *rank == bits[0]), "{ranks} ranks, {name}");
-            assert_eq!(
-                seen.get_or_insert_with(|| bits.clone()),
-                &bits,
-                "{ranks} ranks, {name}, {segments} segments"
-            );
-        }
-    }
-}
-
 #[test]
 fn an_algorithm_with_an_order_of_its_own_is_refused_where_results_must_be_reproducible() {
     let config = Config { algorithm: Some("ring".into()), numerics: Numerics::Reproducible, ..config() };
@@ -278,4 +239,98 @@ fn an_algorithm_with_an_order_of_its_own_is_refused_where_results_must_be_reprod
         comm.all_reduce_in_place(&mut [1.0f32; 10], ReduceOp::Sum).expect_err("ring").to_string()
     });
     assert!(errors[0].contains("choose mesh or rsag_mesh or recursive_doubling"), "{}", errors[0]);
+}
+
+#[test]
+fn a_rank_without_memory_for_a_group_fails_on_all_ranks() {
+    let config = Config { slab_bytes: Some(1 << 20), timeout: Duration::from_secs(20), ..config() };
+    let errors = on_ranks(3, &config, |comm| {
+        // Sums that are fused take a buffer of this slab.
+        let all_of_it =
+            (comm.rank() == Rank(1)).then(|| comm.alloc::<u8>(1 << 20).expect("as much as there is"));
+        let mut data = [[1u32; 8]; 2];
+        let mut group = comm.group();
+        for part in &mut data {
+            group.all_reduce_in_place(part, ReduceOp::Sum).expect("fits");
+        }
+        let error = group.run().expect_err("rank 1 has no memory").to_string();
+        drop(all_of_it);
+        assert_eq!(comm.barrier().expect_err("it has failed").to_string(), error);
+        error
+    });
+    for (rank, error) in errors.into_iter().enumerate() {
+        assert!(error.contains("contiguous bytes are free in the slab"), "{error}");
+        assert!(rank == 1 || error.contains("rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn a_message_between_two_sums_on_some_ranks_sets_them_apart_from_nobody() {
+    on_ranks(4, &config(), |comm| {
+        let me = comm.rank().index();
+        let (mut a, mut b, mut got, mut late) = ([1u32; 4], [2u32; 4], [0u32; 4], [0u32; 4]);
+        let mut group = comm.group();
+        group.all_reduce_in_place(&mut a, ReduceOp::Sum).expect("fits");
+        // Rank 3 issues its half of the second message at another place than rank 2.
+        match me {
+            0 => group.send(&[7u32; 4], Rank(1)).expect("fits"),
+            1 => group.recv(&mut got, Rank(0)).expect("fits"),
+            2 => group.send(&[7u32; 4], Rank(3)).expect("fits"),
+            _ => {}
+        }
+        group.all_reduce_in_place(&mut b, ReduceOp::Sum).expect("fits");
+        if me == 3 {
+            group.recv(&mut late, Rank(2)).expect("fits");
+        }
+        group.run().expect("all make the same calls");
+        assert_eq!((a, b), ([4; 4], [8; 4]));
+        assert_eq!((got, late), ([[0, 7, 0, 0][me]; 4], [[0, 0, 0, 7][me]; 4]));
+    });
+}
+
+#[test]
+fn what_a_rank_sends_to_itself_it_receives_in_the_same_group_and_in_order() {
+    for ranks in [1, 3] {
+        on_ranks(ranks, &config(), |comm| {
+            let me = comm.rank();
+            let (out, mut sum) = ([values(1, 0, 700), values(2, 0, 9)], [1u8]);
+            let mut back = [vec![0; 700], vec![0; 9]];
+            let [first, second] = &mut back;
+            let mut group = comm.group();
+            group.recv(first, me).expect("fits");
+            group.send(&out[0], me).expect("fits");
+            group.all_reduce_in_place(&mut sum, ReduceOp::Sum).expect("fits");
+            group.send(&out[1], me).expect("fits");
+            group.recv(second, me).expect("fits");
+            group.run().expect("it arrives");
+            assert_eq!((back, sum), (out, [ranks as u8]));
+        });
+    }
+}
+
+#[test]
+fn a_message_to_oneself_that_is_not_received_as_it_is_sent_is_refused_before_anything_moves() {
+    on_ranks(2, &config(), |comm| {
+        let me = comm.rank();
+        let refused = |done: tbccl::Result<()>, word: &str| {
+            let error = done.expect_err("refused").to_string();
+            assert!(error.contains(word), "{error}");
+        };
+        refused(comm.send(&[1u8], me), "in one group");
+        let (mut other_type, mut shorter, mut sum) = ([7i32; 3], [7u32; 2], [1u8]);
+        let mut group = comm.group();
+        group.all_reduce_in_place(&mut sum, ReduceOp::Sum).expect("fits");
+        group.send(&[1u32; 3], me).expect("fits");
+        refused(group.run(), "sends 1 messages to itself and receives 0");
+        let mut group = comm.group();
+        group.send(&[1u32; 3], me).expect("fits");
+        group.recv(&mut other_type, me).expect("fits");
+        refused(group.run(), "sends 3 u32 to itself, and receives 3 i32");
+        let mut group = comm.group();
+        group.send(&[1u32; 3], me).expect("fits");
+        group.recv(&mut shorter, me).expect("fits");
+        refused(group.run(), "sends 3 u32 to itself, and receives 2 u32");
+        assert_eq!((other_type, shorter, sum), ([7; 3], [7; 2], [1]));
+        comm.barrier().expect("still fine");
+    });
 }

@@ -4,27 +4,30 @@
 //! way at the same time, so messages in both directions between two ranks do not deadlock, and latencies overlap. All
 //! ranks issue the same collectives of a group in the same order; messages, as far as they are about them.
 //!
-//! Several small `all_reduce` of one element type and operation in a row are fused into one, by way of a buffer: their
-//! latency is then that of one. Which ones follows from their lengths, which all ranks agree on.
+//! Calls run in an order that ranks have in common, whatever each of them issues between: collectives as they were issued,
+//! then messages. So messages that only some ranks issue between two collectives set nobody apart. What a rank sends to
+//! itself is copied: the first message to what is first received, and so on.
 //!
-//! # Safety
-//! Slices become spans, whose borrows the group holds until it is run or dropped.
+//! Several small `all_reduce` of one element type and operation in a row, messages not counted, are fused into one, by way
+//! of a buffer: their latency is then that of one. Which ones follows from their lengths, which all ranks agree on.
+//!
+//! It does not check arguments (`typed`, `rooted` and `uneven` do), nor does it plan.
 
 use super::{
     Communicator,
     call::{Call, Prepared},
-    typed::{call, lengths, span_mut},
+    request::{Request, What},
+    typed::settled,
 };
 use crate::{
     Element,
     call::{CallKind, CallRecord},
-    element::{bytes_of, settle},
     error::{Error, Result},
     executor::{Binding, Program},
 };
-use collectives::{Collective, DType, ReduceOp, schedule::InPlace};
+use collectives::{Collective, ReduceOp, schedule::InPlace};
 use topology::Rank;
-use transport::memory::{Registered, Span, SpanMut};
+use transport::memory::{Registered, SpanMut};
 
 /// Together, fused calls have at most so many bytes: about as much as two messages' latency is worth.
 const FUSED_BYTES: usize = 32 << 10;
@@ -35,7 +38,7 @@ const MOST_CALLS: usize = u16::MAX as usize;
 /// Memory of scratch starts at multiples of so many bytes.
 const ALIGNMENT: usize = 64;
 
-/// Calls that are to run together.
+/// Calls that are to run together. They have the names, arguments and results that they have on a [`Communicator`].
 #[derive(Debug)]
 pub struct Group<'c, 'm> {
     comm: &'c mut Communicator,
@@ -45,17 +48,9 @@ pub struct Group<'c, 'm> {
 /// One call of a group.
 #[derive(Debug)]
 struct Queued<'m> {
-    what: What,
-    input: Span<'m>,
-    output: SpanMut<'m>,
+    request: Request<'m>,
     /// Makes elements of the bytes that the call wrote.
     settle: fn(SpanMut<'_>),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Collective(Call<'static>),
-    Message { kind: CallKind, dtype: DType, peer: Rank },
 }
 
 impl Communicator {
@@ -78,131 +73,74 @@ impl Communicator {
     }
 }
 
+/// The calls that a group takes, as a communicator has them.
+macro_rules! queued {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        impl<'m> Group<'_, 'm> {$(
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`]; the group then is as it was.
+            pub fn $name<T: Element>(&mut self, $($argument: $type),*) -> Result<()> {
+                self.push::<T>(self.comm.us().$name($($argument),*)?)
+            }
+        )*}
+    };
+}
+
+queued! {
+    all_reduce(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
+    all_reduce_in_place(data: &'m mut [T], op: ReduceOp);
+    all_gather(send: &'m [T], recv: &'m mut [T]);
+    all_gather_in_place(data: &'m mut [T]);
+    all_gather_v(send: &'m [T], recv: &'m mut [T], counts: &[usize]);
+    reduce_scatter(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
+    reduce_scatter_in_place(data: &'m mut [T], op: ReduceOp);
+    reduce_scatter_v(send: &'m [T], recv: &'m mut [T], counts: &[usize], op: ReduceOp);
+    broadcast(data: &'m mut [T], root: Rank);
+    broadcast_from(send: &'m [T], recv: &'m mut [T], root: Rank);
+    reduce(send: &'m [T], recv: &'m mut [T], op: ReduceOp, root: Rank);
+    reduce_in_place(data: &'m mut [T], op: ReduceOp, root: Rank);
+    gather(send: &'m [T], recv: &'m mut [T], root: Rank);
+    gather_in_place(data: &'m mut [T], root: Rank);
+    gather_v(send: &'m [T], recv: &'m mut [T], counts: &[usize], root: Rank);
+    scatter(send: &'m [T], recv: &'m mut [T], root: Rank);
+    scatter_in_place(data: &'m mut [T], root: Rank);
+    scatter_v(send: &'m [T], recv: &'m mut [T], counts: &[usize], root: Rank);
+    scan(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
+    scan_in_place(data: &'m mut [T], op: ReduceOp);
+    exclusive_scan(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
+    exclusive_scan_in_place(data: &'m mut [T], op: ReduceOp);
+    all_to_all(send: &'m [T], recv: &'m mut [T]);
+    all_to_all_v(send: &'m [T], send_counts: &[usize], recv: &'m mut [T], recv_counts: &[usize]);
+    send_recv(send: &'m [T], recv: &'m mut [T]);
+}
+
 impl<'m> Group<'_, 'm> {
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn all_reduce<T: Element>(&mut self, send: &'m [T], recv: &'m mut [T], op: ReduceOp) -> Result<()> {
-        lengths("recv", recv.len(), send.len())?;
-        let call = call::<T>(Collective::AllReduce, send.len(), InPlace::No).with_op(op);
-        self.collective(call, Span::from(bytes_of(send)), recv)
-    }
-
-    /// As [`Communicator::all_reduce_in_place`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn all_reduce_in_place<T: Element>(&mut self, data: &'m mut [T], op: ReduceOp) -> Result<()> {
-        let call = call::<T>(Collective::AllReduce, data.len(), InPlace::Yes).with_op(op);
-        let output = span_mut(data);
-        self.push::<T>(What::Collective(call), output.as_span(), output)
-    }
-
-    /// As [`Communicator::all_gather`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn all_gather<T: Element>(&mut self, send: &'m [T], recv: &'m mut [T]) -> Result<()> {
-        lengths("recv", recv.len(), self.comm.times_size(send.len())?)?;
-        self.collective(
-            call::<T>(Collective::AllGather, send.len(), InPlace::No),
-            Span::from(bytes_of(send)),
-            recv,
-        )
-    }
-
-    /// As [`Communicator::reduce_scatter`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn reduce_scatter<T: Element>(
-        &mut self,
-        send: &'m [T],
-        recv: &'m mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
-        lengths("send", send.len(), self.comm.times_size(recv.len())?)?;
-        let call = call::<T>(Collective::ReduceScatter, recv.len(), InPlace::No).with_op(op);
-        self.collective(call, Span::from(bytes_of(send)), recv)
-    }
-
-    /// As [`Communicator::broadcast`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn broadcast<T: Element>(&mut self, data: &'m mut [T], root: Rank) -> Result<()> {
-        self.comm.check_rank("root", root)?;
-        let call = Call { root, ..call::<T>(Collective::Broadcast, data.len(), InPlace::Yes) };
-        let output = span_mut(data);
-        self.push::<T>(What::Collective(call), output.as_span(), output)
-    }
-
-    /// As [`Communicator::reduce`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn reduce<T: Element>(
-        &mut self,
-        send: &'m [T],
-        recv: &'m mut [T],
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<()> {
-        self.comm.check_rank("root", root)?;
-        if self.comm.rank() == root {
-            lengths("recv", recv.len(), send.len())?;
-        }
-        let call = call::<T>(Collective::Reduce, send.len(), InPlace::No).with_op(op);
-        self.collective(Call { root, ..call }, Span::from(bytes_of(send)), recv)
-    }
-
-    /// As [`Communicator::all_to_all`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn all_to_all<T: Element>(&mut self, send: &'m [T], recv: &'m mut [T]) -> Result<()> {
-        lengths("recv", recv.len(), send.len())?;
-        let count = self.comm.block_of(send.len())?;
-        self.collective(call::<T>(Collective::AllToAll, count, InPlace::No), Span::from(bytes_of(send)), recv)
-    }
-
-    /// As [`Communicator::send`]; but rank `to` may send to us in the same group.
+    /// As [`Communicator::send`]; but rank `to` may send to us in the same group, and may be this rank, which then receives
+    /// the message in the same group.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`]; the group then is as it was.
     pub fn send<T: Element>(&mut self, data: &'m [T], to: Rank) -> Result<()> {
-        self.comm.check_rank("to", to)?;
-        let what = What::Message { kind: CallKind::Send, dtype: T::DTYPE, peer: to };
-        self.push::<T>(what, Span::from(bytes_of(data)), SpanMut::empty())
+        self.push::<T>(self.comm.us().send(data, to)?)
     }
 
-    /// As [`Communicator::recv`].
+    /// As [`Communicator::recv`]; rank `from` may be this rank, which then sends the message in the same group.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`]; the group then is as it was.
     pub fn recv<T: Element>(&mut self, data: &'m mut [T], from: Rank) -> Result<()> {
-        self.comm.check_rank("from", from)?;
-        let what = What::Message { kind: CallKind::Recv, dtype: T::DTYPE, peer: from };
-        self.push::<T>(what, Span::empty(), span_mut(data))
+        self.push::<T>(self.comm.us().recv(data, from)?)
     }
 
-    fn collective<T: Element>(
-        &mut self,
-        call: Call<'static>,
-        input: Span<'m>,
-        recv: &'m mut [T],
-    ) -> Result<()> {
-        self.push::<T>(What::Collective(call), input, span_mut(recv))
-    }
-
-    fn push<T: Element>(&mut self, what: What, input: Span<'m>, output: SpanMut<'m>) -> Result<()> {
+    fn push<T: Element>(&mut self, request: Request<'m>) -> Result<()> {
         if self.calls.len() == MOST_CALLS {
             return Err(Error::InvalidArgument(format!(
                 "a group has {MOST_CALLS} calls at most; run it first"
             )));
         }
-        self.calls.push(Queued { what, input, output, settle: settle_span::<T> });
+        self.calls.push(Queued { request, settle: settled::<T> });
         Ok(())
     }
 
@@ -218,19 +156,10 @@ impl<'m> Group<'_, 'm> {
         comm.check_alive()?;
         let done = comm.run_group(&calls);
         for call in &calls {
-            (call.settle)(call.output);
+            (call.settle)(call.request.output);
         }
         done
     }
-}
-
-fn settle_span<T: Element>(span: SpanMut<'_>) {
-    if span.is_empty() {
-        return;
-    }
-    let bytes = std::ptr::slice_from_raw_parts_mut(span.as_mut_ptr(), span.len());
-    // SAFETY: the span is that of a slice of these elements, whose exclusive borrow the group holds.
-    unsafe { settle::<T>(bytes) };
 }
 
 /// A run of calls that become one.
@@ -242,8 +171,8 @@ struct Fused {
 }
 
 /// How many of the first calls can be fused; fewer than two are not worth it.
-fn fusable(calls: &[Queued<'_>]) -> Option<Fused> {
-    let kind = |call: &Queued<'_>| match call.what {
+fn fusable(calls: &[&Request<'_>]) -> Option<Fused> {
+    let kind = |request: &Request<'_>| match request.what {
         What::Collective(call) if call.collective == Collective::AllReduce => {
             Some((call.dtype, call.op, call.codec))
         }
@@ -261,22 +190,68 @@ fn fusable(calls: &[Queued<'_>]) -> Option<Fused> {
     (count > 1).then_some(Fused { calls: count, bytes })
 }
 
+/// All calls, in runs of which each becomes one.
+fn runs(calls: &[&Request<'_>]) -> Vec<Fused> {
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < calls.len() {
+        let run = fusable(&calls[at..]).unwrap_or(Fused { calls: 1, bytes: 0 });
+        at += run.calls;
+        runs.push(run);
+    }
+    runs
+}
+
+/// What a rank sends to itself, and where it receives that.
+fn to_oneself<'q, 'm>(
+    rank: Rank,
+    calls: &'q [Queued<'m>],
+) -> Result<Vec<(&'q Request<'m>, &'q Request<'m>)>> {
+    let of = |wanted: CallKind| {
+        calls.iter().map(|call| &call.request).filter(move |request| {
+            matches!(request.what, What::Message { kind, peer, .. } if kind == wanted && peer == rank)
+        })
+    };
+    let (sent, received) = (of(CallKind::Send), of(CallKind::Recv));
+    if sent.clone().count() != received.clone().count() {
+        let (sent, received) = (sent.count(), received.count());
+        return Err(Error::InvalidArgument(format!(
+            "rank {rank} sends {sent} messages to itself and receives {received} in one group; it must do both"
+        )));
+    }
+    let pairs: Vec<_> = sent.zip(received).collect();
+    for (sent, received) in &pairs {
+        let [(a, what), (b, into)] = [(sent, sent.input.len()), (received, received.output.len())].map(
+            |(request, bytes)| match request.what {
+                What::Message { dtype, .. } => (bytes / dtype.size(), dtype),
+                What::Collective(call) => (bytes / call.dtype.size(), call.dtype),
+            },
+        );
+        if (a, what) != (b, into) {
+            return Err(Error::InvalidArgument(format!(
+                "rank {rank} sends {a} {what} to itself, and receives {b} {into}; both must be the same"
+            )));
+        }
+    }
+    Ok(pairs)
+}
+
 impl Communicator {
     fn run_group(&mut self, calls: &[Queued<'_>]) -> Result<()> {
-        let mut fused = Vec::new();
-        let mut at = 0;
-        while at < calls.len() {
-            let run = fusable(&calls[at..]).unwrap_or(Fused { calls: 1, bytes: 0 });
-            at += run.calls;
-            fused.push(run);
-        }
-        let together = fused.iter().map(|run| run.bytes).sum();
-        let mut memory = self.slab.allocate(together)?;
+        let own = to_oneself(self.rank(), calls)?;
+        let ordered = self.in_common_order(calls);
+        let runs = runs(&ordered);
+        let together = runs.iter().map(|run| run.bytes).sum();
+        // The others are about to enter, so that this failure is theirs too.
+        let mut memory = match self.slab.allocate(together) {
+            Ok(memory) => memory,
+            Err(error) => return self.fail(error.into()),
+        };
         let mut rest = memory.span_mut();
-        let mut prepared = Vec::with_capacity(fused.len());
-        let (mut at, mut buffers) = (0, Vec::with_capacity(fused.len()));
-        for run in &fused {
-            let part = &calls[at..at + run.calls];
+        let mut prepared = Vec::with_capacity(runs.len());
+        let (mut at, mut buffers) = (0, Vec::with_capacity(runs.len()));
+        for run in &runs {
+            let part = &ordered[at..at + run.calls];
             at += run.calls;
             let buffer = rest.sub(0, run.bytes);
             rest = rest.sub(run.bytes, rest.len() - run.bytes);
@@ -286,7 +261,12 @@ impl Communicator {
             prepared.push(self.prepare_run(part, buffer)?);
             buffers.push((part, buffer));
         }
-        self.carry_out_together(&prepared)?;
+        for (sent, received) in own {
+            received.output.copy_from(sent.input);
+        }
+        if !prepared.is_empty() {
+            self.carry_out_together(&prepared)?;
+        }
         buffers
             .into_iter()
             .filter(|(part, _)| part.len() > 1)
@@ -294,15 +274,26 @@ impl Communicator {
         Ok(())
     }
 
+    /// Collectives, and then messages with others: the same on all ranks, as far as it is about them.
+    fn in_common_order<'q, 'm>(&self, calls: &'q [Queued<'m>]) -> Vec<&'q Request<'m>> {
+        let requests = || calls.iter().map(|call| &call.request);
+        let collectives = requests().filter(|request| matches!(request.what, What::Collective(_)));
+        let messages = requests()
+            .filter(|request| matches!(request.what, What::Message { peer, .. } if peer != self.rank()));
+        collectives.chain(messages).collect()
+    }
+
     /// One call, or several in a buffer.
-    fn prepare_run<'m>(&mut self, run: &[Queued<'m>], buffer: SpanMut<'m>) -> Result<Prepared<'m>> {
-        let (memory, first) = (run, &run[0]);
+    fn prepare_run<'m>(&mut self, run: &[&Request<'m>], buffer: SpanMut<'m>) -> Result<Prepared<'m>> {
+        let first = run[0];
         match first.what {
-            What::Collective(call) if memory.len() > 1 => {
+            What::Collective(call) if run.len() > 1 => {
                 let count = (buffer.len() / call.dtype.size()) as u64;
                 self.prepare(&Call { count, in_place: InPlace::Yes, ..call }, buffer.as_span(), buffer)
             }
-            What::Collective(call) => self.prepare(&call, first.input, first.output),
+            What::Collective(call) => {
+                self.prepare(&Call { blocks: first.blocks(), ..call }, first.input, first.output)
+            }
             What::Message { kind, dtype, peer } => {
                 self.prepare_message(kind, dtype, peer, first.input, first.output)
             }
@@ -348,7 +339,7 @@ impl Communicator {
 }
 
 /// Copies the inputs of calls side by side.
-fn gather(calls: &[Queued<'_>], buffer: SpanMut<'_>) {
+fn gather(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
     let mut at = 0;
     for call in calls {
         buffer.sub(at, call.input.len()).copy_from(call.input);
@@ -357,7 +348,7 @@ fn gather(calls: &[Queued<'_>], buffer: SpanMut<'_>) {
 }
 
 /// Copies the results to where they belong.
-fn spread(calls: &[Queued<'_>], buffer: SpanMut<'_>) {
+fn spread(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
     let mut at = 0;
     for call in calls {
         call.output.copy_from(buffer.as_span().sub(at, call.output.len()));

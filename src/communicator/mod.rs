@@ -16,6 +16,7 @@ mod plans;
 mod quantised;
 mod registered;
 mod relayed;
+mod request;
 mod rooted;
 mod tcp;
 mod typed;

@@ -7,19 +7,15 @@ use super::{
     Communicator,
     call::Call,
     plans::CallShape,
-    typed::{call, lengths, settled, span_mut},
+    typed::{between, call, lengths, within},
 };
-use crate::{
-    element::bytes_of,
-    error::{Error, Result},
-};
+use crate::error::{Error, Result};
 use collectives::{
     Codec, Collective, DType, Numerics, ReduceOp, Spec, plan,
     schedule::InPlace,
     verify::{Credits, verify},
 };
 use topology::Rank;
-use transport::memory::Span;
 
 impl Communicator {
     /// As [`Communicator::all_reduce`] for `sum` and `avg`, with every message packed by `codec`: a quarter of the bytes
@@ -36,9 +32,7 @@ impl Communicator {
     ) -> Result<()> {
         lengths("recv", recv.len(), send.len())?;
         let call = quantised(send.len(), InPlace::No, op, codec)?;
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<f32>(&between(call, send, recv))
     }
 
     /// As [`Communicator::all_reduce_quantised`], with the input where the output will be.
@@ -52,10 +46,7 @@ impl Communicator {
         codec: Codec,
     ) -> Result<()> {
         let call = quantised(data.len(), InPlace::Yes, op, codec)?;
-        let output = span_mut(data);
-        let done = self.collective(&call, output.as_span(), output);
-        settled(data);
-        done
+        self.at_once::<f32>(&within(call, data))
     }
 
     /// The most times that an element of an `all_reduce` of `count` elements is packed on its way by `codec`: what its

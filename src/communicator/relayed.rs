@@ -7,23 +7,19 @@
 //!
 //! What travels is what has to: no block is filled up to the length of another one. Boards say that ranks are in a
 //! scatter.
-//!
-//! # Safety
-//! As in `typed`, from which the spans come.
 
 use super::{
     Communicator,
     call::{Blocks, Call},
-    typed::{call, settled, span_mut},
+    typed::{call, settled},
 };
 use crate::{
     Element,
-    element::bytes_of,
     error::{Error, Result},
 };
 use collectives::{Collective, schedule::InPlace};
 use topology::Rank;
-use transport::memory::Span;
+use transport::memory::{Span, SpanMut};
 
 /// The lengths of all blocks, as all ranks have told them.
 struct Lengths {
@@ -62,16 +58,16 @@ impl Communicator {
     #[cold]
     pub(super) fn all_to_all_relayed<T: Element>(
         &mut self,
-        send: &[T],
+        send: Span<'_>,
         sent: &[u64],
-        recv: &mut [T],
+        recv: SpanMut<'_>,
         expected: &[u64],
     ) -> Result<()> {
         let (ranks, me) = (self.size() as usize, self.rank().index());
         let mut lengths = Lengths { ranks, all: vec![0; 2 * ranks * ranks] };
         self.all_gather(&[sent, expected].concat(), &mut lengths.all)?;
         lengths.check()?;
-        let mut rest = span_mut(recv);
+        let mut rest = recv;
         let mut scatters = Vec::with_capacity(ranks);
         for root in 0..ranks {
             let all = lengths.sent(root);
@@ -79,7 +75,7 @@ impl Communicator {
             let bytes = own[0] as usize * size_of::<T>();
             let output = rest.sub(0, bytes);
             rest = rest.sub(bytes, rest.len() - bytes);
-            let input = if root == me { Span::from(bytes_of(send)) } else { Span::empty() };
+            let input = if root == me { send } else { Span::empty() };
             let mean = (all.iter().sum::<u64>() / ranks as u64) as usize;
             let blocks = Blocks::Uneven { input: all, output: own, all: Some(all) };
             let call =
@@ -88,7 +84,7 @@ impl Communicator {
         }
         let done = self.carry_out_together(&scatters);
         drop(scatters);
-        settled(recv);
+        settled::<T>(recv);
         done
     }
 }

@@ -1,33 +1,170 @@
-//! The calls that have a root, and the scans, on slices of elements.
-//!
-//! # Safety
-//! As in `typed`, from which the spans come.
+//! The calls that have a root, and the scans, on slices of elements: what their arguments must be, and the calls
+//! themselves.
 
 use super::{
     Communicator,
     call::Call,
-    typed::{call, lengths, settled, span_mut},
+    request::{Request, Us},
+    typed::{between, call, from_own_block, into_own_block, lengths, within},
 };
-use crate::{Element, element::bytes_of, error::Result};
+use crate::{Element, error::Result};
 use collectives::{Collective, ReduceOp, schedule::InPlace};
 use topology::Rank;
-use transport::memory::Span;
+
+impl Us {
+    pub(super) fn broadcast<T: Element>(self, data: &mut [T], root: Rank) -> Result<Request<'_>> {
+        self.check_rank("root", root)?;
+        let call = call::<T>(Collective::Broadcast, data.len(), InPlace::Yes);
+        Ok(within(Call { root, ..call }, data))
+    }
+
+    pub(super) fn broadcast_from<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        root: Rank,
+    ) -> Result<Request<'m>> {
+        self.check_rank("root", root)?;
+        if self.rank == root {
+            lengths("send", send.len(), recv.len())?;
+        }
+        let call = call::<T>(Collective::Broadcast, recv.len(), InPlace::No);
+        Ok(between(Call { root, ..call }, send, recv))
+    }
+
+    pub(super) fn reduce<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Request<'m>> {
+        self.check_rank("root", root)?;
+        if self.rank == root {
+            lengths("recv", recv.len(), send.len())?;
+        }
+        let call = call::<T>(Collective::Reduce, send.len(), InPlace::No).with_op(op);
+        Ok(between(Call { root, ..call }, send, recv))
+    }
+
+    pub(super) fn reduce_in_place<T: Element>(
+        self,
+        data: &mut [T],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Request<'_>> {
+        self.check_rank("root", root)?;
+        let call = call::<T>(Collective::Reduce, data.len(), InPlace::Yes).with_op(op);
+        Ok(within(Call { root, ..call }, data))
+    }
+
+    pub(super) fn gather<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        root: Rank,
+    ) -> Result<Request<'m>> {
+        self.check_rank("root", root)?;
+        if self.rank == root {
+            lengths("recv", recv.len(), self.times_size(send.len())?)?;
+        }
+        let call = call::<T>(Collective::Gather, send.len(), InPlace::No);
+        Ok(between(Call { root, ..call }, send, recv))
+    }
+
+    pub(super) fn gather_in_place<T: Element>(self, data: &mut [T], root: Rank) -> Result<Request<'_>> {
+        let call = self.in_place_at(Collective::Gather, data, root)?;
+        Ok(if self.rank == root { from_own_block(self, call, data) } else { within(call, data) })
+    }
+
+    pub(super) fn scatter<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        root: Rank,
+    ) -> Result<Request<'m>> {
+        self.check_rank("root", root)?;
+        if self.rank == root {
+            lengths("send", send.len(), self.times_size(recv.len())?)?;
+        }
+        let call = call::<T>(Collective::Scatter, recv.len(), InPlace::No);
+        Ok(between(Call { root, ..call }, send, recv))
+    }
+
+    pub(super) fn scatter_in_place<T: Element>(self, data: &mut [T], root: Rank) -> Result<Request<'_>> {
+        let call = self.in_place_at(Collective::Scatter, data, root)?;
+        Ok(if self.rank == root { into_own_block(self, call, data) } else { within(call, data) })
+    }
+
+    /// A call in place whose `data` has all blocks at the root, and one elsewhere.
+    fn in_place_at<T: Element>(
+        self,
+        collective: Collective,
+        data: &[T],
+        root: Rank,
+    ) -> Result<Call<'static>> {
+        self.check_rank("root", root)?;
+        let count = if self.rank == root { self.block_of(data.len())? } else { data.len() };
+        Ok(Call { root, ..call::<T>(collective, count, InPlace::Yes) })
+    }
+
+    pub(super) fn scan<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        op: ReduceOp,
+    ) -> Result<Request<'m>> {
+        lengths("recv", recv.len(), send.len())?;
+        Ok(between(call::<T>(Collective::Scan, send.len(), InPlace::No).with_op(op), send, recv))
+    }
+
+    pub(super) fn scan_in_place<T: Element>(self, data: &mut [T], op: ReduceOp) -> Result<Request<'_>> {
+        Ok(within(call::<T>(Collective::Scan, data.len(), InPlace::Yes).with_op(op), data))
+    }
+
+    pub(super) fn exclusive_scan<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        op: ReduceOp,
+    ) -> Result<Request<'m>> {
+        lengths("recv", recv.len(), send.len())?;
+        Ok(between(call::<T>(Collective::ExclusiveScan, send.len(), InPlace::No).with_op(op), send, recv))
+    }
+
+    pub(super) fn exclusive_scan_in_place<T: Element>(
+        self,
+        data: &mut [T],
+        op: ReduceOp,
+    ) -> Result<Request<'_>> {
+        Ok(within(call::<T>(Collective::ExclusiveScan, data.len(), InPlace::Yes).with_op(op), data))
+    }
+}
 
 impl Communicator {
+    /// The root's `data` in everyone's `data`.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    pub fn broadcast<T: Element>(&mut self, data: &mut [T], root: Rank) -> Result<()> {
+        self.at_once::<T>(&self.us().broadcast(data, root)?)
+    }
+
+    /// The root's `send` in everyone's `recv`. Others' `send` is not read, and may be empty.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    pub fn broadcast_from<T: Element>(&mut self, send: &[T], recv: &mut [T], root: Rank) -> Result<()> {
+        self.at_once::<T>(&self.us().broadcast_from(send, recv, root)?)
+    }
+
     /// Everyone's `send`, reduced element by element, in the root's `recv`, which is as long. Others' `recv` is left
     /// alone, and may be empty.
     ///
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn reduce<T: Element>(&mut self, send: &[T], recv: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
-        self.check_rank("root", root)?;
-        if self.rank() == root {
-            lengths("recv", recv.len(), send.len())?;
-        }
-        let call = call::<T>(Collective::Reduce, send.len(), InPlace::No).with_op(op);
-        let done = self.collective(&Call { root, ..call }, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&self.us().reduce(send, recv, op, root)?)
     }
 
     /// As [`Communicator::reduce`], with the root's input where its output will be. Others' `data` is not changed.
@@ -35,12 +172,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
-        self.check_rank("root", root)?;
-        let call = call::<T>(Collective::Reduce, data.len(), InPlace::Yes).with_op(op);
-        let output = span_mut(data);
-        let done = self.collective(&Call { root, ..call }, output.as_span(), output);
-        settled(data);
-        done
+        self.at_once::<T>(&self.us().reduce_in_place(data, op, root)?)
     }
 
     /// Everyone's `send`, side by side in rank order, in the root's `recv` (`size` times as long). Others' `recv` is
@@ -49,14 +181,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn gather<T: Element>(&mut self, send: &[T], recv: &mut [T], root: Rank) -> Result<()> {
-        self.check_rank("root", root)?;
-        if self.rank() == root {
-            lengths("recv", recv.len(), self.times_size(send.len())?)?;
-        }
-        let call = Call { root, ..call::<T>(Collective::Gather, send.len(), InPlace::No) };
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&self.us().gather(send, recv, root)?)
     }
 
     /// As [`Communicator::gather`], with the root's own block in place: its `data` has `size` blocks, of which block
@@ -65,16 +190,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn gather_in_place<T: Element>(&mut self, data: &mut [T], root: Rank) -> Result<()> {
-        self.check_rank("root", root)?;
-        let at_root = self.rank() == root;
-        let count = if at_root { self.block_of(data.len())? } else { data.len() };
-        let call = Call { root, ..call::<T>(Collective::Gather, count, InPlace::Yes) };
-        let output = span_mut(data);
-        let block = count * size_of::<T>();
-        let own = if at_root { self.rank().index() * block } else { 0 };
-        let done = self.collective(&call, output.as_span().sub(own, block), output);
-        settled(data);
-        done
+        self.at_once::<T>(&self.us().gather_in_place(data, root)?)
     }
 
     /// Block `rank` of the root's `send` (`size` times as long as `recv`) in everyone's `recv`. Others' `send` is not
@@ -83,14 +199,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn scatter<T: Element>(&mut self, send: &[T], recv: &mut [T], root: Rank) -> Result<()> {
-        self.check_rank("root", root)?;
-        if self.rank() == root {
-            lengths("send", send.len(), self.times_size(recv.len())?)?;
-        }
-        let call = Call { root, ..call::<T>(Collective::Scatter, recv.len(), InPlace::No) };
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&self.us().scatter(send, recv, root)?)
     }
 
     /// As [`Communicator::scatter`], with the root's own block left where it is: its `data` has `size` blocks, everyone
@@ -99,16 +208,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn scatter_in_place<T: Element>(&mut self, data: &mut [T], root: Rank) -> Result<()> {
-        self.check_rank("root", root)?;
-        let at_root = self.rank() == root;
-        let count = if at_root { self.block_of(data.len())? } else { data.len() };
-        let call = Call { root, ..call::<T>(Collective::Scatter, count, InPlace::Yes) };
-        let all = span_mut(data);
-        let block = count * size_of::<T>();
-        let own = if at_root { self.rank().index() * block } else { 0 };
-        let done = self.collective(&call, all.as_span(), all.sub(own, block));
-        settled(data);
-        done
+        self.at_once::<T>(&self.us().scatter_in_place(data, root)?)
     }
 
     /// The `send` of the ranks up to and with this one, reduced element by element, in `recv`. Both have the same length
@@ -117,7 +217,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn scan<T: Element>(&mut self, send: &[T], recv: &mut [T], op: ReduceOp) -> Result<()> {
-        self.prefix(Collective::Scan, send, recv, op)
+        self.at_once::<T>(&self.us().scan(send, recv, op)?)
     }
 
     /// As [`Communicator::scan`], with the input where the output will be.
@@ -125,7 +225,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn scan_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<()> {
-        self.prefix_in_place(Collective::Scan, data, op)
+        self.at_once::<T>(&self.us().scan_in_place(data, op)?)
     }
 
     /// The `send` of the ranks before this one, reduced element by element, in `recv`; rank 0's `recv` is left as it
@@ -134,7 +234,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn exclusive_scan<T: Element>(&mut self, send: &[T], recv: &mut [T], op: ReduceOp) -> Result<()> {
-        self.prefix(Collective::ExclusiveScan, send, recv, op)
+        self.at_once::<T>(&self.us().exclusive_scan(send, recv, op)?)
     }
 
     /// As [`Communicator::exclusive_scan`], with the input where the output will be.
@@ -142,33 +242,6 @@ impl Communicator {
     /// # Errors
     /// See [`Error`](crate::Error).
     pub fn exclusive_scan_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<()> {
-        self.prefix_in_place(Collective::ExclusiveScan, data, op)
-    }
-
-    fn prefix<T: Element>(
-        &mut self,
-        collective: Collective,
-        send: &[T],
-        recv: &mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
-        lengths("recv", recv.len(), send.len())?;
-        let call = call::<T>(collective, send.len(), InPlace::No).with_op(op);
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
-    }
-
-    fn prefix_in_place<T: Element>(
-        &mut self,
-        collective: Collective,
-        data: &mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
-        let call = call::<T>(collective, data.len(), InPlace::Yes).with_op(op);
-        let output = span_mut(data);
-        let done = self.collective(&call, output.as_span(), output);
-        settled(data);
-        done
+        self.at_once::<T>(&self.us().exclusive_scan_in_place(data, op)?)
     }
 }

@@ -1,33 +1,29 @@
-//! The vector forms of the calls: blocks of unequal lengths, side by side.
+//! The vector forms of the calls: blocks of unequal lengths, side by side. What their arguments must be, and the calls
+//! themselves.
 //!
 //! Lengths are known to all ranks, which check that they know the same, but for [`Communicator::all_to_all_v`], where a
 //! rank knows what it sends and what it gets.
-//!
-//! # Safety
-//! As in `typed`, from which the spans come.
 
 use super::{
     Communicator,
-    call::{Blocks, Call},
-    typed::{call, lengths, settled, span_mut},
+    call::Call,
+    request::{Known, Lengths, Request, Us, What},
+    typed::{between, call, lengths},
 };
 use crate::{
     Element,
-    element::bytes_of,
     error::{Error, Result},
 };
 use collectives::{Collective, ReduceOp, schedule::InPlace};
 use topology::Rank;
-use transport::memory::Span;
 
-/// The lengths of blocks, and their sum.
+/// The lengths of blocks, one for each rank, and their sum.
 struct Counts {
     each: Vec<u64>,
     total: usize,
 }
 
 impl Counts {
-    /// One for each rank.
     fn new(what: &str, counts: &[usize], ranks: u32) -> Result<Counts> {
         if counts.len() != ranks as usize {
             let given = counts.len();
@@ -41,20 +37,100 @@ impl Counts {
             })?;
         Ok(Counts { each: counts.iter().map(|count| *count as u64).collect(), total })
     }
+}
 
-    /// The call, with these lengths known to all ranks; a rank's own buffer has `own`, the other one all of them.
-    fn of<'c, T: Element>(&'c self, collective: Collective, own: &'c [u64], in_place: InPlace) -> Call<'c> {
-        let all = &self.each[..];
-        let (input, output) = match collective {
-            Collective::AllGather | Collective::Gather => (own, all),
-            _ => (all, own),
-        };
-        // The same on all ranks, and near enough to choose a plan by.
-        let mean = self.total / all.len().max(1);
-        Call {
-            blocks: Blocks::Uneven { input, output, all: Some(all) },
-            ..call::<T>(collective, mean, in_place)
+impl Us {
+    pub(super) fn all_gather_v<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        counts: &[usize],
+    ) -> Result<Request<'m>> {
+        self.vector(call::<T>(Collective::AllGather, 0, InPlace::No), send, recv, counts)
+    }
+
+    pub(super) fn reduce_scatter_v<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<Request<'m>> {
+        let call = call::<T>(Collective::ReduceScatter, 0, InPlace::No).with_op(op);
+        self.vector(call, send, recv, counts)
+    }
+
+    pub(super) fn gather_v<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        counts: &[usize],
+        root: Rank,
+    ) -> Result<Request<'m>> {
+        let call = call::<T>(Collective::Gather, 0, InPlace::No);
+        self.vector(Call { root, ..call }, send, recv, counts)
+    }
+
+    pub(super) fn scatter_v<'m, T: Element>(
+        self,
+        send: &'m [T],
+        recv: &'m mut [T],
+        counts: &[usize],
+        root: Rank,
+    ) -> Result<Request<'m>> {
+        let call = call::<T>(Collective::Scatter, 0, InPlace::No);
+        self.vector(Call { root, ..call }, send, recv, counts)
+    }
+
+    /// A call with lengths that are known to all ranks. One of its buffers has the block of this rank, the other one all
+    /// blocks, where there is one.
+    fn vector<'m, T: Element>(
+        self,
+        call: Call<'static>,
+        send: &'m [T],
+        recv: &'m mut [T],
+        counts: &[usize],
+    ) -> Result<Request<'m>> {
+        self.check_rank("root", call.root)?;
+        let Counts { each, total } = Counts::new("counts", counts, self.size)?;
+        let own = counts[self.rank.index()];
+        let gathers = matches!(call.collective, Collective::AllGather | Collective::Gather);
+        let has_all = self.has_all_blocks(call.collective, call.root);
+        let (sent, received) = if gathers { (own, total) } else { (total, own) };
+        if gathers || has_all {
+            lengths("send", send.len(), sent)?;
         }
+        if !gathers || has_all {
+            lengths("recv", recv.len(), received)?;
+        }
+        // The same on all ranks, and near enough to choose a plan by.
+        let mean = total / counts.len();
+        let (own, all) = (vec![own as u64], each);
+        let lengths = if gathers {
+            Lengths { input: own, output: all, known: Known::Output }
+        } else {
+            Lengths { input: all, output: own, known: Known::Input }
+        };
+        let request = between(Call { count: mean as u64, ..call }, send, recv);
+        Ok(Request { lengths: Some(lengths), ..request })
+    }
+
+    pub(super) fn all_to_all_v<'m, T: Element>(
+        self,
+        send: &'m [T],
+        send_counts: &[usize],
+        recv: &'m mut [T],
+        recv_counts: &[usize],
+    ) -> Result<Request<'m>> {
+        let sent = Counts::new("send_counts", send_counts, self.size)?;
+        let received = Counts::new("recv_counts", recv_counts, self.size)?;
+        lengths("send", send.len(), sent.total)?;
+        lengths("recv", recv.len(), received.total)?;
+        let own = self.rank.index();
+        lengths("the own block of recv", recv_counts[own], send_counts[own])?;
+        let lengths = Lengths { input: sent.each, output: received.each, known: Known::Neither };
+        let request = between(call::<T>(Collective::AllToAll, 0, InPlace::No), send, recv);
+        Ok(Request { lengths: Some(lengths), ..request })
     }
 }
 
@@ -65,14 +141,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`]; on all ranks when their `counts` differ.
     pub fn all_gather_v<T: Element>(&mut self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<()> {
-        let counts = Counts::new("counts", counts, self.size())?;
-        let own = &counts.each[self.rank().index()..][..1];
-        lengths("send", send.len(), own[0] as usize)?;
-        lengths("recv", recv.len(), counts.total)?;
-        let call = counts.of::<T>(Collective::AllGather, own, InPlace::No);
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&self.us().all_gather_v(send, recv, counts)?)
     }
 
     /// Block `r` of everyone's `send`, reduced, in rank `r`'s `recv`. Block `r` has `counts[r]` elements; all ranks give
@@ -87,14 +156,7 @@ impl Communicator {
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<()> {
-        let counts = Counts::new("counts", counts, self.size())?;
-        let own = &counts.each[self.rank().index()..][..1];
-        lengths("send", send.len(), counts.total)?;
-        lengths("recv", recv.len(), own[0] as usize)?;
-        let call = counts.of::<T>(Collective::ReduceScatter, own, InPlace::No).with_op(op);
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&self.us().reduce_scatter_v(send, recv, counts, op)?)
     }
 
     /// Everyone's `send`, side by side in rank order, in the root's `recv`. Rank `r` sends `counts[r]` elements; all
@@ -109,17 +171,7 @@ impl Communicator {
         counts: &[usize],
         root: Rank,
     ) -> Result<()> {
-        self.check_rank("root", root)?;
-        let counts = Counts::new("counts", counts, self.size())?;
-        let own = &counts.each[self.rank().index()..][..1];
-        lengths("send", send.len(), own[0] as usize)?;
-        if self.rank() == root {
-            lengths("recv", recv.len(), counts.total)?;
-        }
-        let call = Call { root, ..counts.of::<T>(Collective::Gather, own, InPlace::No) };
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&self.us().gather_v(send, recv, counts, root)?)
     }
 
     /// Block `r` of the root's `send` in rank `r`'s `recv`. Block `r` has `counts[r]` elements; all ranks give the same
@@ -134,17 +186,7 @@ impl Communicator {
         counts: &[usize],
         root: Rank,
     ) -> Result<()> {
-        self.check_rank("root", root)?;
-        let counts = Counts::new("counts", counts, self.size())?;
-        let own = &counts.each[self.rank().index()..][..1];
-        if self.rank() == root {
-            lengths("send", send.len(), counts.total)?;
-        }
-        lengths("recv", recv.len(), own[0] as usize)?;
-        let call = Call { root, ..counts.of::<T>(Collective::Scatter, own, InPlace::No) };
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&self.us().scatter_v(send, recv, counts, root)?)
     }
 
     /// Block `j` of rank `i`'s `send`, which has `send_counts[j]` elements there, becomes block `i` of rank `j`'s `recv`,
@@ -160,19 +202,17 @@ impl Communicator {
         recv: &mut [T],
         recv_counts: &[usize],
     ) -> Result<()> {
-        let sent = Counts::new("send_counts", send_counts, self.size())?;
-        let received = Counts::new("recv_counts", recv_counts, self.size())?;
-        lengths("send", send.len(), sent.total)?;
-        lengths("recv", recv.len(), received.total)?;
-        let own = self.rank().index();
-        lengths("the own block of recv", recv_counts[own], send_counts[own])?;
-        let blocks = Blocks::Uneven { input: &sent.each, output: &received.each, all: None };
-        let call = Call { blocks, ..call::<T>(Collective::AllToAll, 0, InPlace::No) };
-        if self.plans.lacks_cables(&self.shape_of(&call)) {
-            return self.all_to_all_relayed(send, &sent.each, recv, &received.each);
+        let request = self.us().all_to_all_v(send, send_counts, recv, recv_counts)?;
+        if let (What::Collective(call), Some(lengths)) = (request.what, &request.lengths)
+            && self.plans.lacks_cables(&self.shape_of(&Call { blocks: request.blocks(), ..call }))
+        {
+            return self.all_to_all_relayed::<T>(
+                request.input,
+                &lengths.input,
+                request.output,
+                &lengths.output,
+            );
         }
-        let done = self.collective(&call, Span::from(bytes_of(send)), span_mut(recv));
-        settled(recv);
-        done
+        self.at_once::<T>(&request)
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Places {
     pub(super) chunk: u32,
     /// Chunks of a block.
     pub(super) chunks: u32,
+    /// The block of scratch of the first partial sum, and how many blocks further on that of the next one is.
+    pub(super) scratch: (u32, u32),
 }
 
 /// The blocks of scratch that a sum over `ranks` ranks needs.
@@ -46,7 +48,8 @@ pub(super) fn scratch_blocks(ranks: u32, in_place: InPlace) -> u32 {
 /// order.
 pub(super) fn receive_and_add(builder: &mut Builder, rank: Rank, ranks: u32, places: Places, lane: u8) {
     let in_place = builder.in_place() == InPlace::Yes;
-    let scratch = (0..scratch_blocks(ranks, builder.in_place())).rev();
+    let (first, stride) = places.scratch;
+    let scratch = (0..scratch_blocks(ranks, builder.in_place())).rev().map(|sum| first + sum * stride);
     let mut free: Vec<ChunkRange> =
         scratch.map(|block| ChunkRange::scratch(block * places.chunks + places.chunk)).collect();
     free.extend((!in_place).then_some(places.result));

@@ -70,7 +70,7 @@ fn in_canonical_order(spec: &Spec) -> Result<Schedule, PlanError> {
         for distance in 1..n {
             builder.send(rank, rank.ahead(distance, n), INPUT, 0);
         }
-        let places = Places { own: INPUT, result: OUTPUT, chunk: 0, chunks: 1 };
+        let places = Places { own: INPUT, result: OUTPUT, chunk: 0, chunks: 1, scratch: (0, 1) };
         fold::receive_and_add(&mut builder, rank, n, places, 0);
     }
     builder.finish()

@@ -35,7 +35,8 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.send(rank, owner, ChunkRange::input(owner.0), 0);
         }
         if canonical || n == 1 {
-            fold::receive_and_add(&mut builder, rank, n, Places { own, result, chunk: rank.0, chunks: n }, 0);
+            let places = Places { own, result, chunk: rank.0, chunks: n, scratch: (0, 1) };
+            fold::receive_and_add(&mut builder, rank, n, places, 0);
         } else {
             add_as_they_come(&mut builder, rank, n);
         }

@@ -23,7 +23,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     for rank in spec.planned_ranks() {
         let own = ChunkRange::input(0);
         if rank == root {
-            let places = Places { own, result: ChunkRange::output(0), chunk: 0, chunks: 1 };
+            let places = Places { own, result: ChunkRange::output(0), chunk: 0, chunks: 1, scratch: (0, 1) };
             fold::receive_and_add(&mut builder, rank, n, places, 0);
         } else {
             builder.send(rank, root, own, 0);

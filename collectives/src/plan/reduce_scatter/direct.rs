@@ -22,8 +22,10 @@ use crate::{Numerics, PlanError, Spec};
 /// None: a [`Spec`] always makes sense here.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, canonical) = (spec.ranks(), spec.numerics() == Numerics::Reproducible);
-    let scratch_blocks = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };
-    let mut builder = Builder::new(spec, "direct", 1, scratch_blocks);
+    let partial_sums = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };
+    // Where blocks differ, those of scratch do too: every n-th is as long as the rank's own.
+    let stride = if spec.uneven() { n } else { 1 };
+    let mut builder = Builder::new(spec, "direct", 1, partial_sums * stride);
     for rank in spec.planned_ranks() {
         let (own, result) = (ChunkRange::input(rank.0), ChunkRange::output(0));
         for distance in 1..n {
@@ -31,7 +33,9 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.send(rank, owner, ChunkRange::input(owner.0), 0);
         }
         if canonical || n == 1 {
-            fold::receive_and_add(&mut builder, rank, n, Places { own, result, chunk: 0, chunks: 1 }, 0);
+            let scratch = (if spec.uneven() { rank.0 } else { 0 }, stride);
+            let places = Places { own, result, chunk: 0, chunks: 1, scratch };
+            fold::receive_and_add(&mut builder, rank, n, places, 0);
             continue;
         }
         for distance in 1..n {

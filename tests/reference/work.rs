@@ -1,0 +1,120 @@
+//! What the ranks of a job do: cases, one after the other.
+
+use crate::{
+    case::{Case, LONG, Way},
+    choice::chosen,
+    exchange::{Exchange, exact},
+    groups::groups,
+    reproducible,
+};
+use half::{bf16, f16};
+use num_complex::Complex32;
+use std::{fmt, str::FromStr};
+use tbccl::{Communicator, Config, DType, Numerics, Result};
+
+/// What a job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Cases with all counts but the longest, in small rings.
+    Short,
+    /// Those with the longest.
+    Long,
+    /// Sums whose order decides their bits.
+    Reproducible,
+    /// Calls of groups.
+    Groups,
+}
+
+const ALL: [Work; 4] = [Work::Short, Work::Long, Work::Reproducible, Work::Groups];
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Work, String> {
+        ALL.into_iter().find(|work| work.to_string() == name).ok_or_else(|| format!("no work {name}"))
+    }
+}
+
+impl Work {
+    pub(crate) fn config(self) -> Config {
+        let config = Config { slab_bytes: Some(64 << 20), ..Config::default() };
+        match self {
+            // All lap the rings by far.
+            Work::Long => config,
+            // Small enough that messages are in pieces, and lap the rings.
+            _ => Config { piece_bytes: 512, staging_bytes: 2048, ..config },
+        }
+    }
+
+    /// Does it as one rank; how many cases it was.
+    ///
+    /// # Errors
+    /// Of the library. Wrong results are a panic.
+    pub(crate) fn run(self, comm: &mut Communicator) -> Result<usize> {
+        let ranks = comm.size();
+        match self {
+            Work::Short => all(comm, chosen(ranks).filter(|case| case.count != LONG), exactly),
+            Work::Long => all(comm, chosen(ranks).filter(|case| case.count == LONG), exactly),
+            Work::Reproducible => {
+                comm.set_numerics(Numerics::Reproducible);
+                all(comm, reproducible::cases(ranks), reproducible::run)
+            }
+            Work::Groups => groups(comm),
+        }
+    }
+}
+
+/// Cases one after the other, each by its way.
+fn all(
+    comm: &mut Communicator,
+    cases: impl Iterator<Item = Case>,
+    run: fn(&mut Communicator, Case) -> Result<()>,
+) -> Result<usize> {
+    let (mut number, mut last) = (0, Way::Chosen);
+    for case in cases {
+        if case.kind.way != last {
+            last = case.kind.way;
+            match last {
+                Way::Chosen => comm.set_algorithm(None, 0)?,
+                Way::By(name, segments) => comm.set_algorithm(Some(name), segments)?,
+            }
+        }
+        run(comm, case)?;
+        number += 1;
+    }
+    Ok(number)
+}
+
+/// Runs an expression with `$element` being the Rust type of an element type.
+macro_rules! with_element {
+    ($dtype:expr, $element:ident => $body:expr) => {
+        with_element!($dtype, $element, $body,
+            F32 f32, F64 f64, F16 f16, Bf16 bf16, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64,
+            Bool bool, Complex64 Complex32)
+    };
+    ($dtype:expr, $element:ident, $body:expr, $($dt:ident $rust:ty),*) => {
+        match $dtype {
+            $(DType::$dt => {
+                type $element = $rust;
+                $body
+            })*
+        }
+    };
+}
+pub(crate) use with_element;
+
+/// One case with inputs on which the order does not matter.
+fn exactly(comm: &mut Communicator, case: Case) -> Result<()> {
+    with_element!(case.kind.dtype, T => {
+        let mut exchange = Exchange::<T>::new(case, exact(), comm);
+        exchange.alone(comm)?;
+        exchange.check();
+    });
+    Ok(())
+}
