@@ -151,6 +151,6 @@ fn what_runs_is_what_the_documentation_says() {
             assert!(by_algorithm.contains(&algorithm), "{algorithm:?}");
         }
     }
-    println!("{number} of {all} cases");
+    eprintln!("{number} of {all} cases");
     assert!(number > 15_000 && all > 800_000, "{number} of {all}");
 }

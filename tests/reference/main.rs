@@ -43,7 +43,7 @@ use work::Work;
 fn timed(between: fn(Work, u32) -> usize, work: Work, ranks: u32) -> usize {
     let started = Instant::now();
     let cases = between(work, ranks);
-    println!("{work}, {ranks} ranks: {cases} cases in {:.1} s", started.elapsed().as_secs_f64());
+    eprintln!("{work}, {ranks} ranks: {cases} cases in {:.1} s", started.elapsed().as_secs_f64());
     cases
 }
 
