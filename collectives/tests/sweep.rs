@@ -86,6 +86,10 @@ fn every_plan_is_right_when_it_is_dealt_to_lanes() {
     for case in [1, 2, 3, 4, 6, 7, 8].into_iter().flat_map(|n| cases(n, &[1, 3])) {
         let lanes = case.plan().expect("a plan").lanes;
         for (spec, times) in dealt(case.spec).into_iter().zip([2, 2, 3, 6]) {
+            // Packed chunks do not lie side by side, so they are not split over lanes.
+            if spec.codec().is_some() && spec.weights().lanes() > 1 {
+                continue;
+            }
             let dealt = Case { spec, ..case };
             check(&dealt, &[0, 1]);
             assert_eq!(dealt.plan().expect("a plan").lanes, lanes * times, "{dealt}");

@@ -67,9 +67,9 @@ fn a_line_that_is_not_a_step_says_why() {
     }
     expect![[r#"
 
-            expected `send`, `recv`, `recv_reduce`, `copy` or `reduce`, found the end of the line
+            expected `send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or `decode_reduce`, found the end of the line
         sned input[0] to rank 1
-            expected `send`, `recv`, `recv_reduce`, `copy` or `reduce`, found `sned`
+            expected `send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or `decode_reduce`, found `sned`
         send input[0] rank 1
             expected `to`, found `rank`
         send input[3..3] to rank 1
@@ -149,7 +149,7 @@ fn toml_is_readable_and_its_errors_name_the_line() {
         version = 2: line 1: version 2 is not known; this program reads 1
         all_redcue: line 2: unknown collective `all_redcue`, did you mean `all_reduce`?; known: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, scan, exclusive_scan, sendrecv, barrier
         chunks = 0: line 6: a block has at least 1 chunk
-        lanes = 1 colour = "red": line 9: unknown field `colour`, expected one of `version`, `collective`, `algorithm`, `root`, `in_place`, `chunks`, `scratch_blocks`, `lanes`, `rank`
+        lanes = 1 colour = "red": line 9: unknown field `colour`, expected one of `version`, `collective`, `algorithm`, `root`, `in_place`, `chunks`, `scratch_blocks`, `lanes`, `codec`, `packed_blocks`, `rank`
         recv scratch[0] to: line 13: expected `from`, found `to`
         root = zero: line 4: string values must be quoted, expected literal string
     "#]].assert_eq(&told);
@@ -167,8 +167,8 @@ fn hashes_do_not_change() {
         hash(Collective::Barrier, 3, "dissemination")
     );
     expect![[r#"
-        7dd57d900e6f8be6
-        886a604da776185e
+        450c999c37a9d4fe
+        e78661754395b4a5
     "#]]
     .assert_eq(&hashes);
 }
