@@ -198,10 +198,13 @@ fn is_same(a: &Algorithm, b: &Algorithm) -> bool {
     (a.collective, a.name) == (b.collective, b.name)
 }
 
-/// The cases with the hosts that were asked for, instead of all that are worth a try, and copied and striped.
+/// The cases with the hosts that were asked for, instead of all that are worth a try, and copied and striped. Packed
+/// messages are not split over lanes, so where striping is asked for there are none.
 fn as_asked(variant: &Variant, cases: Vec<Case>) -> Result<Vec<Case>, PlanError> {
     let once = cases.into_iter().filter(|case| variant.hosts.is_none() || case.spec.hosts() == Hosts::One);
-    once.map(|case| Ok(Case { spec: variant.apply(case.spec)?, ..case })).collect()
+    let asked = once.map(|case| Ok(Case { spec: variant.apply(case.spec)?, ..case }));
+    let is_possible = |case: &Case| case.spec.codec().is_none() || case.spec.weights().lanes() == 1;
+    asked.filter(|case| case.as_ref().map_or(true, is_possible)).collect()
 }
 
 fn is_root_wanted(root: Root, case: &Case) -> bool {
