@@ -12,7 +12,7 @@
 //!
 //! # Safety
 //! Packers take addresses, for which their callers vouch. What is compiled for an instruction set is called only by way
-//! of [`Level::detect`] and [`Level::available`], which yield sets that the machine has.
+//! of `Level::detect` and `Level::available`, which yield sets that the machine has.
 
 use super::{
     isa::Level,
