@@ -111,6 +111,28 @@ fn with_two_cables_one_that_is_pulled_is_done_without_and_used_again_once_it_is_
     }
 }
 
+/// What comes by a cable while a rank does not look is confirmed to its sender, who forgets it. The rank learns by the other
+/// cable that the first one is gone, before it finds what came by it, and asks for it again: it is to be told that it has it.
+#[test]
+fn pieces_that_came_by_a_cable_that_is_gone_before_anyone_looked_are_not_asked_for_in_vain() {
+    for (profile, service) in EACH {
+        let work = working(&Wiring::pair(profile, 2), service, &[]);
+        for round in 0..8 {
+            let (rank, cable) = (round / 2 % 2, 1 - round % 2);
+            let pid = work.pids[rank].parse().ok().and_then(Pid::from_raw).expect("a process id");
+            kill_process(pid, Signal::STOP).expect("it runs");
+            sleep(Duration::from_millis(20));
+            work.job.fault(&["unplug", &cable.to_string()]);
+            sleep(Duration::from_millis(20));
+            kill_process(pid, Signal::CONT).expect("it waits");
+            assert!(work.carries(1 - cable), "{profile} {service}: round {round}: the other one goes on");
+            work.job.fault(&["replug", &cable.to_string()]);
+            assert!(work.carries(cable), "{profile} {service}: round {round}: it is used again");
+        }
+        work.stop();
+    }
+}
+
 #[test]
 fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
     for (profile, service) in EACH {

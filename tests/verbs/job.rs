@@ -179,7 +179,12 @@ impl Job {
         let mut command = tbccl();
         command.args(["fabric", args[0], "--dir"]).arg(&self.folder).args(&args[1..]);
         let output = command.output().expect("it starts");
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            // Mostly the job has ended: what its ranks said last tells why.
+            let last = std::iter::from_fn(|| self.lines.recv_timeout(Duration::from_secs(1)).ok());
+            let last: Vec<Said> = last.take(64).collect();
+            panic!("{args:?}: {}; the ranks said {last:?}", String::from_utf8_lossy(&output.stderr));
+        }
         output
     }
 

@@ -161,8 +161,10 @@ impl Engine {
                 continue;
             }
             peer.look_at_ports(&mut env)?;
-            if !env.rules.reliable {
+            if !env.rules.completions_confirm() {
                 peer.tick(&mut env, now)?;
+            }
+            if !env.rules.reliable {
                 peer.ask_after_pieces(&mut env, now)?;
             }
             peer.flush(&mut env)?;
@@ -209,7 +211,7 @@ impl Engine {
                     (wire, Some(data)) => &mut data[usize::from(wire) - 1],
                     (_, None) => return Ok(()),
                 };
-                let left = queue.complete(id.value, |lane, piece| out[lane].arrived(piece));
+                let left = queue.complete(id.value, |lane, piece| out[lane].arrived(piece, index));
                 if several {
                     rail.pace.left(left, Instant::now());
                 }

@@ -202,7 +202,7 @@ impl Peer {
         let Some(piece) = self.incoming[lane].piece_mut(number) else {
             return Err(self.protocol("a piece that was not granted"));
         };
-        if piece.is_here || usize::from(piece.rail) != rail {
+        if piece.is_here || piece.is_held || usize::from(piece.rail) != rail {
             return Ok(());
         }
         piece.is_here = true;
@@ -261,6 +261,27 @@ impl Peer {
         }
         incoming.complete(number);
         self.grant_more(env, lane)
+    }
+
+    /// The peer knows of a piece that we have granted again that it had arrived, on the rail that has gone down since: our
+    /// queue pair has confirmed it, and we have not heeded the completion.
+    pub(super) fn had_arrived(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
+        let lane = mark.lane as usize;
+        if lane >= LANES || !env.rules.completions_confirm() {
+            return Err(self.protocol("word of a piece that it need not give"));
+        }
+        let incoming = &mut self.incoming[lane];
+        let Some(piece) = incoming.piece_mut(mark.piece).filter(|piece| !piece.is_here) else {
+            return Ok(());
+        };
+        piece.is_here = true;
+        let was_held = std::mem::take(&mut piece.is_held);
+        let (rail, len) = (usize::from(piece.rail), piece.len as u64);
+        incoming.held -= usize::from(was_held);
+        if !was_held {
+            self.rails[rail].is_not_to_come(len);
+        }
+        self.settle(env, lane, mark.piece)
     }
 
     /// The peer has sent a piece on this rail, before it said so on the same rail.

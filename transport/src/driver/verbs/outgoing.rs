@@ -5,6 +5,9 @@
 //! that it was copied to, right there. The sender's memory is free again once its last piece is known to have arrived:
 //! by the completion of a reliable queue pair, or by the peer's counter.
 //!
+//! A completion may know more than the peer: a piece that has arrived on a rail that went down before the peer had looked
+//! at its completions is granted again. Its sender, whose memory may be in other use by then, says that it has arrived.
+//!
 //! Invariants: pieces are numbered per lane without gaps; a piece is kept until it has arrived, so that it can be sent
 //! again when the peer grants it again.
 
@@ -44,8 +47,10 @@ struct Piece {
     staging: Option<u32>,
     arrived: bool,
     crc: u32,
-    /// Of the grant that it was last sent on.
+    /// Of the latest grant of it.
     attempt: u16,
+    /// By which it was last sent.
+    rail: u8,
 }
 
 /// One lane's outgoing side.
@@ -113,10 +118,13 @@ impl Outgoing {
         }
     }
 
-    /// A piece has arrived, as its queue pair says.
-    pub(super) fn arrived(&mut self, number: u32) {
+    /// A piece has arrived, as its queue pair says. If it is on its way once more on another rail, its memory is in use
+    /// until that one says so.
+    pub(super) fn arrived(&mut self, number: u32, rail: usize) {
         let index = number.wrapping_sub(self.arrived) as usize;
-        if let Some(piece) = self.pieces.get_mut(index) {
+        if let Some(piece) = self.pieces.get_mut(index)
+            && usize::from(piece.rail) == rail
+        {
             piece.arrived = true;
         }
         while self.pieces.front().is_some_and(|piece| piece.arrived) {
@@ -258,7 +266,15 @@ impl Peer {
             }
         };
         let crc = if env.rules.checksum { crc32c::crc32c(env.memory.bytes(at, src.len())) } else { 0 };
-        let piece = Piece { at, len: src.len(), staging, arrived: false, crc, attempt: grant.attempt };
+        let piece = Piece {
+            at,
+            len: src.len(),
+            staging,
+            arrived: false,
+            crc,
+            attempt: grant.attempt,
+            rail: grant.rail,
+        };
         self.out[lane].pieces.push_back(piece);
         let posted = self.post_piece(env, lane, grant, &piece)?;
         if !posted {
@@ -287,10 +303,20 @@ impl Peer {
         let posted = if env.rules.one_sided {
             let place = RemoteRun { address: grant.address, rkey: grant.rkey };
             let operation = Operation::WriteImm(place, immediate(lane, grant.piece));
-            rail.control.send_piece(run, operation, (lane, grant.piece), (env.rules.reliable, several))
+            rail.control.send_piece(
+                run,
+                operation,
+                (lane, grant.piece),
+                (env.rules.completions_confirm(), several),
+            )
         } else {
             let data = rail.data.as_mut().expect("queues for lanes where pieces are not written");
-            data[lane].send_piece(run, Operation::Send, (lane, grant.piece), (env.rules.reliable, several))
+            data[lane].send_piece(
+                run,
+                Operation::Send,
+                (lane, grant.piece),
+                (env.rules.completions_confirm(), several),
+            )
         };
         if matches!(posted, Ok(true)) && several {
             self.rails[index].pace.posted(piece.len as u64, Instant::now());
@@ -311,14 +337,20 @@ impl Peer {
         for lane in 0..self.out.len() {
             while let Some(grant) = self.out[lane].again.front().copied() {
                 let index = grant.piece.wrapping_sub(self.out[lane].arrived) as usize;
-                let piece = self.out[lane].pieces.get(index).copied();
-                let piece = piece.filter(|piece| !piece.arrived && piece.attempt == grant.attempt);
-                if let Some(piece) = piece {
-                    let has_room = self.rails[usize::from(grant.rail)].has_room(lane);
-                    if !has_room || !self.post_piece(env, lane, &grant, &piece)? {
-                        break;
+                match self.out[lane].pieces.get(index).copied() {
+                    Some(piece) if !piece.arrived && piece.attempt != grant.attempt => {}
+                    Some(piece) if !piece.arrived => {
+                        let has_room = self.rails[usize::from(grant.rail)].has_room(lane);
+                        if !has_room || !self.post_piece(env, lane, &grant, &piece)? {
+                            break;
+                        }
+                        if let Some(piece) = self.out[lane].pieces.get_mut(index) {
+                            piece.rail = grant.rail;
+                        }
+                        self.counters[lane].repeated += 1;
                     }
-                    self.counters[lane].repeated += 1;
+                    _ if env.rules.completions_confirm() => self.notices.push_back(Notice::arrived(&grant)),
+                    _ => {}
                 }
                 // Its rail may have gone down by this, and taken the grant with it.
                 self.out[lane].again.pop_front_if(|first| *first == grant);
@@ -358,7 +390,15 @@ impl Peer {
                 self.out[lane].again.push_back(grant);
                 self.repeat_pieces(env)
             }
-            _ => Err(self.protocol("a grant for a piece that has arrived or was never announced")),
+            Some(piece) if !piece.arrived => Err(self.protocol("a grant for more or less than it was")),
+            piece if env.rules.completions_confirm() => {
+                if piece.is_none() && !is_before(grant.piece, out.arrived) {
+                    return Err(self.protocol("a grant for a piece that was never announced"));
+                }
+                self.notices.push_back(Notice::arrived(&grant));
+                Ok(())
+            }
+            _ => Err(self.protocol("a grant for a piece that it has had, or that was never announced")),
         }
     }
 

@@ -61,6 +61,14 @@ pub(super) struct Rules {
     pub(super) one_sided: bool,
 }
 
+impl Rules {
+    /// Does a completion of a piece say that it has arrived for good? Not where its checksum may still be wrong, and not
+    /// where a trailer has yet to follow: there the peer's counter says so.
+    pub(super) fn completions_confirm(&self) -> bool {
+        self.reliable && self.one_sided && !self.checksum
+    }
+}
+
 /// What a peer's methods work with.
 #[derive(Debug)]
 pub(super) struct Env<'a> {
@@ -86,8 +94,17 @@ impl Env<'_> {
 #[derive(Clone, Debug)]
 pub(super) enum Notice {
     Sent(Mark),
+    Arrived(Mark),
     RailDown { rail: u8, data_only: bool, cause: String },
     RailReady { rail: u8, data_only: bool },
+}
+
+impl Notice {
+    /// The piece of a grant had arrived before.
+    pub(super) fn arrived(grant: &Grant) -> Notice {
+        let (lane, attempt) = (grant.lane.into(), grant.attempt.into());
+        Notice::Arrived(Mark { piece: grant.piece, crc: 0, lane, attempt })
+    }
 }
 
 /// One peer.
@@ -312,14 +329,14 @@ impl Peer {
 
     /// Must the peer be told what we have received?
     #[inline]
-    fn owes_word(&self, reliable: bool) -> bool {
+    fn owes_word(&self, completions_confirm: bool) -> bool {
         if self.ack_now || self.expected.wrapping_sub(self.told.ack) >= TX_SLOTS / 4 {
             return true;
         }
         self.incoming.iter().enumerate().any(|(lane, incoming)| {
             let limit = incoming.matched.wrapping_add(EAGER_CREDITS);
             limit.wrapping_sub(self.told.eager_limits[lane]) >= EAGER_CREDITS / 2
-                || !reliable
+                || !completions_confirm
                     && incoming.done != self.told.pieces_done[lane]
                     && (incoming.outstanding == 0
                         || incoming.done.wrapping_sub(self.told.pieces_done[lane]) >= 4)
@@ -344,7 +361,7 @@ impl Peer {
         if !self.grants.is_empty() && self.notices.is_empty() {
             self.flush_grants(env)?;
         }
-        if self.owes_word(env.rules.reliable)
+        if self.owes_word(env.rules.completions_confirm())
             && let Some(active) = self.active()
         {
             self.say(env, active, Kind::Ack, None)?;
@@ -357,6 +374,7 @@ impl Peer {
             let mut payload = [0; size_of::<Mark>() + CAUSE_BYTES];
             let (kind, rail, mark, cause) = match &notice {
                 Notice::Sent(mark) => (Kind::Sent, 0, *mark, ""),
+                Notice::Arrived(mark) => (Kind::Arrived, 0, *mark, ""),
                 Notice::RailDown { rail, data_only, cause } => {
                     (Kind::RailDown, *rail, rail_mark(*data_only), cause.as_str())
                 }
@@ -454,7 +472,7 @@ impl Peer {
         if self.broken.is_some() || self.gone {
             return Ok(());
         }
-        let owed = !env.rules.reliable && self.told != self.tally();
+        let owed = !env.rules.completions_confirm() && self.told != self.tally();
         if let Some(active) = self.active().filter(|_| owed) {
             self.say(env, active, Kind::Ack, None)?;
         }

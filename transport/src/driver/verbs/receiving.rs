@@ -147,6 +147,10 @@ impl Peer {
                 let mark = marked()?;
                 self.checksum_of(env, mark)?;
             }
+            Kind::Arrived => {
+                let mark = marked()?;
+                self.had_arrived(env, mark)?;
+            }
             Kind::RailDown => {
                 let (at, told) = (payload + size_of::<Mark>(), len - size_of::<Mark>().min(len));
                 let data_only = marked()?.piece != 0;

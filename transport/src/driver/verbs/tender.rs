@@ -60,7 +60,7 @@ fn tend(ending: &(Mutex<bool>, Condvar), engine: &Weak<Mutex<Engine>>, keep_aliv
         // Calls are being made: they do it all.
         if engine.polls.polls != seen {
             seen = engine.polls.polls;
-            pause = if engine.rules.reliable { IDLE } else { BUSY };
+            pause = if engine.rules.completions_confirm() { IDLE } else { BUSY };
             continue;
         }
         let busy = engine.tend(keep_alive.min(Duration::from_secs(3600)));

@@ -14,7 +14,7 @@ compile_error!("the verbs driver's messages are little-endian");
 /// Lanes between two ranks.
 pub(super) const LANES: usize = 2;
 /// The version of everything in this file. Equal at both ends.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 const MAGIC: u16 = 0x7bcc;
 /// Bytes of a slot: a message with a header fits in one, and one is a frame of a device that counts in frames.
 pub(super) const SLOT_BYTES: usize = 4096;
@@ -47,12 +47,14 @@ pub(super) enum Kind {
     Trailer = 9,
     /// The sender is closing; it neither needs nor gives anything any more.
     Goodbye = 10,
+    /// `*` The payload is a [`Mark`]: that piece, which was granted again, had arrived before.
+    Arrived = 11,
 }
 
 impl Kind {
     fn of(number: u8) -> Option<Kind> {
-        use Kind::{Ack, Eager, Goodbye, Grants, Probe, RailDown, RailReady, Reply, Sent, Trailer};
-        [Eager, Grants, Sent, RailDown, RailReady, Ack, Probe, Reply, Trailer, Goodbye]
+        use Kind::{Ack, Arrived, Eager, Goodbye, Grants, Probe, RailDown, RailReady, Reply, Sent, Trailer};
+        [Eager, Grants, Sent, RailDown, RailReady, Ack, Probe, Reply, Trailer, Goodbye, Arrived]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -221,7 +223,7 @@ mod tests {
             Header { magic: 1, ..good },
             Header { version: 9, ..good },
             Header { kind: 0, ..good },
-            Header { kind: 11, ..good },
+            Header { kind: 12, ..good },
             Header { lane: 2, ..good },
         ] {
             broken.checked(64).expect_err("broken");
