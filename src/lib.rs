@@ -29,7 +29,7 @@ pub mod launch;
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
 pub use collectives::{BlockLen, Codec, Collective, DType, Numerics, ReduceOp, parse_bytes};
-pub use communicator::{Buffer, Communicator, Group, RegisteredSlice};
+pub use communicator::{Buffer, Communicator, Group, RawCall, RawWhat, RegisteredSlice, Registration, Scale};
 pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};

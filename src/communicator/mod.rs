@@ -10,10 +10,12 @@
 mod buffer;
 mod call;
 mod connect;
+mod elements;
 mod group;
 mod mixed;
 mod plans;
 mod quantised;
+mod raw;
 mod registered;
 mod relayed;
 mod request;
@@ -26,7 +28,8 @@ mod watch;
 
 pub use buffer::Buffer;
 pub use group::Group;
-pub use registered::RegisteredSlice;
+pub use raw::{RawCall, RawWhat, Scale};
+pub use registered::{RegisteredSlice, Registration};
 
 use crate::{
     Config,
