@@ -25,11 +25,15 @@ mod executor;
 mod identity;
 pub mod kernels;
 pub mod launch;
+mod recorder;
 
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
 pub use collectives::{BlockLen, Codec, Collective, DType, Numerics, ReduceOp, parse_bytes};
-pub use communicator::{Buffer, Communicator, Group, RawCall, RawWhat, RegisteredSlice, Registration, Scale};
+pub use communicator::{
+    Buffer, CallOptions, Communicator, Group, RawCall, RawWhat, RegisteredSlice, Registration, Scale, Stats,
+    record_on_signal,
+};
 pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};

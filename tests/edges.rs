@@ -29,6 +29,7 @@ const UNSAFE: &[&str] = &[
     "src/communicator/elements.rs",
     "src/communicator/raw.rs",
     "src/communicator/registered.rs",
+    "src/communicator/scale.rs",
     "src/element.rs",
     "src/executor/packing.rs",
     "src/executor/sink.rs",

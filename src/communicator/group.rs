@@ -17,8 +17,8 @@ use super::{
     Communicator,
     call::{Call, Prepared},
     elements::settled,
-    raw::Scaling,
     request::{Request, What},
+    scale::Scaling,
 };
 use crate::{
     Element,

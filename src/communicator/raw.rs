@@ -4,25 +4,18 @@
 //! checked here is what a slice can't get wrong: null, misaligned and overlapping addresses, and lengths beyond what
 //! memory can hold. In place is recognised by the addresses, as NCCL does.
 //!
-//! A contribution that is multiplied first is multiplied into the output where that has room for it, and into memory of
-//! the library's own where not; the call then runs on what is there.
-//!
 //! # Safety
 //! Whoever issues a call vouches for its addresses ([`Communicator::call_raw`]). Spans are made of them once they have
-//! been checked, and end with the call. Kernels get spans of one length, equal or disjoint, aligned to their elements.
+//! been checked, and end with the call.
 
 use super::{
     Communicator,
     elements::{Elements, ElementsMut},
-    request::{Request, Us},
+    request::{Request, Us, What},
+    scale::{Scale, scaled},
     uneven::total_of,
 };
-use crate::{
-    Element,
-    element::bytes_of,
-    error::{Error, Result},
-    kernels::Reducer,
-};
+use crate::error::{Error, Result};
 use collectives::{Codec, Collective, DType, ReduceOp};
 use std::{slice, sync::Arc};
 use topology::Rank;
@@ -106,81 +99,6 @@ pub struct RawCall {
 unsafe impl Send for RawCall {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for RawCall {}
-
-/// A number of an element type, by which contributions are multiplied.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    dtype: DType,
-    /// The element's, from the first one on.
-    bytes: [u8; 8],
-}
-
-impl Scale {
-    /// This number.
-    #[must_use]
-    pub fn new<T: Element>(factor: T) -> Scale {
-        let mut bytes = [0; 8];
-        bytes[..size_of::<T>()].copy_from_slice(bytes_of(&[factor]));
-        Scale { dtype: T::DTYPE, bytes }
-    }
-
-    /// The number whose element is these bytes.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when an element of the type is not as long.
-    pub fn from_bytes(dtype: DType, element: &[u8]) -> Result<Scale> {
-        if element.len() != dtype.size() {
-            let (given, wanted) = (element.len(), dtype.size());
-            return Err(Error::InvalidArgument(format!("a {dtype} has {wanted} bytes, not {given}")));
-        }
-        let mut bytes = [0; 8];
-        bytes[..element.len()].copy_from_slice(element);
-        Ok(Scale { dtype, bytes })
-    }
-
-    /// The type of the number.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-}
-
-/// A contribution that is multiplied before the call moves it.
-#[derive(Debug)]
-pub(super) struct Scaling<'m> {
-    from: Span<'m>,
-    /// The same as `from`, or disjoint from it.
-    to: SpanMut<'m>,
-    by: Scale,
-    product: Reducer,
-}
-
-impl<'m> Scaling<'m> {
-    fn new(from: Span<'m>, to: SpanMut<'m>, by: Scale, dtype: DType) -> Result<Scaling<'m>> {
-        if by.dtype != dtype {
-            let what = format!("the factor is a {}, and the elements are {dtype}", by.dtype);
-            return Err(Error::InvalidArgument(what));
-        }
-        assert_eq!(from.len(), to.len(), "a product is as long as what is multiplied");
-        Ok(Scaling { from, to, by, product: Reducer::new(dtype, ReduceOp::Prod)? })
-    }
-
-    /// Multiplies.
-    pub(super) fn apply(&self) {
-        const WORDS: usize = 512;
-        let size = self.by.dtype.size();
-        let mut factors = [0u64; WORDS];
-        let block: &mut [u8] = bytemuck::cast_slice_mut(&mut factors);
-        block.chunks_exact_mut(size).for_each(|factor| factor.copy_from_slice(&self.by.bytes[..size]));
-        for start in (0..self.from.len()).step_by(block.len()) {
-            let len = block.len().min(self.from.len() - start);
-            let (from, to) = (self.from.sub(start, len), self.to.sub(start, len));
-            // SAFETY: both spans hold as many elements, aligned as their addresses were checked to be, or the library's
-            // own, and are equal or disjoint; the factors are a block of this function's, aligned to every element.
-            unsafe { self.product.reduce(to.as_mut_ptr(), from.as_ptr(), block.as_ptr(), len / size) };
-        }
-    }
-}
 
 /// Where, in place, input and output lie to each other.
 #[derive(Clone, Copy)]
@@ -294,6 +212,22 @@ impl RawCall {
             return Err(overlap(together));
         }
         Ok(Buffers::Apart(send, recv))
+    }
+
+    /// Is it right, as far as a rank can tell by itself? No memory is looked at.
+    ///
+    /// # Errors
+    /// What [`Communicator::call_raw`] would say.
+    pub(crate) fn check(&self, rank: Rank, size: u32) -> Result<()> {
+        // SAFETY: the request is dropped before anybody looks at memory.
+        let request = unsafe { self.request(Us { rank, size })? };
+        if let What::Collective(call) = request.what {
+            call.reducer()?;
+        }
+        match self.scale() {
+            Some(by) => by.check(self.dtype).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// By what contributions are multiplied, if they are.
@@ -467,23 +401,6 @@ impl RawCall {
             Buffers::InPlace(_) => unreachable!("it has no form in place"),
         }
     }
-
-    /// The bytes of memory of the library's own that a contribution needs to be multiplied in; none where it is
-    /// multiplied in the output. The same as what [`scaled`] uses.
-    fn scaling_bytes(&self, request: &Request<'_>, us: Us) -> usize {
-        match self.what {
-            RawWhat::ReduceScaled(_, root, _) if us.rank != root => request.input.len(),
-            RawWhat::ReduceScatterScaled(..) if !self.is_in_place(request) => request.input.len(),
-            _ => 0,
-        }
-    }
-
-    /// Does the output of a request lie in its input?
-    fn is_in_place(&self, request: &Request<'_>) -> bool {
-        let (input, output) = (request.input, request.output);
-        let start = input.as_ptr().addr();
-        !output.is_empty() && (start..start + input.len()).contains(&output.as_mut_ptr().addr())
-    }
 }
 
 fn overlap(together: Together) -> Error {
@@ -494,35 +411,6 @@ fn overlap(together: Together) -> Error {
         Together::Never => "this call has no form in place",
     };
     Error::InvalidArgument(format!("send and recv overlap; {remedy}"))
-}
-
-/// The request of a call whose contribution is multiplied first, and the multiplication.
-///
-/// # Safety
-/// As for [`Communicator::call_raw`].
-unsafe fn scaled<'m>(
-    call: &RawCall,
-    us: Us,
-    by: Scale,
-    request: Request<'m>,
-    memory: SpanMut<'m>,
-) -> Result<(Request<'m>, Scaling<'m>)> {
-    let RawCall { dtype, count, .. } = *call;
-    let from = request.input;
-    let in_place = ElementsMut { dtype, count, bytes: request.output };
-    let (request, to) = match call.what {
-        RawWhat::AllReduceScaled(op, _) => (us.all_reduce_in_place(in_place, op)?, request.output),
-        RawWhat::ReduceScaled(op, root, _) if us.rank == root => {
-            (us.reduce_in_place(in_place, op, root)?, request.output)
-        }
-        RawWhat::ReduceScatterScaled(..) if call.is_in_place(&request) => {
-            // SAFETY: in place the caller vouches for the memory of all blocks being writable.
-            let all = unsafe { SpanMut::new(from.as_ptr().cast_mut(), from.len()) };
-            (request, all)
-        }
-        _ => (Request { input: memory.as_span(), ..request }, memory),
-    };
-    Ok((request, Scaling::new(from, to, by, dtype)?))
 }
 
 impl Communicator {
