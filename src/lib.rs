@@ -26,6 +26,7 @@ mod identity;
 pub mod kernels;
 pub mod launch;
 mod recorder;
+pub mod shared;
 
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
@@ -37,5 +38,6 @@ pub use communicator::{
 pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};
+pub use shared::{Pending, SharedCommunicator};
 pub use topology::Rank;
 pub use transport::{Counters, PollCounters, driver::RailInfo};
