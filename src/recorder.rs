@@ -153,7 +153,10 @@ impl Recorder {
     /// The calls under way have waited for so long, at this step.
     pub(crate) fn at(&self, step: Option<String>, waited: Duration) {
         let begun = self.begun.load(Relaxed);
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Step { begun, step, waited };
+        // Whoever reads it gets the next one.
+        if let Ok(mut at) = self.step.try_lock() {
+            *at = Step { begun, step, waited };
+        }
     }
 
     /// What is kept of a call, if it is not being written over.

@@ -6,13 +6,21 @@
 //! - `known/same`: one kind of call again and again.
 //! - `known/turns`: as many kinds of calls by turns as a model has of gradients. Their plans are at hand, too.
 //! - `known/barrier`: a call without elements.
+//! - `known/raw`: as `same`, by address.
+//! - `known/shared`: as `raw`, on a communicator that threads could share: what a lock costs that nobody else wants.
 //! - `known/choose`: what choosing costs, which only the first call of a kind does.
 //!
-//! The aim is that finding a known plan takes less than 50 ns; where all of `same` takes less, so does that.
+//! The aim is that finding a known plan takes less than 50 ns; where all of `same` takes less, so does that. What `shared`
+//! takes beyond `same` is what is left of the 20 ns that the C ABI may add.
+//!
+//! # Safety
+//! Addresses are those of an array that outlives the calls, of as many elements as they say.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};
-use tbccl::{Collective, Communicator, Config, DType, Rank, ReduceOp};
+use tbccl::{
+    CallOptions, Collective, Communicator, Config, DType, Rank, RawCall, RawWhat, ReduceOp, SharedCommunicator,
+};
 
 /// The kinds of calls that are made by turns.
 const KINDS: usize = 32;
@@ -37,6 +45,23 @@ fn known(c: &mut Criterion) {
     group.bench_function("choose", |bencher| {
         bencher
             .iter(|| comm.plan_of(Collective::AllReduce, black_box(8), DType::F32, Rank(0)).expect("a plan"));
+    });
+    let start = data.as_mut_ptr().cast::<u8>();
+    let call = RawCall {
+        what: RawWhat::AllReduce(ReduceOp::Sum),
+        dtype: DType::F32,
+        count: 8,
+        send: start,
+        recv: start,
+    };
+    group.bench_function("raw", |bencher| {
+        // SAFETY: see the module.
+        bencher.iter(|| unsafe { comm.call_raw(black_box(&call)) }.expect("a result"));
+    });
+    let (shared, options) = (SharedCommunicator::new(comm), CallOptions::default());
+    group.bench_function("shared", |bencher| {
+        // SAFETY: see the module.
+        bencher.iter(|| unsafe { shared.call(black_box(&call), &options) }.expect("a result"));
     });
     group.finish();
 }

@@ -24,7 +24,7 @@ use crate::{
 use queue::Queue;
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, TryLockError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     thread,
 };
 use topology::Rank;
@@ -145,9 +145,9 @@ impl SharedCommunicator {
         // unless it was about to end.
         let shared = Arc::clone(core);
         let tell = move || {
-            if let Ok(mut comm) = shared.comm.lock()
-                && let Some(comm) = &mut *comm
-            {
+            // Also when a call has panicked: the others are still to be told.
+            let mut comm = shared.comm.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(comm) = &mut *comm {
                 comm.notice_failure();
             }
         };
@@ -276,7 +276,7 @@ impl Drop for Handle {
         self.core.queue.close();
         self.core.queue.finish();
         // Here and not wherever the last reference to the core is: whoever drops this may rely on its being closed.
-        let comm = self.core.comm.lock().map(|mut comm| comm.take());
+        let comm = self.core.comm.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(comm);
     }
 }

@@ -26,7 +26,7 @@ fn play() {
     match role.split_once(' ').unwrap_or((&role, "")) {
         ("join", _) => say(&comm, "joined", &std::process::id().to_string()),
         ("reduce", _) => reduce_until_it_fails(comm),
-        ("abort", after) => abort(comm, Duration::from_micros(after.parse().expect("a number"))),
+        ("abort", how) => abort(comm, how),
         ("one_fails", how) => one_fails(comm, how),
         ("calls", case) => calls(comm, case),
         ("sweep", rounds) => sweep(&mut comm, rounds.parse().expect("a number")),
@@ -94,8 +94,11 @@ fn reduce_until_it_fails(mut comm: Communicator) {
     }
 }
 
-/// Another thread of rank 1 aborts while all reduce 64 MiB again and again.
-fn abort(comm: Communicator, after: Duration) {
+/// Rank 1 aborts after some microseconds while all reduce 64 MiB again and again: another thread of it while it is in such
+/// a call, or itself while it is outside.
+fn abort(comm: Communicator, how: &str) {
+    let (place, after) = how.split_once(' ').expect("a place and a number");
+    let after = Duration::from_micros(after.parse().expect("a number"));
     let comm = SharedCommunicator::new(comm);
     let rank = comm.rank();
     let (input, mut output) = (vec![1.0f32; LARGE], vec![0.0; LARGE]);
@@ -103,12 +106,17 @@ fn abort(comm: Communicator, after: Duration) {
     reduce().expect("all is well yet");
     std::thread::scope(|scope| {
         if rank == Rank(1) {
-            scope.spawn(|| {
+            let aborts = scope.spawn(|| {
                 std::thread::sleep(after);
                 let (at, began) = (now(), Instant::now());
                 comm.abort();
                 print(&format!("\n@aborted {rank} {at} {}\n", began.elapsed().as_millis()));
             });
+            if place == "outside" {
+                aborts.join().expect("no panic");
+                // The others are to hear of it without any call of ours.
+                std::thread::sleep(Duration::from_millis(2500));
+            }
         }
         let error = loop {
             if let Err(error) = reduce() {
