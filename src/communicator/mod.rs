@@ -42,7 +42,11 @@ use collectives::{
     select::{Fingerprint, Names, Overrides},
 };
 use plans::{CallShape, Plans};
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use topology::{Placement, Rank, Reach};
 use transport::{
     Counters, Link, PollCounters, WaitPolicy,
@@ -123,8 +127,14 @@ impl Communicator {
         let protocols =
             Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
-        let hosts = hosts_of(endpoint.as_deref(), &names);
+        let placement = placement_of(endpoint.as_deref(), &names);
+        let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
         let here = fingerprint(transport, &names);
+        // The same on all ranks: those of one host see the same machine.
+        let cores = config.cores.map_or(Processors::here().cores, |cores| cores as usize);
+        let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
+        let together = placement.is_none_or(|placement| placement.hosts() == 1);
+        let crowded = by_memory && together && size as usize > cores;
         if let Some((what, there, here)) = config.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0
         {
@@ -139,7 +149,7 @@ impl Communicator {
             eprintln!("tbccl: warning: the model is not used: {why}");
         }
         Communicator {
-            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here), config),
+            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here, crowded), config),
             executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),
             peers: Peers {
                 rank,
@@ -283,12 +293,11 @@ impl Communicator {
 }
 
 /// Which ranks share a host: as the driver says, which knows who shares memory, or else by the names of hosts.
-fn hosts_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) -> Hosts {
-    let placement = match endpoint.and_then(Endpoint::hosts) {
-        Some(hosts) => Placement::from_hosts(hosts),
-        None => Placement::from_hosts(names.iter().map(|name| name.host.as_str())),
-    };
-    placement.map_or(Hosts::One, |placement| Hosts::of(&placement))
+fn placement_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) -> Option<Placement> {
+    match endpoint.and_then(Endpoint::hosts) {
+        Some(hosts) => Placement::from_hosts(hosts).ok(),
+        None => Placement::from_hosts(names.iter().map(|name| name.host.as_str())).ok(),
+    }
 }
 
 /// What a job runs on, as far as all of its ranks know the same of it.
@@ -296,20 +305,39 @@ pub(crate) fn fingerprint(transport: &str, names: &[PeerName]) -> Fingerprint {
     let placement = Placement::from_hosts(names.iter().map(|name| name.host.as_str()));
     let hosts = placement.map_or(1, |placement| placement.hosts());
     // A rank knows its own host only.
-    let machine = if hosts == 1 { machine() } else { "several hosts".to_owned() };
+    let machine = if hosts == 1 { Processors::here().to_string() } else { "several hosts".to_owned() };
     Fingerprint { transport: transport.to_owned(), ranks: names.len() as u32, hosts, machine }
 }
 
 /// The processors of this machine: all of them, not those that this rank may use, since ranks differ in that.
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cores = match info.lines().filter(|line| line.starts_with("processor")).count() {
-        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        listed => listed,
-    };
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let model = model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned());
-    format!("{cores} cores, {model}")
+struct Processors {
+    cores: usize,
+    model: String,
+}
+
+impl Processors {
+    /// Those of this machine, which are asked for once.
+    fn here() -> &'static Processors {
+        static HERE: OnceLock<Processors> = OnceLock::new();
+        HERE.get_or_init(|| Processors::read(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()))
+    }
+
+    fn read(info: &str) -> Processors {
+        let cores = match info.lines().filter(|line| line.starts_with("processor")).count() {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            listed => listed,
+        };
+        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let model =
+            model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned());
+        Processors { cores, model }
+    }
+}
+
+impl fmt::Display for Processors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cores, {}", self.cores, self.model)
+    }
 }
 
 /// How many ranks share this rank's host.
@@ -385,14 +413,15 @@ mod tests {
     #[test]
     fn a_rank_that_is_bound_to_a_core_is_on_the_same_machine() {
         use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-        let everywhere = machine();
-        let bound = std::thread::spawn(|| {
+        let read = || std::fs::read_to_string("/proc/cpuinfo").expect("Linux tells");
+        let everywhere = Processors::read(&read()).to_string();
+        let bound = std::thread::spawn(move || {
             let allowed = sched_getaffinity(None).expect("told");
             let first = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).expect("a core");
             let mut one = CpuSet::new();
             one.set(first);
             sched_setaffinity(None, &one).expect("allowed");
-            machine()
+            Processors::read(&read()).to_string()
         });
         assert_eq!(bound.join().expect("no panic"), everywhere);
     }

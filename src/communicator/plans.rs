@@ -145,7 +145,7 @@ impl Plans {
     /// options say, if there are none.
     pub(super) fn ask(&mut self, wanted: Option<(Overrides, u32)>) {
         self.asked = wanted.map(|(overrides, segments)| Asked {
-            policy: Policy { overrides, tuned: None, model: None, tuning: self.policy.tuning.clone() },
+            policy: Policy { overrides, tuned: None, model: None, ..self.policy.clone() },
             segments,
         });
         self.changes += 1;
