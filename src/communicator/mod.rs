@@ -255,6 +255,28 @@ impl Communicator {
         })
     }
 
+    /// Plans a collective, so that the first call of these arguments need not. `count` is the number of elements of one
+    /// block; `in_place`, whether input and output are the same memory. Calls whose plan is at hand find it in a few tens of
+    /// nanoseconds. Nothing is sent, and other ranks need not do the same.
+    ///
+    /// # Errors
+    /// As for [`Communicator::plan_of`]; [`Error::InvalidArgument`] for a root that there is not.
+    pub fn plan_ahead(
+        &mut self,
+        collective: Collective,
+        count: u64,
+        dtype: DType,
+        root: Rank,
+        in_place: bool,
+    ) -> Result<()> {
+        self.us().check_rank("root", root)?;
+        let elem_bytes = dtype.size() as u32;
+        let in_place = if in_place { InPlace::Yes } else { InPlace::No };
+        let (uneven, numerics, codec) = (false, self.numerics, None);
+        let shape = CallShape { collective, count, elem_bytes, root, in_place, uneven, numerics, codec };
+        self.plans.get(&shape).map(drop)
+    }
+
     /// From the next call on, collectives that have this algorithm are carried out by it, or fail if it can't do the call;
     /// others choose for themselves. Several names are taken as [`Config::algorithm`] has it. `segments` is the number of
     /// pieces that chunks are cut into, 0 for as many as suit. This comes before all that the options say; `None`,
@@ -388,6 +410,21 @@ mod tests {
         assert_eq!(of(&comm, Collective::AllReduce).0, "mesh", "an error changes nothing");
         comm.set_algorithm(None, 0).expect("always");
         assert_eq!(of(&comm, Collective::AllReduce), before);
+    }
+
+    #[test]
+    fn what_is_planned_ahead_is_what_a_call_takes() {
+        let mut comm = alone();
+        let ahead = |comm: &mut Communicator, root| {
+            comm.plan_ahead(Collective::Broadcast, 1 << 20, DType::F32, Rank(root), true)
+        };
+        ahead(&mut comm, 1).expect("a plan");
+        let planned = comm.plans.at_hand();
+        assert_eq!(planned, 1);
+        ahead(&mut comm, 1).expect("at hand");
+        assert_eq!(comm.plans.at_hand(), planned, "it is not planned twice");
+        let error = ahead(&mut comm, 4).expect_err("there is none").to_string();
+        assert!(error.contains("root") && error.contains("0..4"), "{error}");
     }
 
     #[test]

@@ -244,6 +244,12 @@ impl Plans {
         !self.reach.is_complete() && self.choose(shape).is_err()
     }
 
+    /// How many programs are compiled.
+    #[cfg(test)]
+    pub(super) fn at_hand(&self) -> usize {
+        self.programs.len()
+    }
+
     /// As if cables connected these ranks only.
     #[cfg(test)]
     pub(super) fn limit_to(&mut self, reach: Reach) {
