@@ -1,6 +1,6 @@
 //! How a communicator comes to be: from the launcher's environment, or among threads.
 
-use super::{Communicator, Parts, mixed, tcp, verbs};
+use super::{Communicator, Parts, mixed, record_on_signal, tcp, verbs};
 use crate::{
     Config, Transport,
     agreement::Agreement,
@@ -45,6 +45,9 @@ impl Communicator {
         let Met { identity, server } = Announced::from_env()?.meet(config.timeout)?;
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
+        if let Some(folder) = &config.dump {
+            record_on_signal(Some(folder))?;
+        }
         Ok(communicator)
     }
 

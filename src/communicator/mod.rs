@@ -9,15 +9,21 @@
 
 mod buffer;
 mod call;
+mod call_options;
 mod connect;
+mod control;
+mod dumps;
+mod elements;
 mod group;
 mod mixed;
 mod plans;
 mod quantised;
+mod raw;
 mod registered;
 mod relayed;
 mod request;
 mod rooted;
+mod scale;
 mod tcp;
 mod typed;
 mod uneven;
@@ -25,8 +31,14 @@ mod verbs;
 mod watch;
 
 pub use buffer::Buffer;
+pub use call_options::CallOptions;
+pub use control::Stats;
+pub(crate) use control::{Control, closed};
+pub use dumps::record_on_signal;
 pub use group::Group;
-pub use registered::RegisteredSlice;
+pub use raw::{RawCall, RawWhat};
+pub use registered::{RegisteredSlice, Registration};
+pub use scale::Scale;
 
 use crate::{
     Config,
@@ -36,11 +48,13 @@ use crate::{
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };
+use call_options::check_segments;
 use collectives::{
-    Collective, DType, Hosts, MAX_SEGMENTS, Numerics,
+    Collective, DType, Hosts, Numerics,
     schedule::InPlace,
     select::{Fingerprint, Names, Overrides},
 };
+use control::stats_of;
 use plans::{CallShape, Plans};
 use std::{
     fmt,
@@ -129,6 +143,9 @@ impl Communicator {
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         let placement = placement_of(endpoint.as_deref(), &names);
         let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
+        let names: Arc<[PeerName]> = names.into();
+        let control = Control::new(rank, &names, transport, &agreement, config.dump.clone());
+        let control = dumps::enlist(control);
         let here = fingerprint(transport, &names);
         // The same on all ranks: those of one host see the same machine.
         let cores = config.cores.map_or(Processors::here().cores, |cores| cores as usize);
@@ -150,11 +167,14 @@ impl Communicator {
         }
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here, crowded), config),
-            executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),
+            executor: Executor::new(links, slab.clone(), wait, protocols)
+                .with_sleeper(sleeper)
+                .with_wish(control.wanted()),
             peers: Peers {
                 rank,
                 died: vec![None; names.len()],
                 names,
+                control,
                 agreement,
                 published: Published::default(),
                 connection,
@@ -204,13 +224,30 @@ impl Communicator {
     /// What this rank's links have done since the communicator was made.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.executor.counters()
+        self.executor.links().counters()
     }
 
     /// How this rank's links have looked for completions. All zero where they look at memory and at no queue.
     #[must_use]
     pub fn poll_counters(&self) -> PollCounters {
-        self.executor.poll_counters()
+        self.executor.links().poll_counters()
+    }
+
+    /// What has been done since the communicator was made.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.peers.control.counted(stats_of(self.executor.links()))
+    }
+
+    /// What other threads use of it.
+    pub(crate) fn control(&self) -> Arc<Control> {
+        Arc::clone(&self.peers.control)
+    }
+
+    /// The error that every further call gives, if it has failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.failed.clone()
     }
 
     /// The cables to a peer, in the order that both ends number them; none where the transport has one way to it that
@@ -287,11 +324,7 @@ impl Communicator {
     /// Nothing has changed then.
     pub fn set_algorithm(&mut self, algorithm: Option<&str>, segments: u32) -> Result<()> {
         let wanted = algorithm.map(Names::parse).transpose()?;
-        if segments > MAX_SEGMENTS {
-            return Err(Error::InvalidArgument(format!(
-                "{segments} segments: there are up to {MAX_SEGMENTS}"
-            )));
-        }
+        check_segments(segments)?;
         self.plans.ask(wanted.map(|names| (Overrides { names, rules: Vec::new() }, segments)));
         Ok(())
     }
@@ -374,6 +407,7 @@ impl Drop for Communicator {
             endpoint.close(CLOSING);
         }
         self.peers.leave();
+        dumps::strike_off(&self.peers.control);
         if let Some(server) = self.server.take() {
             // Others may still be at work, and would take its end for that of the job.
             let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
@@ -385,6 +419,7 @@ impl Drop for Communicator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use collectives::MAX_SEGMENTS;
 
     fn alone() -> Communicator {
         let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };

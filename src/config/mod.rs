@@ -162,6 +162,8 @@ pub struct Config {
     pub poll_event_percent: u32,
     /// After so long without a message, connections by RDMA are kept alive.
     pub keep_alive: Duration,
+    /// The folder for flight recorders of communicators that fail.
+    pub dump: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -205,6 +207,7 @@ impl Default for Config {
             poll_events: None,
             poll_event_percent: 50,
             keep_alive: Duration::from_secs(60),
+            dump: None,
         }
     }
 }

@@ -376,6 +376,14 @@ pub const OPTIONS: &[ConfigOption] = &[
         },
         get: |c| c.keep_alive.as_secs_f64().to_string(),
     },
+    ConfigOption {
+        env: "TBCCL_DUMP",
+        doc: "folder for the latest calls of a rank that fails, as lines of JSON in tbccl-rank0-pid1234.jsonl; SIGUSR2 has \
+              them written as well (none)",
+        shared: false,
+        set: |c, v| put(&mut c.dump, Ok((!v.is_empty()).then(|| v.into()))),
+        get: |c| c.dump.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+    },
 ];
 
 /// Reads a file.
