@@ -8,10 +8,11 @@
 //! - `known/barrier`: a call without elements.
 //! - `known/raw`: as `same`, by address.
 //! - `known/shared`: as `raw`, on a communicator that threads could share: what a lock costs that nobody else wants.
+//! - `known/at_hand` and `known/at_hand_turns`: finding the plan of such calls, and nothing else.
 //! - `known/choose`: what choosing costs, which only the first call of a kind does.
 //!
-//! The aim is that finding a known plan takes less than 50 ns; where all of `same` takes less, so does that. What `shared`
-//! takes beyond `same` is what is left of the 20 ns that the C ABI may add.
+//! The aim is that finding a known plan takes less than 50 ns. What `shared` takes beyond `same` is part of the 20 ns that
+//! the C ABI may add.
 //!
 //! # Safety
 //! Addresses are those of an array that outlives the calls, of as many elements as they say.
@@ -42,6 +43,14 @@ fn known(c: &mut Criterion) {
         });
     });
     group.bench_function("barrier", |bencher| bencher.iter(|| comm.barrier().expect("nobody else")));
+    let find = |comm: &mut Communicator, count| {
+        comm.plan_ahead(Collective::AllReduce, black_box(count), DType::F32, Rank(0), true).expect("a plan");
+    };
+    group.bench_function("at_hand", |bencher| bencher.iter(|| find(&mut comm, 8)));
+    group.bench_function("at_hand_turns", |bencher| {
+        let mut counts = (1..=KINDS as u64).cycle();
+        bencher.iter(|| find(&mut comm, counts.next().expect("it has no end")));
+    });
     group.bench_function("choose", |bencher| {
         bencher
             .iter(|| comm.plan_of(Collective::AllReduce, black_box(8), DType::F32, Rank(0)).expect("a plan"));

@@ -165,8 +165,7 @@ impl Plans {
     }
 
     fn asked_by(&self, overrides: Overrides, segments: u32) -> Asked {
-        let tuning = self.policy.tuning.clone();
-        Asked { policy: Policy { overrides, tuned: None, model: None, tuning }, segments }
+        Asked { policy: Policy { overrides, tuned: None, model: None, ..self.policy.clone() }, segments }
     }
 
     fn begin_era(&mut self) {
@@ -285,6 +284,12 @@ impl Plans {
     /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
     pub(super) fn lacks_cables(&self, shape: &CallShape) -> bool {
         !self.reach.is_complete() && self.choose(shape).is_err()
+    }
+
+    /// How many programs are compiled.
+    #[cfg(test)]
+    pub(super) fn at_hand(&self) -> usize {
+        self.programs.len()
     }
 
     /// As if cables connected these ranks only.

@@ -164,6 +164,13 @@ pub const OPTIONS: &[ConfigOption] = &[
         get: |c| c.spin_polls.map(|p| p.to_string()).unwrap_or_default(),
     },
     ConfigOption {
+        env: "TBCCL_CORES",
+        doc: "cores that the ranks of a host share: with more ranks, plans of fewer messages are chosen (all that it has)",
+        shared: true,
+        set: |c, v| put(&mut c.cores, parse(v).map(Some)),
+        get: |c| c.cores.map(|cores| cores.to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
         env: "TBCCL_REDUCE_THREADS",
         doc: "threads that one rank may use to reduce large chunks (cores / ranks of this host)",
         shared: false,
