@@ -9,8 +9,10 @@
 
 mod buffer;
 mod call;
+mod closing;
 mod connect;
 mod group;
+mod members;
 mod mixed;
 mod plans;
 mod quantised;
@@ -41,6 +43,7 @@ use collectives::{
     schedule::InPlace,
     select::{Fingerprint, Names, Overrides},
 };
+use members::kin::Kin;
 use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Placement, Rank, Reach};
@@ -77,6 +80,8 @@ pub struct Communicator {
     message_programs: Vec<Option<Arc<Program>>>,
     /// The error that every further call gives.
     failed: Option<Error>,
+    /// How to find the others again.
+    kin: Kin,
     /// The rendezvous, where it is in this process. The last to end.
     server: Option<Server>,
 }
@@ -92,6 +97,11 @@ struct Parts {
     connection: Option<Connection>,
     endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
+    kin: Kin,
+    /// In whose process the rendezvous is, if it is one of the ranks'.
+    keeper: Option<Rank>,
+    /// Is it made from no other communicator? What is to be said about a job has been said of those.
+    is_first: bool,
 }
 
 /// The longest sleep of a rank that its device wakes. It then looks whether its peers live.
@@ -105,7 +115,7 @@ impl Communicator {
     pub(crate) const LANES: u8 = 2;
 
     fn assemble(parts: Parts, config: &Config) -> Communicator {
-        let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport } = parts;
+        let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport, .. } = parts;
         let size = names.len() as u32;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
         let on_this_host = ranks_on_host_of(rank, &names);
@@ -127,6 +137,7 @@ impl Communicator {
         let here = fingerprint(transport, &names);
         if let Some((what, there, here)) = config.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0
+            && parts.is_first
         {
             eprintln!(
                 "tbccl: warning: the tuning file is not used: it was measured with {what} {there}, and this job has {here}; \
@@ -138,6 +149,7 @@ impl Communicator {
         {
             eprintln!("tbccl: warning: the model is not used: {why}");
         }
+        closing::opened();
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here), config),
             executor: Executor::new(links, slab.clone(), wait, protocols).with_sleeper(sleeper),
@@ -149,6 +161,7 @@ impl Communicator {
                 published: Published::default(),
                 connection,
                 launcher_gone: false,
+                keeper: parts.keeper,
                 next_looked_at: 0,
             },
             slab,
@@ -163,6 +176,7 @@ impl Communicator {
             message_seqs: vec![(0, 0); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,
+            kin: parts.kin,
             server: None,
         }
     }
@@ -324,11 +338,8 @@ impl Drop for Communicator {
             endpoint.close(CLOSING);
         }
         self.peers.leave();
-        if let Some(server) = self.server.take() {
-            // Others may still be at work, and would take its end for that of the job.
-            let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
-            server.wait_until(|attendance| attendance.gone == attendance.joined, patience);
-        }
+        let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
+        closing::closed(self.server.take().map(|server| (server, patience)));
     }
 }
 
