@@ -28,7 +28,7 @@ fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
     assert_eq!(names, members);
     let mut sum = [u64::from(name)];
     comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).expect("all take part");
-    assert_eq!(sum, [members.iter().copied().map(u64::from).sum()]);
+    assert_eq!(sum, [members.iter().copied().map(u64::from).sum::<u64>()]);
 }
 
 #[test]
