@@ -30,7 +30,9 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
 /// What the driver is told. The device matrix is read, where there is one.
 pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
     let origins = identity.origins();
-    let matrix = config.ibv_devices.as_ref().map(|path| {
+    // One rank alone, as a split may leave it, has no cable that a matrix could name.
+    let path = config.ibv_devices.as_ref().filter(|_| identity.descent.is_none() || identity.size > 1);
+    let matrix = path.map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
             broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))

@@ -144,7 +144,7 @@ impl Peers {
 }
 
 /// How a rank has ended of which no more is known, as the rest of a sentence.
-const ENDED: &str = "ended, or closed its part of the job, without a word";
+const ENDED: &str = "is gone: it ended without a word, or its host can't be reached";
 
 /// The watch over one call, or over several that run together.
 #[derive(Debug)]
