@@ -22,7 +22,11 @@
 //!
 //! This module does not wait; who looks at boards, and when, is the watch's business.
 
-use crate::{bootstrap::Word, call::CallRecord};
+use crate::{
+    bootstrap::Word,
+    call::CallRecord,
+    error::{Error, PeerName, Place},
+};
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -51,6 +55,25 @@ pub(crate) enum Failure {
     Mismatch { calls: [(Rank, CallRecord); 2] },
     /// A rank failed in another way, and says so.
     Failed { rank: Rank, message: String },
+}
+
+impl Failure {
+    /// The error that the failure is for a call that was at this place.
+    pub(crate) fn into_error(self, names: &[PeerName], place: Place) -> Error {
+        match self {
+            Failure::Died { rank, how } => Error::PeerDied {
+                peer: names.get(rank.index()).cloned().unwrap_or(PeerName {
+                    rank,
+                    pid: 0,
+                    host: "unknown".into(),
+                }),
+                how,
+                place: Box::new(place),
+            },
+            Failure::Mismatch { calls } => Error::Mismatch { calls: Box::new(calls) },
+            Failure::Failed { rank, message } => Error::Remote { rank, message },
+        }
+    }
 }
 
 /// The boards of all ranks, as one of them sees them.

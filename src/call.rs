@@ -42,6 +42,21 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
+    /// What stands for a call where none is known.
+    pub(crate) fn nothing(seq: u64) -> CallRecord {
+        CallRecord {
+            seq,
+            kind: CallKind::Collective(Collective::Barrier),
+            dtype: DType::U8,
+            op: None,
+            count: 0,
+            root: Rank(0),
+            plan: 0,
+            uneven: false,
+            codec: None,
+        }
+    }
+
     /// Words that a record takes up on a board.
     pub(crate) const WORDS: usize = 5;
 

@@ -70,7 +70,17 @@ pub fn bytes_of_mut<T: Element>(elements: &mut [T]) -> *mut [u8] {
 /// # Safety
 /// `bytes` is readable and writable, aligned for `T`, and nobody else accesses it meanwhile.
 pub unsafe fn settle<T: Element>(bytes: *mut [u8]) {
-    if T::DTYPE == DType::Bool {
+    // SAFETY: the caller's promise.
+    unsafe { settle_as(T::DTYPE, bytes) };
+}
+
+/// As [`settle`], for elements whose type is a value.
+///
+/// # Safety
+/// As there.
+#[inline]
+pub(crate) unsafe fn settle_as(dtype: DType, bytes: *mut [u8]) {
+    if dtype == DType::Bool {
         let start = bytes.cast::<u8>();
         // SAFETY: the caller's promise is the kernel's, with all three operands being the same bytes.
         unsafe { kernels::truth(start, bytes.len()) };

@@ -85,6 +85,12 @@ pub enum Error {
         /// Where we were.
         place: Box<Place>,
     },
+    /// The program has aborted the communicator, on this rank.
+    #[error("the program aborted the communicator [{place}]")]
+    Aborted {
+        /// Where we were.
+        place: Box<Place>,
+    },
     /// Two ranks are not in the same call.
     #[error("the ranks disagree on call {}: rank {} called {}, rank {} called {}", .calls[0].1.seq, .calls[0].0, .calls[0].1, .calls[1].0, .calls[1].1)]
     Mismatch {
@@ -143,6 +149,9 @@ pub enum Error {
         /// A sentence about them.
         why: String,
     },
+    /// A defect of this library.
+    #[error("{0}")]
+    Defect(String),
     /// The launcher is gone, and with it the news of other ranks.
     #[error("the launcher that started this job is gone")]
     LauncherGone,

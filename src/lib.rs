@@ -25,13 +25,19 @@ mod executor;
 mod identity;
 pub mod kernels;
 pub mod launch;
+mod recorder;
+pub mod shared;
 
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
 pub use collectives::{BlockLen, Codec, Collective, DType, Numerics, ReduceOp, parse_bytes};
-pub use communicator::{Buffer, Communicator, Group, RegisteredSlice};
+pub use communicator::{
+    Buffer, CallOptions, Communicator, Group, RawCall, RawWhat, RegisteredSlice, Registration, Scale, Stats,
+    record_on_signal,
+};
 pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
 pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};
+pub use shared::{Pending, SharedCommunicator};
 pub use topology::Rank;
 pub use transport::{Counters, PollCounters, driver::RailInfo};

@@ -7,9 +7,10 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// `tbccl bench` as the ranks of a job, each with what the shell makes of `vars`.
+/// `tbccl bench` as the ranks of a job, each with what the shell makes of `vars`; whatever cores this machine has, there are
+/// more than ranks if `vars` don't say otherwise.
 fn job(ranks: u32, vars: &str, bench: &[&str]) -> Output {
-    let script = format!("{vars} exec \"$0\" bench \"$@\"");
+    let script = format!("TBCCL_CORES=64 {vars} exec \"$0\" bench \"$@\"");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
     command.args(["run", "-n", &ranks.to_string(), "--", "/bin/sh", "-c", &script]);
     command.arg(env!("CARGO_BIN_EXE_tbccl")).args(bench).args(["-n", "2", "-w", "1", "--json", "-"]);
@@ -58,6 +59,27 @@ fn hosts_of_one_rank_and_one_host_of_all_choose_as_ever() {
         let vars = format!("TBCCL_TRANSPORT=shm+tcp TBCCL_HOST_ID=h$(({host}))");
         assert_eq!(algorithms(&job(3, &vars, &bench("all_reduce"))), ["mesh", "rsag_mesh"], "{host}");
     }
+}
+
+#[test]
+fn ranks_of_one_host_that_has_fewer_cores_send_fewer_messages() {
+    let of = |vars, collective| algorithms(&job(4, vars, &bench(collective)));
+    assert_eq!(of("", "all_reduce"), ["mesh", "rsag_mesh"]);
+    assert_eq!(of("TBCCL_CORES=3", "all_reduce"), ["recursive_doubling", "reduce_broadcast"]);
+    assert_eq!(of("TBCCL_CORES=3", "reduce_scatter"), ["pairwise", "ring"]);
+    assert_eq!(of("TBCCL_CORES=4", "reduce_scatter"), ["direct", "direct"]);
+    // What people want comes first, and an order of summation that a plan can't keep excludes it.
+    assert_eq!(of("TBCCL_CORES=3 TBCCL_ALGO=^recursive_doubling", "all_reduce")[0], "mesh");
+    assert_eq!(of("TBCCL_CORES=3 TBCCL_ALGO=ring", "all_reduce"), ["ring", "ring"]);
+    let two_hosts = "TBCCL_CORES=3 TBCCL_TRANSPORT=shm+tcp TBCCL_HOST_ID=h$((TBCCL_RANK / 2))";
+    assert_eq!(of(two_hosts, "all_reduce"), ["mesh", "hierarchical"], "their cores are not the same");
+}
+
+#[test]
+fn ranks_that_count_other_cores_are_told_so() {
+    let output = job(2, "TBCCL_CORES=$((TBCCL_RANK + 1))", &["barrier"]);
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("TBCCL_CORES"), "{}", stderr(&output));
 }
 
 #[test]

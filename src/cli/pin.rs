@@ -2,7 +2,9 @@
 
 use tbccl::Communicator;
 
-/// Gives this rank, which is the calling thread, its share of the cores, if there is one for every rank.
+/// Gives this rank, which is the calling thread, its share of the cores: one or more if there is one for every rank, else one
+/// that it shares with its neighbours. Where ranks share cores, which ones do so decides which plan is fastest; left to the
+/// system, that is another pair in every run.
 ///
 /// To be called when the communicator is made: that counts the cores itself.
 #[cfg(target_os = "linux")]
@@ -10,12 +12,11 @@ pub(crate) fn pin(comm: &Communicator) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
-    let share = cores.len() / comm.size() as usize;
-    if share == 0 {
-        return;
-    }
+    let (rank, ranks) = (comm.rank().index(), comm.size() as usize);
+    let share = cores.len() / ranks;
+    let first = if share == 0 { rank * cores.len() / ranks } else { rank * share };
     let mut own = CpuSet::new();
-    for core in cores.iter().skip(comm.rank().index() * share).take(share) {
+    for core in cores.iter().skip(first).take(share.max(1)) {
         own.set(*core);
     }
     // Not being allowed to is no reason not to measure.

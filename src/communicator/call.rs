@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Place, Result},
     executor::{Binding, Packed, Program, Sizing, Stop},
     kernels::{Reducer, quantise::Packer},
+    recorder::Outcome,
 };
 use collectives::{
     BlockLayout, Codec, Collective, DType, PackedLayout, ReduceOp, TooLarge,
@@ -52,6 +53,18 @@ pub(crate) enum Blocks<'c> {
         /// The elements of every block, where all ranks know them.
         all: Option<&'c [u64]>,
     },
+}
+
+impl Call<'_> {
+    /// How its elements are combined, if they are.
+    #[inline]
+    pub(super) fn reducer(&self) -> Result<Option<Reducer>> {
+        if self.op == Some(ReduceOp::Avg) && !self.collective.averages() {
+            let what = format!("{} has no average; choose another operation, e.g. sum", self.collective);
+            return Err(Error::InvalidArgument(what));
+        }
+        Ok(self.op.map(|op| Reducer::new(self.dtype, op)).transpose()?)
+    }
 }
 
 /// A call with its plan and its memory, about to be entered.
@@ -106,11 +119,7 @@ impl Communicator {
         input: Span<'m>,
         output: SpanMut<'m>,
     ) -> Result<Prepared<'m>> {
-        if call.op == Some(ReduceOp::Avg) && !call.collective.averages() {
-            let what = format!("{} has no average; choose another operation, e.g. sum", call.collective);
-            return Err(Error::InvalidArgument(what));
-        }
-        let reducer = call.op.map(|op| Reducer::new(call.dtype, op)).transpose()?;
+        let reducer = call.reducer()?;
         let elem_bytes = call.dtype.size();
         let shape = self.shape_of(call);
         let program = self.plans.get(&shape)?;
@@ -276,7 +285,7 @@ impl Communicator {
     /// A communicator that has failed stays failed; a job that has failed fails this rank's next call.
     #[inline]
     pub(super) fn check_alive(&mut self) -> Result<()> {
-        if self.failed.is_none() && !self.peers.agreement.has_failure() {
+        if self.failed.is_none() && !self.peers.agreement.has_failure() && !self.peers.control.is_aborted() {
             return Ok(());
         }
         self.first_failure()
@@ -287,28 +296,19 @@ impl Communicator {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
+        let place = self.place_between_calls();
+        if self.peers.control.is_aborted() {
+            return self.fail(Error::Aborted { place: Box::new(place) });
+        }
         let Some(failure) = self.peers.agreement.failure() else { return Ok(()) };
-        let call = self.peers.agreement.call(self.rank(), self.seq);
-        let call = call.unwrap_or(CallRecord {
-            seq: self.seq,
-            kind: CallKind::Collective(Collective::Barrier),
-            dtype: DType::U8,
-            op: None,
-            count: 0,
-            root: Rank(0),
-            plan: 0,
-            uneven: false,
-            codec: None,
-        });
-        let place = Place {
-            rank: self.rank(),
-            call,
-            step: Some("before the next call".into()),
-            waited: Duration::ZERO,
-        };
         let error = self.peers.error_of(failure, place);
-        self.failed = Some(error.clone());
-        Err(error)
+        self.fail(error)
+    }
+
+    fn place_between_calls(&self) -> Place {
+        let call = self.peers.agreement.call(self.rank(), self.seq);
+        let call = call.unwrap_or(CallRecord::nothing(self.seq));
+        Place { rank: self.rank(), call, step: Some("before the next call".into()), waited: Duration::ZERO }
     }
 
     pub(super) fn grow_scratch(&mut self, bytes: usize) -> Result<()> {
@@ -326,6 +326,9 @@ impl Communicator {
         bindings: &[Binding<'_>],
         records: &[CallRecord],
     ) -> Result<()> {
+        for (record, binding) in records.iter().zip(bindings) {
+            self.peers.control.recorder.begin(record, binding.input.len().max(binding.output.len()));
+        }
         let mut watch = CallWatch {
             peers: &mut self.peers,
             calls: records,
@@ -347,11 +350,15 @@ impl Communicator {
         }
         let error = match ran {
             Ok(()) => match watch.failure_meanwhile(|| "after its last step".into()) {
-                None => return Ok(()),
+                None => {
+                    self.peers.control.recorder.end(records.len(), Outcome::Done);
+                    return Ok(());
+                }
                 Some(error) => error,
             },
             Err(stop) => explain(stop, &mut watch),
         };
+        self.peers.control.recorder.end(records.len(), Outcome::Failed);
         self.fail(error)
     }
 
@@ -362,7 +369,30 @@ impl Communicator {
             self.peers.raise(Failure::Failed { rank: self.rank(), message });
         }
         self.failed = Some(error.clone());
+        self.peers.control.set_failed(&error);
+        self.peers.control.tell_now(self.stats());
+        self.peers.control.dump_if_wanted();
         Err(error)
+    }
+
+    /// Takes note of what has made the communicator fail, if anything has, and tells the others of an abort.
+    pub(crate) fn notice_failure(&mut self) {
+        // What it gives is kept, and given again to the next call.
+        let _ = self.check_alive();
+    }
+
+    /// What has made the communicator fail, or will make the next call fail, as far as it can be told without waiting.
+    pub(crate) fn news_of_failure(&mut self) -> Option<Error> {
+        if self.failed.is_none() {
+            self.peers.keep_in_touch();
+            let dead = self.peers.died.iter().position(Option::is_some);
+            if let Some(rank) = dead.filter(|_| !self.peers.agreement.has_failure()) {
+                let how = self.peers.died[rank].clone().unwrap_or_default();
+                let place = self.place_between_calls();
+                return Some(self.peers.error_of(Failure::Died { rank: Rank(rank as u32), how }, place));
+            }
+        }
+        self.check_alive().err()
     }
 }
 

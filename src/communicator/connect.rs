@@ -5,7 +5,7 @@ use super::{
     members::{hall::Hall, kin::Kin},
     mixed,
     plans::Common,
-    tcp, verbs,
+    record_on_signal, tcp, verbs,
 };
 use crate::{
     Config, Transport,
@@ -52,6 +52,9 @@ impl Communicator {
         let Met { identity, server } = Announced::from_env()?.meet(config.timeout)?;
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
+        if let Some(folder) = &config.dump {
+            record_on_signal(Some(folder))?;
+        }
         Ok(communicator)
     }
 

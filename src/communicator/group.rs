@@ -16,8 +16,9 @@
 use super::{
     Communicator,
     call::{Call, Prepared},
+    elements::settled,
     request::{Request, What},
-    typed::settled,
+    scale::Scaling,
 };
 use crate::{
     Element,
@@ -42,15 +43,7 @@ const ALIGNMENT: usize = 64;
 #[derive(Debug)]
 pub struct Group<'c, 'm> {
     comm: &'c mut Communicator,
-    calls: Vec<Queued<'m>>,
-}
-
-/// One call of a group.
-#[derive(Debug)]
-struct Queued<'m> {
-    request: Request<'m>,
-    /// Makes elements of the bytes that the call wrote.
-    settle: fn(SpanMut<'_>),
+    calls: Vec<Request<'m>>,
 }
 
 impl Communicator {
@@ -82,7 +75,7 @@ macro_rules! queued {
             /// # Errors
             /// [`Error::InvalidArgument`]; the group then is as it was.
             pub fn $name<T: Element>(&mut self, $($argument: $type),*) -> Result<()> {
-                self.push::<T>(self.comm.us().$name($($argument),*)?)
+                self.push(self.comm.us().$name($($argument.into()),*)?)
             }
         )*}
     };
@@ -123,7 +116,7 @@ impl<'m> Group<'_, 'm> {
     /// # Errors
     /// [`Error::InvalidArgument`]; the group then is as it was.
     pub fn send<T: Element>(&mut self, data: &'m [T], to: Rank) -> Result<()> {
-        self.push::<T>(self.comm.us().send(data, to)?)
+        self.push(self.comm.us().send(data.into(), to)?)
     }
 
     /// As [`Communicator::recv`]; rank `from` may be this rank, which then sends the message in the same group.
@@ -131,16 +124,14 @@ impl<'m> Group<'_, 'm> {
     /// # Errors
     /// [`Error::InvalidArgument`]; the group then is as it was.
     pub fn recv<T: Element>(&mut self, data: &'m mut [T], from: Rank) -> Result<()> {
-        self.push::<T>(self.comm.us().recv(data, from)?)
+        self.push(self.comm.us().recv(data.into(), from)?)
     }
 
-    fn push<T: Element>(&mut self, request: Request<'m>) -> Result<()> {
+    fn push(&mut self, request: Request<'m>) -> Result<()> {
         if self.calls.len() == MOST_CALLS {
-            return Err(Error::InvalidArgument(format!(
-                "a group has {MOST_CALLS} calls at most; run it first"
-            )));
+            return Err(too_many());
         }
-        self.calls.push(Queued { request, settle: settled::<T> });
+        self.calls.push(request);
         Ok(())
     }
 
@@ -149,17 +140,12 @@ impl<'m> Group<'_, 'm> {
     /// # Errors
     /// See [`Error`]; the first one, and none of the results can be relied on then.
     pub fn run(self) -> Result<()> {
-        let Group { comm, calls } = self;
-        if calls.is_empty() {
-            return Ok(());
-        }
-        comm.check_alive()?;
-        let done = comm.run_group(&calls);
-        for call in &calls {
-            (call.settle)(call.request.output);
-        }
-        done
+        self.comm.run_together(&self.calls, &[])
     }
+}
+
+fn too_many() -> Error {
+    Error::InvalidArgument(format!("a group has {MOST_CALLS} calls at most; run it first"))
 }
 
 /// A run of calls that become one.
@@ -205,10 +191,10 @@ fn runs(calls: &[&Request<'_>]) -> Vec<Fused> {
 /// What a rank sends to itself, and where it receives that.
 fn to_oneself<'q, 'm>(
     rank: Rank,
-    calls: &'q [Queued<'m>],
+    calls: &'q [Request<'m>],
 ) -> Result<Vec<(&'q Request<'m>, &'q Request<'m>)>> {
     let of = |wanted: CallKind| {
-        calls.iter().map(|call| &call.request).filter(move |request| {
+        calls.iter().filter(move |request| {
             matches!(request.what, What::Message { kind, peer, .. } if kind == wanted && peer == rank)
         })
     };
@@ -221,12 +207,8 @@ fn to_oneself<'q, 'm>(
     }
     let pairs: Vec<_> = sent.zip(received).collect();
     for (sent, received) in &pairs {
-        let [(a, what), (b, into)] = [(sent, sent.input.len()), (received, received.output.len())].map(
-            |(request, bytes)| match request.what {
-                What::Message { dtype, .. } => (bytes / dtype.size(), dtype),
-                What::Collective(call) => (bytes / call.dtype.size(), call.dtype),
-            },
-        );
+        let [(a, what), (b, into)] = [(sent, sent.input.len()), (received, received.output.len())]
+            .map(|(request, bytes)| (bytes / request.dtype().size(), request.dtype()));
         if (a, what) != (b, into) {
             return Err(Error::InvalidArgument(format!(
                 "rank {rank} sends {a} {what} to itself, and receives {b} {into}; both must be the same"
@@ -237,7 +219,21 @@ fn to_oneself<'q, 'm>(
 }
 
 impl Communicator {
-    fn run_group(&mut self, calls: &[Queued<'_>]) -> Result<()> {
+    /// Carries out calls as a group; contributions that are multiplied first are those of its calls.
+    pub(super) fn run_together(&mut self, calls: &[Request<'_>], scalings: &[Scaling<'_>]) -> Result<()> {
+        if calls.is_empty() {
+            return Ok(());
+        }
+        if calls.len() > MOST_CALLS {
+            return Err(too_many());
+        }
+        self.check_alive()?;
+        let done = self.run_group(calls, scalings);
+        calls.iter().for_each(|request| settled(request.dtype(), request.output));
+        done
+    }
+
+    fn run_group(&mut self, calls: &[Request<'_>], scalings: &[Scaling<'_>]) -> Result<()> {
         let own = to_oneself(self.rank(), calls)?;
         let ordered = self.in_common_order(calls);
         let runs = runs(&ordered);
@@ -249,36 +245,35 @@ impl Communicator {
         };
         let mut rest = memory.span_mut();
         let mut prepared = Vec::with_capacity(runs.len());
-        let (mut at, mut buffers) = (0, Vec::with_capacity(runs.len()));
+        let (mut at, mut buffers) = (0, Vec::new());
         for run in &runs {
             let part = &ordered[at..at + run.calls];
             at += run.calls;
             let buffer = rest.sub(0, run.bytes);
             rest = rest.sub(run.bytes, rest.len() - run.bytes);
-            if run.calls > 1 {
-                gather(part, buffer);
-            }
             prepared.push(self.prepare_run(part, buffer)?);
-            buffers.push((part, buffer));
+            if run.calls > 1 {
+                buffers.push((part, buffer));
+            }
         }
+        // All arguments are right: from here on memory is written.
+        scalings.iter().for_each(Scaling::apply);
+        buffers.iter().for_each(|(part, buffer)| gather(part, *buffer));
         for (sent, received) in own {
             received.output.copy_from(sent.input);
         }
         if !prepared.is_empty() {
             self.carry_out_together(&prepared)?;
         }
-        buffers
-            .into_iter()
-            .filter(|(part, _)| part.len() > 1)
-            .for_each(|(part, buffer)| spread(part, buffer));
+        buffers.into_iter().for_each(|(part, buffer)| spread(part, buffer));
         Ok(())
     }
 
     /// Collectives, and then messages with others: the same on all ranks, as far as it is about them.
-    fn in_common_order<'q, 'm>(&self, calls: &'q [Queued<'m>]) -> Vec<&'q Request<'m>> {
-        let requests = || calls.iter().map(|call| &call.request);
-        let collectives = requests().filter(|request| matches!(request.what, What::Collective(_)));
-        let messages = requests()
+    fn in_common_order<'q, 'm>(&self, calls: &'q [Request<'m>]) -> Vec<&'q Request<'m>> {
+        let collectives = calls.iter().filter(|request| matches!(request.what, What::Collective(_)));
+        let messages = calls
+            .iter()
             .filter(|request| matches!(request.what, What::Message { peer, .. } if peer != self.rank()));
         collectives.chain(messages).collect()
     }

@@ -4,7 +4,7 @@ use crate::{Config, error::Result, executor::Program};
 use collectives::{
     Codec, Collective, Hosts, Numerics, Spec, plan,
     schedule::InPlace,
-    select::{self, Choice, Overrides, Policy, price},
+    select::{self, Choice, Names, Overrides, Policy, price},
 };
 use std::{
     collections::HashMap,
@@ -52,14 +52,14 @@ struct Bucket {
 /// Slots for the shapes of recent calls; a power of two.
 const RECENT: usize = 64;
 
-/// The latest choice of ranks that are threads of one process: each would make the same, if what is asked for has changed
-/// as often.
+/// The latest choice of ranks that are threads of one process: each would make the same, if it is in the
+/// same era.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     choice: Mutex<Option<Known>>,
 }
 
-/// A call and how often what is asked for had changed; and the algorithm and segments for it.
+/// A call and its era; and the algorithm and segments for it.
 type Known = ((CallShape, u64), (&'static str, u32));
 
 /// What a program asks for between two calls, before anything else decides.
@@ -67,6 +67,15 @@ type Known = ((CallShape, u64), (&'static str, u32));
 struct Asked {
     policy: Policy,
     segments: u32,
+}
+
+/// What was asked for before something was asked for one call.
+#[derive(Debug)]
+pub(super) struct Before {
+    /// If it was about algorithms.
+    asked: Option<Option<Asked>>,
+    segments_for_now: u32,
+    era: u64,
 }
 
 /// What a slot holds for a key, or what `make` makes of it; others wait meanwhile.
@@ -100,10 +109,15 @@ pub(super) struct Plans {
     segments: u32,
     /// In the place of the policy and the segments, if the program says so.
     asked: Option<Asked>,
-    /// How often the program has said so.
-    changes: u64,
+    /// In the place of any other number of segments, if not 0.
+    segments_for_now: u32,
+    /// Which choices hold: those that were made since the program last said so.
+    era: u64,
+    /// How many eras there have been.
+    eras: u64,
     programs: HashMap<Key, Arc<Program>>,
-    recent: Vec<Option<(CallShape, Arc<Program>)>>,
+    /// With the era they were chosen in.
+    recent: Vec<Option<(CallShape, u64, Arc<Program>)>>,
     /// What the model has said, where there is one.
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
     /// What the ranks of this process have in common, if there is more than one.
@@ -128,7 +142,9 @@ impl Plans {
             policy,
             segments: config.segments,
             asked: None,
-            changes: 0,
+            segments_for_now: 0,
+            era: 0,
+            eras: 0,
             programs: HashMap::new(),
             recent: vec![None; RECENT],
             simulated: Mutex::default(),
@@ -144,12 +160,36 @@ impl Plans {
     /// From now on the overrides and the segments are these, and nothing that was measured or simulated counts; or what the
     /// options say, if there are none.
     pub(super) fn ask(&mut self, wanted: Option<(Overrides, u32)>) {
-        self.asked = wanted.map(|(overrides, segments)| Asked {
-            policy: Policy { overrides, tuned: None, model: None, tuning: self.policy.tuning.clone() },
-            segments,
-        });
-        self.changes += 1;
-        self.recent.fill(None);
+        self.asked = wanted.map(|(overrides, segments)| self.asked_by(overrides, segments));
+        self.begin_era();
+    }
+
+    fn asked_by(&self, overrides: Overrides, segments: u32) -> Asked {
+        Asked { policy: Policy { overrides, tuned: None, model: None, ..self.policy.clone() }, segments }
+    }
+
+    fn begin_era(&mut self) {
+        self.eras += 1;
+        self.era = self.eras;
+    }
+
+    /// As [`Plans::ask`], until [`Plans::restore`] is given what this returns. Without names, or with 0 segments, they are
+    /// what they were.
+    pub(super) fn ask_for_now(&mut self, names: Option<Names>, segments: u32) -> Before {
+        let before = (self.segments_for_now, self.era);
+        let asked = names.map(|names| self.asked_by(Overrides { names, rules: Vec::new() }, segments));
+        let asked = asked.map(|asked| self.asked.replace(asked));
+        self.segments_for_now = segments;
+        self.begin_era();
+        Before { asked, segments_for_now: before.0, era: before.1 }
+    }
+
+    /// What was asked for before is again.
+    pub(super) fn restore(&mut self, before: Before) {
+        if let Some(asked) = before.asked {
+            self.asked = asked;
+        }
+        (self.segments_for_now, self.era) = (before.segments_for_now, before.era);
     }
 
     /// The program for a call.
@@ -160,19 +200,20 @@ impl Plans {
         let mixed =
             (shape.count ^ kind << 40 ^ u64::from(shape.root.0) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let slot = (mixed >> 58) as usize % RECENT;
-        if let Some((known, program)) = &self.recent[slot]
+        if let Some((known, era, program)) = &self.recent[slot]
+            && *era == self.era
             && known == shape
         {
             return Ok(Arc::clone(program));
         }
         let program = self.find(shape)?;
-        self.recent[slot] = Some((*shape, Arc::clone(&program)));
+        self.recent[slot] = Some((*shape, self.era, Arc::clone(&program)));
         Ok(program)
     }
 
     fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
         let (algorithm, segments) = match &self.common {
-            Some(common) => latest(&common.choice, &(*shape, self.changes), || self.choose(shape))?,
+            Some(common) => latest(&common.choice, &(*shape, self.era), || self.choose(shape))?,
             None => self.choose(shape)?,
         };
         let key = Key {
@@ -221,6 +262,7 @@ impl Plans {
         let bucket = Bucket { call, root: shape.root, wanted };
         let simulated = || if self.asked.is_some() { None } else { self.simulated(bucket) };
         let choice = select::choose_by(call, shape.root, &self.reach, policy, wanted, simulated)?;
+        let segments = if self.segments_for_now > 0 { self.segments_for_now } else { segments };
         let segments = match segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,
             _ => choice.segments,
@@ -242,6 +284,12 @@ impl Plans {
     /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
     pub(super) fn lacks_cables(&self, shape: &CallShape) -> bool {
         !self.reach.is_complete() && self.choose(shape).is_err()
+    }
+
+    /// How many programs are compiled.
+    #[cfg(test)]
+    pub(super) fn at_hand(&self) -> usize {
+        self.programs.len()
     }
 
     /// As if cables connected these ranks only.

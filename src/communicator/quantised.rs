@@ -6,7 +6,9 @@
 use super::{
     Communicator,
     call::Call,
+    elements::{Elements, ElementsMut},
     plans::CallShape,
+    request::{Request, Us},
     typed::{between, call, lengths, within},
 };
 use crate::error::{Error, Result};
@@ -16,6 +18,28 @@ use collectives::{
     verify::{Credits, verify},
 };
 use topology::Rank;
+
+impl Us {
+    pub(super) fn all_reduce_quantised<'m>(
+        self,
+        send: Elements<'m>,
+        recv: ElementsMut<'m>,
+        op: ReduceOp,
+        codec: Codec,
+    ) -> Result<Request<'m>> {
+        lengths("recv", recv.count, send.count)?;
+        Ok(between(quantised(send.dtype, send.count, InPlace::No, op, codec)?, send, recv))
+    }
+
+    pub(super) fn all_reduce_quantised_in_place(
+        self,
+        data: ElementsMut<'_>,
+        op: ReduceOp,
+        codec: Codec,
+    ) -> Result<Request<'_>> {
+        Ok(within(quantised(data.dtype, data.count, InPlace::Yes, op, codec)?, data))
+    }
+}
 
 impl Communicator {
     /// As [`Communicator::all_reduce`] for `sum` and `avg`, with every message packed by `codec`: a quarter of the bytes
@@ -30,9 +54,7 @@ impl Communicator {
         op: ReduceOp,
         codec: Codec,
     ) -> Result<()> {
-        lengths("recv", recv.len(), send.len())?;
-        let call = quantised(send.len(), InPlace::No, op, codec)?;
-        self.at_once::<f32>(&between(call, send, recv))
+        self.at_once(&self.us().all_reduce_quantised(send.into(), recv.into(), op, codec)?)
     }
 
     /// As [`Communicator::all_reduce_quantised`], with the input where the output will be.
@@ -45,8 +67,7 @@ impl Communicator {
         op: ReduceOp,
         codec: Codec,
     ) -> Result<()> {
-        let call = quantised(data.len(), InPlace::Yes, op, codec)?;
-        self.at_once::<f32>(&within(call, data))
+        self.at_once(&self.us().all_reduce_quantised_in_place(data.into(), op, codec)?)
     }
 
     /// The most times that an element of an `all_reduce` of `count` elements is packed on its way by `codec`: what its
@@ -72,11 +93,21 @@ impl Communicator {
     }
 }
 
-fn quantised(count: usize, in_place: InPlace, op: ReduceOp, codec: Codec) -> Result<Call<'static>> {
+fn quantised(
+    dtype: DType,
+    count: usize,
+    in_place: InPlace,
+    op: ReduceOp,
+    codec: Codec,
+) -> Result<Call<'static>> {
+    if dtype != DType::F32 {
+        let what = format!("{dtype} cannot be packed by {codec}; give f32, or call all_reduce");
+        return Err(Error::InvalidArgument(what));
+    }
     if !matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
         let what = format!("{op} of packed elements is not defined; choose sum or avg, or call all_reduce");
         return Err(Error::InvalidArgument(what));
     }
-    let call = call::<f32>(Collective::AllReduce, count, in_place).with_op(op);
+    let call = call(Collective::AllReduce, dtype, count, in_place).with_op(op);
     Ok(Call { codec: Some(codec), ..call })
 }

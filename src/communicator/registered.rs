@@ -18,8 +18,16 @@ use transport::driver::Lease;
 /// allow that. Used as the slice that it is; its registration ends when it is dropped. It may outlive its communicator.
 pub struct RegisteredSlice<'m, T> {
     /// Before the memory.
-    lease: Option<Box<dyn Lease>>,
+    registration: Registration,
     memory: &'m mut [T],
+}
+
+/// That devices may know memory of the program's own, until it is dropped. It may outlive its communicator.
+#[derive(Debug)]
+#[must_use = "dropping it ends the registration"]
+pub struct Registration {
+    lease: Option<Box<dyn Lease>>,
+    /// Held so that calls know that there is such memory. After the lease.
     _counted: Arc<()>,
 }
 
@@ -35,15 +43,36 @@ impl Communicator {
     /// When some of it is registered already.
     pub fn register<'m, T: Element>(&mut self, memory: &'m mut [T]) -> Result<RegisteredSlice<'m, T>> {
         let (start, len) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
+        // SAFETY: the guard keeps the borrow until it has dropped the registration; see the module for one that is leaked.
+        let registration = unsafe { self.register_raw(start, len)? };
+        Ok(RegisteredSlice { registration, memory })
+    }
+
+    /// As [`Communicator::register`], for memory by address.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// The memory is the program's, readable and writable, and stays so until the registration is dropped.
+    pub unsafe fn register_raw(&mut self, start: *mut u8, bytes: usize) -> Result<Registration> {
         let lease = match &mut self.endpoint {
-            Some(endpoint) if len > 0 => {
-                // SAFETY: the guard keeps the borrow until it has dropped the lease; see the module for one that is leaked.
-                let lent = unsafe { endpoint.lend(start, len) };
+            Some(endpoint) if bytes > 0 => {
+                // SAFETY: the caller's promise.
+                let lent = unsafe { endpoint.lend(start, bytes) };
                 lent.map_err(|e| Error::InvalidArgument(e.to_string()))?
             }
             _ => None,
         };
-        Ok(RegisteredSlice { lease, memory, _counted: Arc::clone(&self.lending) })
+        Ok(Registration { lease, _counted: Arc::clone(&self.lending) })
+    }
+}
+
+impl Registration {
+    /// May calls on the memory move it without copying it?
+    #[must_use]
+    pub fn is_known_to_devices(&self) -> bool {
+        self.lease.is_some()
     }
 }
 
@@ -51,13 +80,7 @@ impl<T> RegisteredSlice<'_, T> {
     /// May calls on it move it without copying it?
     #[must_use]
     pub fn is_known_to_devices(&self) -> bool {
-        self.lease.is_some()
-    }
-}
-
-impl<T> Drop for RegisteredSlice<'_, T> {
-    fn drop(&mut self) {
-        drop(self.lease.take());
+        self.registration.is_known_to_devices()
     }
 }
 

@@ -11,13 +11,11 @@
 use super::{
     Communicator,
     call::{Blocks, Call},
-    typed::{call, settled},
+    elements::settled,
+    typed::call,
 };
-use crate::{
-    Element,
-    error::{Error, Result},
-};
-use collectives::{Collective, schedule::InPlace};
+use crate::error::{Error, Result};
+use collectives::{Collective, DType, schedule::InPlace};
 use topology::Rank;
 use transport::memory::{Span, SpanMut};
 
@@ -56,12 +54,11 @@ impl Lengths {
 impl Communicator {
     /// Carries out an `all_to_all_v` whose arguments are right as far as this rank can tell.
     #[cold]
-    pub(super) fn all_to_all_relayed<T: Element>(
+    pub(super) fn all_to_all_relayed(
         &mut self,
-        send: Span<'_>,
-        sent: &[u64],
-        recv: SpanMut<'_>,
-        expected: &[u64],
+        dtype: DType,
+        (send, sent): (Span<'_>, &[u64]),
+        (recv, expected): (SpanMut<'_>, &[u64]),
     ) -> Result<()> {
         let (ranks, me) = (self.size() as usize, self.rank().index());
         let mut lengths = Lengths { ranks, all: vec![0; 2 * ranks * ranks] };
@@ -72,19 +69,22 @@ impl Communicator {
         for root in 0..ranks {
             let all = lengths.sent(root);
             let own = &all[me..=me];
-            let bytes = own[0] as usize * size_of::<T>();
+            let bytes = own[0] as usize * dtype.size();
             let output = rest.sub(0, bytes);
             rest = rest.sub(bytes, rest.len() - bytes);
             let input = if root == me { send } else { Span::empty() };
             let mean = (all.iter().sum::<u64>() / ranks as u64) as usize;
             let blocks = Blocks::Uneven { input: all, output: own, all: Some(all) };
-            let call =
-                Call { root: Rank(root as u32), blocks, ..call::<T>(Collective::Scatter, mean, InPlace::No) };
+            let call = Call {
+                root: Rank(root as u32),
+                blocks,
+                ..call(Collective::Scatter, dtype, mean, InPlace::No)
+            };
             scatters.push(self.prepare(&call, input, output)?);
         }
         let done = self.carry_out_together(&scatters);
         drop(scatters);
-        settled::<T>(recv);
+        settled(dtype, recv);
         done
     }
 }

@@ -1,7 +1,7 @@
 //! Calls whose arguments have been checked: a communicator carries one out at once, a group when it is run.
 //!
-//! What a call of each name needs of its arguments is said once, by the functions of [`Us`] in `typed`, `rooted`
-//! and `uneven`. Nothing here moves bytes or asks peers: a request is made of what this rank knows.
+//! What a call of each name needs of its arguments is said once, by the functions of [`Us`] in `typed`, `rooted`,
+//! `uneven` and `quantised`, for slices and for addresses. Nothing here moves bytes or asks peers: a request is made of what this rank knows.
 
 use super::call::{Blocks, Call};
 use crate::{
@@ -62,6 +62,15 @@ impl Lengths {
 impl<'m> Request<'m> {
     pub(super) fn collective(call: Call<'static>, input: Span<'m>, output: SpanMut<'m>) -> Request<'m> {
         Request { what: What::Collective(call), input, output, lengths: None }
+    }
+
+    /// The type of its elements.
+    #[inline]
+    pub(super) fn dtype(&self) -> DType {
+        match self.what {
+            What::Collective(call) => call.dtype,
+            What::Message { dtype, .. } => dtype,
+        }
     }
 
     /// The blocks of a collective.

@@ -7,6 +7,7 @@
 use super::{
     Communicator,
     call::Call,
+    elements::{Elements, ElementsMut},
     request::{Known, Lengths, Request, Us, What},
     typed::{between, call, lengths},
 };
@@ -39,56 +40,61 @@ impl Counts {
     }
 }
 
+/// The elements of all blocks of these lengths, if there is one for each rank.
+pub(super) fn total_of(what: &str, counts: &[usize], ranks: u32) -> Result<usize> {
+    Counts::new(what, counts, ranks).map(|counts| counts.total)
+}
+
 impl Us {
-    pub(super) fn all_gather_v<'m, T: Element>(
+    pub(super) fn all_gather_v<'m>(
         self,
-        send: &'m [T],
-        recv: &'m mut [T],
+        send: Elements<'m>,
+        recv: ElementsMut<'m>,
         counts: &[usize],
     ) -> Result<Request<'m>> {
-        self.vector(call::<T>(Collective::AllGather, 0, InPlace::No), send, recv, counts)
+        self.vector(call(Collective::AllGather, send.dtype, 0, InPlace::No), send, recv, counts)
     }
 
-    pub(super) fn reduce_scatter_v<'m, T: Element>(
+    pub(super) fn reduce_scatter_v<'m>(
         self,
-        send: &'m [T],
-        recv: &'m mut [T],
+        send: Elements<'m>,
+        recv: ElementsMut<'m>,
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<Request<'m>> {
-        let call = call::<T>(Collective::ReduceScatter, 0, InPlace::No).with_op(op);
+        let call = call(Collective::ReduceScatter, send.dtype, 0, InPlace::No).with_op(op);
         self.vector(call, send, recv, counts)
     }
 
-    pub(super) fn gather_v<'m, T: Element>(
+    pub(super) fn gather_v<'m>(
         self,
-        send: &'m [T],
-        recv: &'m mut [T],
+        send: Elements<'m>,
+        recv: ElementsMut<'m>,
         counts: &[usize],
         root: Rank,
     ) -> Result<Request<'m>> {
-        let call = call::<T>(Collective::Gather, 0, InPlace::No);
+        let call = call(Collective::Gather, send.dtype, 0, InPlace::No);
         self.vector(Call { root, ..call }, send, recv, counts)
     }
 
-    pub(super) fn scatter_v<'m, T: Element>(
+    pub(super) fn scatter_v<'m>(
         self,
-        send: &'m [T],
-        recv: &'m mut [T],
+        send: Elements<'m>,
+        recv: ElementsMut<'m>,
         counts: &[usize],
         root: Rank,
     ) -> Result<Request<'m>> {
-        let call = call::<T>(Collective::Scatter, 0, InPlace::No);
+        let call = call(Collective::Scatter, send.dtype, 0, InPlace::No);
         self.vector(Call { root, ..call }, send, recv, counts)
     }
 
     /// A call with lengths that are known to all ranks. One of its buffers has the block of this rank, the other one all
     /// blocks, where there is one.
-    fn vector<'m, T: Element>(
+    fn vector<'m>(
         self,
         call: Call<'static>,
-        send: &'m [T],
-        recv: &'m mut [T],
+        send: Elements<'m>,
+        recv: ElementsMut<'m>,
         counts: &[usize],
     ) -> Result<Request<'m>> {
         self.check_rank("root", call.root)?;
@@ -98,10 +104,10 @@ impl Us {
         let has_all = self.has_all_blocks(call.collective, call.root);
         let (sent, received) = if gathers { (own, total) } else { (total, own) };
         if gathers || has_all {
-            lengths("send", send.len(), sent)?;
+            lengths("send", send.count, sent)?;
         }
         if !gathers || has_all {
-            lengths("recv", recv.len(), received)?;
+            lengths("recv", recv.count, received)?;
         }
         // The same on all ranks, and near enough to choose a plan by.
         let mean = total / counts.len();
@@ -115,21 +121,21 @@ impl Us {
         Ok(Request { lengths: Some(lengths), ..request })
     }
 
-    pub(super) fn all_to_all_v<'m, T: Element>(
+    pub(super) fn all_to_all_v<'m>(
         self,
-        send: &'m [T],
+        send: Elements<'m>,
         send_counts: &[usize],
-        recv: &'m mut [T],
+        recv: ElementsMut<'m>,
         recv_counts: &[usize],
     ) -> Result<Request<'m>> {
         let sent = Counts::new("send_counts", send_counts, self.size)?;
         let received = Counts::new("recv_counts", recv_counts, self.size)?;
-        lengths("send", send.len(), sent.total)?;
-        lengths("recv", recv.len(), received.total)?;
+        lengths("send", send.count, sent.total)?;
+        lengths("recv", recv.count, received.total)?;
         let own = self.rank.index();
         lengths("the own block of recv", recv_counts[own], send_counts[own])?;
         let lengths = Lengths { input: sent.each, output: received.each, known: Known::Neither };
-        let request = between(call::<T>(Collective::AllToAll, 0, InPlace::No), send, recv);
+        let request = between(call(Collective::AllToAll, send.dtype, 0, InPlace::No), send, recv);
         Ok(Request { lengths: Some(lengths), ..request })
     }
 }
@@ -141,7 +147,7 @@ impl Communicator {
     /// # Errors
     /// See [`Error`]; on all ranks when their `counts` differ.
     pub fn all_gather_v<T: Element>(&mut self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<()> {
-        self.at_once::<T>(&self.us().all_gather_v(send, recv, counts)?)
+        self.at_once(&self.us().all_gather_v(send.into(), recv.into(), counts)?)
     }
 
     /// Block `r` of everyone's `send`, reduced, in rank `r`'s `recv`. Block `r` has `counts[r]` elements; all ranks give
@@ -156,7 +162,7 @@ impl Communicator {
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<()> {
-        self.at_once::<T>(&self.us().reduce_scatter_v(send, recv, counts, op)?)
+        self.at_once(&self.us().reduce_scatter_v(send.into(), recv.into(), counts, op)?)
     }
 
     /// Everyone's `send`, side by side in rank order, in the root's `recv`. Rank `r` sends `counts[r]` elements; all
@@ -171,7 +177,7 @@ impl Communicator {
         counts: &[usize],
         root: Rank,
     ) -> Result<()> {
-        self.at_once::<T>(&self.us().gather_v(send, recv, counts, root)?)
+        self.at_once(&self.us().gather_v(send.into(), recv.into(), counts, root)?)
     }
 
     /// Block `r` of the root's `send` in rank `r`'s `recv`. Block `r` has `counts[r]` elements; all ranks give the same
@@ -186,7 +192,7 @@ impl Communicator {
         counts: &[usize],
         root: Rank,
     ) -> Result<()> {
-        self.at_once::<T>(&self.us().scatter_v(send, recv, counts, root)?)
+        self.at_once(&self.us().scatter_v(send.into(), recv.into(), counts, root)?)
     }
 
     /// Block `j` of rank `i`'s `send`, which has `send_counts[j]` elements there, becomes block `i` of rank `j`'s `recv`,
@@ -202,17 +208,18 @@ impl Communicator {
         recv: &mut [T],
         recv_counts: &[usize],
     ) -> Result<()> {
-        let request = self.us().all_to_all_v(send, send_counts, recv, recv_counts)?;
+        let request = self.us().all_to_all_v(send.into(), send_counts, recv.into(), recv_counts)?;
+        self.all_to_all_v_at_once(&request)
+    }
+
+    /// Carries out an `all_to_all_v`: ranks in between pass blocks on where not every rank reaches every other.
+    pub(super) fn all_to_all_v_at_once(&mut self, request: &Request<'_>) -> Result<()> {
         if let (What::Collective(call), Some(lengths)) = (request.what, &request.lengths)
             && self.plans.lacks_cables(&self.shape_of(&Call { blocks: request.blocks(), ..call }))
         {
-            return self.all_to_all_relayed::<T>(
-                request.input,
-                &lengths.input,
-                request.output,
-                &lengths.output,
-            );
+            let (sent, expected) = (&lengths.input, &lengths.output);
+            return self.all_to_all_relayed(call.dtype, (request.input, sent), (request.output, expected));
         }
-        self.at_once::<T>(&request)
+        self.at_once(request)
     }
 }

@@ -1,5 +1,6 @@
 //! What a rank looks at when a wait gets long: has anyone failed, died, left, or called something else?
 
+use super::control::{Control, stats_of};
 use crate::{
     agreement::{Agreement, Failure, Published},
     bootstrap::{Connection, Notice},
@@ -8,7 +9,10 @@ use crate::{
     executor::{Waiting, Watch},
 };
 use std::{
-    sync::atomic::{Ordering::Acquire, fence},
+    sync::{
+        Arc,
+        atomic::{Ordering::Acquire, fence},
+    },
     time::{Duration, Instant},
 };
 use topology::Rank;
@@ -17,7 +21,9 @@ use topology::Rank;
 #[derive(Debug)]
 pub(super) struct Peers {
     pub(super) rank: Rank,
-    pub(super) names: Vec<PeerName>,
+    pub(super) names: Arc<[PeerName]>,
+    /// What other threads want of the communicator.
+    pub(super) control: Arc<Control>,
     pub(super) agreement: Agreement,
     /// What others know of our board, where they do not see it.
     pub(super) published: Published,
@@ -127,19 +133,10 @@ impl Peers {
 
     /// The error that a failure of the job is for a call here.
     pub(super) fn error_of(&self, failure: Failure, place: Place) -> Error {
-        match failure {
-            Failure::Died { rank, how } => Error::PeerDied {
-                peer: self.names.get(rank.index()).cloned().unwrap_or(PeerName {
-                    rank,
-                    pid: 0,
-                    host: "unknown".into(),
-                }),
-                how,
-                place: Box::new(place),
-            },
-            Failure::Mismatch { calls } => Error::Mismatch { calls: Box::new(calls) },
-            Failure::Failed { rank, message } => Error::Remote { rank, message },
+        if self.control.is_aborted() {
+            return Error::Aborted { place: Box::new(place) };
         }
+        failure.into_error(&self.names, place)
     }
 }
 
@@ -181,11 +178,14 @@ impl CallWatch<'_> {
     #[inline]
     pub(super) fn failure_meanwhile(&self, step: impl FnOnce() -> String) -> Option<Error> {
         fence(Acquire);
-        if !self.peers.agreement.has_failure() {
+        if !self.peers.agreement.has_failure() && !self.peers.control.is_aborted() {
             return None;
         }
         let place =
             Place { rank: self.peers.rank, call: self.call(), step: Some(step()), waited: self.waited };
+        if self.peers.control.is_aborted() {
+            return Some(Error::Aborted { place: Box::new(place) });
+        }
         self.peers.agreement.failure().map(|failure| self.peers.error_of(failure, place))
     }
 
@@ -311,6 +311,13 @@ impl CallWatch<'_> {
 impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         self.waited = waiting.waited;
+        if self.peers.control.is_aborted() {
+            return Err(Error::Aborted { place: Box::new(self.place(waiting)) });
+        }
+        self.peers.control.tell(|| stats_of(waiting.links()));
+        if !waiting.waited.is_zero() {
+            self.peers.control.recorder.at(waiting.step(), waiting.waited);
+        }
         self.peers.keep_in_touch();
         if let Some(failure) = self.peers.agreement.failure() {
             return Err(self.peers.error_of(failure, self.place(waiting)));

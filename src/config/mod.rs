@@ -116,6 +116,9 @@ pub struct Config {
     pub direct_min_bytes: u64,
     /// Fruitless polls before yielding; `None` lets the number of ranks and cores decide.
     pub spin_polls: Option<u32>,
+    /// Cores that the ranks of a host share, as far as the choice of plans goes; `None` for all that it has. A container may
+    /// have fewer.
+    pub cores: Option<u32>,
     /// Threads that one rank may use to reduce; `None` for cores / ranks of this host.
     pub reduce_threads: Option<u32>,
     /// What this host is called where one machine stands for several: ranks of different names share no memory.
@@ -159,6 +162,8 @@ pub struct Config {
     pub poll_event_percent: u32,
     /// After so long without a message, connections by RDMA are kept alive.
     pub keep_alive: Duration,
+    /// The folder for flight recorders of communicators that fail.
+    pub dump: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -180,6 +185,7 @@ impl Default for Config {
             numerics: Numerics::Fast,
             direct_min_bytes: 4096,
             spin_polls: None,
+            cores: None,
             reduce_threads: None,
             host_id: String::new(),
             interface: None,
@@ -201,6 +207,7 @@ impl Default for Config {
             poll_events: None,
             poll_event_percent: 50,
             keep_alive: Duration::from_secs(60),
+            dump: None,
         }
     }
 }
@@ -268,11 +275,11 @@ impl Config {
     }
 
     /// What decides which plan a call takes. What was measured elsewhere is not part of it.
-    pub(crate) fn policy(&self, here: &Fingerprint) -> Policy {
+    pub(crate) fn policy(&self, here: &Fingerprint, crowded: bool) -> Policy {
         let names = self.algorithm.as_deref().map(Names::parse).transpose().ok().flatten();
         let overrides = Overrides { names: names.unwrap_or_default(), rules: self.rules.clone() };
         let tuned = self.tuned.clone().filter(|tuned| tuned.fingerprint == *here);
-        Policy { overrides, tuned, model: self.model.clone(), ..Policy::default() }
+        Policy { overrides, tuned, model: self.model.clone(), crowded, ..Policy::default() }
     }
 
     pub(crate) fn ring(&self) -> RingLayout {

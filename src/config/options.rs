@@ -164,6 +164,13 @@ pub const OPTIONS: &[ConfigOption] = &[
         get: |c| c.spin_polls.map(|p| p.to_string()).unwrap_or_default(),
     },
     ConfigOption {
+        env: "TBCCL_CORES",
+        doc: "cores that the ranks of a host share: with more ranks, plans of fewer messages are chosen (all that it has)",
+        shared: true,
+        set: |c, v| put(&mut c.cores, parse(v).map(Some)),
+        get: |c| c.cores.map(|cores| cores.to_string()).unwrap_or_default(),
+    },
+    ConfigOption {
         env: "TBCCL_REDUCE_THREADS",
         doc: "threads that one rank may use to reduce large chunks (cores / ranks of this host)",
         shared: false,
@@ -368,6 +375,14 @@ pub const OPTIONS: &[ConfigOption] = &[
             Ok(())
         },
         get: |c| c.keep_alive.as_secs_f64().to_string(),
+    },
+    ConfigOption {
+        env: "TBCCL_DUMP",
+        doc: "folder for the latest calls of a rank that fails, as lines of JSON in tbccl-rank0-pid1234.jsonl; SIGUSR2 has \
+              them written as well (none)",
+        shared: false,
+        set: |c, v| put(&mut c.dump, Ok((!v.is_empty()).then(|| v.into()))),
+        get: |c| c.dump.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
     },
 ];
 

@@ -1,13 +1,13 @@
 //! The links of one rank, by peer and lane: made beforehand, or when they are first needed.
 
 use std::fmt;
-use transport::Link;
+use transport::{Counters, Link, PollCounters};
 
 /// Makes the link of an index.
 pub(crate) type LinkMaker = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
 
 /// The links of one rank. In a job of a thousand ranks, a rank talks to ten of them.
-pub(super) struct Links {
+pub(crate) struct Links {
     /// By peer and lane; `None` for this rank itself, and for what is not made yet.
     made: Vec<Option<Box<dyn Link>>>,
     make: Option<LinkMaker>,
@@ -21,6 +21,26 @@ impl Links {
     /// From now on those that are not there are made when they are needed.
     pub(super) fn make_by(&mut self, make: LinkMaker) {
         self.make = Some(make);
+    }
+
+    /// The sum of what all have done.
+    pub(crate) fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.iter().for_each(|link| sum += link.counters());
+        sum
+    }
+
+    /// The sum of how all have found their completions.
+    pub(crate) fn poll_counters(&self) -> PollCounters {
+        let mut sum = PollCounters::default();
+        self.iter().for_each(|link| sum += link.poll_counters());
+        sum
+    }
+
+    /// What those that are there have done, by their index.
+    pub(crate) fn counters_by_index(&self) -> impl Iterator<Item = (usize, Counters)> {
+        let there = self.made.iter().enumerate();
+        there.filter_map(|(index, link)| Some((index, link.as_ref()?.counters())))
     }
 
     /// Those that are there.

@@ -26,6 +26,6 @@ mod tests;
 mod workspace;
 
 pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
-pub(crate) use links::LinkMaker;
+pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
 pub(crate) use run::{Executor, Stop, Waiting, Watch};

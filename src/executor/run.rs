@@ -10,11 +10,17 @@ use super::{
 };
 use crate::error::Error;
 use collectives::ReduceOp;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use topology::Rank;
 use transport::{
-    Counters, Link, PollCounters, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError,
-    WaitPolicy, Waiter, memory::Slab,
+    Link, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError, WaitPolicy, Waiter,
+    memory::Slab,
 };
 
 /// Why a run ended early.
@@ -31,11 +37,17 @@ pub(crate) enum Stop {
 pub(crate) struct Waiting<'a> {
     program: &'a Program,
     at: Option<(u32, Rank)>,
+    links: &'a Links,
     /// How long nothing has moved.
     pub(crate) waited: Duration,
 }
 
 impl Waiting<'_> {
+    /// The links of the run.
+    pub(crate) fn links(&self) -> &Links {
+        self.links
+    }
+
     /// The step that is next, for people.
     pub(crate) fn step(&self) -> Option<String> {
         self.at.map(|(step, peer)| self.program.describe(step, peer))
@@ -60,6 +72,8 @@ pub(crate) struct Executor {
     sleeper: Option<Arc<dyn Sleeper>>,
     protocols: Protocols,
     workspace: Workspace,
+    /// Not 0 when the watch wants to look at a run whose wait is not long.
+    wanted: Arc<AtomicU32>,
 }
 
 impl Executor {
@@ -71,7 +85,13 @@ impl Executor {
     ) -> Executor {
         let announces = links.iter().flatten().any(|link| link.capabilities().announced);
         let links = Links::new(links);
-        Executor { links, announces, slab, wait, sleeper: None, protocols, workspace: Workspace::default() }
+        let (workspace, wanted) = (Workspace::default(), Arc::default());
+        Executor { links, announces, slab, wait, sleeper: None, protocols, workspace, wanted }
+    }
+
+    /// The same, with a word that is not 0 when the watch wants to look.
+    pub(crate) fn with_wish(self, wanted: Arc<AtomicU32>) -> Executor {
+        Executor { wanted, ..self }
     }
 
     /// The same, with a driver that can sleep until its device wakes it.
@@ -89,18 +109,9 @@ impl Executor {
         &self.protocols
     }
 
-    /// The sum of what all links have done.
-    pub(crate) fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
-        self.links.iter().for_each(|link| sum += link.counters());
-        sum
-    }
-
-    /// The sum of how all links have found their completions.
-    pub(crate) fn poll_counters(&self) -> PollCounters {
-        let mut sum = PollCounters::default();
-        self.links.iter().for_each(|link| sum += link.poll_counters());
-        sum
+    /// The links, for what they have done.
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
     }
 
     /// Carries out `program` on the memory of `bindings`, one for each call that it is made from. When it fails, no
@@ -152,6 +163,9 @@ impl Executor {
             }
             if advanced {
                 waiter.reset();
+                if self.wanted.load(Relaxed) != 0 {
+                    run.look_in_passing(watch)?;
+                }
             } else if waiter.idle()
                 && let Err(error) = watch.look(&run.waiting(waiter.waited()))
             {
@@ -176,7 +190,7 @@ impl Executor {
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         while !done() {
             if waiter.idle() {
-                let waiting = Waiting { program, at: None, waited: waiter.waited() };
+                let waiting = Waiting { program, at: None, links: &self.links, waited: waiter.waited() };
                 watch.look(&waiting).map_err(Stop::Watch)?;
             }
         }
@@ -416,7 +430,14 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
                 (self.workspace.waits_for[step as usize] == 0).then_some((step, s.peer))
             })
         };
-        Waiting { program: self.program, at: pending(false).or_else(|| pending(true)), waited }
+        let at = pending(false).or_else(|| pending(true));
+        Waiting { program: self.program, at, links: &*self.links, waited }
+    }
+
+    /// Lets the watch look although messages are moving: it wants to.
+    #[cold]
+    fn look_in_passing(&self, watch: &mut dyn Watch) -> Result<(), Stop> {
+        watch.look(&self.waiting(Duration::ZERO)).map_err(Stop::Watch)
     }
 }
 

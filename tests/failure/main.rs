@@ -3,6 +3,8 @@
 //! Ranks are real processes: this program again, in the role that [`roles::play`] gives it.
 
 #[cfg(target_os = "linux")]
+mod aborts;
+#[cfg(target_os = "linux")]
 mod deaths;
 #[cfg(target_os = "linux")]
 mod job;

@@ -6,7 +6,7 @@ use std::{
     io::Write,
     time::{Duration, Instant},
 };
-use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
+use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
 
 /// The elements of an all_reduce of 64 MiB.
 pub(crate) const LARGE: usize = 16 << 20;
@@ -26,6 +26,7 @@ fn play() {
     match role.split_once(' ').unwrap_or((&role, "")) {
         ("join", _) => say(&comm, "joined", &std::process::id().to_string()),
         ("reduce", _) => reduce_until_it_fails(comm),
+        ("abort", after) => abort(comm, Duration::from_micros(after.parse().expect("a number"))),
         ("one_fails", how) => one_fails(comm, how),
         ("calls", case) => calls(comm, case),
         ("sweep", rounds) => sweep(&mut comm, rounds.parse().expect("a number")),
@@ -91,6 +92,35 @@ fn reduce_until_it_fails(mut comm: Communicator) {
         let error = report(&comm, started, result).expect("it failed");
         fail_again(comm, &error);
     }
+}
+
+/// Another thread of rank 1 aborts while all reduce 64 MiB again and again.
+fn abort(comm: Communicator, after: Duration) {
+    let comm = SharedCommunicator::new(comm);
+    let rank = comm.rank();
+    let (input, mut output) = (vec![1.0f32; LARGE], vec![0.0; LARGE]);
+    let mut reduce = || comm.with(|comm| comm.all_reduce(&input, &mut output, ReduceOp::Sum)).expect("open");
+    reduce().expect("all is well yet");
+    std::thread::scope(|scope| {
+        if rank == Rank(1) {
+            scope.spawn(|| {
+                std::thread::sleep(after);
+                let (at, began) = (now(), Instant::now());
+                comm.abort();
+                print(&format!("\n@aborted {rank} {at} {}\n", began.elapsed().as_millis()));
+            });
+        }
+        let error = loop {
+            if let Err(error) = reduce() {
+                break error;
+            }
+        };
+        print(&format!("\n@error {rank} {} {error}\n", now()));
+    });
+    let again = comm.with(|comm| comm.barrier()).expect("open").expect_err("it has failed");
+    assert!(comm.async_error().is_some(), "{again}");
+    drop(comm);
+    print(&format!("\n@dropped {rank}\n"));
 }
 
 /// Rank 1 ends in some way while the others are in a call with it.

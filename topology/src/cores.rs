@@ -57,8 +57,8 @@ impl Cores {
         self.cores.is_empty()
     }
 
-    /// The hardware threads for a rank, of so many on this machine. None when it is not to be bound, or when there are
-    /// fewer cores than ranks, which then share all of them.
+    /// The hardware threads for a rank, of so many on this machine. None when it is not to be bound. Where there are fewer
+    /// cores than ranks, neighbours share one.
     #[must_use]
     pub fn share(&self, bind: Bind, local_rank: u32, local_size: u32) -> Option<Vec<u32>> {
         let (rank, size) = (local_rank as usize, local_size as usize);
@@ -69,7 +69,8 @@ impl Cores {
             Bind::None => return None,
             Bind::Core => {
                 let each = self.cores.len() / size;
-                self.cores.iter().skip(rank * each).take(each).collect()
+                let first = if each == 0 { rank * self.cores.len() / size } else { rank * each };
+                self.cores.iter().skip(first).take(each.max(1)).collect()
             }
             Bind::Numa => {
                 let mut nodes: Vec<u32> = self.cores.iter().map(|core| core.numa).collect();
@@ -140,9 +141,15 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_be_bound_or_has_no_core_is_free() {
+    fn of_more_ranks_than_cores_neighbours_share_one() {
+        let shares: Vec<_> = (0..8).map(|rank| machine().share(Bind::Core, rank, 8)).collect();
+        assert_eq!(shares, [0, 0, 1, 1, 2, 2, 3, 3].map(|at| Some(vec![at, at + 4])));
+        assert_eq!(machine().share(Bind::Core, 4, 5), Some(vec![3, 7]));
+    }
+
+    #[test]
+    fn who_is_not_to_be_bound_is_free() {
         assert_eq!(machine().share(Bind::None, 0, 1), None);
-        assert_eq!(machine().share(Bind::Core, 4, 5), None);
         assert_eq!(Cores::default().share(Bind::Numa, 0, 1), None);
     }
 

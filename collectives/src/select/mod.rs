@@ -8,6 +8,7 @@
 //! Where not every rank reaches every other, only plans are chosen whose messages travel where they can. Whether one does
 //! is read off the plan itself.
 
+mod crowded;
 mod hierarchy;
 mod overrides;
 pub mod price;
@@ -30,7 +31,7 @@ use topology::Reach;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
-    /// `all_reduce` goes in one shot while a rank sends at most so many bytes in all.
+    /// `all_reduce`, and `reduce` on few ranks, go in one shot while a rank sends, or gets, at most so many bytes in all.
     pub mesh_bytes: u64,
     /// Up to so many ranks, data goes over direct links; above, round a ring.
     pub direct_ranks: u32,
@@ -105,6 +106,8 @@ pub struct Policy {
     pub model: Option<Model>,
     /// The thresholds for what was not.
     pub tuning: Tuning,
+    /// All ranks are on one host, which has fewer cores.
+    pub crowded: bool,
 }
 
 /// Chooses the algorithm and the segments for a call: by the first rule that matches, by name, by what was measured, by
@@ -160,6 +163,10 @@ pub fn choose_by(
         return Ok(choice);
     }
     if let Some(choice) = simulated().filter(fit) {
+        return Ok(choice);
+    }
+    let crowded = if policy.crowded { crowded::choice(call, &policy.tuning) } else { None };
+    if let Some(choice) = crowded.filter(fit) {
         return Ok(choice);
     }
     let (preferred, why) = preferred(call, &policy.tuning);
@@ -281,9 +288,9 @@ fn gap(
 fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
     let Call { collective, ranks, block_bytes } = call;
     let direct = ranks <= tuning.direct_ranks;
+    let in_one_shot = block_bytes.saturating_mul(u64::from(ranks.saturating_sub(1)));
     match collective {
         Collective::AllReduce => {
-            let in_one_shot = block_bytes.saturating_mul(u64::from(ranks.saturating_sub(1)));
             if in_one_shot <= tuning.mesh_bytes {
                 ("mesh", "small: one stage is fastest")
             } else if !direct && block_bytes <= tuning.doubling_bytes {
@@ -298,6 +305,9 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
         Collective::AllGather | Collective::ReduceScatter => ("ring", "many ranks: two neighbours only"),
         Collective::Broadcast if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Broadcast => ("chain", "large: every link carries it once, in a stream"),
+        Collective::Reduce if direct && in_one_shot <= tuning.mesh_bytes => {
+            ("direct", "small, on few ranks: one stage")
+        }
         Collective::Reduce if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Reduce => ("chain", "large: every link carries it once, in a stream"),
         Collective::Gather | Collective::Scatter => ("direct", "one stage"),

@@ -99,7 +99,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) registered: bool,
 
-    /// Let the system move ranks between cores, even if there is one for each
+    /// Let the system move ranks between cores, instead of keeping each on its share of them
     #[arg(long)]
     pub(super) no_pin: bool,
 

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = arguments::seconds)]
     time: Duration,
 
-    /// Let the system move ranks between cores, even if there is one for each
+    /// Let the system move ranks between cores, instead of keeping each on its share of them
     #[arg(long)]
     no_pin: bool,
 

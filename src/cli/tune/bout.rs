@@ -19,6 +19,9 @@ use tbccl::{Communicator, Result};
 
 /// A sample lasts at least about so many microseconds.
 const SAMPLE_US: f64 = 100.0;
+/// So many first runs tell what a run takes, unless they last longer than this.
+const FIRST_RUNS: usize = 3;
+const SLOW_US: f64 = 20_000.0;
 /// The elements that are moved and summed.
 pub(super) const DTYPE: DType = DType::F32;
 
@@ -122,16 +125,13 @@ impl<'a> Bout<'a> {
         };
         let mut cost_us = 0.0;
         if self.batches[candidate] == 0 {
-            let first = self.run(candidate, unit)?;
-            cost_us = first.cost_us;
-            let runs = (SAMPLE_US / first.us.max(0.01)).ceil() as u64;
-            self.batches[candidate] = runs.clamp(1, 100_000).next_multiple_of(unit);
+            (self.batches[candidate], cost_us) = batch(unit, |runs| self.run(candidate, runs))?;
         }
         let sample = self.run(candidate, self.batches[candidate])?;
         Ok(Sample { cost_us: cost_us + sample.cost_us, ..sample })
     }
 
-    /// One run by a candidate, the same on all ranks.
+    /// So many runs by a candidate, the same on all ranks.
     fn run(&mut self, candidate: usize, runs: u64) -> Result<Sample> {
         let Candidate { algorithm, segments } = self.field[candidate];
         self.comm.barrier()?;
@@ -142,5 +142,44 @@ impl<'a> Bout<'a> {
         let mut slowest = [own, since.as_secs_f64() * 1e6];
         measure::all_max(self.comm, &mut slowest)?;
         Ok(Sample { us: slowest[0], cost_us: slowest[1] })
+    }
+}
+
+/// How many runs make a sample, a multiple of `unit`, and what finding out costs. The first runs are slow, and one that is
+/// interrupted looks slow: taken for what a run takes it would have all samples be of a single run.
+fn batch<E>(unit: u64, mut run: impl FnMut(u64) -> Result<Sample, E>) -> Result<(u64, f64), E> {
+    let (mut least, mut cost_us) = (f64::INFINITY, 0.0);
+    for _ in 0..FIRST_RUNS {
+        let sample = run(unit)?;
+        cost_us += sample.cost_us;
+        least = least.min(sample.us);
+        if sample.us * unit as f64 > SLOW_US {
+            break;
+        }
+    }
+    let runs = (SAMPLE_US / least.max(0.01)).ceil() as u64;
+    Ok((runs.clamp(1, 100_000).next_multiple_of(unit), cost_us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    #[test]
+    fn a_first_run_that_is_interrupted_does_not_make_all_samples_short() {
+        let mut times = [4000.0, 7.0, 5.0].into_iter();
+        let next = |runs| {
+            assert_eq!(runs, 1);
+            let us = times.next().expect("three at most");
+            Ok::<_, Infallible>(Sample { us, cost_us: us + 1.0 })
+        };
+        assert_eq!(batch(1, next), Ok((20, 4015.0)));
+    }
+
+    #[test]
+    fn what_is_slow_is_tried_once() {
+        let slow = |_| Ok::<_, Infallible>(Sample { us: 9000.0, cost_us: 36_000.0 });
+        assert_eq!(batch(4, slow), Ok((4, 36_000.0)));
     }
 }

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["output", "force"])]
     check: Option<Option<PathBuf>>,
 
-    /// Let the system move ranks between cores, even if there is one for each
+    /// Let the system move ranks between cores, instead of keeping each on its share of them
     #[arg(long)]
     no_pin: bool,
 

@@ -119,7 +119,7 @@ impl Communicator {
     fn make(&self, job: &str, members: &[Rank], config: &Config) -> Result<Communicator> {
         let made = match &self.kin {
             Kin::Threads(hall) => hall.meet(job, self.rank(), members, config),
-            Kin::Processes(kin) => kin.meet(job, (self.rank(), &self.peers.names), members, config),
+            Kin::Processes(kin) => kin.meet(job, (self.rank(), &*self.peers.names), members, config),
         };
         made.map_err(|error| match error {
             // Those who are missing are known here by their numbers here.

@@ -29,6 +29,7 @@
 //! This module does not know the software device, does not open connections, and does not decide when to give up.
 
 mod choice;
+mod conversation;
 mod endpoint;
 mod engine;
 mod granting;
@@ -50,6 +51,7 @@ mod receiving;
 mod sharing;
 mod signals;
 mod sleeper;
+mod telling;
 mod tender;
 mod wire;
 mod wiring;

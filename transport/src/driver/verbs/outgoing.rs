@@ -12,7 +12,8 @@
 //! again when the peer grants it again.
 
 use super::{
-    peer::{Env, Notice, Peer},
+    peer::{Env, Peer},
+    telling::Notice,
     wire::{CONFIRM, Grant, Kind, Mark, PAYLOAD_BYTES, immediate, is_before},
 };
 use crate::{

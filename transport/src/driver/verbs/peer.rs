@@ -19,10 +19,8 @@ use super::{
     port::Port,
     queue::{Queue, What},
     rail::Rail,
-    wire::{
-        ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally,
-        is_before,
-    },
+    telling::Notice,
+    wire::{Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally, is_before},
 };
 use crate::{Counters, TransportError, memory::Span, verbs::PostError};
 use std::{
@@ -40,11 +38,8 @@ pub(super) const EAGER_CREDITS: u32 = 16;
 pub(super) const RX_SLOTS: u32 = 128;
 /// Unsequenced messages under way on each rail.
 pub(super) const AUX_SLOTS: u32 = 16;
-/// What is told at most of why a rail is down.
-const CAUSE_BYTES: usize = 200;
-/// The first wait for an acknowledgement, and the longest.
+/// The first wait for an acknowledgement.
 pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(2);
-const LAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is the same for all peers.
 #[derive(Clone, Copy, Debug)]
@@ -87,23 +82,6 @@ impl Env<'_> {
 
     pub(super) fn keys(&mut self, rail: &Rail) -> &mut Keys {
         &mut self.ports[rail.port].keys
-    }
-}
-
-/// A control message that waits for room.
-#[derive(Clone, Debug)]
-pub(super) enum Notice {
-    Sent(Mark),
-    Arrived(Mark),
-    RailDown { rail: u8, data_only: bool, cause: String },
-    RailReady { rail: u8, data_only: bool },
-}
-
-impl Notice {
-    /// The piece of a grant had arrived before.
-    pub(super) fn arrived(grant: &Grant) -> Notice {
-        let (lane, attempt) = (grant.lane.into(), grant.attempt.into());
-        Notice::Arrived(Mark { piece: grant.piece, crc: 0, lane, attempt })
     }
 }
 
@@ -211,7 +189,7 @@ impl Peer {
         TransportError::Protocol { peer: self.rank, what }
     }
 
-    fn tally(&self) -> Tally {
+    pub(super) fn tally(&self) -> Tally {
         Tally {
             ack: self.expected,
             eager_limits: std::array::from_fn(|l| self.incoming[l].matched.wrapping_add(EAGER_CREDITS)),
@@ -279,7 +257,7 @@ impl Peer {
     /// Posts the messages that no queue has taken yet, as far as this rail's does. One that fails takes its rail down, and
     /// all that is not acknowledged is repeated on another one.
     #[inline]
-    fn post_held(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
+    pub(super) fn post_held(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
         while let Some(seq) = self.held {
             if !is_before(seq, self.next) {
                 self.held = None;
@@ -327,91 +305,6 @@ impl Peer {
         Ok(said)
     }
 
-    /// Must the peer be told what we have received?
-    #[inline]
-    fn owes_word(&self, completions_confirm: bool) -> bool {
-        if self.ack_now || self.expected.wrapping_sub(self.told.ack) >= TX_SLOTS / 4 {
-            return true;
-        }
-        self.incoming.iter().enumerate().any(|(lane, incoming)| {
-            let limit = incoming.matched.wrapping_add(EAGER_CREDITS);
-            limit.wrapping_sub(self.told.eager_limits[lane]) >= EAGER_CREDITS / 2
-                || !completions_confirm
-                    && incoming.done != self.told.pieces_done[lane]
-                    && (incoming.outstanding == 0
-                        || incoming.done.wrapping_sub(self.told.pieces_done[lane]) >= 4)
-        })
-    }
-
-    /// Sends what waits to be sent: notices, grants, and a word of what was received.
-    #[inline]
-    pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
-        if self.broken.is_some() {
-            return Ok(());
-        }
-        if self.held.is_some()
-            && let Some(active) = self.active()
-        {
-            self.post_held(env, active)?;
-        }
-        self.repeat_pieces(env)?;
-        if !self.notices.is_empty() {
-            self.flush_notices(env)?;
-        }
-        if !self.grants.is_empty() && self.notices.is_empty() {
-            self.flush_grants(env)?;
-        }
-        if self.owes_word(env.rules.completions_confirm())
-            && let Some(active) = self.active()
-        {
-            self.say(env, active, Kind::Ack, None)?;
-        }
-        Ok(())
-    }
-
-    fn flush_notices(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
-        while let Some(notice) = self.notices.pop_front() {
-            let mut payload = [0; size_of::<Mark>() + CAUSE_BYTES];
-            let (kind, rail, mark, cause) = match &notice {
-                Notice::Sent(mark) => (Kind::Sent, 0, *mark, ""),
-                Notice::Arrived(mark) => (Kind::Arrived, 0, *mark, ""),
-                Notice::RailDown { rail, data_only, cause } => {
-                    (Kind::RailDown, *rail, rail_mark(*data_only), cause.as_str())
-                }
-                Notice::RailReady { rail, data_only } => (Kind::RailReady, *rail, rail_mark(*data_only), ""),
-            };
-            let (head, tail) = payload.split_at_mut(size_of::<Mark>());
-            head.copy_from_slice(bytemuck::bytes_of(&mark));
-            let told = cause.len().min(CAUSE_BYTES);
-            tail[..told].copy_from_slice(&cause.as_bytes()[..told]);
-            let header = Header { rail, ..Header::new(kind, Tally::default()) };
-            if !self.send(env, header, kind, Span::from(&payload[..size_of::<Mark>() + told]))? {
-                self.notices.push_front(notice);
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn flush_grants(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
-        if self.grants.len() > 1 {
-            // Those that are granted again belong before later ones that wait here.
-            let firsts: [u32; LANES] = std::array::from_fn(|lane| self.incoming[lane].done);
-            self.grants.sort_by_key(|grant| grant.piece.wrapping_sub(firsts[usize::from(grant.lane)]));
-        }
-        while !self.grants.is_empty() {
-            let mut batch = [bytemuck::Zeroable::zeroed(); GRANTS_PER_MESSAGE];
-            let count = self.grants.len().min(GRANTS_PER_MESSAGE);
-            batch[..count].copy_from_slice(&self.grants[..count]);
-            let header = Header::new(Kind::Grants, Tally::default());
-            if !self.send(env, header, Kind::Grants, Span::from(bytemuck::cast_slice(&batch[..count])))? {
-                break;
-            }
-            self.grants.drain(..count);
-        }
-        Ok(())
-    }
-
     /// Sends an eager message of a lane; false when there is no room for it.
     #[inline]
     pub(super) fn send_eager(
@@ -432,56 +325,6 @@ impl Peer {
             self.out[lane].use_credit();
         }
         Ok(sent)
-    }
-
-    /// What is to be done as time passes: repeats what was not acknowledged in time.
-    pub(super) fn tick(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
-        if let Some(since) = self.waiting_since
-            && now.saturating_duration_since(since) >= self.patience
-            && !self.gone
-        {
-            self.patience = (self.patience * 2).min(LAST_PATIENCE);
-            self.repeat(env)?;
-        }
-        self.ask(env, now)
-    }
-
-    /// A word of what the peer has received may have been lost, and it will not say so again by itself.
-    fn ask(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
-        if !std::mem::take(&mut self.wants_word) || self.gone {
-            self.asked = None;
-            self.asking = FIRST_PATIENCE;
-            return Ok(());
-        }
-        let since = *self.asked.get_or_insert(now);
-        if now.saturating_duration_since(since) < self.asking {
-            return Ok(());
-        }
-        self.asked = Some(now);
-        self.asking = (self.asking * 2).min(LAST_PATIENCE);
-        if let Some(active) = self.active() {
-            let tally = self.tally();
-            let word = Header { flags: ASK, ..Header::new(Kind::Ack, tally) };
-            self.rails[active].say(env, word, None)?;
-        }
-        Ok(())
-    }
-
-    /// Between calls: says what has not been said, and, after a long silence, gives every queue pair something to do.
-    pub(super) fn look_after(&mut self, env: &mut Env<'_>, silent: bool) -> Result<(), TransportError> {
-        if self.broken.is_some() || self.gone {
-            return Ok(());
-        }
-        let owed = !env.rules.completions_confirm() && self.told != self.tally();
-        if let Some(active) = self.active().filter(|_| owed) {
-            self.say(env, active, Kind::Ack, None)?;
-        }
-        if silent {
-            for rail in 0..self.rails.len() {
-                self.keep_alive(env, rail)?;
-            }
-        }
-        Ok(())
     }
 
     /// Posts a control receive anew; false when the device takes no more of them.
@@ -517,10 +360,6 @@ impl Peer {
     pub(super) fn queues(&self) -> impl Iterator<Item = &Queue> {
         self.rails.iter().flat_map(|rail| std::iter::once(&rail.control).chain(rail.data.iter().flatten()))
     }
-}
-
-fn rail_mark(data_only: bool) -> Mark {
-    Mark { piece: data_only.into(), crc: 0, lane: 0, attempt: 0 }
 }
 
 /// Reads a value from the slab; the place need not be aligned.

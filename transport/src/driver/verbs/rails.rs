@@ -13,8 +13,9 @@
 use super::{
     incoming::Incoming,
     outgoing::Outgoing,
-    peer::{Env, Notice, Peer, RX_SLOTS},
+    peer::{Env, Peer, RX_SLOTS},
     rail::{Rail, State},
+    telling::Notice,
     wire::{Header, Kind, Mark, Tally},
 };
 use crate::TransportError;

@@ -1,0 +1,111 @@
+//! What is fastest where ranks outnumber the cores of their host.
+//!
+//! Whoever waits there waits for a core as well, and a message that is not there yet costs a turn of others; ranks run one
+//! after the other whatever the plan, so that stages which run at the same time elsewhere gain nothing. What counts is the
+//! number of messages and the bytes of all ranks together. Which plan is fastest depends on which ranks share a core: these
+//! are for neighbours that do, as measured with 4 and 8 ranks on two cores. Up to three ranks the other thresholds do.
+//!
+//! Only thresholds: what people want, what was measured and what is simulated comes before, as everywhere.
+
+use super::{Call, Choice, Tuning, segments};
+use crate::Collective;
+
+/// A rank that sends no more than this in one stage gains nothing by a second one, where it adds up what it gets.
+const ONE_STAGE_BYTES: u64 = 2 << 10;
+/// The same where it only passes things on.
+const PASSED_ON_BYTES: u64 = 16 << 10;
+/// The same where each rank adds up another block.
+const SCATTERED_BYTES: u64 = 48 << 10;
+/// The root of a sum takes so many bytes from all others at once, at most.
+const ROOT_BYTES: u64 = 256 << 10;
+/// Up to this size a block travels whole.
+const WHOLE_BYTES: u64 = 4 << 10;
+/// From here on bytes count for more than messages.
+const LARGE_BYTES: u64 = 256 << 10;
+/// The root of a broadcast sends this much to all others at once, at least and at most; less is better passed on, and more.
+const FROM_ROOT_BYTES: (u64, u64) = (16 << 10, 512 << 10);
+/// The size of a segment of a sum that goes up a tree and down again: it stays in the cache of the ranks that share a core.
+const TREE_SEGMENT_BYTES: u64 = 128 << 10;
+
+/// The choice for a call, where it is another than on cores of their own.
+pub(super) fn choice(call: Call, tuning: &Tuning) -> Option<Choice> {
+    let (algorithm, why) = preferred(call)?;
+    let finer = Tuning { segment_bytes: TREE_SEGMENT_BYTES, max_segments: 256, ..tuning.clone() };
+    let tuning = if algorithm == "reduce_broadcast" { &finer } else { tuning };
+    Some(Choice { algorithm, segments: segments(call, algorithm, tuning), why })
+}
+
+fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
+    const FEWER: &str = "more ranks than cores: fewer messages";
+    const NEIGHBOURS: &str = "more ranks than cores: one peer after the other";
+    let Call { collective, ranks, block_bytes } = call;
+    if ranks < 4 {
+        return None;
+    }
+    let in_one_stage = block_bytes.saturating_mul(u64::from(ranks - 1));
+    match collective {
+        Collective::AllReduce if in_one_stage <= ONE_STAGE_BYTES => None,
+        Collective::AllReduce if block_bytes > LARGE_BYTES => Some((
+            "reduce_broadcast",
+            "more ranks than cores: up a tree and down, in pieces that caches hold",
+        )),
+        Collective::AllReduce if block_bytes <= WHOLE_BYTES => Some(("recursive_doubling", FEWER)),
+        Collective::AllReduce => Some(("rabenseifner", FEWER)),
+        Collective::AllGather if in_one_stage <= PASSED_ON_BYTES => None,
+        Collective::AllGather if block_bytes < LARGE_BYTES => Some(("bidirectional_ring", NEIGHBOURS)),
+        Collective::AllGather => Some(("ring", NEIGHBOURS)),
+        Collective::ReduceScatter if in_one_stage <= SCATTERED_BYTES => Some(("pairwise", NEIGHBOURS)),
+        Collective::ReduceScatter => Some(("ring", NEIGHBOURS)),
+        Collective::Broadcast if (FROM_ROOT_BYTES.0..FROM_ROOT_BYTES.1).contains(&in_one_stage) => {
+            Some(("direct", FEWER))
+        }
+        Collective::Broadcast => Some(("chain", NEIGHBOURS)),
+        Collective::Reduce if block_bytes <= WHOLE_BYTES => Some(("chain", NEIGHBOURS)),
+        Collective::Reduce if in_one_stage <= ROOT_BYTES => Some(("direct", FEWER)),
+        Collective::Reduce => Some(("binomial", FEWER)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rank, plan, select};
+    use topology::Reach;
+
+    #[test]
+    fn ranks_that_share_cores_send_fewer_messages() {
+        let of = |collective, ranks, block_bytes| {
+            let policy = select::Policy { crowded: true, ..select::Policy::default() };
+            let call = Call { collective, ranks, block_bytes };
+            select::choose(call, Rank(0), &Reach::complete(), &policy, select::Wanted::default())
+                .expect("a plan")
+        };
+        let pieces = of(Collective::AllReduce, 4, 1 << 20).segments;
+        assert_eq!(pieces, 8, "of {TREE_SEGMENT_BYTES} bytes each");
+        let of = |collective, ranks, block_bytes| of(collective, ranks, block_bytes).algorithm;
+        assert_eq!(of(Collective::AllReduce, 4, 16), "mesh");
+        assert_eq!(of(Collective::AllReduce, 4, 4 << 10), "recursive_doubling");
+        assert_eq!(of(Collective::AllReduce, 4, 16 << 10), "rabenseifner");
+        assert_eq!(of(Collective::AllReduce, 4, 1 << 20), "reduce_broadcast");
+        assert_eq!(of(Collective::AllReduce, 3, 16 << 10), "mesh");
+        assert_eq!(of(Collective::AllGather, 6, 64 << 10), "bidirectional_ring");
+        assert_eq!(of(Collective::ReduceScatter, 8, 64 << 10), "ring");
+        assert_eq!(of(Collective::ReduceScatter, 5, 1 << 10), "pairwise");
+        assert_eq!(of(Collective::Reduce, 4, 64 << 10), "direct");
+        assert_eq!(of(Collective::Reduce, 4, 1 << 20), "binomial");
+    }
+
+    #[test]
+    fn whatever_is_preferred_exists() {
+        for collective in Collective::ALL {
+            for ranks in 1..=20 {
+                for block_bytes in (0..40).map(|bits| 1u64 << bits) {
+                    if let Some((name, _)) = preferred(Call { collective, ranks, block_bytes }) {
+                        assert!(plan::algorithm(collective, name).is_ok(), "{collective} {name}");
+                    }
+                }
+            }
+        }
+    }
+}

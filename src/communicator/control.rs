@@ -1,0 +1,248 @@
+//! What other threads may want of a communicator while a call is in progress: to end it, and to know how it does.
+//!
+//! A communicator belongs to whoever makes its calls. Its control is shared: it is written and read without a lock that a
+//! call in progress holds. A call looks at one word of it whenever something has moved, and at the rest when asked to.
+//!
+//! An abort sets that word, which makes the call in progress and every further one fail. Where boards are shared memory it
+//! also raises the job's failure at once, so that peers hear of it even if no call is in progress here.
+
+use super::{Communicator, dumps};
+use crate::{
+    agreement::{Agreement, Failure},
+    call::CallRecord,
+    error::{Error, PeerName, Place},
+    executor::Links,
+    recorder::{Flight, Recorder},
+};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicU32,
+            Ordering::{AcqRel, Acquire},
+        },
+    },
+    time::Duration,
+};
+use topology::Rank;
+use transport::{Counters, PollCounters};
+
+/// The program has aborted the communicator.
+const ABORTED: u32 = 1;
+/// Somebody wants to know what the links have done.
+const STATS: u32 = 2;
+
+/// What a communicator has done so far, as one rank of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Calls that were begun; each call of a group counts.
+    pub begun: u64,
+    /// Calls that were carried out.
+    pub finished: u64,
+    /// What all links have done together.
+    pub links: Counters,
+    /// The same per peer, for those that there are links to.
+    pub peers: Vec<(Rank, Counters)>,
+    /// How links have looked for completions.
+    pub polls: PollCounters,
+}
+
+/// What the links have done, as far as it was told.
+#[derive(Debug, Default)]
+struct Told {
+    /// How often it was told.
+    times: u64,
+    stats: Stats,
+}
+
+/// The part of a communicator that other threads use.
+#[derive(Debug)]
+pub(crate) struct Control {
+    rank: Rank,
+    names: Arc<[PeerName]>,
+    transport: &'static str,
+    agreement: Agreement,
+    /// What is wanted of the call in progress, in bits. By itself, since executors look at it too.
+    wanted: Arc<AtomicU32>,
+    /// The error that every further call gives.
+    failed: Mutex<Option<Error>>,
+    told: Mutex<Told>,
+    telling: Condvar,
+    pub(super) recorder: Recorder,
+    /// Where they are written when the communicator fails.
+    folder: Option<PathBuf>,
+}
+
+/// Nothing that such a lock guards is left half done by a panic.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Control {
+    pub(super) fn new(
+        rank: Rank,
+        names: &Arc<[PeerName]>,
+        transport: &'static str,
+        agreement: &Agreement,
+        folder: Option<PathBuf>,
+    ) -> Control {
+        Control {
+            rank,
+            names: Arc::clone(names),
+            transport,
+            agreement: agreement.clone(),
+            wanted: Arc::default(),
+            failed: Mutex::default(),
+            told: Mutex::default(),
+            telling: Condvar::new(),
+            recorder: Recorder::new(),
+            folder,
+        }
+    }
+
+    /// Not 0 when the call in progress is to look at what is wanted of it.
+    pub(super) fn wanted(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.wanted)
+    }
+
+    /// Do we see the others' boards themselves?
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.agreement.is_mapped()
+    }
+
+    /// Makes the call in progress and every further one fail.
+    pub(crate) fn abort(&self) {
+        if self.wanted.fetch_or(ABORTED, AcqRel) & ABORTED != 0 {
+            return;
+        }
+        let error = Error::Aborted { place: Box::new(self.place_of_latest()) };
+        if self.is_mapped() {
+            self.agreement.raise(Failure::Failed { rank: self.rank, message: error.to_string() });
+        }
+        self.set_failed(&error);
+    }
+
+    #[inline]
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.wanted.load(Acquire) & ABORTED != 0
+    }
+
+    /// The latest collective that this rank has entered, or none.
+    fn place_of_latest(&self) -> Place {
+        let seq = self.agreement.entered(self.rank);
+        let call = self.agreement.call(self.rank, seq).unwrap_or(CallRecord::nothing(seq));
+        Place { rank: self.rank, call, step: None, waited: Duration::ZERO }
+    }
+
+    /// The first error is the one that stays.
+    pub(super) fn set_failed(&self, error: &Error) {
+        locked(&self.failed).get_or_insert_with(|| error.clone());
+    }
+
+    /// What has made the communicator fail, as far as this rank can tell without asking anybody.
+    pub(crate) fn error(&self) -> Option<Error> {
+        if let Some(error) = self.failed() {
+            return Some(error);
+        }
+        let failure = self.agreement.has_failure().then(|| self.agreement.failure()).flatten()?;
+        Some(failure.into_error(&self.names, self.place_of_latest()))
+    }
+
+    /// Tells what the links have done, if somebody wants to know.
+    #[inline]
+    pub(super) fn tell(&self, stats: impl FnOnce() -> Stats) {
+        if self.wanted.load(Acquire) & STATS != 0 {
+            self.tell_now(stats());
+        }
+    }
+
+    /// Tells what the links have done.
+    #[cold]
+    pub(super) fn tell_now(&self, stats: Stats) {
+        self.wanted.fetch_and(!STATS, AcqRel);
+        let mut told = locked(&self.told);
+        told.times += 1;
+        told.stats = stats;
+        self.telling.notify_all();
+    }
+
+    /// What the links have done: as the call in progress tells within a moment, or as it was last told.
+    pub(crate) fn stats_soon(&self) -> Stats {
+        const MOMENT: Duration = Duration::from_millis(20);
+        let told = locked(&self.told);
+        let before = told.times;
+        self.wanted.fetch_or(STATS, AcqRel);
+        let (told, _) = self
+            .telling
+            .wait_timeout_while(told, MOMENT, |told| told.times == before)
+            .unwrap_or_else(PoisonError::into_inner);
+        self.counted(told.stats.clone())
+    }
+
+    /// What was last told.
+    pub(crate) fn stats_told(&self) -> Stats {
+        let stats = locked(&self.told).stats.clone();
+        self.counted(stats)
+    }
+
+    pub(super) fn counted(&self, stats: Stats) -> Stats {
+        Stats { begun: self.recorder.begun(), finished: self.recorder.finished(), ..stats }
+    }
+
+    /// The error that every further call gives, if it is known.
+    pub(crate) fn failed(&self) -> Option<Error> {
+        locked(&self.failed).clone()
+    }
+
+    /// What a communicator that is about to end has done.
+    pub(crate) fn tell_for_good(&self, comm: &Communicator) {
+        self.tell_now(stats_of(comm.executor.links()));
+    }
+
+    /// Writes the latest calls as lines of JSON, the oldest first, after a line about this rank.
+    pub(crate) fn dump(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        let (error, stats) = (self.error(), self.stats_told());
+        let flight = Flight {
+            rank: self.rank,
+            names: &self.names,
+            transport: self.transport,
+            begun: stats.begun,
+            finished: stats.finished,
+            links: stats.links,
+            error: error.as_ref(),
+        };
+        self.recorder.dump(&flight, out)
+    }
+
+    /// Writes them where the options say, if they say so.
+    pub(super) fn dump_if_wanted(&self) {
+        if let Some(folder) = &self.folder {
+            dumps::write_or_warn(self, folder);
+        }
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        self.rank
+    }
+}
+
+/// What links have done, by peer and lane.
+pub(super) fn stats_of(links: &Links) -> Stats {
+    let mut peers: Vec<(Rank, Counters)> = Vec::new();
+    for (index, counters) in links.counters_by_index() {
+        let peer = Rank((index / usize::from(Communicator::LANES)) as u32);
+        match peers.last_mut() {
+            Some((last, sum)) if *last == peer => *sum += counters,
+            _ => peers.push((peer, counters)),
+        }
+    }
+    Stats { links: links.counters(), peers, polls: links.poll_counters(), ..Stats::default() }
+}
+
+/// The error for a call that comes after the end.
+pub(crate) fn closed() -> Error {
+    Error::InvalidArgument("the communicator has been finalized".into())
+}

@@ -1,0 +1,435 @@
+//! The flight recorder: the latest calls of one rank, to be looked at when something has gone wrong.
+//!
+//! A ring of entries that the thread that makes the calls writes, and any other may read meanwhile. An entry is a sequence
+//! lock: stamp 0, words, stamp; readers take it only if the stamp is the same before and after. Nothing is allocated, and
+//! no lock is taken, but for the note of the step that a long wait is at, which is made every few milliseconds.
+//!
+//! Times of calls of little data come from the system's coarse clock, which is a few nanoseconds to read and a few
+//! milliseconds off; those of more data from the exact one.
+//!
+//! This module does not know where what it has recorded is wanted, or when.
+
+use crate::{
+    call::CallRecord,
+    error::{Error, PeerName},
+};
+use collectives::DType;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::{
+    io,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+            fence,
+        },
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use topology::Rank;
+use transport::Counters;
+
+/// The calls that are kept.
+const KEPT: u64 = 128;
+
+/// From so many bytes on the time of a call is taken exactly.
+const EXACT_BYTES: u64 = 64 << 10;
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Outcome {
+    UnderWay,
+    Done,
+    Failed,
+}
+
+/// One call: the first line has what is written when it begins, the second one also what is written when it ends.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Entry {
+    /// The number of the call, from 1; 0 while the entry is written.
+    stamp: AtomicU64,
+    record: [AtomicU64; CallRecord::WORDS],
+    bytes: AtomicU64,
+    /// Nanoseconds on the system's clock; 0 for not yet.
+    began: AtomicU64,
+    ended: AtomicU64,
+    outcome: AtomicU64,
+}
+
+/// Where a long wait is.
+#[derive(Debug, Default)]
+struct Step {
+    /// How many calls had begun.
+    begun: u64,
+    step: Option<String>,
+    waited: Duration,
+}
+
+/// The ring of one communicator.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    ring: Box<[Entry]>,
+    /// Written by the thread that makes the calls only.
+    begun: AtomicU64,
+    /// The same.
+    finished: AtomicU64,
+    step: Mutex<Step>,
+}
+
+/// Nanoseconds on a clock that does not go back; to a few milliseconds for little data.
+#[inline]
+fn now(bytes: u64) -> u64 {
+    let clock = if cfg!(target_os = "linux") && bytes < EXACT_BYTES { COARSE } else { ClockId::Monotonic };
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(target_os = "linux")]
+const COARSE: ClockId = ClockId::MonotonicCoarse;
+#[cfg(not(target_os = "linux"))]
+const COARSE: ClockId = ClockId::Monotonic;
+
+impl Recorder {
+    pub(crate) fn new() -> Recorder {
+        Recorder {
+            ring: (0..KEPT).map(|_| Entry::default()).collect(),
+            begun: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+            step: Mutex::default(),
+        }
+    }
+
+    /// Calls that have begun.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Acquire)
+    }
+
+    /// Calls that were carried out.
+    pub(crate) fn finished(&self) -> u64 {
+        self.finished.load(Acquire)
+    }
+
+    fn entry(&self, number: u64) -> &Entry {
+        &self.ring[(number % KEPT) as usize]
+    }
+
+    /// A call begins that has so many bytes here.
+    #[inline]
+    pub(crate) fn begin(&self, record: &CallRecord, bytes: usize) {
+        let (number, bytes) = (self.begun.load(Relaxed) + 1, bytes as u64);
+        let entry = self.entry(number);
+        entry.stamp.store(0, Relaxed);
+        fence(Release);
+        for (word, value) in entry.record.iter().zip(record.encode()) {
+            word.store(value, Relaxed);
+        }
+        entry.bytes.store(bytes, Relaxed);
+        entry.began.store(now(bytes), Relaxed);
+        entry.ended.store(0, Relaxed);
+        entry.outcome.store(Outcome::UnderWay as u64, Relaxed);
+        entry.stamp.store(number, Release);
+        self.begun.store(number, Release);
+    }
+
+    /// So many of the latest calls have come to an end.
+    #[inline]
+    pub(crate) fn end(&self, calls: usize, outcome: Outcome) {
+        let begun = self.begun.load(Relaxed);
+        let calls = calls as u64;
+        for number in begun - calls.min(KEPT) + 1..=begun {
+            let entry = self.entry(number);
+            entry.ended.store(now(entry.bytes.load(Relaxed)), Relaxed);
+            entry.outcome.store(outcome as u64, Release);
+        }
+        if outcome == Outcome::Done {
+            self.finished.store(self.finished.load(Relaxed) + calls, Release);
+        }
+    }
+
+    /// The calls under way have waited for so long, at this step.
+    pub(crate) fn at(&self, step: Option<String>, waited: Duration) {
+        let begun = self.begun.load(Relaxed);
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Step { begun, step, waited };
+    }
+
+    /// What is kept of a call, if it is not being written over.
+    fn read(&self, number: u64) -> Option<Kept> {
+        let entry = self.entry(number);
+        if entry.stamp.load(Acquire) != number {
+            return None;
+        }
+        let outcome = match entry.outcome.load(Acquire) {
+            0 => Outcome::UnderWay,
+            1 => Outcome::Done,
+            _ => Outcome::Failed,
+        };
+        let record = std::array::from_fn(|at| entry.record[at].load(Relaxed));
+        let [bytes, began, ended] = [&entry.bytes, &entry.began, &entry.ended].map(|word| word.load(Relaxed));
+        fence(Acquire);
+        if entry.stamp.load(Relaxed) != number {
+            return None;
+        }
+        let record = CallRecord::decode(record)?;
+        Some(Kept { number, record, bytes, began, ended: (ended != 0).then_some(ended), outcome })
+    }
+
+    /// Writes the latest calls as lines of JSON, the oldest first, after a line about the rank.
+    pub(crate) fn dump(&self, flight: &Flight<'_>, out: &mut dyn io::Write) -> io::Result<()> {
+        let begun = self.begun();
+        let clock = Clock::read();
+        let mut lines = serde_json::to_vec(&flight.headline(&clock))?;
+        lines.push(b'\n');
+        for kept in (begun.saturating_sub(KEPT) + 1..=begun).filter_map(|number| self.read(number)) {
+            let step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = Some(step).filter(|step| kept.outcome != Outcome::Done && step.begun >= kept.number);
+            serde_json::to_writer(&mut lines, &kept.line(at.as_deref(), &clock))?;
+            lines.push(b'\n');
+        }
+        // At once, so that lines of several ranks don't get mixed.
+        out.write_all(&lines)?;
+        out.flush()
+    }
+}
+
+/// The two clocks at one moment.
+struct Clock {
+    monotonic: u64,
+    since_1970: f64,
+}
+
+impl Clock {
+    fn read() -> Clock {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { monotonic: now(u64::MAX), since_1970: since_1970.as_secs_f64() }
+    }
+
+    /// Seconds since 1970, to a microsecond.
+    fn wall(&self, monotonic: u64) -> f64 {
+        let ago = self.monotonic.saturating_sub(monotonic) as f64 * 1e-9;
+        ((self.since_1970 - ago) * 1e6).round() * 1e-6
+    }
+}
+
+/// A call as it was kept.
+#[derive(Debug, PartialEq)]
+struct Kept {
+    number: u64,
+    record: CallRecord,
+    bytes: u64,
+    began: u64,
+    ended: Option<u64>,
+    outcome: Outcome,
+}
+
+impl Kept {
+    fn line<'s>(&self, step: Option<&'s Step>, clock: &Clock) -> Line<'s> {
+        let took = self.ended.map(|ended| ended.saturating_sub(self.began) as f64 * 1e-3);
+        Line {
+            number: self.number,
+            call: self.record.to_string(),
+            seq: self.record.seq,
+            dtype: self.record.dtype,
+            count: self.record.count,
+            bytes: self.bytes,
+            began: clock.wall(self.began),
+            ended: self.ended.map(|ended| clock.wall(ended)),
+            micros: took,
+            outcome: match self.outcome {
+                Outcome::UnderWay => "under way",
+                Outcome::Done => "done",
+                Outcome::Failed => "failed",
+            },
+            step: step.and_then(|step| step.step.as_deref()),
+            waited: step.map(|step| step.waited.as_secs_f64()),
+        }
+    }
+}
+
+/// One call for who reads a dump. Times are seconds.
+#[derive(Serialize)]
+struct Line<'s> {
+    number: u64,
+    call: String,
+    seq: u64,
+    dtype: DType,
+    count: u64,
+    bytes: u64,
+    /// Since 1970.
+    began: f64,
+    /// The same.
+    ended: Option<f64>,
+    micros: Option<f64>,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'s str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited: Option<f64>,
+}
+
+/// Whose calls they are, and how it does.
+#[derive(Debug)]
+pub(crate) struct Flight<'f> {
+    pub(crate) rank: Rank,
+    pub(crate) names: &'f [PeerName],
+    pub(crate) transport: &'static str,
+    pub(crate) begun: u64,
+    pub(crate) finished: u64,
+    pub(crate) links: Counters,
+    pub(crate) error: Option<&'f Error>,
+}
+
+impl Flight<'_> {
+    fn headline(&self, clock: &Clock) -> Headline {
+        let us = &self.names[self.rank.index()];
+        Headline {
+            tbccl: env!("CARGO_PKG_VERSION"),
+            rank: self.rank.0,
+            size: self.names.len(),
+            pid: us.pid,
+            host: us.host.clone(),
+            transport: self.transport,
+            at: clock.wall(clock.monotonic),
+            begun: self.begun,
+            finished: self.finished,
+            moved_bytes: self.links.moved_bytes,
+            copied_bytes: self.links.copied_bytes,
+            error: self.error.map(Error::to_string),
+        }
+    }
+}
+
+/// The first line of a dump.
+#[derive(Serialize)]
+struct Headline {
+    tbccl: &'static str,
+    rank: u32,
+    size: usize,
+    pid: u32,
+    host: String,
+    transport: &'static str,
+    /// Seconds since 1970.
+    at: f64,
+    begun: u64,
+    finished: u64,
+    /// As last told.
+    moved_bytes: u64,
+    copied_bytes: u64,
+    error: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::CallKind;
+    use collectives::{Collective, ReduceOp};
+    use serde_json::Value;
+
+    fn record(seq: u64) -> CallRecord {
+        CallRecord {
+            seq,
+            kind: CallKind::Collective(Collective::AllReduce),
+            dtype: DType::F32,
+            op: Some(ReduceOp::Sum),
+            count: seq * 2,
+            root: Rank(0),
+            plan: 7,
+            uneven: false,
+            codec: None,
+        }
+    }
+
+    fn dumped(recorder: &Recorder, error: Option<&Error>) -> Vec<Value> {
+        let names = [0, 1].map(|rank| PeerName { rank: Rank(rank), pid: 77, host: "a \"host\"".into() });
+        let flight = Flight {
+            rank: Rank(1),
+            names: &names,
+            transport: "local",
+            begun: recorder.begun(),
+            finished: recorder.finished(),
+            links: Counters::default(),
+            error,
+        };
+        let mut out = Vec::new();
+        recorder.dump(&flight, &mut out).expect("memory takes all");
+        let text = String::from_utf8(out).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+
+    #[test]
+    fn the_latest_calls_are_kept_in_order() {
+        let recorder = Recorder::new();
+        for seq in 1..=200 {
+            recorder.begin(&record(seq), 8);
+            recorder.end(1, Outcome::Done);
+        }
+        let lines = dumped(&recorder, None);
+        assert_eq!(lines.len() as u64, 1 + KEPT);
+        assert_eq!((&lines[0]["rank"], &lines[0]["host"]), (&1.into(), &"a \"host\"".into()));
+        assert_eq!((&lines[0]["begun"], &lines[0]["finished"]), (&200.into(), &200.into()));
+        let numbers: Vec<u64> = lines[1..].iter().filter_map(|line| line["seq"].as_u64()).collect();
+        assert_eq!(numbers, (200 - KEPT + 1..=200).collect::<Vec<_>>());
+        assert_eq!(lines[1]["outcome"], "done");
+        assert!(lines[1]["ended"].as_f64() >= lines[1]["began"].as_f64());
+        assert_eq!(lines[KEPT as usize]["call"], "all_reduce of 400 f32, op sum");
+    }
+
+    #[test]
+    fn what_is_under_way_says_where_it_stands_and_what_failed_why() {
+        let recorder = Recorder::new();
+        recorder.begin(&record(1), 1 << 20);
+        recorder.end(1, Outcome::Done);
+        recorder.begin(&record(2), 1 << 20);
+        recorder.at(Some("step 3 of ring: recv from rank 0".into()), Duration::from_millis(1500));
+        let lines = dumped(&recorder, None);
+        assert_eq!((&lines[1]["step"], &lines[2]["outcome"]), (&Value::Null, &"under way".into()));
+        assert_eq!(
+            (&lines[2]["step"], &lines[2]["waited"]),
+            (&"step 3 of ring: recv from rank 0".into(), &1.5.into())
+        );
+        assert_eq!(lines[2]["ended"], Value::Null);
+        recorder.end(1, Outcome::Failed);
+        let lines = dumped(&recorder, Some(&Error::LauncherGone));
+        assert_eq!((&lines[2]["outcome"], &lines[0]["finished"]), (&"failed".into(), &1.into()));
+        assert!(lines[0]["error"].as_str().is_some_and(|error| error.contains("launcher")));
+    }
+
+    #[test]
+    fn the_calls_of_a_group_end_together_even_if_they_are_more_than_are_kept() {
+        let recorder = Recorder::new();
+        for seq in 1..=KEPT + 5 {
+            recorder.begin(&record(seq), 8);
+        }
+        recorder.end(KEPT as usize + 5, Outcome::Done);
+        assert_eq!(recorder.finished(), KEPT + 5);
+        assert!(dumped(&recorder, None)[1..].iter().all(|line| line["outcome"] == "done"));
+    }
+
+    #[test]
+    fn readers_see_whole_entries_while_others_are_written() {
+        let recorder = Recorder::new();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for seq in 1..=200_000 {
+                    recorder.begin(&record(seq), 0);
+                    recorder.end(1, Outcome::Done);
+                }
+                is_over.store(true, Release);
+            });
+            let mut seen = 0;
+            while !is_over.load(Acquire) {
+                let begun = recorder.begun();
+                for kept in (begun.saturating_sub(KEPT) + 1..=begun).filter_map(|n| recorder.read(n)) {
+                    assert_eq!(kept.record, record(kept.number));
+                    seen += 1;
+                }
+            }
+            assert!(seen > 0 || recorder.begun() == 200_000);
+        });
+        assert_eq!(recorder.read(200_000).map(|kept| kept.record), Some(record(200_000)));
+    }
+}

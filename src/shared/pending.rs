@@ -1,0 +1,101 @@
+//! What whoever has issued a call holds until it is done.
+
+use crate::error::Result;
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Calls that were issued and are carried out later. Dropping it does not call them back: their memory is in use until
+/// they are done, whoever looks.
+#[derive(Clone, Debug)]
+#[must_use = "the calls' memory is in use until this says that they are done"]
+pub struct Pending(Arc<Slot>);
+
+#[derive(Debug, Default)]
+struct Slot {
+    result: Mutex<Option<Result<()>>>,
+    done: Condvar,
+}
+
+impl Slot {
+    fn result(&self) -> MutexGuard<'_, Option<Result<()>>> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    /// What has become of the calls, if they are done. Once it has told, it tells the same again.
+    #[must_use]
+    pub fn test(&self) -> Option<Result<()>> {
+        self.0.result().clone()
+    }
+
+    /// Waits until the calls are done, for so long at most or without limit; the limits that the calls have themselves end
+    /// them in either case. `None`: not done in time.
+    #[must_use]
+    pub fn wait(&self, most: Option<Duration>) -> Option<Result<()>> {
+        // A time limit beyond all clocks is none.
+        let until = most.and_then(|most| Instant::now().checked_add(most));
+        let mut result = self.0.result();
+        loop {
+            if result.is_some() {
+                return result.clone();
+            }
+            result = match until {
+                None => self.0.done.wait(result).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    self.0.done.wait_timeout(result, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// The other end of a [`Pending`]: whoever has it owes a result.
+#[derive(Debug)]
+pub(super) struct Promise(Arc<Slot>);
+
+impl Promise {
+    pub(super) fn new() -> (Promise, Pending) {
+        let slot = Arc::new(Slot::default());
+        (Promise(Arc::clone(&slot)), Pending(slot))
+    }
+
+    /// The calls are done, and this is what has become of them.
+    pub(super) fn keep(self, result: Result<()>) {
+        *self.0.result() = Some(result);
+        self.0.done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn a_result_is_told_to_all_who_wait_and_again_and_again() {
+        let (promise, pending) = Promise::new();
+        assert!(pending.test().is_none());
+        assert!(pending.wait(Some(Duration::from_millis(5))).is_none(), "not in time");
+        assert!(pending.wait(Some(Duration::ZERO)).is_none());
+        std::thread::scope(|scope| {
+            let waiters = [None, Some(Duration::MAX)].map(|most| {
+                let pending = pending.clone();
+                scope.spawn(move || pending.wait(most))
+            });
+            promise.keep(Err(Error::LauncherGone));
+            for waiter in waiters {
+                assert!(matches!(waiter.join(), Ok(Some(Err(Error::LauncherGone)))));
+            }
+        });
+        for _ in 0..2 {
+            assert!(matches!(pending.test(), Some(Err(Error::LauncherGone))));
+        }
+    }
+}

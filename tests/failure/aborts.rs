@@ -1,0 +1,33 @@
+//! Ranks that abort from another thread than the one that calls.
+
+use crate::job::{Job, TRANSPORTS};
+
+/// Aborts rank 1 of a job whose ranks reduce 64 MiB again and again; returns how many milliseconds that took.
+fn abort_one(transport: &str, after_micros: u32) -> u128 {
+    let role = format!("abort {after_micros}");
+    let done = Job::start(3, &role, &[("TBCCL_TRANSPORT", transport)]).finish();
+    assert_eq!(done.code, 0, "{:?}\n{}", done.said, done.stderr);
+    let aborted = done.all("aborted");
+    let (at, took) = aborted[0].rest.split_once(' ').expect("two numbers");
+    let (at, took): (u128, u128) = (at.parse().expect("a time"), took.parse().expect("a number"));
+    let errors = done.all("error");
+    assert_eq!((errors.len(), done.all("dropped").len()), (3, 3), "{:?}\n{}", done.said, done.stderr);
+    for error in errors {
+        let (failed, text) = error.rest.split_once(' ').expect("the time first");
+        let late = failed.parse::<u128>().expect("a time") - at;
+        assert!(late < 2000, "{transport}: rank {} took {late} ms: {text}", error.rank);
+        let says = if error.rank == 1 { "the program aborted" } else { "rank 1 failed: the program aborted" };
+        assert!(text.starts_with(says), "{transport}: rank {}: {text}", error.rank);
+    }
+    took
+}
+
+#[test]
+fn an_abort_is_prompt_and_ends_everyone_s_call_within_two_seconds() {
+    for transport in TRANSPORTS {
+        let took = (0..4).map(|round| abort_one(transport, 3000 + round * 17_000));
+        // Of several, since its thread may have to wait for a core.
+        let least = took.min().expect("four");
+        assert!(least < 100, "{transport}: an abort took {least} ms");
+    }
+}

@@ -1,0 +1,93 @@
+//! Calls on vectors that stay where they are until the calls are done.
+//!
+//! # Safety
+//! A call's memory is a vector that its [`Issued`] owns, or one that is borrowed until a blocking call returns. An
+//! [`Issued`] that is dropped waits for its call, or leaks the vector if nobody knows when that is done.
+
+use std::{mem, time::Duration};
+use tbccl::{
+    CallOptions, Communicator, Config, Element, Pending, RawCall, RawWhat, Result, SharedCommunicator,
+};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The ranks of a job of threads, each to be shared.
+pub(crate) fn ranks(size: u32, config: &Config) -> Vec<SharedCommunicator> {
+    let config = Config { slab_bytes: Some(256 << 20), ..config.clone() };
+    let comms = Communicator::local(size, &config).expect("memory for a test");
+    comms.into_iter().map(SharedCommunicator::new).collect()
+}
+
+/// A call that was issued, with its memory: the output, and the input where it is in place.
+#[derive(Debug)]
+pub(crate) struct Issued<T> {
+    pub(crate) pending: Pending,
+    input: Vec<T>,
+    output: Vec<T>,
+}
+
+impl<T: Element> Issued<T> {
+    /// Waits until it is done, and gives its output.
+    pub(crate) fn finish(mut self) -> Result<Vec<T>> {
+        self.pending.wait(Some(PATIENCE)).expect("done in time")?;
+        Ok(mem::take(&mut self.output))
+    }
+
+    /// Drops what tells when it is done, and leaves its memory to it for good.
+    pub(crate) fn forget(self) {
+        let pending = self.pending.clone();
+        mem::forget(self);
+        drop(pending);
+    }
+}
+
+impl<T> Drop for Issued<T> {
+    fn drop(&mut self) {
+        if self.pending.wait(Some(PATIENCE)).is_none() {
+            mem::forget((mem::take(&mut self.input), mem::take(&mut self.output)));
+        }
+    }
+}
+
+fn raw<T: Element>(what: RawWhat, count: usize, send: &[T], recv: &mut [T]) -> RawCall {
+    let send = if send.is_empty() { recv.as_ptr() } else { send.as_ptr() };
+    RawCall { what, dtype: T::DTYPE, count, send: send.cast(), recv: recv.as_mut_ptr().cast() }
+}
+
+/// Issues a call from one vector to another one, or in place if there is no input.
+pub(crate) fn issue<T: Element>(
+    comm: &SharedCommunicator,
+    what: RawWhat,
+    (input, mut output): (Vec<T>, Vec<T>),
+    options: &CallOptions,
+) -> Result<Issued<T>> {
+    let count = output.len();
+    let call = raw(what, count, &input, &mut output);
+    // SAFETY: see the module.
+    let pending = unsafe { comm.issue(vec![call], options)? };
+    Ok(Issued { pending, input, output })
+}
+
+/// A blocking call in place.
+pub(crate) fn call<T: Element>(
+    comm: &SharedCommunicator,
+    what: RawWhat,
+    data: &mut [T],
+    options: &CallOptions,
+) -> Result<()> {
+    let call = raw(what, data.len(), &[], data);
+    // SAFETY: see the module.
+    unsafe { comm.call(&call, options) }
+}
+
+/// A blocking group of a call in place on each.
+pub(crate) fn call_group<T: Element>(
+    comm: &SharedCommunicator,
+    what: &RawWhat,
+    data: &mut [Vec<T>],
+) -> Result<()> {
+    let calls: Vec<RawCall> = data.iter_mut().map(|data| raw(what.clone(), data.len(), &[], data)).collect();
+    // SAFETY: see the module.
+    unsafe { comm.call_group(&calls, &CallOptions::default()) }
+}
