@@ -1,6 +1,10 @@
 //! Ranks that are threads of one process.
 
-use std::{thread, time::Duration};
+use std::{
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
 use tbccl::{Communicator, Config, Error, Rank, ReduceOp};
 
 fn config() -> Config {
@@ -112,12 +116,22 @@ fn who_comes_again_after_it_was_in_vain_meets_the_others() {
     });
 }
 
+fn wait_until(holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(20), "it does not come");
+        thread::sleep(Duration::from_micros(50));
+    }
+}
+
 /// 200 times: during an all_reduce of 64 MiB a rank is gone; all others fail, and go on without it.
 #[test]
 fn two_hundred_communicators_are_shrunk_when_a_rank_is_gone() {
     const COUNT: usize = 16 << 20;
     const RANKS: u32 = 5;
     for round in 0..50u32 {
+        // How many were through with the communicator of each step: a failure fails those that are not.
+        let through: Vec<AtomicU32> = (0..RANKS).map(|_| AtomicU32::new(0)).collect();
         on_ranks(RANKS, &config(), |mut comm| {
             let name = comm.rank().0;
             let mut members: Vec<u32> = (0..RANKS).collect();
@@ -126,10 +140,12 @@ fn two_hundred_communicators_are_shrunk_when_a_rank_is_gone() {
             // Which one goes depends on the round, and is the first one at times.
             for step in 0..RANKS - 1 {
                 let gone = Rank((round * 7 + step * 3) % comm.size());
+                through[step as usize].fetch_add(1, Relaxed);
                 if comm.rank() == gone {
+                    wait_until(|| through[step as usize].load(Relaxed) == comm.size());
                     return;
                 }
-                let began = std::time::Instant::now();
+                let began = Instant::now();
                 let error = comm.all_reduce(&input, &mut output, ReduceOp::Sum).expect_err("one is gone");
                 assert!(began.elapsed() < Duration::from_secs(2), "{:?}: {error}", began.elapsed());
                 comm = comm.shrink(&[gone], &config()).expect("the others come");
