@@ -141,6 +141,14 @@ pub enum Error {
     /// The ranks could not be brought together.
     #[error("{0}")]
     Bootstrap(String),
+    /// Some ranks have not come to where others make another communicator with them.
+    #[error("{why}")]
+    Absent {
+        /// Who, by their ranks in the communicator that it is made from.
+        ranks: Vec<Rank>,
+        /// A sentence about them.
+        why: String,
+    },
     /// A defect of this library.
     #[error("{0}")]
     Defect(String),

@@ -7,6 +7,7 @@
 
 use super::{
     guard::Guard,
+    muster::Keeper,
     pipe::{Filled, Pipe},
     socket::Socket,
 };
@@ -113,6 +114,21 @@ pub(crate) struct Place {
     pub(crate) secret: Option<Secret>,
     /// How long to try: not at all again where it must be there already, long where it is opened by another rank.
     pub(crate) patience: Duration,
+    /// The rank whose sockets these are, where one has had them open all the time and serves them sooner or later: if
+    /// they are not there it is gone, and if they don't answer it has not come yet.
+    pub(crate) keeper: Option<Keeper>,
+}
+
+impl Place {
+    /// How long the other end may take to prove that it has the secret.
+    fn proof(&self) -> Duration {
+        if self.keeper.is_some() { self.patience } else { PROOF }
+    }
+
+    /// How long to try where nobody listens.
+    fn patience_with_nobody(&self) -> Duration {
+        if self.keeper.is_some() { Duration::ZERO } else { self.patience }
+    }
 }
 
 /// Connects to a rendezvous.
@@ -134,7 +150,7 @@ pub(super) fn go_to(place: &Place) -> Result<Pipe, String> {
         if let Some(pipe) = go_to_remote(place, &mut failures)? {
             return Ok(pipe);
         }
-        let patience = failures.iter().map(|failure| failure.patience(place.patience)).max();
+        let patience = failures.iter().map(|failure| failure.patience(place)).max();
         if began.elapsed() + pause > patience.unwrap_or_default() {
             let said: Vec<String> = failures.iter().map(ToString::to_string).collect();
             return Err(said.join("; "));
@@ -156,13 +172,13 @@ impl Failure {
     }
 
     /// How long it is worth trying again.
-    fn patience(&self, most: Duration) -> Duration {
+    fn patience(&self, place: &Place) -> Duration {
         match self.secure() {
-            Some(SecureError::Closed | SecureError::Late) => HUNG_UP.min(most.max(HUNG_UP)),
+            Some(SecureError::Closed | SecureError::Late) => HUNG_UP,
             Some(_) => Duration::ZERO,
             // A socket of this host is there, or will not be.
             None if self.address.starts_with("unix") => Duration::ZERO,
-            None => most,
+            None => place.patience_with_nobody(),
         }
     }
 }
@@ -214,7 +230,7 @@ fn go_to_remote(place: &Place, failures: &mut Vec<Failure>) -> Result<Option<Pip
         let Call { address, stream } = calls.swap_remove(at);
         let shaken = stream.and_then(|stream| {
             sockopt::socket_error(&stream)?.map_err(io::Error::from)?;
-            shake_hands(stream, secret)
+            shake_hands(stream, secret, place.proof())
         });
         match shaken {
             Ok(pipe) => return Ok(Some(pipe)),
@@ -284,9 +300,9 @@ pub(super) fn timespec(time: Duration) -> Timespec {
 }
 
 /// Proves to the other end that we have the secret, and has it prove the same.
-fn shake_hands(stream: TcpStream, secret: &Secret) -> io::Result<Pipe> {
+fn shake_hands(stream: TcpStream, secret: &Secret, within: Duration) -> io::Result<Pipe> {
     let mut pipe = Pipe::new(Socket::tcp(stream)?, Guard::initiator(secret)?);
-    let deadline = Instant::now() + PROOF;
+    let deadline = Instant::now() + within;
     let closed = || io::Error::new(ErrorKind::PermissionDenied, SecureError::Closed);
     loop {
         let is_flushed = pipe.flush().map_err(|_| closed())?;
@@ -361,6 +377,7 @@ mod tests {
             addresses: addresses.expect("addresses"),
             secret: Some(Secret::from_bytes([1; 32])),
             patience: Duration::ZERO,
+            keeper: None,
         };
         let error = go_to(&place).expect_err("nobody there");
         assert!(

@@ -6,6 +6,7 @@
 use super::{
     address::{Address, Place, go_to, wait_for},
     liveness,
+    muster::Keeper,
     pipe::{Filled, Parcel, Pipe},
     wire::{FromRank, FromServer, Hello, MAX_EXCHANGE_BYTES, MOST_TO_RANK, Member, Word, frame_of},
 };
@@ -18,8 +19,10 @@ use std::{
     collections::VecDeque,
     io::{self, ErrorKind},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
+use topology::Rank;
 
 /// Bytes read at a time.
 const TURN_BYTES: usize = 1 << 20;
@@ -33,10 +36,18 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The server gives its own answer at the deadline; this is for a server that is stuck.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// The same where the server comes later than those who wait for it: by so much it may, and still say who is missing.
+const KEEPERS_GRACE: Duration = Duration::from_secs(2);
+
+/// Between attempts to join where another job meets for now.
+const BUSY: Duration = Duration::from_millis(20);
+
 /// A rank's open connection to the rendezvous.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pipe: Pipe,
+    /// The rank in whose process the rendezvous is, where it was opened for this job alone.
+    keeper: Option<Keeper>,
     rank: u32,
     ranks: u32,
     /// How long the rendezvous may take to answer while the job starts.
@@ -77,8 +88,26 @@ pub(crate) enum Notice {
     ServerGone,
 }
 
-fn bootstrap(what: &str, e: &io::Error) -> Error {
-    Error::Bootstrap(format!("{what}: {e}; is the launcher (tbccl run) still running?"))
+/// The connection is of no use.
+fn broken(keeper: Option<&Keeper>, what: &str, e: &dyn std::fmt::Display) -> Error {
+    match keeper {
+        None => Error::Bootstrap(format!("{what}: {e}; is the launcher (tbccl run) still running?")),
+        Some(keeper) => Error::Absent {
+            ranks: vec![Rank(keeper.rank)],
+            why: format!(
+                "{what} at {}: {e}; it has ended, or not come to make the communicator",
+                keeper.title()
+            ),
+        },
+    }
+}
+
+/// Joining was refused, for want of some ranks or for another reason.
+fn refused(why: String, absent: &[u32], keeper: Option<&Keeper>) -> Error {
+    if absent.is_empty() || keeper.is_none() {
+        return Error::Bootstrap(why);
+    }
+    Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why }
 }
 
 fn unexpected(other: &FromServer) -> Error {
@@ -86,16 +115,39 @@ fn unexpected(other: &FromServer) -> Error {
 }
 
 impl Connection {
-    /// Joins the job at a place, with an arena if ranks have such; waits until everyone has joined.
+    /// Joins the job at a place, with an arena if ranks have such; waits until everyone has joined. Where another job
+    /// meets there for now, tries again until the rank's patience is at its end.
     pub(crate) fn join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
+        let began = Instant::now();
+        let patience = Duration::from_millis(hello.patience_ms);
+        loop {
+            match Connection::try_to_join(place, hello, arena)? {
+                Ok(joined) => return Ok(joined),
+                Err(job) if began.elapsed() + BUSY > patience => {
+                    let at = place.keeper.as_ref().map_or_else(|| "the rendezvous".to_owned(), Keeper::title);
+                    return Err(Error::Bootstrap(format!(
+                        "`{job}` is being made at {at}, and not `{}`: all ranks that make one communicator call the same \
+                         with the same arguments",
+                        hello.job
+                    )));
+                }
+                Err(_) => thread::sleep(BUSY),
+            }
+        }
+    }
+
+    /// As `join`, or which other job meets there.
+    fn try_to_join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Result<Joined, String>> {
         let mut connection = Connection::open(place, hello)?;
-        if let Some(arena) = arena {
-            connection.hand_over(arena, hello)?;
+        if let Some(arena) = arena
+            && let Err(job) = connection.hand_over(arena, hello)?
+        {
+            return Ok(Err(job));
         }
         let members = match connection.answer("waiting for the other ranks")? {
             FromServer::Welcome { members } => members,
-            FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
-            other => return Err(unexpected(&other)),
+            FromServer::Busy { job } => return Ok(Err(job)),
+            other => return Err(connection.unwelcome(other)),
         };
         let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
         if members.len() != hello.size as usize || !in_order {
@@ -107,19 +159,17 @@ impl Connection {
         }
         let count = if arena.is_some() { members.len() } else { 0 };
         let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
-        Ok(Joined { connection, members, arenas })
+        Ok(Ok(Joined { connection, members, arenas }))
     }
 
     /// Connects, and greets.
     fn open(place: &Place, hello: &Hello) -> Result<Connection> {
-        let reached = go_to(place).map_err(|why| {
-            Error::Bootstrap(format!(
-                "rank {} can't reach the rendezvous: {why}; is the launcher (tbccl run) still running?",
-                hello.member.rank
-            ))
-        });
-        let patience = Duration::from_millis(hello.patience_ms).saturating_add(GRACE);
+        let what = format!("rank {} can't reach the rendezvous", hello.member.rank);
+        let reached = go_to(place).map_err(|why| broken(place.keeper.as_ref(), &what, &why));
+        let grace = if place.keeper.is_some() { KEEPERS_GRACE } else { GRACE };
+        let patience = Duration::from_millis(hello.patience_ms).saturating_add(grace);
         let mut connection = Connection::over(reached?, hello.member.rank, hello.size, patience);
+        connection.keeper.clone_from(&place.keeper);
         // A socket that can't be told is broken, which reading from it says.
         let _ = connection.pipe.socket().bear_silence(Duration::from_millis(hello.silence_ms));
         connection.pipe.send(frame_of(hello));
@@ -131,6 +181,7 @@ impl Connection {
         let now = Instant::now();
         Connection {
             pipe,
+            keeper: None,
             rank,
             ranks,
             patience,
@@ -143,19 +194,29 @@ impl Connection {
         }
     }
 
-    /// Hands the memory of this rank over to the others, which takes a socket of this host.
-    fn hand_over(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<()> {
+    /// What an answer is that no rank is let in with.
+    fn unwelcome(&self, answer: FromServer) -> Error {
+        match answer {
+            FromServer::Refused { why, absent } => refused(why, &absent, self.keeper.as_ref()),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Hands the memory of this rank over to the others, which takes a socket of this host; or says which other job
+    /// meets there.
+    fn hand_over(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<Result<(), String>> {
         if self.pipe.socket().is_tcp() {
             let address = match self.answer("asking for the way to the ranks of this host")? {
                 FromServer::Elsewhere { address } => address,
-                FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
-                other => return Err(unexpected(&other)),
+                FromServer::Busy { job } => return Ok(Err(job)),
+                other => return Err(self.unwelcome(other)),
             };
             let addresses = Address::list(&address).map_err(Error::Bootstrap)?;
             if addresses.iter().any(Address::is_remote) {
                 return Err(unexpected(&FromServer::Elsewhere { address }));
             }
-            let place = Place { addresses, secret: None, patience: Duration::ZERO };
+            let place =
+                Place { addresses, secret: None, patience: Duration::ZERO, keeper: self.keeper.clone() };
             *self = Connection::open(&place, hello).map_err(|_| {
                 Error::Bootstrap(format!(
                     "rank {} on {} is to share memory with ranks of another host, or of another user or container: set \
@@ -166,23 +227,34 @@ impl Connection {
         }
         let copy = arena.try_clone().map_err(|e| Error::system("handing over memory", e))?;
         self.pipe.send(Parcel::Descriptor(Arc::new(copy)));
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Waits, while the job starts, until `next` finds what it looks for.
     fn wait<T>(&mut self, what: &str, mut next: impl FnMut(&mut Pipe) -> io::Result<Option<T>>) -> Result<T> {
         let deadline = Instant::now().checked_add(self.patience);
         loop {
-            if let Some(found) = next(&mut self.pipe).map_err(|e| bootstrap(what, &e))? {
+            if let Some(found) = next(&mut self.pipe).map_err(|e| self.broken(what, &e))? {
                 return Ok(found);
             }
             let left = deadline.map_or(Duration::from_secs(3600), |at| at - Instant::now().min(at));
             if left.is_zero() {
-                return Err(bootstrap(what, &ErrorKind::TimedOut.into()));
+                return Err(self.broken(what, &ErrorKind::TimedOut.into()));
             }
-            self.pump(left.min(liveness::PROBING)).map_err(|e| bootstrap(what, &e))?;
+            self.pump(left.min(liveness::PROBING)).map_err(|e| self.broken(what, &e))?;
             self.look_after();
         }
+    }
+
+    /// A rank has died before all had started.
+    fn died_early(&self, rank: u32, how: &str) -> Error {
+        let keeper = self.keeper.as_ref();
+        let who = keeper.map_or_else(|| format!("rank {rank}"), |keeper| keeper.title_of(rank));
+        refused(format!("{who} {how} while the job was starting"), &[rank], keeper)
+    }
+
+    fn broken(&self, what: &str, e: &io::Error) -> Error {
+        broken(self.keeper.as_ref(), what, e)
     }
 
     /// The next frame, while the job starts.
@@ -222,11 +294,9 @@ impl Connection {
         loop {
             match self.answer("starting together")? {
                 FromServer::Go { obstacle } => return Ok(obstacle),
-                FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
+                refused @ FromServer::Refused { .. } => return Err(self.unwelcome(refused)),
                 // All had probed, and so the job had begun, before we were told to go.
-                FromServer::Died { rank, how } => {
-                    return Err(Error::Bootstrap(format!("rank {rank} {how} while the job was starting")));
-                }
+                FromServer::Died { rank, how } => return Err(self.died_early(rank, &how)),
                 early @ (FromServer::Failed { .. } | FromServer::News { .. }) => self.early.push_back(early),
                 other => return Err(unexpected(&other)),
             }
@@ -248,10 +318,8 @@ impl Connection {
         loop {
             match self.answer("exchanging how ranks are reached")? {
                 FromServer::Exchanged { bytes } => return self.parts(&bytes),
-                FromServer::Refused { why } => return Err(Error::Bootstrap(why)),
-                FromServer::Died { rank, how } => {
-                    return Err(Error::Bootstrap(format!("rank {rank} {how} while the job was starting")));
-                }
+                refused @ FromServer::Refused { .. } => return Err(self.unwelcome(refused)),
+                FromServer::Died { rank, how } => return Err(self.died_early(rank, &how)),
                 other => self.early.push_back(other),
             }
         }

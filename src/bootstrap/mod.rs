@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rank -> server   Hello (who, options) [+ descriptor of its arena]
-//! server -> rank   Welcome (everyone) [+ everyone's descriptors]   | Refused (why)
+//! server -> rank   Welcome (everyone) [+ everyone's descriptors]   | Refused (why) | Busy (with another job)
 //! rank -> server   Probed (can it read the others' memory?)
 //! server -> rank   Go (may anyone pull?)
 //! rank -> server   Exchange + bytes | GivenUp (why)                  any number of times
@@ -28,6 +28,7 @@
 //! | `server` | the other side, for all ranks |
 //! | `pipe`, `guard`, `socket` | one end of a connection: frames, what protects them, bytes |
 //! | `unique_id` | a rendezvous in 128 bytes |
+//! | `muster` | where a rank can be met later on, to make another communicator |
 //! | `wire` | frames |
 //! | `liveness` | how soon a vanished host is noticed |
 //!
@@ -39,6 +40,7 @@ mod guard;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod liveness;
+mod muster;
 mod pipe;
 mod server;
 mod socket;
@@ -49,6 +51,7 @@ mod wire;
 
 pub(crate) use address::{Address, Place, host_and_port, resolve};
 pub(crate) use client::{Connection, Joined, Notice};
+pub(crate) use muster::{Keeper, Muster};
 pub use server::{Attendance, Refused, Server, ServerSpec};
 pub use transport::secure::{Secret, SecretError};
 pub use unique_id::UniqueId;

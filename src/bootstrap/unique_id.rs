@@ -132,7 +132,7 @@ impl UniqueId {
             addresses.push(Address::Tcp(ip.to_string(), port));
         }
         let secret = Secret::from_bytes(bytes[SECRET..NAME].try_into().ok()?);
-        Some(Place { addresses, secret: Some(secret), patience })
+        Some(Place { addresses, secret: Some(secret), patience, keeper: None })
     }
 
     /// Where its rendezvous is, and the rendezvous itself where it is in this process and nobody has it yet.

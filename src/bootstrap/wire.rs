@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, io};
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// The version of this protocol and of the shared memory's layout. Equal on all ranks.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
@@ -37,6 +37,9 @@ pub(crate) struct Hello {
     pub magic: String,
     pub protocol: u32,
     pub size: u32,
+    /// Which job, where several meet at the same place one after the other; empty where there is one.
+    #[serde(default)]
+    pub job: String,
     pub member: Member,
     /// Options that must be equal on all ranks.
     pub options: BTreeMap<String, String>,
@@ -58,6 +61,12 @@ pub(crate) struct Member {
     /// A word in the rank's memory, to try whether it can be read.
     pub probe_address: u64,
     pub probe_value: u64,
+    /// Where it can be met later on, as [`super::Address::list`] reads it; empty if nowhere.
+    #[serde(default)]
+    pub muster: String,
+    /// Is the rendezvous in its process?
+    #[serde(default)]
+    pub keeps: bool,
 }
 
 /// From a rank to the server, after its Hello.
@@ -88,7 +97,14 @@ pub(crate) enum FromServer {
     /// Everyone is here, in rank order; their descriptors follow if the ranks have sent any.
     Welcome { members: Vec<Member> },
     /// The job cannot start, or not with this rank.
-    Refused { why: String },
+    Refused {
+        why: String,
+        /// For want of these ranks, if it is for that.
+        #[serde(default)]
+        absent: Vec<u32>,
+    },
+    /// Another job meets here for now, and this is what it is called.
+    Busy { job: String },
     /// A rank that shares memory is to come over the socket of our host.
     Elsewhere { address: String },
     /// Everyone has reported; the first obstacle to pulling, if any.

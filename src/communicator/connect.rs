@@ -1,14 +1,21 @@
 //! How a communicator comes to be: from the launcher's environment, or among threads.
 
-use super::{Communicator, Parts, mixed, record_on_signal, tcp, verbs};
+use super::{
+    Communicator, Parts,
+    members::{hall::Hall, kin::Kin},
+    mixed,
+    plans::Common,
+    record_on_signal, tcp, verbs,
+};
 use crate::{
     Config, Transport,
     agreement::Agreement,
-    bootstrap::{self, Connection, Hello, Joined, Member, UniqueId},
+    bootstrap::{self, Connection, Hello, Joined, Member, Muster, UniqueId},
     error::{Error, PeerName, Result},
     executor::LinkMaker,
     identity::{Announced, Identity, Met},
 };
+use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use topology::{Rank, Reach};
 use transport::{
@@ -64,7 +71,8 @@ impl Communicator {
             )));
         }
         let (place, server) = id.meet(config.timeout)?;
-        let mut communicator = join(&Identity { rank, size, place }, config)?;
+        let identity = Identity { rank, size, place, keeps: server.is_some(), descent: None };
+        let mut communicator = join(&identity, config)?;
         communicator.server = server;
         Ok(communicator)
     }
@@ -92,30 +100,54 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
-        let arenas: Arc<[Arena]> = local::arenas(layout(ranks, config))?.into();
+        let threads = Threads::new(ranks, config)?;
+        Ok((0..ranks).map(|rank| threads.communicator(rank, config)).collect())
+    }
+}
+
+/// What ranks that are threads of one process have in common.
+#[derive(Debug)]
+pub(super) struct Threads {
+    arenas: Arc<[Arena]>,
+    names: Vec<PeerName>,
+    plans: Arc<Common>,
+    hall: Arc<Hall>,
+}
+
+impl Threads {
+    /// For so many.
+    pub(super) fn new(ranks: u32, config: &Config) -> Result<Threads> {
         let host = host_name();
-        let names: Vec<PeerName> = (0..ranks)
-            .map(|r| PeerName { rank: Rank(r), pid: std::process::id(), host: host.clone() })
-            .collect();
-        let common = Arc::default();
-        let communicator = |rank: u32| {
-            let parts = Parts {
-                rank: Rank(rank),
-                names: names.clone(),
-                agreement: Agreement::new(Rank(rank), arenas.iter().map(Arena::board).collect()),
-                slab: Slab::new(&arenas[rank as usize], None),
-                links: (0..ranks * u32::from(Communicator::LANES)).map(|_| None).collect(),
-                reach: Reach::complete(),
-                connection: None,
-                endpoint: None,
-                transport: "local",
-            };
-            let mut communicator = Communicator::assemble(parts, config);
-            communicator.plans.share(&common);
-            communicator.executor.make_links_by(local_links(rank, &arenas));
-            communicator
+        let name = |rank| PeerName { rank: Rank(rank), pid: std::process::id(), host: host.clone() };
+        Ok(Threads {
+            arenas: local::arenas(layout(ranks, config))?.into(),
+            names: (0..ranks).map(name).collect(),
+            plans: Arc::default(),
+            hall: Arc::default(),
+        })
+    }
+
+    /// The communicator of one of them. To be made once.
+    pub(super) fn communicator(&self, rank: u32, config: &Config) -> Communicator {
+        let Threads { arenas, names, plans, hall } = self;
+        let parts = Parts {
+            rank: Rank(rank),
+            names: names.clone(),
+            agreement: Agreement::new(Rank(rank), arenas.iter().map(Arena::board).collect()),
+            slab: Slab::new(&arenas[rank as usize], None),
+            links: (0..names.len() * usize::from(Communicator::LANES)).map(|_| None).collect(),
+            reach: Reach::complete(),
+            connection: None,
+            endpoint: None,
+            transport: "local",
+            kin: Kin::Threads(Arc::clone(hall)),
+            keeper: None,
+            is_first: true,
         };
-        Ok((0..ranks).map(communicator).collect())
+        let mut communicator = Communicator::assemble(parts, config);
+        communicator.plans.share(plans);
+        communicator.executor.make_links_by(local_links(rank, arenas));
+        communicator
     }
 }
 
@@ -141,28 +173,35 @@ fn links(
         .collect()
 }
 
-fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+/// Joins the job that an identity is for.
+pub(super) fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may be where they meet.
     let may_span_hosts = identity.place.secret.is_some();
     let config = match config.transport {
         Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
         _ => config,
     };
+    let muster = open_muster(identity, config);
     match config.transport {
-        Transport::Auto | Transport::Shm => join_over_shm(identity, config),
+        Transport::Auto | Transport::Shm => join_over_shm(identity, config, muster),
         Transport::Mixed | Transport::MixedVerbs | Transport::MixedAuto => {
             let layout = layout(identity.size, config);
-            join_if_opened(mixed::open(identity, config, layout), identity, config)
+            join_if_opened(mixed::open(identity, config, layout), identity, config, muster)
         }
-        Transport::Tcp => join_if_opened(tcp::open(identity, config), identity, config),
-        Transport::Verbs => {
-            join_if_opened(verbs::open(identity.rank, identity.size, config), identity, config)
-        }
+        Transport::Tcp => join_if_opened(tcp::open(identity, config), identity, config, muster),
+        Transport::Verbs => join_if_opened(verbs::open(identity, config), identity, config, muster),
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
-            join_over(Box::new(endpoint), identity, config)
+            join_over(Box::new(endpoint), identity, config, muster)
         }
     }
+}
+
+/// Sockets at which this rank can be met later on. A job can do without: what can't be made then is another one of it.
+fn open_muster(identity: &Identity, config: &Config) -> Option<Muster> {
+    let secret = identity.place.secret.clone();
+    let at = if secret.is_some() { tcp::own_addresses(identity, config) } else { Vec::new() };
+    Muster::open(&at, secret).ok()
 }
 
 /// Joins over an endpoint, or tells the others why there is none.
@@ -170,9 +209,10 @@ fn join_if_opened(
     opened: Result<Box<dyn Endpoint>>,
     identity: &Identity,
     config: &Config,
+    muster: Option<Muster>,
 ) -> Result<Communicator> {
     match opened {
-        Ok(endpoint) => join_over(endpoint, identity, config),
+        Ok(endpoint) => join_over(endpoint, identity, config, muster),
         Err(error) => {
             tell_why_not(&error, identity, config);
             Err(error)
@@ -182,7 +222,7 @@ fn join_if_opened(
 
 /// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
 fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
-    let hello = greeting(identity, config, false, &0);
+    let hello = greeting(identity, config, None, &0, None);
     let Ok(Joined { mut connection, .. }) = Connection::join(&identity.place, &hello, None) else { return };
     if connection.agree_on_pulling(Some("there is no memory in common".into())).is_ok() {
         let said = error.to_string();
@@ -194,21 +234,30 @@ fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
     }
 }
 
-/// How a rank greets the others; `probe` is a word that they may try to read.
-fn greeting(identity: &Identity, config: &Config, arena: bool, probe: &u64) -> Hello {
+/// How a rank greets the others; `probe` is a word that they may try to read, and `muster` where it is met later on.
+fn greeting(
+    identity: &Identity,
+    config: &Config,
+    arena: Option<&OwnedFd>,
+    probe: &u64,
+    muster: Option<&Muster>,
+) -> Hello {
     Hello {
         magic: bootstrap::MAGIC.into(),
         protocol: bootstrap::PROTOCOL,
         size: identity.size,
+        job: identity.descent.as_ref().map(|descent| descent.job.clone()).unwrap_or_default(),
         member: Member {
             rank: identity.rank,
             pid: std::process::id(),
             host: host_name(),
             probe_address: std::ptr::from_ref::<u64>(probe) as u64,
             probe_value: *probe,
+            muster: muster.map(|muster| muster.addresses().to_owned()).unwrap_or_default(),
+            keeps: identity.keeps,
         },
         options: config.shared(),
-        arena,
+        arena: arena.is_some(),
         patience_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
         silence_ms: config.silence.as_millis() as u64,
     }
@@ -218,21 +267,26 @@ fn names(members: &[Member]) -> Vec<PeerName> {
     members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect()
 }
 
+/// In whose process the rendezvous is, if it is one of these.
+fn keeper(members: &[Member]) -> Option<Rank> {
+    members.iter().find(|member| member.keeps).map(|member| Rank(member.rank))
+}
+
 /// Joins over shared memory: everyone maps everyone's arena.
-fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
-    let Identity { rank, size, place } = identity;
+fn join_over_shm(identity: &Identity, config: &Config, muster: Option<Muster>) -> Result<Communicator> {
+    let Identity { rank, size, place, .. } = identity;
     let layout = layout(*size, config);
     let (ours, object) = Arena::shared(layout)?;
     // The word that others try to read; it must stay where it is until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
-    let hello = greeting(identity, config, true, &probe);
+    let hello = greeting(identity, config, Some(&object), &probe, muster.as_ref());
     let Joined { mut connection, members, arenas } = Connection::join(place, &hello, Some(&object))?;
     let arenas = arenas
         .iter()
         .enumerate()
         .map(|(peer, fd)| if peer as u32 == *rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
         .collect::<Result<Vec<Arena>, _>>()?;
-    let pull = agree_on_pulling(&mut connection, &members, *rank, config)?;
+    let pull = agree_on_pulling(&mut connection, &members, identity, config)?;
     let links = links(*rank, *size, &Reach::complete(), |peer, lane| {
         let pull = pull.then(|| members[peer as usize].pid);
         shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
@@ -247,6 +301,9 @@ fn join_over_shm(identity: &Identity, config: &Config) -> Result<Communicator> {
         connection: Some(connection),
         endpoint: None,
         transport: "shm",
+        kin: Kin::processes(muster, &members, identity),
+        keeper: keeper(&members),
+        is_first: identity.descent.is_none(),
     };
     drop(probe);
     Ok(Communicator::assemble(parts, config))
@@ -261,9 +318,14 @@ pub(super) fn not_started(rank: u32, error: TransportError) -> Error {
 }
 
 /// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
-fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Config) -> Result<Communicator> {
-    let Identity { rank, size, place } = identity;
-    let hello = greeting(identity, config, false, &0);
+fn join_over(
+    mut endpoint: Box<dyn Endpoint>,
+    identity: &Identity,
+    config: &Config,
+    muster: Option<Muster>,
+) -> Result<Communicator> {
+    let Identity { rank, size, place, .. } = identity;
+    let hello = greeting(identity, config, None, &0, muster.as_ref());
     let Joined { mut connection, members, .. } = Connection::join(place, &hello, None)?;
     connection.agree_on_pulling(Some("there is no memory in common".into()))?;
     let mut heard = Vec::new();
@@ -296,6 +358,9 @@ fn join_over(mut endpoint: Box<dyn Endpoint>, identity: &Identity, config: &Conf
             given => given.name(),
         },
         endpoint: Some(endpoint),
+        kin: Kin::processes(muster, &members, identity),
+        keeper: keeper(&members),
+        is_first: identity.descent.is_none(),
     };
     Ok(Communicator::assemble(parts, config))
 }
@@ -308,9 +373,10 @@ fn target_of(member: &Member) -> shm::PullTarget {
 fn agree_on_pulling(
     connection: &mut Connection,
     members: &[Member],
-    rank: u32,
+    identity: &Identity,
     config: &Config,
 ) -> Result<bool> {
+    let rank = identity.rank;
     let obstacle = if config.pull {
         let others = members.iter().filter(|m| m.rank != rank);
         others.map(|m| (m, shm::probe_pull(&target_of(m)))).find_map(|(m, probed)| {
@@ -324,6 +390,7 @@ fn agree_on_pulling(
         && config.pull
         && config.pull_min_bytes < usize::MAX
         && rank == 0
+        && identity.descent.is_none()
     {
         eprintln!(
             "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the \

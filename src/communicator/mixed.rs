@@ -20,7 +20,7 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) -> Result<Box<dyn Endpoint>> {
     let between = match config.transport {
         Transport::MixedVerbs => {
-            let (rank, options) = (identity.rank, verbs::options(identity.size, config)?);
+            let (rank, options) = (identity.rank, verbs::options(identity, config)?);
             let mut say = verbs::say(rank);
             Box::new(move |home: &mut Home| over_verbs(&options, rank, home, &mut say)) as Between
         }
@@ -49,20 +49,21 @@ fn over_verbs(
 fn over_either(identity: &Identity, config: &Config) -> Result<Between> {
     let rank = identity.rank;
     let patient = Config { timeout: config.timeout.min(ADDRESS_PATIENCE), ..config.clone() };
-    let options = verbs::options(identity.size, &patient)
+    let options = verbs::options(identity, &patient)
         .map_err(|error| TransportError::Wiring { rank, what: error.to_string() });
+    let says = rank == 0 && identity.descent.is_none();
     let second = tcp::open_between(identity, config)?;
     Ok(Box::new(move |home: &mut Home| {
         let first = options.and_then(|options| over_verbs(&options, rank, home, &mut |_| ()));
         let hosts = home.hosts().to_vec();
-        Ok(Box::new(Preferred::new(rank, hosts, first, second, teller(rank))))
+        Ok(Box::new(Preferred::new(rank, hosts, first, second, teller(says))))
     }))
 }
 
-/// Rank 0 says what was taken.
-fn teller(rank: u32) -> Tell {
+/// Rank 0 of a job says what was taken, once.
+fn teller(says: bool) -> Tell {
     Box::new(move |_, why_not| match why_not {
-        _ if rank != 0 => {}
+        _ if !says => {}
         None => eprintln!("tbccl: hosts are connected by RDMA (shm+verbs)"),
         Some(why) => eprintln!("tbccl: hosts are connected by TCP (shm+tcp), not by RDMA: {why}"),
     })

@@ -10,11 +10,13 @@
 mod buffer;
 mod call;
 mod call_options;
+mod closing;
 mod connect;
 mod control;
 mod dumps;
 mod elements;
 mod group;
+mod members;
 mod mixed;
 mod plans;
 mod quantised;
@@ -55,6 +57,7 @@ use collectives::{
     select::{Fingerprint, Names, Overrides},
 };
 use control::stats_of;
+use members::kin::Kin;
 use plans::{CallShape, Plans};
 use std::{
     fmt,
@@ -95,6 +98,8 @@ pub struct Communicator {
     message_programs: Vec<Option<Arc<Program>>>,
     /// The error that every further call gives.
     failed: Option<Error>,
+    /// How to find the others again.
+    kin: Kin,
     /// The rendezvous, where it is in this process. The last to end.
     server: Option<Server>,
 }
@@ -110,6 +115,11 @@ struct Parts {
     connection: Option<Connection>,
     endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
+    kin: Kin,
+    /// In whose process the rendezvous is, if it is one of the ranks'.
+    keeper: Option<Rank>,
+    /// Is it made from no other communicator? What is to be said about a job has been said of those.
+    is_first: bool,
 }
 
 /// The longest sleep of a rank that its device wakes. It then looks whether its peers live.
@@ -123,7 +133,7 @@ impl Communicator {
     pub(crate) const LANES: u8 = 2;
 
     fn assemble(parts: Parts, config: &Config) -> Communicator {
-        let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport } = parts;
+        let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport, .. } = parts;
         let size = names.len() as u32;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
         let on_this_host = ranks_on_host_of(rank, &names);
@@ -154,6 +164,7 @@ impl Communicator {
         let crowded = by_memory && together && size as usize > cores;
         if let Some((what, there, here)) = config.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0
+            && parts.is_first
         {
             eprintln!(
                 "tbccl: warning: the tuning file is not used: it was measured with {what} {there}, and this job has {here}; \
@@ -165,6 +176,7 @@ impl Communicator {
         {
             eprintln!("tbccl: warning: the model is not used: {why}");
         }
+        closing::opened();
         Communicator {
             plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here, crowded), config),
             executor: Executor::new(links, slab.clone(), wait, protocols)
@@ -179,6 +191,7 @@ impl Communicator {
                 published: Published::default(),
                 connection,
                 launcher_gone: false,
+                keeper: parts.keeper,
                 next_looked_at: 0,
             },
             slab,
@@ -193,6 +206,7 @@ impl Communicator {
             message_seqs: vec![(0, 0); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,
+            kin: parts.kin,
             server: None,
         }
     }
@@ -408,11 +422,8 @@ impl Drop for Communicator {
         }
         self.peers.leave();
         dumps::strike_off(&self.peers.control);
-        if let Some(server) = self.server.take() {
-            // Others may still be at work, and would take its end for that of the job.
-            let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
-            server.wait_until(|attendance| attendance.gone == attendance.joined, patience);
-        }
+        let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
+        closing::closed(self.server.take().map(|server| (server, patience)));
     }
 }
 

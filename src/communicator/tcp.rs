@@ -7,9 +7,10 @@ use crate::{
     error::{Error, Result},
     identity::Identity,
 };
+use std::net::IpAddr;
 use transport::driver::{
     Endpoint,
-    tcp::{Bind, Say, TcpConfig, TcpEndpoint, local_address_towards},
+    tcp::{Bind, Say, TcpConfig, TcpEndpoint, addresses_of_interface, local_address_towards},
 };
 
 /// Bytes of address space for registered memory, when nothing else is said: what is not touched costs nothing.
@@ -53,6 +54,22 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
     match TcpEndpoint::open(&options, *rank, say) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
         Err(error) => Err(not_started(*rank, error)),
+    }
+}
+
+/// The addresses at which other ranks reach this one, as far as that can be said without asking them.
+pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr> {
+    let towards = || match address_towards(&identity.place) {
+        Bind::Address(address) => vec![address],
+        Bind::Interface(_) => Vec::new(),
+    };
+    match &config.interface {
+        None => towards(),
+        Some(Bind::Address(address)) => vec![*address],
+        Some(Bind::Interface(name)) => {
+            let found = addresses_of_interface(name);
+            if found.is_empty() { towards() } else { found }
+        }
     }
 }
 

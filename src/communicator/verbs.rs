@@ -4,6 +4,7 @@ use super::connect::not_started;
 use crate::{
     Config, Transport,
     error::{Error, Result},
+    identity::Identity,
 };
 use topology::{DeviceMatrix, Rank};
 use transport::driver::{
@@ -12,9 +13,10 @@ use transport::driver::{
 };
 
 /// Opens the devices of a rank.
-pub(super) fn open(rank: u32, size: u32, config: &Config) -> Result<Box<dyn Endpoint>> {
+pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
     debug_assert!(config.transport == Transport::Verbs);
-    match VerbsEndpoint::open(&options(size, config)?, rank, size, &mut say(rank)) {
+    let Identity { rank, size, .. } = *identity;
+    match VerbsEndpoint::open(&options(identity, config)?, rank, size, &mut say(rank)) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
         Err(error) => Err(not_started(rank, error)),
     }
@@ -26,18 +28,21 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
 }
 
 /// What the driver is told. The device matrix is read, where there is one.
-pub(super) fn options(size: u32, config: &Config) -> Result<VerbsConfig> {
-    let matrix = config.ibv_devices.as_ref().map(|path| {
+pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
+    let origins = identity.origins();
+    // One rank alone, as a split may leave it, has no cable that a matrix could name.
+    let path = config.ibv_devices.as_ref().filter(|_| identity.descent.is_none() || identity.size > 1);
+    let matrix = path.map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
             broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))
         })?;
         let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
-        matrix.check_size(size).map_err(|error| broken(error.to_string()))?;
-        let row = |from: u32| (0..size).map(move |to| (Rank(from), Rank(to)));
+        matrix.check_size(origins.ranks).map_err(|error| broken(error.to_string()))?;
+        let row = |from: &u32| origins.of.iter().map(|to| (Rank(*from), Rank(*to))).collect::<Vec<_>>();
         Ok::<_, Error>(
-            (0..size)
-                .map(|from| row(from).map(|(from, to)| matrix.rails(from, to).to_vec()).collect())
+            (origins.of.iter())
+                .map(|from| row(from).into_iter().map(|(from, to)| matrix.rails(from, to).to_vec()).collect())
                 .collect(),
         )
     });

@@ -32,6 +32,8 @@ pub(super) struct Peers {
     /// How each rank died, as far as told.
     pub(super) died: Vec<Option<String>>,
     pub(super) launcher_gone: bool,
+    /// In whose process the rendezvous is, if it is one of the ranks'.
+    pub(super) keeper: Option<Rank>,
     /// From which rank on the others are looked at next, where they are too many to look at all each time.
     pub(super) next_looked_at: u32,
 }
@@ -73,6 +75,9 @@ impl Peers {
                 Notice::Failed(words) => self.agreement.enter_failure(&words),
                 Notice::ServerGone => {
                     self.launcher_gone = true;
+                    if let Some(keeper) = self.keeper {
+                        self.died[keeper.index()].get_or_insert_with(|| ENDED.to_owned());
+                    }
                     self.connection = None;
                 }
             }
@@ -135,6 +140,9 @@ impl Peers {
     }
 }
 
+/// How a rank has ended of which no more is known, as the rest of a sentence.
+const ENDED: &str = "is gone: it ended without a word, or its host can't be reached";
+
 /// The watch over one call, or over several that run together.
 #[derive(Debug)]
 pub(super) struct CallWatch<'a> {
@@ -188,7 +196,15 @@ impl CallWatch<'_> {
             let failure = self.peers.raise(Failure::Died { rank, how });
             return Err(self.peers.error_of(failure, self.place(waiting)));
         }
-        if self.peers.launcher_gone { Err(Error::LauncherGone) } else { Ok(()) }
+        if self.peers.launcher_gone { Err(self.without_rendezvous(waiting)) } else { Ok(()) }
+    }
+
+    /// The rendezvous is gone. Where it is in a rank's process, that rank is: it would have waited for us otherwise.
+    fn without_rendezvous(&mut self, waiting: &Waiting<'_>) -> Error {
+        let Some(rank) = self.peers.keeper else { return Error::LauncherGone };
+        let how = self.peers.died[rank.index()].clone().unwrap_or_else(|| ENDED.to_owned());
+        let failure = self.peers.raise(Failure::Died { rank, how });
+        self.peers.error_of(failure, self.place(waiting))
     }
 
     /// Has this rank closed its part of the communicator?

@@ -33,7 +33,8 @@ impl Announced {
     /// Opens the rendezvous if that is this rank's part, or finds out where it is, within a time.
     pub(crate) fn meet(&self, patience: Duration) -> Result<Met> {
         let (place, server) = self.place(patience)?;
-        Ok(Met { identity: Identity { rank: self.rank, size: self.size, place }, server })
+        let (rank, size, keeps) = (self.rank, self.size, server.is_some());
+        Ok(Met { identity: Identity { rank, size, place, keeps, descent: None }, server })
     }
 
     fn place(&self, patience: Duration) -> Result<(Place, Option<Server>)> {
@@ -48,7 +49,7 @@ impl Announced {
             }
             Meeting::Root { host, port, secret } => {
                 let addresses = vec![Address::Tcp(host.clone(), *port)];
-                Ok(at(Place { addresses, secret: Some(secret.clone()), patience }))
+                Ok(at(Place { addresses, secret: Some(secret.clone()), patience, keeper: None }))
             }
             Meeting::Store { host, port, key, secret } => {
                 let deadline = Instant::now() + patience;
@@ -83,7 +84,7 @@ impl Announced {
 fn opened(server: Server, secret: Option<Secret>, others: Vec<Address>) -> (Place, Option<Server>) {
     let mut addresses = Address::list(server.address()).unwrap_or_default();
     addresses.extend(others);
-    (Place { addresses, secret, patience: Duration::ZERO }, Some(server))
+    (Place { addresses, secret, patience: Duration::ZERO, keeper: None }, Some(server))
 }
 
 /// Opens a rendezvous; not every host has both families.
@@ -155,5 +156,5 @@ fn place_in(value: &[u8], secret: Option<&Secret>, patience: Duration) -> Result
             ));
         }
     };
-    Ok(Place { addresses, secret, patience })
+    Ok(Place { addresses, secret, patience, keeper: None })
 }

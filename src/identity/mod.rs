@@ -22,9 +22,13 @@ use crate::{
 use launchers::{Told, Vars, first_host, who};
 use std::{
     path::Path,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
+use topology::Rank;
 
 /// How long a rank tries to reach a rendezvous that must be there already.
 const RETRY: Duration = Duration::from_secs(3);
@@ -39,6 +43,44 @@ pub(crate) struct Identity {
     pub(crate) size: u32,
     /// Where the others are met.
     pub(crate) place: Place,
+    /// Is that in this process?
+    pub(crate) keeps: bool,
+    /// What the job is made from, if it is one of ranks that know each other.
+    pub(crate) descent: Option<Descent>,
+}
+
+/// A job of ranks that come from another one.
+#[derive(Clone, Debug)]
+pub(crate) struct Descent {
+    /// What it is called.
+    pub(crate) job: String,
+    pub(crate) origins: Arc<Origins>,
+}
+
+/// What ranks are called in the job that they come from, which is what files about ranks speak of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origins {
+    /// By rank.
+    pub(crate) of: Vec<u32>,
+    /// How many ranks that job has.
+    pub(crate) ranks: u32,
+}
+
+impl Origins {
+    /// Those of some ranks.
+    pub(crate) fn of(&self, members: &[Rank]) -> Origins {
+        Origins { of: members.iter().map(|member| self.of[member.index()]).collect(), ranks: self.ranks }
+    }
+}
+
+impl Identity {
+    /// What the ranks are called in the job that they come from.
+    pub(crate) fn origins(&self) -> Arc<Origins> {
+        match &self.descent {
+            Some(descent) => Arc::clone(&descent.origins),
+            None => Arc::new(Origins { of: (0..self.size).collect(), ranks: self.size }),
+        }
+    }
 }
 
 /// What a launcher has said.
@@ -87,7 +129,7 @@ fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
     let secret = secret(vars)?;
     if let Some(text) = vars.get("TBCCL_BOOTSTRAP") {
         let addresses = Address::list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
-        return Ok(Meeting::At(Place { addresses, secret, patience: RETRY }));
+        return Ok(Meeting::At(Place { addresses, secret, patience: RETRY, keeper: None }));
     }
     if told.size == 1 {
         return Ok(Meeting::Alone);

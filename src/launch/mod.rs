@@ -67,6 +67,8 @@ pub struct LaunchSpec {
     pub place: Place,
     /// How long the whole job may take.
     pub timeout: Option<Duration>,
+    /// What becomes of the other ranks when one fails.
+    pub on_failure: OnFailure,
     /// How long the other ranks may run on by themselves after one has failed, to report what it means to them.
     pub drain: Duration,
     /// How long after `SIGTERM` a rank is killed.
@@ -75,6 +77,16 @@ pub struct LaunchSpec {
     pub name: &'static str,
     /// Statuses with which a rank exits only when it has said why, so that nothing needs to be added.
     pub explained: &'static [u8],
+}
+
+/// What becomes of the other ranks when one fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// They are ended, and the job has failed.
+    #[default]
+    EndAll,
+    /// They go on: they may be able to do without ([`crate::Communicator::shrink`]). The job has failed if no rank succeeds.
+    GoOn,
 }
 
 /// Where ranks run.
@@ -198,6 +210,7 @@ impl LaunchSpec {
             bind: Bind::None,
             place: Place::Here,
             timeout: None,
+            on_failure: OnFailure::EndAll,
             drain: Duration::from_secs(1),
             grace: Duration::from_secs(3),
             name: "tbccl run",
@@ -304,7 +317,7 @@ impl Outcome {
 ///
 /// While it runs, `SIGINT`, `SIGTERM`, `SIGHUP`, `SIGUSR1` and `SIGUSR2` go to all ranks instead of this process,
 /// and a second `SIGINT` kills the ranks; signals that are ignored stay ignored. A rank that fails brings the
-/// others down: they get `drain` to find out for themselves, `SIGTERM`, `grace`, and `SIGKILL`.
+/// others down: they get `drain` to find out for themselves, `SIGTERM`, `grace`, and `SIGKILL`; unless they are to go on.
 ///
 /// # Errors
 /// [`LaunchError`] when not every rank could be started. Those that were are ended first.

@@ -3,8 +3,8 @@
 //! It knows when ranks are to be ended, and not where they are: that is the crew's business.
 
 use super::{
-    Ended, Failure, LaunchError, LaunchSpec, Outcome, Place, Rendezvous, here::Here, hosts::Company,
-    signals::Signals, sink::Unwritten,
+    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Place, Rendezvous, here::Here,
+    hosts::Company, signals::Signals, sink::Unwritten,
 };
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
@@ -87,11 +87,12 @@ fn watch(
 ) -> Result<Outcome, LaunchError> {
     let deadline = spec.timeout.and_then(|limit| started.checked_add(limit));
     let (phase, outcome) = (Phase::Running, Outcome::Succeeded);
-    let mut supervisor = Supervisor { spec, rendezvous, crew, phase, deadline, interrupts: 0, outcome };
+    let mut supervisor =
+        Supervisor { spec, rendezvous, crew, phase, deadline, interrupts: 0, outcome, has_success: false };
     supervisor.watch(signals)?;
     supervisor.crew.finish(signals)?;
     supervisor.take_trouble();
-    Ok(supervisor.outcome)
+    Ok(supervisor.verdict())
 }
 
 /// A job that has been started.
@@ -106,6 +107,8 @@ struct Supervisor<'a, C> {
     interrupts: u32,
     /// What it came to. Once it is not success, it stays.
     outcome: Outcome,
+    /// Has a rank done its work?
+    has_success: bool,
 }
 
 impl<C: Crew> Supervisor<'_, C> {
@@ -137,6 +140,7 @@ impl<C: Crew> Supervisor<'_, C> {
         let mut first = None;
         for (Member { rank, pid, host }, how) in self.crew.newly_ended() {
             if how.is_success() {
+                self.has_success = true;
                 self.rendezvous.report_success(rank, pid);
             }
             if ours || how.is_success() {
@@ -164,6 +168,8 @@ impl<C: Crew> Supervisor<'_, C> {
         let place = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
         let others = match self.crew.running().len() {
             0 => String::new(),
+            1 if self.spec.on_failure == OnFailure::GoOn => "; the other rank goes on".to_owned(),
+            n if self.spec.on_failure == OnFailure::GoOn => format!("; the other {n} ranks go on"),
             1 => "; ending the other rank".to_owned(),
             n => format!("; ending the other {n} ranks"),
         };
@@ -191,7 +197,7 @@ impl<C: Crew> Supervisor<'_, C> {
     /// Enters the next phase when it is due.
     fn advance(&mut self, now: Instant) {
         match self.phase {
-            Phase::Running if self.outcome != Outcome::Succeeded => {
+            Phase::Running if self.outcome != Outcome::Succeeded && self.failure_ends_all() => {
                 self.phase = Phase::Draining(now + self.spec.drain);
             }
             Phase::Running if self.deadline.is_some_and(|deadline| now >= deadline) => {
@@ -207,6 +213,21 @@ impl<C: Crew> Supervisor<'_, C> {
                 self.kill(now);
             }
             _ => {}
+        }
+    }
+
+    fn failure_ends_all(&self) -> bool {
+        self.spec.on_failure == OnFailure::EndAll || !matches!(self.outcome, Outcome::Failed(_))
+    }
+
+    /// What the job has come to, now that it is over. Where ranks do without those that fail, one that has done its work
+    /// is enough.
+    fn verdict(self) -> Outcome {
+        match self.outcome {
+            Outcome::Failed(_) if self.has_success && self.spec.on_failure == OnFailure::GoOn => {
+                Outcome::Succeeded
+            }
+            outcome => outcome,
         }
     }
 

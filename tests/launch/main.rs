@@ -77,6 +77,19 @@ fn ranks_that_are_done_are_no_reason_to_end_the_others() {
 }
 
 #[test]
+fn ranks_that_are_to_go_on_without_others_do() {
+    let script = "case $RANK in 1) exit 3;; 2) kill -9 $$;; esac; sleep 1.5; echo $RANK is through";
+    let done = Job::shells(4, &["--keep-going"], script).finish();
+    assert_eq!((done.code(), done.lines()), (0, vec!["0 is through".to_owned(), "3 is through".to_owned()]));
+    assert!(done.stderr.contains("ranks go on"), "{}", done.stderr);
+    let done = Job::shells(2, &["--keep-going"], "sleep 0.$RANK; exit 4").finish();
+    assert_eq!(done.code(), 4, "nobody has done the work: {}", done.stderr);
+    let script = "case $RANK in 1) exit 3;; esac; sleep 1000";
+    let done = Job::shells(3, &["--keep-going", "--timeout", "0.5"], script).finish();
+    assert_eq!(done.code(), 124, "{}", done.stderr);
+}
+
+#[test]
 fn the_others_may_say_what_a_failure_means_to_them() {
     let done =
         Job::shells(2, &[], "[ $RANK = 1 ] && exit 3; sleep 0.3; echo rank 1 is gone; exit 4").finish();

@@ -10,10 +10,8 @@ use tbccl::{Communicator, Config, ReduceOp, Result, UniqueId};
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
-    let made = match role.as_str() {
-        "unique" => by_unique_id(),
-        _ => Communicator::from_env(),
-    };
+    let has_id = std::env::var_os("ID_FILE").is_some();
+    let made = if has_id { by_unique_id() } else { Communicator::from_env() };
     let mut comm = match made {
         Ok(comm) => comm,
         Err(error) => {
@@ -23,6 +21,9 @@ fn play() {
     };
     print(&format!("\n@joined {} of {}\n", comm.rank(), comm.size()));
     match role.as_str() {
+        "split" => return crate::acts::split(comm),
+        "ladder" => return crate::acts::ladder(comm, 5, 2),
+        "grow" => return crate::acts::grow(comm),
         "barrier" => until_it_fails(&mut comm),
         "compute" => compute(&mut comm),
         _ => sum(&mut comm),

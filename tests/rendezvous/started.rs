@@ -62,6 +62,52 @@ fn ranks_meet_by_unique_id() {
     all_sum(ranks.into());
 }
 
+/// Three ranks in a role: started as by MPI, and by unique id.
+fn by_other_means(role: &str, folder: &tempfile::TempDir) -> [Vec<Process>; 2] {
+    let file = folder.path().join("id");
+    let (secret, root) = (secret(), format!("127.0.0.1:{}", free_port()));
+    let mpi = |rank| {
+        let env = [("PMI_RANK", rank), ("PMI_SIZE", "3"), ("TBCCL_ROOT", &root), ("TBCCL_SECRET", &secret)];
+        Process::rank(role, &env)
+    };
+    let id = |rank| {
+        let file = file.to_str().expect("a path");
+        Process::rank(role, &[("ID_RANK", rank), ("ID_SIZE", "3"), ("ID_FILE", file)])
+    };
+    let ranks = ["0", "1", "2"];
+    [ranks.map(mpi).into(), ranks.map(id).into()]
+}
+
+#[test]
+fn ranks_that_no_launcher_of_ours_has_started_split_and_grow() {
+    for (role, says) in [("split", "@split "), ("grow", "@grown ")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        for mut rank in by_other_means(role, &folder).into_iter().flatten() {
+            rank.hear(says);
+            let done = rank.finish();
+            assert_eq!(done.code, Some(0), "{}", done.stderr);
+        }
+    }
+}
+
+#[test]
+fn ranks_that_no_launcher_of_ours_has_started_go_on_without_one_that_is_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for ranks in by_other_means("ladder", &folder) {
+        let mut through = 0;
+        for rank in ranks {
+            let done = rank.finish();
+            let said = done.said.join("\n");
+            if said.contains("@dying ") {
+                continue;
+            }
+            assert_eq!(done.code, Some(0), "{said}\n{}", done.stderr);
+            through += u32::from(said.contains("@through "));
+        }
+        assert_eq!(through, 2);
+    }
+}
+
 /// A stand-alone rendezvous, and the variables that it says ranks need.
 fn rendezvous(args: &[&str]) -> (Process, String, String) {
     let mut server = Process::tbccl(&[&["rendezvous"], args].concat());

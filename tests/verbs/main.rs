@@ -4,6 +4,10 @@
 //! Ranks are this program again, in the role that [`roles::play`] gives them.
 
 #[cfg(target_os = "linux")]
+#[path = "../members/acts.rs"]
+#[allow(dead_code, reason = "not all that ranks can do is needed here")]
+mod acts;
+#[cfg(target_os = "linux")]
 mod collectives;
 #[cfg(target_os = "linux")]
 mod faults;
@@ -13,6 +17,8 @@ mod input;
 mod job;
 #[cfg(target_os = "linux")]
 mod limits;
+#[cfg(target_os = "linux")]
+mod members;
 #[cfg(target_os = "linux")]
 mod roles;
 #[cfg(target_os = "linux")]

@@ -18,6 +18,8 @@ fn play() {
     };
     let (name, rest) = role.split_once(' ').unwrap_or((&role, ""));
     let done = match name {
+        "split" => return crate::acts::split(comm),
+        "ladder" => return crate::acts::ladder(comm, rest.parse().expect("a number"), 2),
         "collectives" => collectives(&mut comm),
         "gaps" => gaps(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),

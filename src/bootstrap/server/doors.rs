@@ -7,7 +7,7 @@ use super::{
     listen::same_user,
     serving::Serving,
 };
-use mio::{Interest, Token};
+use mio::{Interest, Token, unix::SourceFd};
 use rustix::fd::{AsRawFd, RawFd};
 use std::{
     io::ErrorKind,
@@ -56,6 +56,9 @@ impl Serving {
         }
         self.paused = None;
         for at in std::mem::take(&mut self.knocking) {
+            if self.doors.get(at).is_none() {
+                continue;
+            }
             match self.take_in_at(at, now) {
                 Full::Nobody => {}
                 Full::Later => {
@@ -97,6 +100,16 @@ impl Serving {
             }
         }
         Full::Later
+    }
+
+    /// From now on whoever comes to our doors meets those who serve them next. Who has come in stays.
+    pub(super) fn close_doors(&mut self) {
+        for door in std::mem::take(&mut self.doors) {
+            // The sockets stay open elsewhere, so that closing ours would not end our interest in them. One that the
+            // system does not know any more tells us nothing either.
+            let _ = self.poll.registry().deregister(&mut SourceFd(&door.raw_fd()));
+        }
+        self.knocking.clear();
     }
 
     fn let_in(&mut self, mut socket: Socket, guard: Guard, now: Instant) {

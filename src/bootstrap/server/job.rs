@@ -6,7 +6,7 @@
 use super::{
     super::{
         pipe::Parcel,
-        wire::{FromRank, FromServer, Hello, MAGIC, MAX_EXCHANGE_BYTES, Member, frame_of},
+        wire::{FromRank, FromServer, Hello, MAGIC, Member, frame_of},
     },
     Attendance,
     boards::Boards,
@@ -26,6 +26,9 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The longest name of a host, in bytes.
 const HOST_NAME: usize = 255;
 
+/// The longest list of addresses at which a rank is met later on, in bytes.
+const MUSTER: usize = 2000;
+
 /// What is to be brought to a rank.
 #[derive(Debug)]
 pub(super) enum Mail {
@@ -38,22 +41,28 @@ pub(super) enum Mail {
 /// A job from the first greeting to the last goodbye.
 #[derive(Debug)]
 pub(super) struct Job {
+    /// What it is called, where several meet at the same place.
+    name: String,
+    /// By rank: what people call it, where that is not its number.
+    titles: Vec<String>,
     /// How many there are; 0 until the first one says.
-    ranks: u32,
+    pub(super) ranks: u32,
     /// By rank.
     pub(super) seats: Vec<Seat>,
     /// What all ranks must agree on, and who said it first.
     options: Option<(u32, BTreeMap<String, String>)>,
     /// Why the job cannot start.
-    refused: Option<String>,
+    pub(super) refused: Option<String>,
+    /// For want of which ranks, if it is for that.
+    absent: Vec<u32>,
     pub(super) boards: Boards,
     /// Who has asked for news and not been told.
     pub(super) asking: BTreeSet<u32>,
     /// How many have joined, and of them how many have started, given to the exchange under way, and gone.
     joined: u32,
     probed: u32,
-    gave: u32,
-    gone: u32,
+    pub(super) gave: u32,
+    pub(super) gone: u32,
     died: u32,
     mail: Vec<Mail>,
 }
@@ -66,11 +75,11 @@ pub(super) struct Seat {
     /// `Some(obstacle)` once the rank has probed.
     probed: Option<Option<String>>,
     /// What the rank has given to the exchange that is under way.
-    given: Option<Arc<[u8]>>,
-    gone: Gone,
+    pub(super) given: Option<Arc<[u8]>>,
+    pub(super) gone: Gone,
     /// How long the rank waits for others, from when on it does, and until when.
-    patience: Duration,
-    until: Option<Instant>,
+    pub(super) patience: Duration,
+    pub(super) until: Option<Instant>,
     /// Its connection broke, and so; the launcher may say until then how the process ended.
     lost: Option<(Instant, String)>,
     /// Set while the rank waits for news: up to which version it knows the boards.
@@ -78,7 +87,7 @@ pub(super) struct Seat {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Gone {
+pub(super) enum Gone {
     #[default]
     No,
     Goodbye,
@@ -90,13 +99,25 @@ enum Gone {
 /// How long a broken connection waits for the launcher to say how the process ended.
 const EXIT_NEWS: Duration = Duration::from_millis(100);
 
+/// Why somebody is not taken in.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotAdmitted {
+    /// There is no place for this one, and here is why.
+    Refused(String),
+    /// It belongs to another job, which may meet here later.
+    OtherJob,
+}
+
 /// Why a rank is not served any longer: it said something that no rank says there.
 pub(super) type Fault = String;
 
 impl Job {
     pub(super) fn new(ranks: u32) -> Job {
         Job {
+            name: String::new(),
+            titles: Vec::new(),
             ranks,
+            absent: Vec::new(),
             seats: (0..ranks).map(|_| Seat::default()).collect(),
             options: None,
             refused: None,
@@ -109,6 +130,31 @@ impl Job {
             died: 0,
             mail: Vec::new(),
         }
+    }
+
+    /// One of several that meet at the same place, with what people call its ranks.
+    pub(super) fn of(name: String, titles: Vec<String>) -> Job {
+        let ranks = titles.len() as u32;
+        Job { name, titles, ..Job::new(ranks) }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many ranks it has; 0 while that is not known.
+    pub(super) fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The ranks for want of which it could not start.
+    pub(super) fn absent(&self) -> &[u32] {
+        &self.absent
+    }
+
+    /// What people call a rank.
+    pub(super) fn title(&self, rank: u32) -> String {
+        self.titles.get(rank as usize).cloned().unwrap_or_else(|| rank.to_string())
     }
 
     /// What is to be brought to ranks since this was last asked, in order.
@@ -129,7 +175,7 @@ impl Job {
     }
 
     /// Those who have joined and not gone.
-    fn present(&self) -> Vec<u32> {
+    pub(super) fn present(&self) -> Vec<u32> {
         let is_here = |rank: &u32| {
             let seat = &self.seats[*rank as usize];
             seat.member.is_some() && seat.gone == Gone::No && seat.lost.is_none()
@@ -162,9 +208,12 @@ impl Job {
         hello: Hello,
         arena: Option<OwnedFd>,
         now: Instant,
-    ) -> Result<u32, String> {
+    ) -> Result<u32, NotAdmitted> {
         let rank = hello.member.rank;
-        self.check(&hello)?;
+        if hello.magic == MAGIC && hello.job != self.name {
+            return Err(NotAdmitted::OtherJob);
+        }
+        self.check(&hello).map_err(NotAdmitted::Refused)?;
         let patience = Duration::from_millis(hello.patience_ms).min(LONGEST);
         let seat = &mut self.seats[rank as usize];
         seat.member = Some(hello.member);
@@ -197,6 +246,9 @@ impl Job {
         }
         if hello.member.host.len() > HOST_NAME || hello.member.host.contains(char::is_control) {
             return Err(format!("rank {rank} gives a name of its host that none has"));
+        }
+        if hello.member.muster.len() > MUSTER || hello.member.muster.contains(char::is_control) {
+            return Err(format!("rank {rank} is to be met later on where nobody is"));
         }
         if let Some(taken) = &self.seats[rank as usize].member {
             return Err(format!(
@@ -254,7 +306,7 @@ impl Job {
             }
             FromRank::GivenUp { why } => {
                 // First, so that others hear why it has gone and not only that it has.
-                self.refuse(&format!("rank {rank}: {}", sentence(&why)));
+                self.refuse(&format!("rank {}: {}", self.title(rank), sentence(&why)));
                 self.leave(rank);
                 Ok(())
             }
@@ -279,48 +331,6 @@ impl Job {
         Ok(())
     }
 
-    /// Takes what a rank gives to everyone; when all have given, everyone gets all of it.
-    fn give(&mut self, rank: u32, bytes: Vec<u8>, now: Instant) -> Result<(), Fault> {
-        if let Some(why) = self.refused.clone().or_else(|| self.left_early()) {
-            self.turn_away(rank, &why);
-            return Ok(());
-        }
-        let seat = &mut self.seats[rank as usize];
-        if seat.given.is_some() || bytes.len() > MAX_EXCHANGE_BYTES as usize {
-            return Err(format!("rank {rank} gave to an exchange out of turn"));
-        }
-        seat.given = Some(bytes.into());
-        seat.until = Some(now + seat.patience);
-        self.gave += 1;
-        if self.gave == self.ranks {
-            self.pass_round();
-        }
-        Ok(())
-    }
-
-    fn pass_round(&mut self) {
-        self.gave = 0;
-        self.seats.iter_mut().for_each(|seat| seat.until = None);
-        let parts: Vec<_> = self.seats.iter_mut().filter_map(|seat| seat.given.take()).collect();
-        let lengths = parts.iter().map(|part| part.len() as u32).collect();
-        let mut all = frame_of(&FromServer::Exchanged { bytes: lengths });
-        parts.iter().for_each(|part| all.extend_from_slice(part));
-        let all: Arc<[u8]> = all.into();
-        for rank in self.present() {
-            self.post(rank, Arc::clone(&all));
-        }
-    }
-
-    /// Who has gone without giving to the exchange that is under way, as a sentence.
-    fn left_early(&self) -> Option<String> {
-        if self.gone == 0 {
-            return None;
-        }
-        let gone = |seat: &Seat| seat.given.is_none() && matches!(seat.gone, Gone::Goodbye | Gone::Died);
-        let rank = self.seats.iter().position(gone)?;
-        Some(format!("rank {rank} ended while the job was starting"))
-    }
-
     fn leave(&mut self, rank: u32) {
         if self.seats[rank as usize].gone != Gone::No {
             return;
@@ -342,22 +352,10 @@ impl Job {
         }
     }
 
-    /// An exchange that someone has left is over for those who wait in it.
-    fn tell_waiting_of_leavers(&mut self) {
-        if self.gave == 0 {
-            return;
-        }
-        let Some(why) = self.left_early() else { return };
-        for rank in self.present() {
-            if self.seats[rank as usize].given.is_some() {
-                self.turn_away(rank, &why);
-            }
-        }
-    }
-
     /// Tells a rank why there is nothing to wait for.
-    fn turn_away(&mut self, rank: u32, why: &str) {
-        self.post(rank, frame_of(&FromServer::Refused { why: why.to_owned() }).into());
+    pub(super) fn turn_away(&mut self, rank: u32, why: &str) {
+        let refused = FromServer::Refused { why: why.to_owned(), absent: self.absent.clone() };
+        self.post(rank, frame_of(&refused).into());
         let seat = &mut self.seats[rank as usize];
         if seat.given.take().is_some() {
             self.gave -= 1;
@@ -420,7 +418,8 @@ impl Job {
         if had_started {
             self.post_all(&FromServer::Died { rank, how: how.to_owned() });
         } else {
-            self.refuse(&format!("rank {rank}{process} {how} before all ranks had joined"));
+            self.absent = vec![rank];
+            self.refuse(&format!("rank {}{process} {how} before all ranks had joined", self.title(rank)));
         }
     }
 
@@ -440,39 +439,37 @@ impl Job {
         }
         if self.seats.iter().any(|seat| seat.until.is_some_and(|until| until <= now)) {
             // It is over for all: a rank that joins later would wait for this one in vain.
-            let why = if self.gave > 0 { self.not_given() } else { self.overdue() };
+            let (absent, why) = if self.gave > 0 { self.not_given() } else { self.overdue() };
+            self.absent = absent;
             self.refuse(&why);
         }
     }
 
-    /// Whom everyone waited for in vain, as a sentence.
-    fn overdue(&self) -> String {
+    /// Whom everyone waited for in vain, and a sentence about them.
+    fn overdue(&self) -> (Vec<u32>, String) {
         let (who, what) = if self.is_complete() {
-            (self.names(|seat| seat.probed.is_none()), "joined, but have not started")
+            (self.those(|seat| seat.probed.is_none()), "joined, but have not started")
         } else {
-            (self.names(|seat| seat.member.is_none()), "not joined")
+            (self.those(|seat| seat.member.is_none()), "not joined")
         };
-        format!("these ranks have {what} in time: {who}; start them, or allow more time with TBCCL_TIMEOUT")
+        let names = self.names(&who);
+        let why = format!(
+            "these ranks have {what} in time: {names}; start them, or allow more time with TBCCL_TIMEOUT"
+        );
+        (who, why)
     }
 
-    /// Whom an exchange waits for in vain, as a sentence.
-    fn not_given(&self) -> String {
-        format!(
-            "these ranks have joined, but not told in time how they are reached: {}; allow more time with TBCCL_TIMEOUT",
-            self.names(|seat| seat.given.is_none())
-        )
+    pub(super) fn those(&self, holds: impl Fn(&Seat) -> bool) -> Vec<u32> {
+        (0..self.ranks).filter(|rank| holds(&self.seats[*rank as usize])).collect()
     }
 
-    /// The numbers of those of whom something holds; not more than people read.
-    fn names(&self, holds: impl Fn(&Seat) -> bool) -> String {
+    /// What people call these; not more than they read.
+    pub(super) fn names(&self, of: &[u32]) -> String {
         const SHOWN: usize = 20;
-        let ranks: Vec<String> = (0..self.ranks)
-            .filter(|rank| holds(&self.seats[*rank as usize]))
-            .map(|r| r.to_string())
-            .collect();
-        match ranks.len().saturating_sub(SHOWN) {
-            0 => ranks.join(", "),
-            more => format!("{} and {more} more", ranks[..SHOWN].join(", ")),
+        let names: Vec<String> = of.iter().take(SHOWN).map(|rank| self.title(*rank)).collect();
+        match of.len().saturating_sub(SHOWN) {
+            0 => names.join(", "),
+            more => format!("{} and {more} more", names.join(", ")),
         }
     }
 }

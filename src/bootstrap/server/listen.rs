@@ -12,10 +12,47 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     os::unix::net::{UnixListener, UnixStream},
+    sync::Arc,
 };
 
 /// Connections that the kernel keeps for us until we take them. It keeps fewer where its limit is lower.
 const BACKLOG: i32 = 4096;
+
+/// Sockets that listen, and that nobody need serve yet: who connects meanwhile waits in the kernel.
+#[derive(Debug)]
+pub(in super::super) struct Sockets {
+    pub(super) unix: UnixListener,
+    /// By what the Unix socket is known.
+    pub(in super::super) name: u128,
+    pub(super) networks: Vec<TcpListener>,
+    /// Of the Unix socket's file, where it has one; removed with the last that holds it.
+    pub(super) folder: Option<Arc<Folder>>,
+}
+
+impl Sockets {
+    /// Opens a Unix socket, and one at each of these addresses.
+    pub(in super::super) fn open(addresses: &[SocketAddr]) -> Result<Sockets> {
+        let (unix, name, folder) =
+            on_this_host().map_err(|e| Error::system("opening the rendezvous socket", e))?;
+        Ok(Sockets { unix, name, networks: on_networks(addresses)?, folder: folder.map(Arc::new) })
+    }
+
+    /// Where it listens over TCP.
+    pub(in super::super) fn addresses(&self) -> Result<Vec<SocketAddr>> {
+        let bound: io::Result<Vec<SocketAddr>> = self.networks.iter().map(TcpListener::local_addr).collect();
+        bound.map_err(|e| Error::system("asking for our own port", e))
+    }
+
+    /// The same sockets once more. Whoever takes in a connection has it; so one serves them at a time.
+    pub(in super::super) fn again(&self) -> io::Result<Sockets> {
+        Ok(Sockets {
+            unix: self.unix.try_clone()?,
+            name: self.name,
+            networks: self.networks.iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?,
+            folder: self.folder.clone(),
+        })
+    }
+}
 
 /// Is the other end a process of our user?
 pub(super) fn same_user(stream: &UnixStream) -> bool {
@@ -68,7 +105,7 @@ pub(in super::super) fn local_address(name: u128) -> String {
 
 /// Opens the Unix socket; its name, and the folder of its file if it has one.
 #[cfg(target_os = "linux")]
-pub(super) fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
+fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
     use std::os::linux::net::SocketAddrExt;
     let name = random_name()?;
     let address = std::os::unix::net::SocketAddr::from_abstract_name(format!("tbccl-{name:032x}"))?;
@@ -79,7 +116,7 @@ pub(super) fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)>
 
 /// Opens the Unix socket; its name, and the folder of its file if it has one.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
+fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
     use std::os::unix::fs::DirBuilderExt;
     let name = random_name()?;
     let folder = folder_of(name);
@@ -96,7 +133,7 @@ fn ready(listener: &UnixListener) -> io::Result<()> {
 }
 
 /// Opens the TCP sockets. Where the system is to choose the port, it chooses one, and all have the same if they can.
-pub(super) fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
+fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
     let mut listeners: Vec<TcpListener> = Vec::new();
     let mut chosen = None;
     for address in addresses {

@@ -9,6 +9,7 @@
 mod boards;
 mod doors;
 mod entrance;
+mod exchange;
 mod guest;
 mod job;
 mod listen;
@@ -20,8 +21,9 @@ mod serving;
 
 use super::unique_id::our_addresses;
 use crate::error::{Error, Result};
+use job::Job;
 use listen::Folder;
-pub(super) use listen::local_address;
+pub(super) use listen::{Sockets, local_address};
 use mio::Waker;
 use refusals::Counts;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -64,6 +66,17 @@ impl ServerSpec {
     }
 }
 
+/// A job that meets at sockets which other jobs may use before it and after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Gathering {
+    /// What it is called; the same for all of its ranks, and another one than that of others who meet there.
+    pub(crate) job: String,
+    /// By rank: what people call it. There are so many ranks.
+    pub(crate) titles: Vec<String>,
+    /// What ranks that come over TCP must know.
+    pub(crate) secret: Option<Secret>,
+}
+
 /// Who was turned away since a rendezvous was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
@@ -88,6 +101,15 @@ pub struct Attendance {
     pub refused: Option<String>,
 }
 
+/// May ranks of other jobs come to the same doors once all are in?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doors {
+    /// No: whoever comes late is told that the job is complete.
+    Ours,
+    /// Yes: they are closed here before any rank knows that all are in.
+    Shared,
+}
+
 /// The rendezvous of one job. Closed when dropped; ranks that wait for others are then refused.
 #[derive(Debug)]
 pub struct Server {
@@ -99,8 +121,8 @@ pub struct Server {
     counts: Arc<Counts>,
     notice_board: Arc<NoticeBoard>,
     thread: Option<JoinHandle<()>>,
-    /// The folder of the socket's file, where it has one; removed when dropped.
-    _folder: Option<Folder>,
+    /// The folder of the socket's file, where it has one; removed with the last that holds it.
+    _folder: Option<Arc<Folder>>,
 }
 
 /// Where the serving thread says how far the job has come.
@@ -120,13 +142,21 @@ impl Server {
         if !spec.listen.is_empty() && spec.secret.is_none() {
             return Err(Error::InvalidArgument("a rendezvous over TCP needs a secret".into()));
         }
+        let sockets = Sockets::open(&spec.listen)?;
+        Server::over(sockets, (Job::new(spec.ranks), Doors::Ours), spec.secret.clone())
+    }
+
+    /// Serves a job at sockets that are open already. From when all ranks are in, others may serve them.
+    pub(super) fn gather(sockets: Sockets, gathering: Gathering) -> Result<Server> {
+        let Gathering { job, titles, secret } = gathering;
+        Server::over(sockets, (Job::of(job, titles), Doors::Shared), secret)
+    }
+
+    fn over(sockets: Sockets, (job, doors): (Job, Doors), secret: Option<Secret>) -> Result<Server> {
         let refused = |what: &'static str| move |e| Error::system(what, e);
-        let (unix, name, folder) =
-            listen::on_this_host().map_err(refused("opening the rendezvous socket"))?;
+        let addresses = sockets.addresses()?;
+        let Sockets { unix, name, networks, folder } = sockets;
         let address = local_address(name);
-        let networks = listen::on_networks(&spec.listen)?;
-        let addresses: std::io::Result<Vec<SocketAddr>> = networks.iter().map(|l| l.local_addr()).collect();
-        let addresses = addresses.map_err(refused("asking for our own port"))?;
         let (commands, inbox) = mpsc::channel();
         let (counts, notice_board) = (Arc::<Counts>::default(), Arc::<NoticeBoard>::default());
         let outside = serving::Outside {
@@ -134,7 +164,7 @@ impl Server {
             counts: Arc::clone(&counts),
             notice_board: Arc::clone(&notice_board),
         };
-        let (serving, waker) = Serving::new(spec, (unix, address.clone()), networks, outside)
+        let (serving, waker) = Serving::new((job, doors), secret, (unix, address.clone()), networks, outside)
             .map_err(refused("preparing to wait for ranks"))?;
         let thread = thread::Builder::new()
             .name("tbccl-rendezvous".into())

@@ -9,11 +9,11 @@ use super::{
         pipe::Filled,
         wire::{FromServer, Hello, frame_of},
     },
-    NoticeBoard, ServerSpec,
+    Doors, NoticeBoard,
     doors::Door,
     entrance::{Entrance, GREETING},
     guest::{Guest, Said, Stage},
-    job::{Job, Mail},
+    job::{Job, Mail, NotAdmitted},
     refusals::{Counts, Refusals},
 };
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
@@ -58,7 +58,11 @@ pub(super) struct Serving {
     pub(super) poll: Poll,
     /// Of the Unix socket.
     address: String,
+    /// None once they are closed.
     pub(super) doors: Vec<Door>,
+    /// How many there were.
+    doors_at_first: usize,
+    sharing: Doors,
     /// At which doors somebody may be.
     pub(super) knocking: BTreeSet<usize>,
     /// Nobody is taken in until then.
@@ -85,7 +89,8 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn new(
-        spec: &ServerSpec,
+        (job, sharing): (Job, Doors),
+        secret: Option<Secret>,
         (unix, address): (UnixListener, String),
         networks: Vec<TcpListener>,
         outside: Outside,
@@ -103,17 +108,19 @@ impl Serving {
             poll,
             address,
             next_token: 1 + doors.len(),
+            doors_at_first: doors.len(),
+            sharing,
             knocking: BTreeSet::new(),
             paused: None,
             doors,
-            secret: spec.secret.clone(),
+            secret,
             guests: HashMap::new(),
-            entrance: Entrance::new(spec.ranks),
+            entrance: Entrance::new(job.ranks()),
             deadlines: BTreeSet::new(),
             ready: BTreeSet::new(),
             has_mail: BTreeSet::new(),
             tokens: HashMap::new(),
-            job: Job::new(spec.ranks),
+            job,
             refusals: Refusals::new(now),
             outside,
             probing: now,
@@ -136,7 +143,7 @@ impl Serving {
             for event in &events {
                 match event.token() {
                     WAKE => {}
-                    Token(at) if at <= self.doors.len() => {
+                    Token(at) if at <= self.doors_at_first => {
                         self.knocking.insert(at - 1);
                     }
                     token => {
@@ -159,7 +166,7 @@ impl Serving {
         if !self.ready.is_empty() || (!self.knocking.is_empty() && self.paused.is_none()) {
             return Some(Duration::ZERO);
         }
-        let has_remote = self.doors.len() > 1 && !self.guests.is_empty();
+        let has_remote = self.doors_at_first > 1 && !self.guests.is_empty();
         let due = [
             self.paused,
             self.closing,
@@ -178,6 +185,9 @@ impl Serving {
         self.take_in(now);
         for token in std::mem::take(&mut self.ready) {
             self.attend(token, now);
+        }
+        if self.sharing == Doors::Shared && self.job.is_complete() {
+            self.close_doors();
         }
         self.send_away_the_late(now);
         self.job.tick(now);
@@ -283,7 +293,11 @@ impl Serving {
                 self.tokens.insert(rank, token);
                 self.set_deadline(token, guest, None);
             }
-            Err(why) => {
+            Err(NotAdmitted::OtherJob) => {
+                guest.pipe.send(frame_of(&FromServer::Busy { job: self.job.name().to_owned() }));
+                self.see_out(token, guest, now);
+            }
+            Err(NotAdmitted::Refused(why)) => {
                 let who = format!("rank {rank} of {size} (process {pid}, {})", guest.pipe.socket());
                 self.turn_away(token, guest, &who, &why, now);
             }
@@ -300,7 +314,8 @@ impl Serving {
         now: Instant,
     ) {
         self.refusals.say(&self.outside.counts.ranks, who, &why, now);
-        guest.pipe.send(frame_of(&FromServer::Refused { why: why.to_owned() }));
+        let absent = self.job.absent().to_vec();
+        guest.pipe.send(frame_of(&FromServer::Refused { why: why.to_owned(), absent }));
         self.see_out(token, guest, now);
     }
 
@@ -389,7 +404,7 @@ impl Serving {
 
     /// Whose host has been silent for too long?
     fn look_after_remote(&mut self, now: Instant) {
-        if self.doors.len() == 1 || now < self.probing {
+        if self.doors_at_first == 1 || now < self.probing {
             return;
         }
         self.probing = now + liveness::PROBING;

@@ -58,7 +58,9 @@ fn word_of_a_rank() -> impl Strategy<Value = Vec<u8>> {
 fn word_of_a_server() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just(FromServer::Go { obstacle: None }),
-        ".{0,20}".prop_map(|why| FromServer::Refused { why }),
+        (".{0,20}", prop::collection::vec(any::<u32>(), 0..4))
+            .prop_map(|(why, absent)| FromServer::Refused { why, absent }),
+        ".{0,20}".prop_map(|job| FromServer::Busy { job }),
         prop::collection::vec(any::<u32>(), 0..5).prop_map(|bytes| FromServer::Exchanged { bytes }),
         prop::collection::vec(0u32..30, 3).prop_map(|bytes| FromServer::Exchanged { bytes }),
         (any::<u64>(), prop::collection::vec((any::<u32>(), words()), 0..4))

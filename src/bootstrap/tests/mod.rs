@@ -39,14 +39,15 @@ fn place(server: &Server, secret: &Secret, way: Way) -> Place {
         Way::Tcp => format!("tcp://{}", server.addresses()[0]),
     };
     let addresses = Address::list(&text).expect("addresses");
-    Place { addresses, secret: Some(secret.clone()), patience: Duration::ZERO }
+    Place { addresses, secret: Some(secret.clone()), patience: Duration::ZERO, keeper: None }
 }
 
 fn hello(rank: u32, size: u32, patience_ms: u64) -> Hello {
-    let member = Member { rank, pid: 0, host: String::new(), probe_address: 0, probe_value: 0 };
+    let (host, muster) = (String::new(), String::new());
+    let member = Member { rank, pid: 0, host, probe_address: 0, probe_value: 0, muster, keeps: false };
     let options = std::collections::BTreeMap::new();
-    let (magic, protocol) = (MAGIC.to_owned(), PROTOCOL);
-    Hello { magic, protocol, size, member, options, arena: false, patience_ms, silence_ms: 1400 }
+    let (magic, protocol, job) = (MAGIC.to_owned(), PROTOCOL, String::new());
+    Hello { magic, protocol, size, job, member, options, arena: false, patience_ms, silence_ms: 1400 }
 }
 
 fn join(place: &Place, hello: &Hello) -> Result<Connection> {

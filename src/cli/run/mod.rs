@@ -16,7 +16,7 @@ use std::{
 };
 use tbccl::{
     Transport,
-    launch::{HostSpec, Hosts, LaunchSpec, Output, Place, Stdin, launch},
+    launch::{HostSpec, Hosts, LaunchSpec, OnFailure, Output, Place, Stdin, launch},
 };
 use topology::Bind;
 
@@ -40,7 +40,8 @@ must have this tbccl, in the same place or in PATH, and `ssh HOST true` must wor
 
 The exit status is that of the first rank that fails: its own, or 128 + the number of the signal
 that killed it, or 255 when its host is lost. The other ranks are then ended: one second to find out
-by themselves, SIGTERM, and SIGKILL after --grace. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
+by themselves, SIGTERM, and SIGKILL after --grace; with --keep-going they run on, and the status is 0
+if any rank succeeds. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
 passed on to all ranks; a second SIGINT kills them.";
 
 /// Start the ranks of a job, here or on several hosts, and end them together
@@ -101,6 +102,10 @@ pub(crate) struct Job {
     /// Seconds from SIGTERM to SIGKILL when ranks have to be ended
     #[arg(long, value_name = "SECONDS", value_parser = arguments::seconds, default_value = "3")]
     grace: Duration,
+
+    /// Let the other ranks run on when one fails; the exit status is then 0 if any rank succeeds
+    #[arg(long)]
+    keep_going: bool,
 
     /// The program that each rank runs, and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
@@ -174,6 +179,7 @@ impl Job {
             place,
             timeout: self.timeout,
             grace: self.grace,
+            on_failure: if self.keep_going { OnFailure::GoOn } else { OnFailure::EndAll },
             ..LaunchSpec::new(ranks, program)
         })
     }

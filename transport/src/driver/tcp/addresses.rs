@@ -56,6 +56,14 @@ pub fn local_address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
+/// The addresses of an interface that mean the same on other hosts.
+#[must_use]
+pub fn addresses_of_interface(name: &str) -> Vec<IpAddr> {
+    let means_something = |ip: &IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let named = interfaces().into_iter().filter(|interface| interface.name == name);
+    named.map(|interface| interface.ip()).filter(means_something).collect()
+}
+
 /// The interfaces of this host, with their addresses; none when the system does not say.
 pub(super) fn interfaces() -> Vec<Interface> {
     get_if_addrs().unwrap_or_default()

@@ -50,7 +50,7 @@ mod tests;
 mod vital;
 mod wire;
 
-pub use addresses::{Bind, local_address_towards};
+pub use addresses::{Bind, addresses_of_interface, local_address_towards};
 pub use endpoint::{Say, TcpEndpoint};
 
 use crate::secure::Secret;

@@ -1,0 +1,143 @@
+//! Where threads of one process meet to make another communicator.
+//!
+//! A [`Hall`] belongs to the threads of one communicator, and lives on when some of these have ended. Whoever comes first
+//! for a job opens a gathering; whoever comes last makes what all have in common; all wait until that is there, or the
+//! time of one of them is over.
+
+use super::super::{Communicator, connect::Threads};
+use super::titles;
+use crate::{
+    Config,
+    error::{Error, Result},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::Instant,
+};
+use topology::Rank;
+
+/// Where the threads of a communicator meet.
+#[derive(Debug, Default)]
+pub(in super::super) struct Hall {
+    /// Those that wait for somebody, by job.
+    gatherings: Mutex<HashMap<String, Arc<Gathering>>>,
+}
+
+/// Those who are to make a communicator.
+#[derive(Debug)]
+struct Gathering {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By new rank: is it here?
+    here: Vec<bool>,
+    /// What all must agree on, and the new rank of who said it first.
+    options: (u32, BTreeMap<String, String>),
+    /// What all have in common, or why there is nothing.
+    outcome: Option<Result<Arc<Threads>>>,
+}
+
+impl Hall {
+    /// Waits until all members are here; the communicator of one of them.
+    pub(super) fn meet(
+        &self,
+        job: &str,
+        me: Rank,
+        members: &[Rank],
+        config: &Config,
+    ) -> Result<Communicator> {
+        let new = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
+        let gathering = self.enter(job, new, members.len(), config);
+        let threads = gathering.wait(config, || {
+            self.close(job, &gathering);
+            titles(members)
+        })?;
+        Ok(threads.communicator(new, config))
+    }
+
+    /// Takes part in the gathering of a job; the last one makes what all have in common.
+    fn enter(&self, job: &str, new: u32, size: usize, config: &Config) -> Arc<Gathering> {
+        let mut gatherings = self.gatherings.lock().unwrap_or_else(PoisonError::into_inner);
+        let gathering = Arc::clone(
+            gatherings.entry(job.to_owned()).or_insert_with(|| Arc::new(Gathering::new(new, size, config))),
+        );
+        let mut state = gathering.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, options) = &state.options;
+        if let Some(why) = difference(*first, options, new, &config.shared()) {
+            state.outcome = Some(Err(Error::Bootstrap(why)));
+        }
+        state.here[new as usize] = true;
+        if state.outcome.is_none() && state.here.iter().all(|here| *here) {
+            state.outcome = Some(Threads::new(size as u32, config).map(Arc::new));
+        }
+        if state.outcome.is_some() {
+            // Who comes for the same job again waits for another gathering.
+            gatherings.remove(job);
+            gathering.changed.notify_all();
+        }
+        drop(state);
+        gathering
+    }
+
+    /// Nobody is to come to a gathering any more.
+    fn close(&self, job: &str, gathering: &Arc<Gathering>) {
+        let mut gatherings = self.gatherings.lock().unwrap_or_else(PoisonError::into_inner);
+        if gatherings.get(job).is_some_and(|other| Arc::ptr_eq(other, gathering)) {
+            gatherings.remove(job);
+        }
+    }
+}
+
+impl Gathering {
+    fn new(first: u32, size: usize, config: &Config) -> Gathering {
+        let state = State { here: vec![false; size], options: (first, config.shared()), outcome: None };
+        Gathering { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// What all have in common, once all are here. Whose time is over sends all away; `close` keeps others from coming,
+    /// and says what people call the members.
+    fn wait(&self, config: &Config, close: impl FnOnce() -> Vec<String>) -> Result<Arc<Threads>> {
+        let deadline = Instant::now().checked_add(config.timeout);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(outcome) = &state.outcome {
+                return outcome.clone();
+            }
+            let left = deadline.map_or(config.timeout, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        let titles = close();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // The last one may have come meanwhile.
+        let here = &state.here;
+        let absent: Vec<Rank> =
+            (0..here.len() as u32).filter(|rank| !here[*rank as usize]).map(Rank).collect();
+        let names: Vec<&str> = absent.iter().map(|rank| titles[rank.index()].as_str()).collect();
+        let why = format!("these ranks have not come in time: {}", names.join(", "));
+        let outcome = state.outcome.get_or_insert(Err(Error::Absent { ranks: absent, why })).clone();
+        self.changed.notify_all();
+        outcome
+    }
+}
+
+/// The first option that two ranks set differently, as a sentence.
+fn difference(
+    first: u32,
+    ours: &BTreeMap<String, String>,
+    rank: u32,
+    theirs: &BTreeMap<String, String>,
+) -> Option<String> {
+    let (key, ours) = ours.iter().find(|(key, value)| theirs.get(*key) != Some(*value))?;
+    let theirs = theirs.get(key).map_or("unknown", String::as_str);
+    Some(format!(
+        "{key} must be equal on all ranks: it is `{ours}` on rank {first} and `{theirs}` on rank {rank}"
+    ))
+}
