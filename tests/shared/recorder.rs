@@ -75,9 +75,12 @@ fn a_signal_has_all_communicators_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let comms = ranks(2, &Config::default());
     let issued = issue(&comms[1], SUM, (Vec::new(), vec![1i64; 3]), &CallOptions::default()).expect("issued");
+    let until = Instant::now() + PATIENCE;
+    while comms[1].stats().begun == 0 {
+        assert!(Instant::now() < until, "never begun");
+    }
     record_on_signal(Some(folder.path())).expect("it can be caught");
     kill_process(getpid(), Signal::USR2).expect("a signal");
-    let until = Instant::now() + PATIENCE;
     // Other tests' communicators are written to the same files.
     let is_ours = |line: &Value| line["call"] == "all_reduce of 3 i64, op sum";
     while !file_of(folder.path(), 1).is_some_and(|lines| lines.iter().any(is_ours)) {
