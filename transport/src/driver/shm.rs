@@ -50,6 +50,10 @@ pub fn link(
     Box::new(RingLink::new("shm", (rank, ours), (peer, theirs), lane, pull.map(Puller::new)))
 }
 
+/// A socket whose other end is closed is an error, and no signal to a program that does not expect one. (The standard
+/// library's streams are written to in this way anyway.)
+const QUIETLY: SendFlags = SendFlags::from_bits_retain(libc::MSG_NOSIGNAL as u32);
+
 /// Sends one descriptor with one byte of data over a Unix socket.
 ///
 /// # Errors
@@ -60,7 +64,7 @@ pub fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> 
     let fds = [fd];
     let pushed = control.push(SendAncillaryMessage::ScmRights(&fds));
     assert!(pushed, "room for one descriptor");
-    let sent = sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::empty())?;
+    let sent = sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, QUIETLY)?;
     if sent == 1 { Ok(()) } else { Err(io::Errno::IO) }
 }
 
