@@ -28,6 +28,14 @@ pub struct ConfigOption {
     pub(super) get: fn(&Config) -> String,
 }
 
+impl ConfigOption {
+    /// The value that it has there, as text.
+    #[must_use]
+    pub fn value(&self, config: &Config) -> String {
+        (self.get)(config)
+    }
+}
+
 /// All options.
 pub const OPTIONS: &[ConfigOption] = &[
     ConfigOption {

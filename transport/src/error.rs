@@ -142,4 +142,14 @@ impl TransportError {
             _ => None,
         }
     }
+
+    /// The device, or the cable with the devices at both ends, where it is about one.
+    #[must_use]
+    pub fn device(&self) -> Option<String> {
+        match self {
+            TransportError::Verbs(error) => error.device().map(str::to_owned),
+            TransportError::Rail { rail, .. } => Some(rail.clone()),
+            _ => None,
+        }
+    }
 }

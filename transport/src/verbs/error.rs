@@ -84,6 +84,18 @@ impl VerbsError {
         VerbsError::Work { device, queue_pair, status: completion.status }
     }
 
+    /// The device, where it is about one.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            VerbsError::UnknownDevice { name: device, .. }
+            | VerbsError::NoAddress { device, .. }
+            | VerbsError::Work { device, .. } => Some(device),
+            VerbsError::Refused(refusal) => Some(&refusal.device),
+            _ => None,
+        }
+    }
+
     /// What is the matter, as far as a device was asked for something.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
