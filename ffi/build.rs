@@ -1,0 +1,19 @@
+//! How the shared library is linked: its name for the loader, and that it is never unloaded.
+//!
+//! The compiler itself exports the functions of the interface and nothing else; a test lists them.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_default();
+    match std::env::var("CARGO_CFG_TARGET_OS").as_deref() {
+        Ok("macos") => {
+            println!("cargo:rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libtbccl.{major}.dylib");
+        }
+        Ok("linux") => {
+            println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libtbccl.so.{major}");
+            // Threads and what is to be done at the end of the process have addresses in it.
+            println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+        }
+        _ => {}
+    }
+}

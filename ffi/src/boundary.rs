@@ -1,0 +1,130 @@
+//! The boundary that every function of `tbccl.h` stands behind: no panic leaves it, and whatever fails is kept for the
+//! thread that asks what it was.
+//!
+//! # Safety
+//! The only unsafe code asks the C library to tell us when this process forks. What it calls in the child stores one flag.
+
+use crate::{codes::Coded, failure::Failure};
+use std::{
+    any::Any,
+    cell::RefCell,
+    ffi::CString,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Once,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// The result of what stands behind the boundary.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Is this a process that was forked from one that uses the library?
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn in_the_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// From now on a child that is forked from this process is told that it can't use the library: it has none of its
+/// threads, and its peers take it for its parent.
+pub(crate) fn notice_forks() {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| {
+        // SAFETY: the function is there as long as the library, which is never unloaded (`build.rs`), and does nothing that
+        // may not be done in the child of a process with threads.
+        let refused = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
+        debug_assert_eq!(refused, 0, "there is no memory for one more entry");
+    });
+}
+
+/// Carries out a function of the interface: its result as a number.
+#[inline]
+pub(crate) fn boundary(body: impl FnOnce() -> Outcome) -> i32 {
+    if FORKED.load(Ordering::Relaxed) {
+        return remember(forked());
+    }
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => remember(failure),
+        Err(panic) => remember(defect(&*panic)),
+    }
+}
+
+#[cold]
+fn forked() -> Failure {
+    Failure::usage(
+        "this process was forked from one that uses tbccl, and can't use it; start a program in it, or fork before the \
+         first communicator is made",
+    )
+}
+
+#[cold]
+fn defect(panic: &(dyn Any + Send)) -> Failure {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Failure::internal(said.unwrap_or("a panic that says nothing"))
+}
+
+/// What failed last on a thread.
+struct Last {
+    failure: Failure,
+    /// Its text, for C.
+    text: CString,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Box<Last>>> = const { RefCell::new(None) };
+}
+
+/// Keeps a failure as this thread's last one, and tells its number.
+#[cold]
+pub(crate) fn remember(failure: Failure) -> i32 {
+    let code = failure.code().code();
+    let text = c_string(failure.text());
+    // A thread that is about to end has nothing to keep it in.
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = Some(Box::new(Last { failure, text }));
+        }
+    });
+    code
+}
+
+/// What failed last on this thread, if anything has.
+pub(crate) fn with_last<R>(look: impl FnOnce(Option<(&Failure, &CString)>) -> R) -> Option<R> {
+    let looked = LAST.try_with(|last| {
+        let last = last.try_borrow().ok()?;
+        Some(look(last.as_ref().map(|last| (&last.failure, &last.text))))
+    });
+    looked.ok().flatten()
+}
+
+/// For C, up to the first zero.
+pub(crate) fn c_string(text: &str) -> CString {
+    let until = text.split('\0').next().unwrap_or_default();
+    CString::new(until).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::ResultCode;
+
+    fn last() -> Option<String> {
+        with_last(|last| last.map(|(_, text)| text.to_string_lossy().into_owned())).flatten()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_number_and_its_words_are_kept() {
+        assert_eq!(last(), None, "nothing has failed on this thread");
+        assert_eq!(boundary(|| panic!("the {}", "sky falls")), ResultCode::InternalError.code());
+        assert!(last().is_some_and(|text| text.contains("the sky falls")));
+        assert_eq!(boundary(|| Err(Failure::argument("count\0is odd"))), ResultCode::InvalidArgument.code());
+        assert_eq!(last().as_deref(), Some("count"));
+        assert_eq!(boundary(|| Ok(())), 0);
+        assert!(last().is_some(), "success leaves it");
+        let elsewhere = std::thread::spawn(last).join().expect("no panic");
+        assert_eq!(elsewhere, None, "each thread has its own");
+    }
+}

@@ -1,0 +1,275 @@
+//! Communicators: made, ended, asked.
+//!
+//! # Safety
+//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+
+use crate::{
+    boundary::{Outcome, boundary, notice_forks, remember},
+    cast::{bits_of, fill_list, handle_of, out},
+    codes::{Coded, ResultCode},
+    failure::Failure,
+    group,
+    handle::{Held, Key, Kind, Table},
+    options::{config, tbcclConfig_t},
+    params::config_with,
+    tbcclResult_t,
+    unique_id::tbcclUniqueId,
+};
+use std::{ffi::c_int, mem::MaybeUninit, ptr::null_mut};
+use tbccl::{CallOptions, Communicator, SharedCommunicator};
+
+/// What a tbcclComm_t points to: nothing. It is a number.
+#[derive(Debug)]
+pub enum tbcclComm {}
+
+/// A communicator, as one of its ranks.
+pub type tbcclComm_t = *mut tbcclComm;
+
+/// No communicator.
+pub(crate) const NONE: tbcclComm_t = null_mut();
+
+/// What a handle stands for: a communicator, and the options of calls that are made with this handle.
+#[derive(Debug)]
+pub(crate) struct Comm {
+    pub(crate) shared: SharedCommunicator,
+    pub(crate) options: CallOptions,
+    /// The handle that the communicator was made with, of one that was made of it.
+    of: Option<Key>,
+}
+
+static COMMS: Table<Comm> = Table::new();
+
+impl Comm {
+    fn new(communicator: Communicator) -> Comm {
+        Comm { shared: SharedCommunicator::new(communicator), options: CallOptions::default(), of: None }
+    }
+
+    /// Another handle of the same communicator.
+    pub(crate) fn view(found: &Found, options: CallOptions) -> Comm {
+        Comm { shared: found.shared.clone(), options, of: Some(found.first()) }
+    }
+}
+
+/// A communicator that was found by its handle, and is there as long as this.
+#[derive(Debug)]
+pub(crate) struct Found {
+    held: Held<Comm>,
+    key: Key,
+}
+
+impl std::ops::Deref for Found {
+    type Target = Comm;
+
+    #[inline]
+    fn deref(&self) -> &Comm {
+        &self.held
+    }
+}
+
+impl Found {
+    /// The handle that the communicator was made with: the same for all of its handles.
+    pub(crate) fn first(&self) -> Key {
+        self.held.of.unwrap_or(self.key)
+    }
+}
+
+/// The communicator of a handle.
+#[inline]
+pub(crate) fn find(handle: tbcclComm_t) -> Outcome<Found> {
+    let key = Key::from_bits(bits_of(handle), Kind::Comm);
+    let found = key.and_then(|key| Some(Found { held: COMMS.get(key)?, key }));
+    match found {
+        Some(found) if found.held.of.is_none_or(|of| COMMS.get(of).is_some()) => Ok(found),
+        _ => Err(unknown(handle)),
+    }
+}
+
+#[cold]
+fn unknown(handle: tbcclComm_t) -> Failure {
+    Failure::argument(match handle.is_null() {
+        true => "comm is NULL",
+        false => "comm is not a communicator, or was destroyed",
+    })
+}
+
+/// A handle for it.
+pub(crate) fn give(comm: Comm) -> Outcome<tbcclComm_t> {
+    let key = COMMS.insert(comm).ok_or_else(|| Failure::usage("there are too many communicators"))?;
+    Ok(handle_of(key, Kind::Comm))
+}
+
+/// Makes a communicator and puts its handle into place, or NULL if there is none: now, or when the group ends.
+pub(crate) fn make(
+    place: Option<&mut MaybeUninit<tbcclComm_t>>,
+    what: &str,
+    job: impl FnOnce() -> Outcome<Option<Communicator>> + Send + 'static,
+) -> Outcome {
+    let place = out(what, place)?;
+    place.write(NONE);
+    notice_forks();
+    let job = move || job()?.map_or(Ok(NONE), |made| give(Comm::new(made)));
+    if group::is_open() {
+        return group::make_later(place, job);
+    }
+    place.write(job()?);
+    Ok(())
+}
+
+pub(crate) fn rank_and_size(rank: c_int, nranks: c_int) -> Outcome<(u32, u32)> {
+    match (u32::try_from(rank), u32::try_from(nranks)) {
+        (Ok(rank), Ok(size)) if rank < size => Ok((rank, size)),
+        _ => Err(Failure::argument(format!("rank {rank} of {nranks}: ranks are numbered from 0"))),
+    }
+}
+
+/// Makes a communicator of nranks ranks, which all call this with the same id; this is the one of number rank. Waits for
+/// the others. One thread may make those of several ranks within a group.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommInitRank(
+    comm: Option<&mut MaybeUninit<tbcclComm_t>>,
+    nranks: c_int,
+    commId: tbcclUniqueId,
+    rank: c_int,
+) -> tbcclResult_t {
+    tbcclCommInitRankConfig(comm, nranks, commId, rank, null_mut())
+}
+
+/// As tbcclCommInitRank, with options; NULL for none.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommInitRankConfig(
+    comm: Option<&mut MaybeUninit<tbcclComm_t>>,
+    nranks: c_int,
+    commId: tbcclUniqueId,
+    rank: c_int,
+    config: *mut tbcclConfig_t,
+) -> tbcclResult_t {
+    group::call(|| {
+        let (rank, size) = rank_and_size(rank, nranks)?;
+        let id = commId.read()?;
+        // SAFETY: as `tbccl.h` says, it is null or such a structure.
+        let config = unsafe { self::config(config)? };
+        make(comm, "comm", move || Ok(Some(Communicator::from_unique_id(&id, rank, size, &config)?)))
+    })
+}
+
+/// Makes a communicator of ndev ranks that are all in this process, and writes the handle of each rank to comms. Each is for
+/// a thread of its own; one thread may use several within groups. The list of devices is not looked at, and may be NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommInitAll(
+    comms: *mut tbcclComm_t,
+    ndev: c_int,
+    devlist: *const c_int,
+) -> tbcclResult_t {
+    let _ = devlist;
+    boundary(|| {
+        if comms.is_null() {
+            return Err(Failure::argument("comms is NULL"));
+        }
+        let ranks = u32::try_from(ndev)
+            .map_err(|_| Failure::argument(format!("ndev is {ndev}; there must be a rank at least")))?;
+        notice_forks();
+        let made = Communicator::local(ranks, &config_with([])?)?;
+        let handles = made.into_iter().map(|made| give(Comm::new(made))).collect::<Outcome<Vec<_>>>()?;
+        // SAFETY: as `tbccl.h` says, there is room for one handle of each rank.
+        unsafe { fill_list("comms", comms, &handles) }
+    })
+}
+
+/// Makes the communicator of the job that a launcher has started this process for: `tbccl run`, torchrun, mpirun of Open
+/// MPI and MPICH, Slurm. The config may be NULL. Waits for the other ranks.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommInitFromEnv(
+    comm: Option<&mut MaybeUninit<tbcclComm_t>>,
+    config: *mut tbcclConfig_t,
+) -> tbcclResult_t {
+    group::call(|| {
+        // SAFETY: as `tbccl.h` says, it is null or such a structure.
+        let config = unsafe { self::config(config)? };
+        make(comm, "comm", move || Ok(Some(Communicator::from_env_with(&config)?)))
+    })
+}
+
+/// Waits until all that was issued is done, and closes the communicator: no more calls after that. Returns what it had
+/// failed with, if it had. The handle is still to be destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommFinalize(comm: tbcclComm_t) -> tbcclResult_t {
+    boundary(|| close(&find(comm)?))
+}
+
+/// Ends a communicator, after what was issued on it is done, and its handle. Does not wait for other ranks, but for this: if
+/// the ranks of some communicator have met in this process, the last of the process to be ended waits until they have ended theirs,
+/// too, within the time limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommDestroy(comm: tbcclComm_t) -> tbcclResult_t {
+    boundary(|| {
+        let found = find_any(comm)?;
+        if !Table::close(&found.held) {
+            return Err(unknown(comm));
+        }
+        if found.held.of.is_none() {
+            // That it had failed has been told before, by calls or requests.
+            let _ = close(&found);
+        }
+        Ok(())
+    })
+}
+
+/// As [`find`], but also a handle whose communicator was destroyed.
+fn find_any(handle: tbcclComm_t) -> Outcome<Found> {
+    let key = Key::from_bits(bits_of(handle), Kind::Comm);
+    let found = key.and_then(|key| Some(Found { held: COMMS.get(key)?, key }));
+    found.ok_or_else(|| unknown(handle))
+}
+
+fn close(found: &Found) -> Outcome {
+    Ok(found.shared.finalize()?)
+}
+
+/// Aborts a communicator, from any thread and promptly: calls in progress and all later ones return tbcclAborted here, and
+/// an error on the other ranks. The handle is still to be destroyed; until then tbcclCommShrink makes a new communicator
+/// of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommAbort(comm: tbcclComm_t) -> tbcclResult_t {
+    boundary(|| {
+        find(comm)?.shared.abort();
+        Ok(())
+    })
+}
+
+/// Tells whether the communicator has failed, and with what; tbcclSuccess if not. It is then what failed last on this
+/// thread, for tbcclGetLastError.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommGetAsyncError(
+    comm: tbcclComm_t,
+    asyncError: Option<&mut MaybeUninit<tbcclResult_t>>,
+) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("asyncError", asyncError)?;
+        let error = find(comm)?.shared.async_error();
+        place.write(error.map_or(ResultCode::Success.code(), |error| remember(error.into())));
+        Ok(())
+    })
+}
+
+/// Tells the number of ranks.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommCount(comm: tbcclComm_t, count: Option<&mut MaybeUninit<c_int>>) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("count", count)?;
+        place.write(find(comm)?.shared.size() as c_int);
+        Ok(())
+    })
+}
+
+/// Tells which rank this is.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommUserRank(
+    comm: tbcclComm_t,
+    rank: Option<&mut MaybeUninit<c_int>>,
+) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("rank", rank)?;
+        place.write(find(comm)?.shared.rank().0 as c_int);
+        Ok(())
+    })
+}

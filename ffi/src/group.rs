@@ -1,0 +1,261 @@
+//! Groups: calls of a thread that go together, and how every call is issued.
+//!
+//! Between `tbcclGroupStart` and `tbcclGroupEnd` a thread's calls are collected. At the end, first the communicators are
+//! made that are to be made, each on a thread of its own, since they wait for each other. Then each communicator is given its
+//! calls as one group, and only when all have theirs are those waited for that have no request: so one thread may play many
+//! ranks.
+//!
+//! A call that is refused ends up in the group's result: none of its calls is carried out, and the requests that were given
+//! out tell so. The group is over in any case.
+//!
+//! # Safety
+//! Calls are issued on memory whose addresses C has passed. `tbccl.h` asks that it stays and is left alone until the
+//! call is done: until the function returns, or the group ends, or the request says so.
+
+use crate::{
+    boundary::{Outcome, boundary},
+    cast::{Later, out},
+    comm::{self, Found, tbcclComm_t},
+    failure::Failure,
+    handle::Key,
+    request::{self, Fate, tbcclRequest_t},
+    tbcclResult_t,
+};
+use std::{
+    cell::{Cell, RefCell},
+    mem::{MaybeUninit, take},
+    sync::Arc,
+    thread,
+};
+use tbccl::{CallOptions, Pending, RawCall, SharedCommunicator};
+
+/// What a thread has called since its group began.
+#[derive(Default)]
+struct Group {
+    made: Vec<Make>,
+    calls: Vec<OfComm>,
+    refused: Option<Failure>,
+}
+
+/// A communicator that is to be made.
+struct Make {
+    place: Later<tbcclComm_t>,
+    job: Box<dyn FnOnce() -> Outcome<tbcclComm_t> + Send>,
+}
+
+/// The calls on one communicator.
+struct OfComm {
+    comm: Key,
+    shared: SharedCommunicator,
+    options: CallOptions,
+    calls: Vec<RawCall>,
+    fates: Vec<Arc<Fate>>,
+    /// Has one of them no request?
+    is_waited_for: bool,
+}
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// Does this thread collect calls?
+#[inline]
+pub(crate) fn is_open() -> bool {
+    DEPTH.get() > 0
+}
+
+/// A function that may be called in a group, which then hears of its failure.
+#[inline]
+pub(crate) fn call(body: impl FnOnce() -> Outcome) -> tbcclResult_t {
+    boundary(|| {
+        let done = body();
+        if let Err(failure) = &done
+            && is_open()
+        {
+            refuse(failure);
+        }
+        done
+    })
+}
+
+#[cold]
+fn refuse(failure: &Failure) {
+    GROUP.with_borrow_mut(|group| {
+        group.refused.get_or_insert_with(|| failure.clone());
+    });
+}
+
+/// Makes a communicator when the group ends.
+pub(crate) fn make_later(
+    place: &mut MaybeUninit<tbcclComm_t>,
+    job: impl FnOnce() -> Outcome<tbcclComm_t> + Send + 'static,
+) -> Outcome {
+    let make = Make { place: Later::new(place), job: Box::new(job) };
+    GROUP.with_borrow_mut(|group| group.made.push(make));
+    Ok(())
+}
+
+/// Issues a call: carries it out if there is no place for a request, or leaves it to the group.
+#[inline]
+pub(crate) fn issue(
+    comm: tbcclComm_t,
+    request: Option<&mut MaybeUninit<tbcclRequest_t>>,
+    describe: impl FnOnce(&Found) -> Outcome<RawCall>,
+) -> tbcclResult_t {
+    call(|| {
+        let request = request.map(|place| {
+            place.write(request::NONE);
+            place
+        });
+        let found = comm::find(comm)?;
+        match request {
+            // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
+            None if !is_open() => Ok(unsafe { found.shared.call(&describe(&found)?, &found.options)? }),
+            request => issue_later(&found, request, describe),
+        }
+    })
+}
+
+fn issue_later(
+    found: &Found,
+    request: Option<&mut MaybeUninit<tbcclRequest_t>>,
+    describe: impl FnOnce(&Found) -> Outcome<RawCall>,
+) -> Outcome {
+    let call = describe(found)?;
+    if is_open() {
+        return add(found, request, call);
+    }
+    let place = out("request", request)?;
+    // SAFETY: as `tbccl.h` says, the memory is as the call needs it until the request is done.
+    let pending = unsafe { found.shared.issue(vec![call], &found.options)? };
+    let fate = Arc::new(Fate::default());
+    fate.settle(Ok(Arc::new(pending)));
+    place.write(request::give(fate)?);
+    Ok(())
+}
+
+/// Adds a call to this thread's group.
+fn add(found: &Found, place: Option<&mut MaybeUninit<tbcclRequest_t>>, call: RawCall) -> Outcome {
+    GROUP.with_borrow_mut(|group| {
+        let key = found.first();
+        let at = group.calls.iter().position(|of| of.comm == key).unwrap_or_else(|| {
+            let (shared, options) = (found.shared.clone(), found.options.clone());
+            let (calls, fates) = (Vec::new(), Vec::new());
+            group.calls.push(OfComm { comm: key, shared, options, calls, fates, is_waited_for: false });
+            group.calls.len() - 1
+        });
+        let of = &mut group.calls[at];
+        if of.options != found.options {
+            return Err(Failure::usage(
+                "a group has calls on one communicator with different options; make it of one handle",
+            ));
+        }
+        match place {
+            None => of.is_waited_for = true,
+            Some(place) => {
+                let fate = Arc::new(Fate::default());
+                place.write(request::give(Arc::clone(&fate))?);
+                of.fates.push(fate);
+            }
+        }
+        of.calls.push(call);
+        Ok(())
+    })
+}
+
+/// Begins a group on this thread: calls are collected until tbcclGroupEnd, and then go together. Groups may be nested; the
+/// outermost counts.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclGroupStart() -> tbcclResult_t {
+    boundary(|| {
+        let depth = DEPTH.get().checked_add(1).ok_or_else(|| Failure::usage("groups are nested too deep"))?;
+        DEPTH.set(depth);
+        Ok(())
+    })
+}
+
+/// Ends a group: makes its communicators, issues its calls, and waits for those on communicators on which one has no
+/// request. Returns what failed first. If a call was refused when it was made, none is carried out.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclGroupEnd() -> tbcclResult_t {
+    boundary(|| match DEPTH.get() {
+        0 => Err(Failure::usage("there is no group to end on this thread")),
+        1 => {
+            DEPTH.set(0);
+            GROUP.take().run()
+        }
+        depth => {
+            DEPTH.set(depth - 1);
+            Ok(())
+        }
+    })
+}
+
+impl Group {
+    fn run(mut self) -> Outcome {
+        if let Some(failure) = self.refused {
+            let fates = self.calls.iter().flat_map(|of| &of.fates);
+            fates.for_each(|fate| fate.settle(Err(failure.clone())));
+            return Err(failure);
+        }
+        let made = make_all(take(&mut self.made));
+        if let [of] = &self.calls[..]
+            && of.fates.is_empty()
+        {
+            // SAFETY: as `tbccl.h` says, the memory is as the calls need it until the group ends.
+            let done = unsafe { of.shared.call_group(&of.calls, &of.options) };
+            return made.and(done.map_err(Failure::from));
+        }
+        let issued: Vec<_> = self.calls.into_iter().map(OfComm::issue).collect();
+        let done = issued.into_iter().map(|pending| match pending? {
+            Some(pending) => Ok(pending.wait(None).unwrap_or(Ok(()))?),
+            None => Ok(()),
+        });
+        // All are waited for, whatever the first comes to.
+        let done: Vec<Outcome> = done.collect();
+        made.and(done.into_iter().collect())
+    }
+}
+
+/// Makes communicators that may wait for each other.
+fn make_all(mut made: Vec<Make>) -> Outcome {
+    if made.len() == 1 {
+        let Make { place, job } = made.remove(0);
+        place.put(job()?);
+        return Ok(());
+    }
+    let made: Vec<Outcome> = thread::scope(|scope| {
+        let threads: Vec<_> = made
+            .into_iter()
+            .map(|Make { place, job }| {
+                let builder = thread::Builder::new().name("tbccl-init".into());
+                let run = move || {
+                    let made = job()?;
+                    place.put(made);
+                    Ok(())
+                };
+                builder.spawn_scoped(scope, run)
+            })
+            .collect();
+        let ended = threads.into_iter().map(|thread| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err(Failure::internal("a panic"))),
+            Err(error) => Err(Failure::system(format!("starting a thread: {error}"))),
+        });
+        ended.collect()
+    });
+    made.into_iter().collect()
+}
+
+impl OfComm {
+    /// Issues the calls; what is to be waited for, if anything.
+    fn issue(self) -> Outcome<Option<Arc<Pending>>> {
+        let OfComm { shared, options, calls, fates, is_waited_for, .. } = self;
+        // SAFETY: as `tbccl.h` says, the memory is as the calls need it until the group ends, or their requests are done.
+        let issued = unsafe { shared.issue(calls, &options) };
+        let issued = issued.map(Arc::new).map_err(Failure::from);
+        fates.iter().for_each(|fate| fate.settle(issued.clone()));
+        let pending = issued?;
+        Ok(is_waited_for.then_some(pending))
+    }
+}

@@ -1,0 +1,206 @@
+//! Memory that calls move without copying it: allocated here, or the program's own and registered.
+//!
+//! # Safety
+//! Memory is taken from and given back to the allocator with one layout, kept beside its address. What devices know of
+//! the program's memory ends before the memory does: `tbccl.h` asks for that, and [`tbcclMemFree`] refuses what is still
+//! registered.
+
+use crate::{
+    boundary::{Outcome, boundary},
+    cast::{self, bits_of, out},
+    comm::{find, tbcclComm_t},
+    failure::Failure,
+    handle::{Held, Key, Kind, Table},
+    tbcclResult_t,
+};
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    collections::BTreeMap,
+    ffi::c_void,
+    mem::MaybeUninit,
+    ptr::null_mut,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use tbccl::{Buffer, Registration};
+
+/// Memory that we have given out.
+enum Given {
+    /// From the allocator.
+    Own(Layout),
+    /// From a communicator's slab.
+    Slab(Buffer<u8>),
+}
+
+/// By address.
+static GIVEN: Mutex<BTreeMap<usize, Given>> = Mutex::new(BTreeMap::new());
+
+fn given() -> MutexGuard<'static, BTreeMap<usize, Given>> {
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of the program's that devices may know.
+#[derive(Debug)]
+struct Registered {
+    /// The communicator that knows it.
+    comm: Key,
+    start: usize,
+    size: usize,
+    _registration: Mutex<Registration>,
+}
+
+static REGISTERED: Table<Registered> = Table::new();
+
+/// The ranges that are registered, by what their handles are.
+static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+fn ranges() -> MutexGuard<'static, Vec<(usize, usize)>> {
+    RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What large memory is aligned to: the size of a large page, so that few entries of a device or a processor map it.
+const LARGE: usize = 2 << 20;
+
+/// What all memory is aligned to, and a multiple of: pages are shared with nothing else. 16 KiB are those of Apple's
+/// machines.
+const PAGE: usize = 16 << 10;
+
+/// Allocates memory that is worth registering: of whole pages, zero when new. A size of 0 gives NULL. It is freed by
+/// tbcclMemFree.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclMemAlloc(ptr: Option<&mut MaybeUninit<*mut c_void>>, size: usize) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("ptr", ptr)?;
+        place.write(null_mut());
+        if size == 0 {
+            return Ok(());
+        }
+        let align = if size >= LARGE { LARGE } else { PAGE };
+        let whole = size.checked_next_multiple_of(PAGE);
+        let layout = whole.and_then(|size| Layout::from_size_align(size, align).ok());
+        let layout =
+            layout.ok_or_else(|| Failure::argument(format!("there can't be {size} bytes of memory")))?;
+        // SAFETY: the layout has a size.
+        let memory = unsafe { alloc_zeroed(layout) };
+        if memory.is_null() {
+            return Err(Failure::system(format!("{size} bytes of memory are not to be had")));
+        }
+        given().insert(memory.addr(), Given::Own(layout));
+        place.write(memory.cast());
+        Ok(())
+    })
+}
+
+/// Allocates memory of a communicator, zero when new: whatever the transport, calls on it move it without copies. A size of 0
+/// gives NULL. It is freed by tbcclMemFree, also after the communicator has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommMemAlloc(
+    comm: tbcclComm_t,
+    ptr: Option<&mut MaybeUninit<*mut c_void>>,
+    size: usize,
+) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("ptr", ptr)?;
+        place.write(null_mut());
+        let found = find(comm)?;
+        if size == 0 {
+            return Ok(());
+        }
+        let mut buffer = found.shared.with(|comm| comm.alloc::<u8>(size))??;
+        let memory = buffer.as_mut_ptr();
+        given().insert(memory.addr(), Given::Slab(buffer));
+        place.write(memory.cast());
+        Ok(())
+    })
+}
+
+/// Frees memory of tbcclMemAlloc or tbcclCommMemAlloc, which no call in progress uses and which is not registered any more. NULL
+/// is good, and nothing happens.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
+    boundary(|| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        let mut given = given();
+        let Some(found) = given.get(&ptr.addr()) else {
+            return Err(Failure::argument("ptr is not memory of tbcclMemAlloc, or was freed"));
+        };
+        if let Given::Own(layout) = found {
+            let end = ptr.addr() + layout.size();
+            if ranges().iter().any(|(start, size)| *start < end && ptr.addr() < start + size) {
+                return Err(Failure::usage("ptr is registered; call tbcclCommDeregister first"));
+            }
+        }
+        let freed = given.remove(&ptr.addr());
+        drop(given);
+        match freed {
+            // SAFETY: it was allocated with this layout, and nobody else frees it, since it is out of the list.
+            Some(Given::Own(layout)) => unsafe { dealloc(ptr.cast(), layout) },
+            Some(Given::Slab(buffer)) => drop(buffer),
+            None => {}
+        }
+        Ok(())
+    })
+}
+
+/// Lets devices know memory of the program's own, so that calls on it copy nothing on the way where the transport and its
+/// devices allow that. The memory stays until it is deregistered. The handle is for tbcclCommDeregister.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommRegister(
+    comm: tbcclComm_t,
+    buff: *mut c_void,
+    size: usize,
+    handle: Option<&mut MaybeUninit<*mut c_void>>,
+) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("handle", handle)?;
+        place.write(null_mut());
+        let found = find(comm)?;
+        let start = buff.addr();
+        if buff.is_null() || size == 0 {
+            return Err(Failure::argument("buff is NULL or has no bytes"));
+        }
+        if start.checked_add(size).is_none() {
+            return Err(Failure::argument(format!("size is {size}, which is more than memory can hold")));
+        }
+        // SAFETY: as `tbccl.h` says, the memory is there and writable until it is deregistered.
+        let registration = found.shared.with(|comm| unsafe { comm.register_raw(buff.cast(), size) })??;
+        let registered =
+            Registered { comm: found.first(), start, size, _registration: Mutex::new(registration) };
+        let key = REGISTERED
+            .insert(registered)
+            .ok_or_else(|| Failure::usage("too much memory is registered; deregister some"))?;
+        ranges().push((start, size));
+        place.write(cast::handle_of(key, Kind::Registration));
+        Ok(())
+    })
+}
+
+/// Ends a registration of this communicator. No call in progress uses the memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclCommDeregister(comm: tbcclComm_t, handle: *mut c_void) -> tbcclResult_t {
+    boundary(|| {
+        let found = find(comm)?;
+        let registered = find_registered(handle)?;
+        if registered.comm != found.first() {
+            return Err(Failure::argument("handle is of a registration with another communicator"));
+        }
+        if !Table::close(&registered) {
+            return Err(Failure::argument("handle was deregistered"));
+        }
+        let range = (registered.start, registered.size);
+        // Ends it, unless another thread is looking at it, which then does.
+        drop(registered);
+        let mut ranges = ranges();
+        if let Some(at) = ranges.iter().position(|one| *one == range) {
+            ranges.swap_remove(at);
+        }
+        Ok(())
+    })
+}
+
+fn find_registered(handle: *mut c_void) -> Outcome<Held<Registered>> {
+    let key = Key::from_bits(bits_of(handle.cast_const()), Kind::Registration);
+    key.and_then(|key| REGISTERED.get(key))
+        .ok_or_else(|| Failure::argument("handle is not one of tbcclCommRegister, or was deregistered"))
+}

@@ -1,0 +1,122 @@
+//! Operations: those that have a number of their own, and those that a program makes, which multiply first.
+//!
+//! # Safety
+//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+
+use crate::{
+    boundary::{Outcome, boundary},
+    cast::{self, out},
+    codes::Coded,
+    collectives::datatype,
+    comm::{Found, find, tbcclComm_t},
+    failure::Failure,
+    handle::{Held, Key, Table},
+    tbcclDataType_t, tbcclRedOp_t, tbcclResult_t,
+};
+use std::{
+    ffi::{c_int, c_void},
+    mem::MaybeUninit,
+};
+use tbccl::{DType, ReduceOp, Scale};
+
+/// An operation, as calls have it.
+pub(crate) enum Operation {
+    Plain(ReduceOp),
+    /// Contributions are multiplied first.
+    Scaled(ReduceOp, Scale),
+}
+
+impl Operation {
+    /// For calls that don't multiply.
+    pub(crate) fn plain(self, call: &str) -> Outcome<ReduceOp> {
+        match self {
+            Operation::Plain(op) => Ok(op),
+            Operation::Scaled(..) => Err(Failure::argument(format!(
+                "op was made by tbcclRedOpCreatePreMulSum, which {call} does not take; tbcclAllReduce, tbcclReduce and \
+                 tbcclReduceScatter do"
+            ))),
+        }
+    }
+}
+
+/// An operation that a program has made.
+#[derive(Debug)]
+struct Made {
+    /// The communicator that it is for.
+    comm: Key,
+    scale: Scale,
+}
+
+static MADE: Table<Made> = Table::new();
+
+/// The operation of a number.
+#[inline]
+pub(crate) fn operation(number: tbcclRedOp_t, dtype: DType, found: &Found) -> Outcome<Operation> {
+    match ReduceOp::from_code(number) {
+        Some(op) => Ok(Operation::Plain(op)),
+        None => made(number, dtype, found),
+    }
+}
+
+fn made(number: tbcclRedOp_t, dtype: DType, found: &Found) -> Outcome<Operation> {
+    let made = find_made(number, found)?;
+    if made.scale.dtype() != dtype {
+        return Err(Failure::argument(format!(
+            "op was made for {}, and the elements are {dtype}",
+            made.scale.dtype()
+        )));
+    }
+    Ok(Operation::Scaled(ReduceOp::Sum, made.scale))
+}
+
+fn find_made(number: tbcclRedOp_t, found: &Found) -> Outcome<Held<Made>> {
+    let made = MADE.get_op(number).ok_or_else(|| {
+        Failure::argument(format!("op is {number}, which no operation has, or it was destroyed"))
+    })?;
+    if made.comm != found.first() {
+        return Err(Failure::argument("op was made for another communicator"));
+    }
+    Ok(made)
+}
+
+/// Makes an operation that multiplies each rank's contribution by the rank's own scalar, and sums. It is for that
+/// communicator and element type, and for tbcclAllReduce, tbcclReduce and tbcclReduceScatter. The scalar is one element,
+/// read at once, wherever it is said to reside.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclRedOpCreatePreMulSum(
+    op: Option<&mut MaybeUninit<tbcclRedOp_t>>,
+    scalar: *mut c_void,
+    datatype: tbcclDataType_t,
+    residence: c_int,
+    comm: tbcclComm_t,
+) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("op", op)?;
+        let found = find(comm)?;
+        let dtype = self::datatype(datatype)?;
+        if !matches!(residence, 0 | 1) {
+            return Err(Failure::argument(format!("residence is {residence}, which means nothing")));
+        }
+        // SAFETY: as `tbccl.h` says, it is null or an element.
+        let element = unsafe { cast::bytes("scalar", scalar.cast_const().cast(), dtype.size())? };
+        let made = Made { comm: found.first(), scale: Scale::from_bytes(dtype, &element)? };
+        let key = MADE.insert(made);
+        let number = key.and_then(Key::to_op);
+        if let (Some(key), None) = (key, number)
+            && let Some(beyond) = MADE.get(key)
+        {
+            Table::close(&beyond);
+        }
+        place.write(number.ok_or_else(|| Failure::usage("there are too many operations; destroy some"))?);
+        Ok(())
+    })
+}
+
+/// Ends an operation that was made for this communicator. Calls that were issued with it are not concerned.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclRedOpDestroy(op: tbcclRedOp_t, comm: tbcclComm_t) -> tbcclResult_t {
+    boundary(|| {
+        let made = find_made(op, &find(comm)?)?;
+        if Table::close(&made) { Ok(()) } else { Err(Failure::argument("op was destroyed")) }
+    })
+}

@@ -1,0 +1,122 @@
+//! Requests: calls that are waited for later.
+//!
+//! # Safety
+//! Exporting a name is all that is unsafe here.
+
+use crate::{
+    boundary::{Outcome, boundary},
+    cast::{bits_of, handle_of, out},
+    failure::Failure,
+    handle::{Held, Key, Kind, Table},
+    tbcclResult_t,
+};
+use std::{
+    ffi::c_int,
+    mem::MaybeUninit,
+    ptr::null_mut,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tbccl::Pending;
+
+/// What a tbcclRequest_t points to: nothing. It is a number.
+#[derive(Debug)]
+pub enum tbcclRequest {}
+
+/// A call that was issued, and may be in progress.
+pub type tbcclRequest_t = *mut tbcclRequest;
+
+/// No request.
+pub(crate) const NONE: tbcclRequest_t = null_mut();
+
+/// What became of a call: in progress with others of its group, or refused. Nothing yet while its group is open.
+#[derive(Debug, Default)]
+pub(crate) struct Fate(OnceLock<Result<Arc<Pending>, Failure>>);
+
+impl Fate {
+    /// The call has been issued, or refused.
+    pub(crate) fn settle(&self, issued: Result<Arc<Pending>, Failure>) {
+        // It is settled once, by the one that issues it.
+        let _ = self.0.set(issued);
+    }
+
+    fn pending(&self) -> Outcome<&Pending> {
+        match self.0.get() {
+            Some(Ok(pending)) => Ok(&**pending),
+            Some(Err(failure)) => Err(failure.clone()),
+            None => {
+                Err(Failure::usage("the call is in a group that has not ended; call tbcclGroupEnd first"))
+            }
+        }
+    }
+}
+
+static REQUESTS: Table<Arc<Fate>> = Table::new();
+
+fn find(handle: tbcclRequest_t) -> Outcome<Held<Arc<Fate>>> {
+    let found = Key::from_bits(bits_of(handle), Kind::Request).and_then(|key| REQUESTS.get(key));
+    found.ok_or_else(|| {
+        Failure::argument(match handle.is_null() {
+            true => "request is NULL",
+            false => "request is not a request, or was freed",
+        })
+    })
+}
+
+/// A handle for it.
+pub(crate) fn give(fate: Arc<Fate>) -> Outcome<tbcclRequest_t> {
+    let key =
+        REQUESTS.insert(fate).ok_or_else(|| Failure::usage("there are too many requests; free some"))?;
+    Ok(handle_of(key, Kind::Request))
+}
+
+/// Tells whether a call is done: done becomes 1 or 0. When it is done this returns what the call came to. Never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclRequestTest(
+    request: tbcclRequest_t,
+    done: Option<&mut MaybeUninit<c_int>>,
+) -> tbcclResult_t {
+    boundary(|| {
+        let place = out("done", done)?;
+        place.write(0);
+        let found = find(request)?;
+        match found.0.get() {
+            None => Ok(()),
+            Some(Err(failure)) => {
+                place.write(1);
+                Err(failure.clone())
+            }
+            Some(Ok(pending)) => match pending.test() {
+                None => Ok(()),
+                Some(result) => {
+                    place.write(1);
+                    Ok(result?)
+                }
+            },
+        }
+    })
+}
+
+/// Waits until a call is done, and returns what it came to; tbcclInProgress if it is not done after so many milliseconds.
+/// Negative ones wait as long as the call takes, which has a time limit of its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclRequestWait(request: tbcclRequest_t, timeoutMs: i64) -> tbcclResult_t {
+    boundary(|| {
+        let found = find(request)?;
+        let most = u64::try_from(timeoutMs).ok().map(Duration::from_millis);
+        match found.pending()?.wait(most) {
+            Some(result) => Ok(result?),
+            None => Err(Failure::in_progress(format!("the call is not done after {timeoutMs} ms"))),
+        }
+    })
+}
+
+/// Ends the handle of a request. A call that is still in progress goes on, and needs its memory until it is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbcclRequestFree(request: tbcclRequest_t) -> tbcclResult_t {
+    boundary(|| {
+        let found = find(request)?;
+        // Of two threads that free it, one is too late.
+        if Table::close(&found) { Ok(()) } else { Err(Failure::argument("request was freed")) }
+    })
+}

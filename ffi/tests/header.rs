@@ -1,0 +1,77 @@
+//! `tbccl.h` is what the sources say. After a change: `TBCCL_WRITE_HEADER=1 cargo test -p ffi --test header`.
+
+use std::{fmt::Write, fs, path::Path};
+use tbccl::{Codec, DType, ReduceOp};
+use tbccl_c::codes::{ResultCode, c_enum};
+
+fn initializer(name: &str, structure: &str, fields: &[&str]) -> String {
+    let mut text = format!("#define TBCCL_{name}_INITIALIZER \\\n  {{ sizeof({structure})");
+    for field in ["TBCCL_#_MAGIC", "TBCCL_VERSION_CODE"].iter().chain(fields) {
+        let _ = write!(text, ", {}", field.replace('#', name));
+    }
+    text + " }\n"
+}
+
+/// What is no function and no structure.
+fn enums() -> String {
+    [
+        "#define TBCCL_VERSION(X, Y, Z) ((X) * 10000 + (Y) * 100 + (Z))\n\n#define TBCCL_COMM_NULL NULL\n\
+         #define TBCCL_REQUEST_NULL NULL\n#define TBCCL_CONFIG_UNDEF_PTR NULL\n"
+            .to_owned(),
+        c_enum::<ResultCode>("What most functions return. Numbers below 1000 are those of nccl.h."),
+        c_enum::<DType>("The types of elements. Numbers below 1000 are those of nccl.h."),
+        c_enum::<ReduceOp>(
+            "What contributions are combined by. Numbers below 1000 are those of nccl.h;\n * \
+             tbcclRedOpCreatePreMulSum makes others.",
+        ),
+        c_enum::<Codec>("How tbcclAllReduceQuantized packs elements: in blocks of 128 or so many, or by half."),
+        "/**\n * Where the scalar of tbcclRedOpCreatePreMulSum is. It is read at once.\n */\n\
+         typedef enum {\n  tbcclScalarDevice = 0,\n  tbcclScalarHostImmediate = 1,\n} tbcclScalarResidence_t;\n"
+            .to_owned(),
+    ]
+    .join("\n")
+}
+
+fn initializers() -> String {
+    let undefined = "TBCCL_CONFIG_UNDEF_INT";
+    [
+        initializer("CONFIG", "tbcclConfig_t", &[undefined, undefined, "0", "NULL", "NULL"]),
+        initializer("CALL_OPTIONS", "tbcclCallOptions_t", &["0", "NULL", "0", undefined]),
+        initializer(
+            "ERROR_INFO",
+            "tbcclErrorInfo_t",
+            &["tbcclSuccess", "-1", "-1", "{0}", "{0}", "{0}", "{0}", "{0}"],
+        ),
+        initializer(
+            "STATS",
+            "tbcclStats_t",
+            &["0", "0", "0", "0", "0", "0", "0", "0", "0", "0", "0", "{0}", "0", "0", "0"],
+        ),
+        initializer("LINK_STATS", "tbcclLinkStats_t", &["0", "0", "0", "0", "0", "0", "0"]),
+    ]
+    .join("\n")
+}
+
+fn header() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("a configuration");
+    config.after_includes = Some(format!("\n{}\n{}", enums(), initializers()));
+    let written = cbindgen::Builder::new().with_crate(root).with_config(config).generate();
+    let mut text = Vec::new();
+    written.expect("a header").write(&mut text);
+    String::from_utf8(text).expect("text")
+}
+
+#[test]
+fn the_header_is_what_the_sources_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tbccl.h");
+    let text = header();
+    if std::env::var_os("TBCCL_WRITE_HEADER").is_some() {
+        fs::write(&path, &text).expect("a header");
+    }
+    let committed = fs::read_to_string(&path).expect("a header");
+    assert!(
+        text == committed,
+        "tbccl.h is not what the sources say; write it anew with: TBCCL_WRITE_HEADER=1 cargo test -p ffi --test header"
+    );
+}

@@ -1,0 +1,54 @@
+//! What the shared library exports: the functions of the header, all of them and nothing else. `symbols.txt` pins them: one
+//! that was there is not taken away. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p ffi --test symbols`.
+
+#[allow(dead_code)] // It has more than is needed here.
+mod workshop;
+
+use std::{collections::BTreeSet, fs};
+use workshop::{command, here, run, shared_library};
+
+/// The names that programs may link with.
+fn exported() -> BTreeSet<String> {
+    let library = shared_library();
+    let options: &[&str] = if cfg!(target_os = "macos") { &["-gU"] } else { &["-D", "--defined-only"] };
+    let said = run(command("nm", options).arg(library)).stdout;
+    let names = said.lines().filter_map(|line| line.split_whitespace().nth(2));
+    names
+        .map(|name| name.strip_prefix('_').filter(|_| cfg!(target_os = "macos")).unwrap_or(name).to_owned())
+        .collect()
+}
+
+/// The names of functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let header = fs::read_to_string(here().join("tbccl.h")).expect("a header");
+    let calls = header.match_indices("(").filter_map(|(at, _)| {
+        let before = &header[..at];
+        let start = before.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |at| at + 1);
+        let line = &header[header[..start].rfind('\n').map_or(0, |at| at + 1)..start];
+        let is_declaration = !line.trim_start().starts_with(['*', '/', '#']) && !line.trim().is_empty();
+        (is_declaration && before[start..].starts_with("tbccl")).then(|| before[start..].to_owned())
+    });
+    calls.collect()
+}
+
+#[test]
+fn only_the_functions_of_the_header_are_exported() {
+    let (exported, declared) = (exported(), declared());
+    let odd: Vec<_> = exported.iter().filter(|name| !name.starts_with("tbccl")).collect();
+    assert!(odd.is_empty(), "exported without being ours: {odd:?}");
+    assert_eq!(exported, declared, "exported, and declared in the header");
+    let path = here().join("tests/symbols.txt");
+    let text: String = exported.iter().map(|name| format!("{name}\n")).collect();
+    if std::env::var_os("TBCCL_WRITE_SYMBOLS").is_some() {
+        fs::write(&path, &text).expect("a list");
+    }
+    let pinned = fs::read_to_string(&path).expect("a list");
+    assert_eq!(text, pinned, "the exported functions are others than those of symbols.txt");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_loader_knows_the_library_by_its_name_and_version() {
+    let said = run(command("objdump", &["-p"]).arg(shared_library())).stdout;
+    assert!(said.lines().any(|line| line.trim() == "SONAME               libtbccl.so.0"), "{said}");
+}
