@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 TBCCL := target/release/tbccl
+# Where `make install` puts what it installs.
+PREFIX ?= /usr/local
 # What `make bench` measures. Override on the command line: make bench OP=all_gather RANKS="2 3"
 OP ?= all_reduce
 RANKS ?= 2 4
@@ -9,7 +11,7 @@ RANKS ?= 2 4
 # The software RDMA device is for Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude softrdma)
 
-.PHONY: help bench simulation agreement test model lint build tools test-tools
+.PHONY: help bench simulation agreement test model lint build install tools test-tools
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +44,10 @@ lint: test-tools ## Check format, lints and documentation
 
 build: tools ## Build the command line, optimised
 	$(CARGO) build --release
+
+install: tools ## Install the command line and the C library below PREFIX
+	$(CARGO) build --release -p tbccl -p ffi
+	ffi/install.sh target/release "$(PREFIX)" "$(DESTDIR)"
 
 tools: ## Install what is missing to build; does nothing when nothing is
 	@tools/install-missing build

@@ -1,0 +1,49 @@
+#!/bin/sh
+# Puts the C library and the command line in place: install.sh BUILD PREFIX [DESTDIR]. BUILD is where cargo has left them, as
+# target/release. `make install PREFIX=...` builds and calls this.
+set -eu
+
+build=${1:?install.sh BUILD PREFIX [DESTDIR]}
+prefix=${2:?install.sh BUILD PREFIX [DESTDIR]}
+root=${3:-}$prefix
+here=$(cd "$(dirname "$0")" && pwd)
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../Cargo.toml" | head -n 1)
+major=${version%%.*}
+rest=${version#*.}
+minor=${rest%%.*}
+
+# What programs that link libtbccl.a need beside it, and what the shared library is called.
+case $(uname -s) in
+Darwin)
+    built=libtbccl_c.dylib shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib
+    private="-lSystem -lc -lm -framework CoreFoundation"
+    ;;
+*)
+    built=libtbccl_c.so shared=libtbccl.so.$version soname=libtbccl.so.$major plain=libtbccl.so
+    private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
+    ;;
+esac
+
+fill() {
+    sed -e "s|@PREFIX@|$prefix|g; s|@VERSION@|$version|g; s|@MAJOR@|$major|g; s|@MINOR@|$minor|g" \
+        -e "s|@PRIVATE@|$private|g; s|@SHARED@|$shared|g; s|@SONAME@|$soname|g" "$1" >"$2"
+}
+
+mkdir -p "$root/bin" "$root/lib/pkgconfig" "$root/lib/cmake/tbccl" "$root/include"
+# Beside it and then into place, so that running programs keep what they have.
+install_file() {
+    cp "$2" "$3.new"
+    chmod "$1" "$3.new"
+    mv "$3.new" "$3"
+}
+install_file 755 "$build/tbccl" "$root/bin/tbccl"
+install_file 755 "$build/$built" "$root/lib/$shared"
+install_file 644 "$build/libtbccl_c.a" "$root/lib/libtbccl.a"
+install_file 644 "$here/tbccl.h" "$root/include/tbccl.h"
+ln -sf "$shared" "$root/lib/$soname"
+ln -sf "$soname" "$root/lib/$plain"
+fill "$here/tbccl.pc.in" "$root/lib/pkgconfig/tbccl.pc"
+for name in tbccl-config tbccl-config-version; do
+    fill "$here/cmake/$name.cmake.in" "$root/lib/cmake/tbccl/$name.cmake"
+done

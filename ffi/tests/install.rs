@@ -1,0 +1,48 @@
+//! What `make install` puts in place, as other projects find it: by pkg-config and by CMake.
+
+#[allow(dead_code)] // It has more than is needed here.
+mod workshop;
+
+use std::fs;
+use workshop::{command, here, programs, run};
+
+#[test]
+fn an_installed_library_is_found_by_pkg_config_and_cmake() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let prefix = folder.path().join("it");
+    run(&mut command(here().join("install.sh"), &[programs(), &prefix]));
+    assert!(run(&mut command(prefix.join("bin/tbccl"), &["--version"])).stdout.starts_with("tbccl "));
+
+    let pkg_config = |arguments: &[&str]| {
+        let mut command = command("pkg-config", arguments);
+        let said = run(command.arg("tbccl").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))).stdout;
+        said.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let example = here().join("examples/01_threads.c");
+    let flags = pkg_config(&["--cflags", "--libs"]);
+    let program = folder.path().join("by_pkg_config");
+    run(command("cc", &["-pthread", "-o"]).arg(&program).arg(&example).args(flags));
+    let mut by_pkg_config = command::<&str>(program, &[]);
+    run(by_pkg_config.env("LD_LIBRARY_PATH", prefix.join("lib")));
+    let version = run(command("pkg-config", &["--modversion", "tbccl"])
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+    assert_eq!(version.stdout.trim(), env!("CARGO_PKG_VERSION"));
+
+    let project = folder.path().join("project");
+    fs::create_dir(&project).expect("our folder");
+    fs::copy(&example, project.join("main.c")).expect("our folder");
+    let lists = "cmake_minimum_required(VERSION 3.16)\nproject(test C)\nfind_package(tbccl 0.1 REQUIRED)\n\
+                 find_package(Threads REQUIRED)\nadd_executable(shared main.c)\nadd_executable(static main.c)\n\
+                 target_link_libraries(shared tbccl::tbccl Threads::Threads)\n\
+                 target_link_libraries(static tbccl::static Threads::Threads)\n";
+    fs::write(project.join("CMakeLists.txt"), lists).expect("our folder");
+    let build = folder.path().join("build");
+    let mut configure = command("cmake", &["-S"]);
+    configure.arg(&project).arg("-B").arg(&build);
+    run(configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
+    run(command("cmake", &["--build"]).arg(&build));
+    for name in ["shared", "static"] {
+        let said = run(&mut command::<&str>(build.join(name), &[])).stdout;
+        assert!(said.contains("the mean over 4 ranks"), "{said}");
+    }
+}
