@@ -1,0 +1,38 @@
+/* Processes that a launcher has started: each is a rank, and learns which from its environment.
+ *
+ *   tbccl run -n 4 -- ./02_launched */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tbccl.h>
+
+#define CHECK(call)                                                                                \
+  do {                                                                                             \
+    tbcclResult_t result = (call);                                                                 \
+    if (result != tbcclSuccess) {                                                                  \
+      fprintf(stderr, "%s: %s\n", tbcclGetErrorString(result), tbcclGetLastError(NULL));           \
+      exit(1);                                                                                     \
+    }                                                                                              \
+  } while (0)
+
+int main(void) {
+  tbcclComm_t comm;
+  int rank, size;
+  CHECK(tbcclCommInitFromEnv(&comm, NULL));
+  CHECK(tbcclCommUserRank(comm, &rank));
+  CHECK(tbcclCommCount(comm, &size));
+
+  /* Rank 0 tells all others what to do, each does its part, and rank 0 has all of it. */
+  int64_t job = rank == 0 ? 7 : 0;
+  CHECK(tbcclBcast(&job, 1, tbcclInt64, 0, comm, NULL));
+  int64_t part = job * (rank + 1);
+  int64_t* parts = (int64_t*)calloc((size_t)size, sizeof *parts);
+  if (parts == NULL) return 1;
+  CHECK(tbcclGather(&part, parts, 1, tbcclInt64, 0, comm, NULL));
+  for (int r = 0; rank == 0 && r < size; ++r) {
+    if (parts[r] != 7 * (r + 1)) return 1;
+  }
+  if (rank == 0) printf("%d ranks have done their parts; the last is %d\n", size, (int)parts[size - 1]);
+  free(parts);
+  CHECK(tbcclCommDestroy(comm));
+  return 0;
+}

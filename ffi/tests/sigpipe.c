@@ -1,0 +1,42 @@
+/* The process with the place where ranks meet is killed. What the others then write to it goes nowhere: that is an error for
+ * them, and no SIGPIPE, which ends programs that know nothing of it. */
+#define _POSIX_C_SOURCE 200809L
+#include <signal.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+int main(void) {
+  int channel[2], status = 0;
+  tbcclUniqueId id;
+  tbcclComm_t comm;
+  tbcclConfig_t config = TBCCL_CONFIG_INITIALIZER;
+  config.timeoutMs = 20000;
+  EXPECT(pipe(channel) == 0);
+  signal(SIGPIPE, SIG_DFL);
+  pid_t child = fork();
+  EXPECT(child >= 0);
+  if (child == 0) {
+    CHECK(tbcclGetUniqueId(&id));
+    EXPECT(write(channel[1], &id, sizeof id) == (ssize_t)sizeof id);
+    CHECK(tbcclCommInitRankConfig(&comm, 2, id, 0, &config));
+    CHECK(tbcclBarrier(comm, NULL));
+    kill(getpid(), SIGKILL);
+  }
+  EXPECT(read(channel[0], &id, sizeof id) == (ssize_t)sizeof id);
+  CHECK(tbcclCommInitRankConfig(&comm, 2, id, 1, &config));
+  CHECK(tbcclBarrier(comm, NULL));
+  EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+  /* Waits, looks around and asks what is the matter, of one who is gone. */
+  for (int call = 0; call < 3; ++call) {
+    tbcclResult_t result = tbcclBarrier(comm, NULL);
+    EXPECT(result != tbcclSuccess && result != tbcclTimeout);
+  }
+  CHECK(tbcclCommDestroy(comm));
+  close(channel[0]);
+  close(channel[1]);
+  puts("ok");
+  return 0;
+}
