@@ -413,7 +413,7 @@ fn wrong_arguments_are_named_and_nothing_is_touched() {
     job(2, |comm| {
         let mut data = [5.0f32; 64];
         for (call, says) in wrong(&mut data) {
-            for error in [carry_out(comm, &call), together(comm, &[call.clone()])] {
+            for error in [carry_out(comm, &call), together(comm, std::slice::from_ref(&call))] {
                 let error = error.expect_err(says);
                 let is_about_arguments = matches!(error, Error::InvalidArgument(_) | Error::IllegalOp(_));
                 assert!(is_about_arguments && error.to_string().contains(says), "{call:?}: {error}");

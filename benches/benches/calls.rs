@@ -20,7 +20,8 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};
 use tbccl::{
-    CallOptions, Collective, Communicator, Config, DType, Rank, RawCall, RawWhat, ReduceOp, SharedCommunicator,
+    CallOptions, Collective, Communicator, Config, DType, Rank, RawCall, RawWhat, ReduceOp,
+    SharedCommunicator,
 };
 
 /// The kinds of calls that are made by turns.

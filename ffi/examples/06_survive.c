@@ -12,9 +12,9 @@
 
 #define CHECK(call)                                                                                \
   do {                                                                                             \
-    tbcclResult_t result = (call);                                                                 \
-    if (result != tbcclSuccess) {                                                                  \
-      fprintf(stderr, "%s: %s\n", tbcclGetErrorString(result), tbcclGetLastError(NULL));           \
+    tbcclResult_t called = (call);                                                                 \
+    if (called != tbcclSuccess) {                                                                  \
+      fprintf(stderr, "%s: %s\n", tbcclGetErrorString(called), tbcclGetLastError(NULL));           \
       exit(1);                                                                                     \
     }                                                                                              \
   } while (0)

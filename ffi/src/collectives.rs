@@ -54,7 +54,7 @@ pub(crate) fn raw(
 /// Reduces count elements of sendbuff by op over all ranks; every rank's recvbuff gets the result. In place if sendbuff equals
 /// recvbuff.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclAllReduce(
+pub unsafe extern "C" fn tbcclAllReduce(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -76,7 +76,7 @@ pub extern "C" fn tbcclAllReduce(
 /// As tbcclAllReduce of floats for tbcclSum and tbcclAvg, with messages that travel packed: a quarter of the bytes or half of
 /// them. All ranks get the same bits, off by what docs/collectives.md says.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclAllReduceQuantized(
+pub unsafe extern "C" fn tbcclAllReduceQuantized(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -98,7 +98,7 @@ pub extern "C" fn tbcclAllReduceQuantized(
 /// Reduces count elements of sendbuff by op over all ranks; recvbuff of rank root gets the result, and may be NULL on others.
 /// In place if sendbuff equals recvbuff.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclReduce(
+pub unsafe extern "C" fn tbcclReduce(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -120,7 +120,7 @@ pub extern "C" fn tbcclReduce(
 
 /// Copies count elements of rank root's buff to that of all others.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclBcast(
+pub unsafe extern "C" fn tbcclBcast(
     buff: *mut c_void,
     count: usize,
     datatype: tbcclDataType_t,
@@ -128,13 +128,14 @@ pub extern "C" fn tbcclBcast(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    tbcclBroadcast(buff, buff, count, datatype, root, comm, request)
+    // SAFETY: the caller promises the same.
+    unsafe { tbcclBroadcast(buff, buff, count, datatype, root, comm, request) }
 }
 
 /// Copies count elements of rank root's sendbuff to every rank's recvbuff. Others' sendbuff may be NULL. In place if sendbuff
 /// equals recvbuff.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclBroadcast(
+pub unsafe extern "C" fn tbcclBroadcast(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -152,7 +153,7 @@ pub extern "C" fn tbcclBroadcast(
 /// Gathers sendcount elements of every rank's sendbuff, in the order of ranks, in every rank's recvbuff. In place if sendbuff
 /// is the block of this rank in recvbuff.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclAllGather(
+pub unsafe extern "C" fn tbcclAllGather(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     sendcount: usize,
@@ -168,7 +169,7 @@ pub extern "C" fn tbcclAllGather(
 /// Reduces blocks of recvcount elements, one for each rank in sendbuff, by op over all ranks; recvbuff of each rank gets its
 /// own. In place if recvbuff is the block of this rank in sendbuff, whose other blocks are undefined afterwards.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclReduceScatter(
+pub unsafe extern "C" fn tbcclReduceScatter(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     recvcount: usize,
@@ -190,7 +191,7 @@ pub extern "C" fn tbcclReduceScatter(
 /// Sends a block of count elements of sendbuff to each rank, and receives one of each in recvbuff, in the order of ranks. Not
 /// in place.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclAlltoAll(
+pub unsafe extern "C" fn tbcclAlltoAll(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -204,7 +205,7 @@ pub extern "C" fn tbcclAlltoAll(
 /// Gathers count elements of every rank's sendbuff, in the order of ranks, in rank root's recvbuff; others' may be NULL. In
 /// place if sendbuff is the block of the root in recvbuff.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGather(
+pub unsafe extern "C" fn tbcclGather(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -222,7 +223,7 @@ pub extern "C" fn tbcclGather(
 /// Sends each rank its block of count elements of rank root's sendbuff, in the order of ranks; others' may be NULL. In place
 /// if recvbuff is the block of the root in sendbuff.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclScatter(
+pub unsafe extern "C" fn tbcclScatter(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -240,7 +241,7 @@ pub extern "C" fn tbcclScatter(
 /// Sends count elements to a rank, which receives them by tbcclRecv. Messages in both directions, or to this rank, go within a
 /// group.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclSend(
+pub unsafe extern "C" fn tbcclSend(
     sendbuff: *const c_void,
     count: usize,
     datatype: tbcclDataType_t,
@@ -256,7 +257,7 @@ pub extern "C" fn tbcclSend(
 
 /// Receives count elements of a rank, which sends them by tbcclSend.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclRecv(
+pub unsafe extern "C" fn tbcclRecv(
     recvbuff: *mut c_void,
     count: usize,
     datatype: tbcclDataType_t,
@@ -273,7 +274,7 @@ pub extern "C" fn tbcclRecv(
 /// Reduces count elements of sendbuff by op over the ranks up to this one; recvbuff gets the result. In place if sendbuff
 /// equals recvbuff.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclScan(
+pub unsafe extern "C" fn tbcclScan(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -291,7 +292,7 @@ pub extern "C" fn tbcclScan(
 
 /// As tbcclScan over the ranks before this one. That of rank 0 stays as it is.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclExclusiveScan(
+pub unsafe extern "C" fn tbcclExclusiveScan(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     count: usize,
@@ -309,7 +310,7 @@ pub extern "C" fn tbcclExclusiveScan(
 
 /// Waits until all ranks have called it.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclBarrier(
+pub unsafe extern "C" fn tbcclBarrier(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {

@@ -125,18 +125,19 @@ pub(crate) fn rank_and_size(rank: c_int, nranks: c_int) -> Outcome<(u32, u32)> {
 /// Makes a communicator of nranks ranks, which all call this with the same id; this is the one of number rank. Waits for
 /// the others. One thread may make those of several ranks within a group.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommInitRank(
+pub unsafe extern "C" fn tbcclCommInitRank(
     comm: Option<&mut MaybeUninit<tbcclComm_t>>,
     nranks: c_int,
     commId: tbcclUniqueId,
     rank: c_int,
 ) -> tbcclResult_t {
-    tbcclCommInitRankConfig(comm, nranks, commId, rank, null_mut())
+    // SAFETY: the caller promises the same.
+    unsafe { tbcclCommInitRankConfig(comm, nranks, commId, rank, null_mut()) }
 }
 
 /// As tbcclCommInitRank, with options; NULL for none.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommInitRankConfig(
+pub unsafe extern "C" fn tbcclCommInitRankConfig(
     comm: Option<&mut MaybeUninit<tbcclComm_t>>,
     nranks: c_int,
     commId: tbcclUniqueId,
@@ -155,7 +156,7 @@ pub extern "C" fn tbcclCommInitRankConfig(
 /// Makes a communicator of ndev ranks that are all in this process, and writes the handle of each rank to comms. Each is for
 /// a thread of its own; one thread may use several within groups. The list of devices is not looked at, and may be NULL.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommInitAll(
+pub unsafe extern "C" fn tbcclCommInitAll(
     comms: *mut tbcclComm_t,
     ndev: c_int,
     devlist: *const c_int,
@@ -178,7 +179,7 @@ pub extern "C" fn tbcclCommInitAll(
 /// Makes the communicator of the job that a launcher has started this process for: `tbccl run`, torchrun, mpirun of Open
 /// MPI and MPICH, Slurm. The config may be NULL. Waits for the other ranks.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommInitFromEnv(
+pub unsafe extern "C" fn tbcclCommInitFromEnv(
     comm: Option<&mut MaybeUninit<tbcclComm_t>>,
     config: *mut tbcclConfig_t,
 ) -> tbcclResult_t {
@@ -192,7 +193,7 @@ pub extern "C" fn tbcclCommInitFromEnv(
 /// Waits until all that was issued is done, and closes the communicator: no more calls after that. Returns what it had
 /// failed with, if it had. The handle is still to be destroyed.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommFinalize(comm: tbcclComm_t) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclCommFinalize(comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| close(&find(comm)?))
 }
 
@@ -200,7 +201,7 @@ pub extern "C" fn tbcclCommFinalize(comm: tbcclComm_t) -> tbcclResult_t {
 /// the ranks of some communicator have met in this process, the last of the process to be ended waits until they have ended theirs,
 /// too, within the time limit.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommDestroy(comm: tbcclComm_t) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclCommDestroy(comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| {
         let found = find_any(comm)?;
         if !Table::close(&found.held) {
@@ -229,7 +230,7 @@ fn close(found: &Found) -> Outcome {
 /// an error on the other ranks. The handle is still to be destroyed; until then tbcclCommShrink makes a new communicator
 /// of it.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommAbort(comm: tbcclComm_t) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclCommAbort(comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| {
         find(comm)?.shared.abort();
         Ok(())
@@ -239,7 +240,7 @@ pub extern "C" fn tbcclCommAbort(comm: tbcclComm_t) -> tbcclResult_t {
 /// Tells whether the communicator has failed, and with what; tbcclSuccess if not. It is then what failed last on this
 /// thread, for tbcclGetLastError.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommGetAsyncError(
+pub unsafe extern "C" fn tbcclCommGetAsyncError(
     comm: tbcclComm_t,
     asyncError: Option<&mut MaybeUninit<tbcclResult_t>>,
 ) -> tbcclResult_t {
@@ -253,7 +254,10 @@ pub extern "C" fn tbcclCommGetAsyncError(
 
 /// Tells the number of ranks.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommCount(comm: tbcclComm_t, count: Option<&mut MaybeUninit<c_int>>) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclCommCount(
+    comm: tbcclComm_t,
+    count: Option<&mut MaybeUninit<c_int>>,
+) -> tbcclResult_t {
     boundary(|| {
         let place = out("count", count)?;
         place.write(find(comm)?.shared.size() as c_int);
@@ -263,7 +267,7 @@ pub extern "C" fn tbcclCommCount(comm: tbcclComm_t, count: Option<&mut MaybeUnin
 
 /// Tells which rank this is.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommUserRank(
+pub unsafe extern "C" fn tbcclCommUserRank(
     comm: tbcclComm_t,
     rank: Option<&mut MaybeUninit<c_int>>,
 ) -> tbcclResult_t {

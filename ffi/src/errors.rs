@@ -96,7 +96,7 @@ impl tbcclErrorInfo_t {
 
 /// Tells the version of the library as one number, TBCCL_VERSION_CODE of its header.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGetVersion(version: Option<&mut MaybeUninit<c_int>>) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclGetVersion(version: Option<&mut MaybeUninit<c_int>>) -> tbcclResult_t {
     boundary(|| {
         out("version", version)?.write(TBCCL_VERSION_CODE);
         Ok(())
@@ -105,7 +105,7 @@ pub extern "C" fn tbcclGetVersion(version: Option<&mut MaybeUninit<c_int>>) -> t
 
 /// What a result means, for people. The text is there for ever.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGetErrorString(result: tbcclResult_t) -> *const c_char {
+pub unsafe extern "C" fn tbcclGetErrorString(result: tbcclResult_t) -> *const c_char {
     ResultCode::from_code(result).map_or(c"unknown result code", ResultCode::meaning).as_ptr()
 }
 
@@ -113,7 +113,7 @@ pub extern "C" fn tbcclGetErrorString(result: tbcclResult_t) -> *const c_char {
 /// thread is told of where nothing has failed on this one; NULL is good, too. The text is there until something else
 /// fails on this thread.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGetLastError(comm: tbcclComm_t) -> *const c_char {
+pub unsafe extern "C" fn tbcclGetLastError(comm: tbcclComm_t) -> *const c_char {
     let told = || with_last(|last| last.map(|(_, text)| text.as_ptr())).flatten();
     let of_comm = || {
         let error = comm::find(comm).ok()?.shared.async_error()?;
@@ -125,7 +125,7 @@ pub extern "C" fn tbcclGetLastError(comm: tbcclComm_t) -> *const c_char {
 
 /// What failed last on this thread, in parts. If nothing has, its result is tbcclSuccess.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGetLastErrorInfo(info: *mut tbcclErrorInfo_t) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclGetLastErrorInfo(info: *mut tbcclErrorInfo_t) -> tbcclResult_t {
     boundary(|| write_last(info))
 }
 

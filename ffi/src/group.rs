@@ -100,18 +100,21 @@ pub(crate) fn make_later(
 #[inline]
 pub(crate) fn issue(
     comm: tbcclComm_t,
-    request: Option<&mut MaybeUninit<tbcclRequest_t>>,
+    mut request: Option<&mut MaybeUninit<tbcclRequest_t>>,
     describe: impl FnOnce(&Found) -> Outcome<RawCall>,
 ) -> tbcclResult_t {
     call(|| {
-        let request = request.map(|place| {
+        if let Some(place) = &mut request {
             place.write(request::NONE);
-            place
-        });
+        }
         let found = comm::find(comm)?;
         match request {
-            // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
-            None if !is_open() => Ok(unsafe { found.shared.call(&describe(&found)?, &found.options)? }),
+            None if !is_open() => {
+                let call = describe(&found)?;
+                // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
+                unsafe { found.shared.call(&call, &found.options)? };
+                Ok(())
+            }
             request => issue_later(&found, request, describe),
         }
     })
@@ -167,7 +170,7 @@ fn add(found: &Found, place: Option<&mut MaybeUninit<tbcclRequest_t>>, call: Raw
 /// Begins a group on this thread: calls are collected until tbcclGroupEnd, and then go together. Groups may be nested; the
 /// outermost counts.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGroupStart() -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclGroupStart() -> tbcclResult_t {
     boundary(|| {
         let depth = DEPTH.get().checked_add(1).ok_or_else(|| Failure::usage("groups are nested too deep"))?;
         DEPTH.set(depth);
@@ -178,7 +181,7 @@ pub extern "C" fn tbcclGroupStart() -> tbcclResult_t {
 /// Ends a group: makes its communicators, issues its calls, and waits for those on communicators on which one has no
 /// request. Returns what failed first. If a call was refused when it was made, none is carried out.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGroupEnd() -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclGroupEnd() -> tbcclResult_t {
     boundary(|| match DEPTH.get() {
         0 => Err(Failure::usage("there is no group to end on this thread")),
         1 => {

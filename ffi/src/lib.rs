@@ -16,7 +16,13 @@
 //! | `boundary`, `failure`, `handle`, `cast` | what they stand on |
 //!
 //! Nothing here knows how a call is carried out.
+//!
+//! # Safety
+//! Every exported function asks of its caller what `tbccl.h` says at its beginning: a pointer is NULL or points to what
+//! its type says, for as long as the call lasts, and memory of a call that has a request until that is done. Handles may be
+//! any number.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)] // Names are those of C.
+#![allow(clippy::missing_safety_doc)] // It is the same for all of them, and said above.
 
 mod boundary;
 mod cast;

@@ -27,7 +27,7 @@ pub const TBCCL_SHRINK_ABORT: i32 = 1;
 /// Makes new communicators of one, of all ranks of a color each, in the order of their keys, and of their ranks where keys
 /// are equal. All ranks call it. Those of TBCCL_SPLIT_NOCOLOR get NULL. The config may be NULL.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommSplit(
+pub unsafe extern "C" fn tbcclCommSplit(
     comm: tbcclComm_t,
     color: c_int,
     key: c_int,
@@ -51,7 +51,7 @@ pub extern "C" fn tbcclCommSplit(
 /// Makes a new communicator of one, without some of its ranks. The others call it, with the same list; also after the
 /// communicator has failed or was aborted. The config may be NULL.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommShrink(
+pub unsafe extern "C" fn tbcclCommShrink(
     comm: tbcclComm_t,
     excludeRanksList: *mut c_int,
     excludeRanksCount: c_int,
@@ -93,7 +93,7 @@ fn member(rank: c_int) -> Result<Rank, Failure> {
 /// Makes an id with which a communicator grows: one of its ranks makes it, gives it to tbcclCommGrow, and passes it on to
 /// the new ranks, which do the same. An id is for one growth.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommGetUniqueId(
+pub unsafe extern "C" fn tbcclCommGetUniqueId(
     comm: tbcclComm_t,
     uniqueId: Option<&mut MaybeUninit<tbcclUniqueId>>,
 ) -> tbcclResult_t {
@@ -109,7 +109,7 @@ pub extern "C" fn tbcclCommGetUniqueId(
 /// call it with their communicator and rank -1, one of them with the id and the others with NULL. The new ones call it
 /// with comm NULL, the id, and their rank. All give the same config, which may be NULL.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommGrow(
+pub unsafe extern "C" fn tbcclCommGrow(
     comm: tbcclComm_t,
     nRanks: c_int,
     uniqueId: Option<&tbcclUniqueId>,

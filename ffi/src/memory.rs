@@ -67,7 +67,10 @@ const PAGE: usize = 16 << 10;
 /// Allocates memory that is worth registering: of whole pages, zero when new. A size of 0 gives NULL. It is freed by
 /// tbcclMemFree.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclMemAlloc(ptr: Option<&mut MaybeUninit<*mut c_void>>, size: usize) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclMemAlloc(
+    ptr: Option<&mut MaybeUninit<*mut c_void>>,
+    size: usize,
+) -> tbcclResult_t {
     boundary(|| {
         let place = out("ptr", ptr)?;
         place.write(null_mut());
@@ -93,7 +96,7 @@ pub extern "C" fn tbcclMemAlloc(ptr: Option<&mut MaybeUninit<*mut c_void>>, size
 /// Allocates memory of a communicator, zero when new: whatever the transport, calls on it move it without copies. A size of 0
 /// gives NULL. It is freed by tbcclMemFree, also after the communicator has ended.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommMemAlloc(
+pub unsafe extern "C" fn tbcclCommMemAlloc(
     comm: tbcclComm_t,
     ptr: Option<&mut MaybeUninit<*mut c_void>>,
     size: usize,
@@ -116,7 +119,7 @@ pub extern "C" fn tbcclCommMemAlloc(
 /// Frees memory of tbcclMemAlloc or tbcclCommMemAlloc, which no call in progress uses and which is not registered any more. NULL
 /// is good, and nothing happens.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
     boundary(|| {
         if ptr.is_null() {
             return Ok(());
@@ -146,7 +149,7 @@ pub extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
 /// Lets devices know memory of the program's own, so that calls on it copy nothing on the way where the transport and its
 /// devices allow that. The memory stays until it is deregistered. The handle is for tbcclCommDeregister.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommRegister(
+pub unsafe extern "C" fn tbcclCommRegister(
     comm: tbcclComm_t,
     buff: *mut c_void,
     size: usize,
@@ -178,7 +181,7 @@ pub extern "C" fn tbcclCommRegister(
 
 /// Ends a registration of this communicator. No call in progress uses the memory.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommDeregister(comm: tbcclComm_t, handle: *mut c_void) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclCommDeregister(comm: tbcclComm_t, handle: *mut c_void) -> tbcclResult_t {
     boundary(|| {
         let found = find(comm)?;
         let registered = find_registered(handle)?;

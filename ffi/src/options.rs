@@ -192,7 +192,7 @@ unsafe fn call_options(given: *const tbcclCallOptions_t) -> Outcome<CallOptions>
 /// for. It is a communicator as that one is, with the same ranks, links and order of calls. tbcclCommDestroy ends the handle
 /// alone; when the first one is destroyed, this one is good for nothing but that.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommWithOptions(
+pub unsafe extern "C" fn tbcclCommWithOptions(
     comm: tbcclComm_t,
     options: *const tbcclCallOptions_t,
     newcomm: Option<&mut MaybeUninit<tbcclComm_t>>,

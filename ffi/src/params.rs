@@ -56,7 +56,7 @@ pub(crate) fn full_name(key: &str) -> String {
 /// Sets an option for communicators that this process makes from now on; the environment's value counts no more. A
 /// NULL value undoes that. Nothing has changed when the value can't be.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclParamSet(key: *const c_char, value: *const c_char) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclParamSet(key: *const c_char, value: *const c_char) -> tbcclResult_t {
     boundary(|| {
         // SAFETY: as `tbccl.h` says, these are null or texts.
         let (key, value) = unsafe { (text("key", key)?, text("value", value)?) };
@@ -78,7 +78,7 @@ thread_local! {
 /// Tells the value that an option has for communicators that are made now, as text, and its length. Either place
 /// may be NULL. The text is there until the next such call on this thread.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclParamGet(
+pub unsafe extern "C" fn tbcclParamGet(
     key: *const c_char,
     value: Option<&mut MaybeUninit<*const c_char>>,
     valueLen: Option<&mut MaybeUninit<c_int>>,
@@ -101,7 +101,7 @@ pub extern "C" fn tbcclParamGet(
 /// Writes all options with their values to the standard error output, one a line as the environment has them, and what
 /// they are.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclParamDumpAll() {
+pub unsafe extern "C" fn tbcclParamDumpAll() {
     boundary(|| {
         let config = config_with([])?;
         let mut stderr = std::io::stderr().lock();

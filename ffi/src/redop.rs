@@ -83,7 +83,7 @@ fn find_made(number: tbcclRedOp_t, found: &Found) -> Outcome<Held<Made>> {
 /// communicator and element type, and for tbcclAllReduce, tbcclReduce and tbcclReduceScatter. The scalar is one element,
 /// read at once, wherever it is said to reside.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclRedOpCreatePreMulSum(
+pub unsafe extern "C" fn tbcclRedOpCreatePreMulSum(
     op: Option<&mut MaybeUninit<tbcclRedOp_t>>,
     scalar: *mut c_void,
     datatype: tbcclDataType_t,
@@ -114,7 +114,7 @@ pub extern "C" fn tbcclRedOpCreatePreMulSum(
 
 /// Ends an operation that was made for this communicator. Calls that were issued with it are not concerned.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclRedOpDestroy(op: tbcclRedOp_t, comm: tbcclComm_t) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclRedOpDestroy(op: tbcclRedOp_t, comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| {
         let made = find_made(op, &find(comm)?)?;
         if Table::close(&made) { Ok(()) } else { Err(Failure::argument("op was destroyed")) }

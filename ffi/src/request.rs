@@ -72,7 +72,7 @@ pub(crate) fn give(fate: Arc<Fate>) -> Outcome<tbcclRequest_t> {
 
 /// Tells whether a call is done: done becomes 1 or 0. When it is done this returns what the call came to. Never waits.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclRequestTest(
+pub unsafe extern "C" fn tbcclRequestTest(
     request: tbcclRequest_t,
     done: Option<&mut MaybeUninit<c_int>>,
 ) -> tbcclResult_t {
@@ -100,7 +100,7 @@ pub extern "C" fn tbcclRequestTest(
 /// Waits until a call is done, and returns what it came to; tbcclInProgress if it is not done after so many milliseconds.
 /// Negative ones wait as long as the call takes, which has a time limit of its own.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclRequestWait(request: tbcclRequest_t, timeoutMs: i64) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclRequestWait(request: tbcclRequest_t, timeoutMs: i64) -> tbcclResult_t {
     boundary(|| {
         let found = find(request)?;
         let most = u64::try_from(timeoutMs).ok().map(Duration::from_millis);
@@ -113,7 +113,7 @@ pub extern "C" fn tbcclRequestWait(request: tbcclRequest_t, timeoutMs: i64) -> t
 
 /// Ends the handle of a request. A call that is still in progress goes on, and needs its memory until it is done.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclRequestFree(request: tbcclRequest_t) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclRequestFree(request: tbcclRequest_t) -> tbcclResult_t {
     boundary(|| {
         let found = find(request)?;
         // Of two threads that free it, one is too late.

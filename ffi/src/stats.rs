@@ -116,7 +116,7 @@ impl From<Stats> for tbcclStats_t {
 
 /// Tells what a communicator has done as this rank. Does not wait for calls in progress.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommStats(comm: tbcclComm_t, stats: *mut tbcclStats_t) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclCommStats(comm: tbcclComm_t, stats: *mut tbcclStats_t) -> tbcclResult_t {
     boundary(|| {
         let told = find(comm)?.shared.stats();
         // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.
@@ -190,7 +190,7 @@ impl From<Counters> for tbcclLinkStats_t {
 /// Tells what the links between this rank and a peer have done: nothing where there is none, as to the rank itself. Does not
 /// wait for calls in progress.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommLinkStats(
+pub unsafe extern "C" fn tbcclCommLinkStats(
     comm: tbcclComm_t,
     peer: c_int,
     stats: *mut tbcclLinkStats_t,
@@ -208,7 +208,7 @@ pub extern "C" fn tbcclCommLinkStats(
 /// Writes the last calls of this rank, one a line as JSON, to the end of a file, or with NULL to the standard error output. Does
 /// not wait for calls in progress, and tells where they are.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclCommDump(comm: tbcclComm_t, path: *const c_char) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclCommDump(comm: tbcclComm_t, path: *const c_char) -> tbcclResult_t {
     boundary(|| {
         let found = find(comm)?;
         // SAFETY: as `tbccl.h` says, it is null or a text.

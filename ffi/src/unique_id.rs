@@ -44,7 +44,9 @@ impl tbcclUniqueId {
 /// Makes an id for a new job, and opens the place in this process where its ranks will meet. Give the id to all
 /// of them; one of them must be this process.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGetUniqueId(uniqueId: Option<&mut MaybeUninit<tbcclUniqueId>>) -> tbcclResult_t {
+pub unsafe extern "C" fn tbcclGetUniqueId(
+    uniqueId: Option<&mut MaybeUninit<tbcclUniqueId>>,
+) -> tbcclResult_t {
     boundary(|| {
         let place = out("uniqueId", uniqueId)?;
         notice_forks();

@@ -29,7 +29,7 @@ fn lengths(what: &str, counts: *const usize, found: &Found) -> Outcome<Arc<[usiz
 
 /// As tbcclAllGather, with `counts[r]` elements of rank r. All ranks give the same counts.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclAllGatherV(
+pub unsafe extern "C" fn tbcclAllGatherV(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     counts: *const usize,
@@ -45,7 +45,7 @@ pub extern "C" fn tbcclAllGatherV(
 
 /// As tbcclReduceScatter, with `counts[r]` elements for rank r. All ranks give the same counts.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclReduceScatterV(
+pub unsafe extern "C" fn tbcclReduceScatterV(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     counts: *const usize,
@@ -64,7 +64,7 @@ pub extern "C" fn tbcclReduceScatterV(
 
 /// As tbcclGather, with `counts[r]` elements of rank r. All ranks give the same counts.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclGatherV(
+pub unsafe extern "C" fn tbcclGatherV(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     counts: *const usize,
@@ -82,7 +82,7 @@ pub extern "C" fn tbcclGatherV(
 
 /// As tbcclScatter, with `counts[r]` elements for rank r. All ranks give the same counts.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclScatterV(
+pub unsafe extern "C" fn tbcclScatterV(
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
     counts: *const usize,
@@ -105,7 +105,7 @@ fn is_root(root: c_int, found: &Found) -> bool {
 
 /// As tbcclAlltoAll, with `sendcounts[r]` elements to rank r and `recvcounts[r]` elements of it: as many as it sends here.
 #[unsafe(no_mangle)]
-pub extern "C" fn tbcclAlltoAllV(
+pub unsafe extern "C" fn tbcclAlltoAllV(
     sendbuff: *const c_void,
     sendcounts: *const usize,
     recvbuff: *mut c_void,

@@ -105,7 +105,7 @@ fn who_comes_again_after_it_was_in_vain_meets_the_others() {
         let name = comm.rank().0;
         if name > 0 {
             let impatient = Config { timeout: Duration::from_millis(100 * u64::from(name)), ..config() };
-            let error = comm.shrink(&[], &impatient).err().expect("rank 0 is not there");
+            let error = comm.shrink(&[], &impatient).expect_err("rank 0 is not there");
             assert!(matches!(error, Error::Absent { .. }), "{error}");
         } else {
             thread::sleep(Duration::from_millis(600));

@@ -21,9 +21,9 @@ fn play() {
     };
     print(&format!("\n@joined {} of {}\n", comm.rank(), comm.size()));
     match role.as_str() {
-        "split" => return crate::acts::split(comm),
-        "ladder" => return crate::acts::ladder(comm, 5, 2),
-        "grow" => return crate::acts::grow(comm),
+        "split" => crate::acts::split(comm),
+        "ladder" => crate::acts::ladder(comm, 5, 2),
+        "grow" => crate::acts::grow(comm),
         "barrier" => until_it_fails(&mut comm),
         "compute" => compute(&mut comm),
         _ => sum(&mut comm),
