@@ -137,7 +137,7 @@ pub(crate) unsafe trait Versioned: Copy {
     const MAGIC: u32;
     /// How its initializer is called.
     const INITIALIZER: &'static str;
-    /// The bytes that its first version had.
+    /// The bytes that its first version had. A number: the size of the type grows with it, and programs of then don't.
     const LEAST: usize;
     /// One in which nothing is said.
     const UNSET: Self;

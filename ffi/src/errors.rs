@@ -61,7 +61,7 @@ pub struct tbcclErrorInfo_t {
 unsafe impl Versioned for tbcclErrorInfo_t {
     const MAGIC: u32 = TBCCL_ERROR_INFO_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_ERROR_INFO_INITIALIZER";
-    const LEAST: usize = size_of::<tbcclErrorInfo_t>();
+    const LEAST: usize = 1504;
     const UNSET: tbcclErrorInfo_t = tbcclErrorInfo_t {
         size: size_of::<tbcclErrorInfo_t>(),
         magic: TBCCL_ERROR_INFO_MAGIC,

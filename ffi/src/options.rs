@@ -63,7 +63,7 @@ pub struct tbcclConfig_t {
 unsafe impl Versioned for tbcclConfig_t {
     const MAGIC: u32 = TBCCL_CONFIG_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_CONFIG_INITIALIZER";
-    const LEAST: usize = size_of::<tbcclConfig_t>();
+    const LEAST: usize = 48;
     const UNSET: tbcclConfig_t = tbcclConfig_t {
         size: size_of::<tbcclConfig_t>(),
         magic: TBCCL_CONFIG_MAGIC,
@@ -102,7 +102,7 @@ pub struct tbcclCallOptions_t {
 unsafe impl Versioned for tbcclCallOptions_t {
     const MAGIC: u32 = TBCCL_CALL_OPTIONS_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_CALL_OPTIONS_INITIALIZER";
-    const LEAST: usize = size_of::<tbcclCallOptions_t>();
+    const LEAST: usize = 40;
     const UNSET: tbcclCallOptions_t = tbcclCallOptions_t {
         size: size_of::<tbcclCallOptions_t>(),
         magic: TBCCL_CALL_OPTIONS_MAGIC,

@@ -67,7 +67,7 @@ pub struct tbcclStats_t {
 unsafe impl Versioned for tbcclStats_t {
     const MAGIC: u32 = TBCCL_STATS_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_STATS_INITIALIZER";
-    const LEAST: usize = size_of::<tbcclStats_t>();
+    const LEAST: usize = 256;
     const UNSET: tbcclStats_t = tbcclStats_t {
         size: size_of::<tbcclStats_t>(),
         magic: TBCCL_STATS_MAGIC,
@@ -157,7 +157,7 @@ pub struct tbcclLinkStats_t {
 unsafe impl Versioned for tbcclLinkStats_t {
     const MAGIC: u32 = TBCCL_LINK_STATS_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_LINK_STATS_INITIALIZER";
-    const LEAST: usize = size_of::<tbcclLinkStats_t>();
+    const LEAST: usize = 72;
     const UNSET: tbcclLinkStats_t = tbcclLinkStats_t {
         size: size_of::<tbcclLinkStats_t>(),
         magic: TBCCL_LINK_STATS_MAGIC,

@@ -74,7 +74,7 @@ fn survivors_of_killed_ranks_go_on_whoever_was_killed() {
 
 /// `cargo test --test members two_hundred -- --ignored --nocapture`
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes five minutes; the others here do the same a few times"]
 fn two_hundred_communicators_are_shrunk_when_a_rank_is_killed() {
     for (transport, wanted) in [("shm", 200), ("tcp", 30), ("shm+tcp", 15), ("rehearsal", 15)] {
         let (mut seed, mut shrunk) = (1000, 0);
