@@ -19,6 +19,7 @@
 //! This module works on raw pointers, since the memory belongs to users, devices and other processes. Whoever calls
 //! vouches for the pointers by the contract of [`ReduceFn`]; what depends on the instruction set is sealed in `isa`.
 
+pub mod element;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
 #[cfg(target_arch = "aarch64")]
@@ -32,10 +33,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::Element;
 use collectives::{DType, IllegalOp, ReduceOp};
+pub use element::Element;
 use isa::Level;
 pub use parallel::Threads;
+use table::Entry;
 
 /// `dst[i] = a[i] ⊕ b[i]` over `count` elements, divided by `divisor` where that is what the function is for.
 ///
@@ -46,13 +48,10 @@ pub use parallel::Threads;
 pub type ReduceFn = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, count: usize, divisor: u32);
 
 /// The functions that reduce elements of one type by one operation, on this machine.
+///
+/// One reference, since it goes from hand to hand in calls that take less time than moving two functions and two bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reducer {
-    combine: ReduceFn,
-    last: ReduceFn,
-    dtype: DType,
-    op: ReduceOp,
-}
+pub struct Reducer(&'static Entry);
 
 impl Reducer {
     /// Looks the functions up, in a few nanoseconds.
@@ -68,7 +67,7 @@ impl Reducer {
     #[inline]
     fn at(level: Level, dtype: DType, op: ReduceOp) -> Result<Reducer, IllegalOp> {
         match level.table().get(dtype, op) {
-            Some(kernel) => Ok(Reducer { combine: kernel.combine, last: kernel.last, dtype, op }),
+            Some(entry) => Ok(Reducer(entry)),
             None => Err(IllegalOp { op, dtype }),
         }
     }
@@ -76,13 +75,13 @@ impl Reducer {
     /// The element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.0.dtype
     }
 
     /// The operation.
     #[must_use]
     pub fn op(&self) -> ReduceOp {
-        self.op
+        self.0.op
     }
 
     /// `dst = a ⊕ b` over `count` elements; for the average, their sum.
@@ -92,7 +91,7 @@ impl Reducer {
     #[inline]
     pub unsafe fn reduce(&self, dst: *mut u8, a: *const u8, b: *const u8, count: usize) {
         // SAFETY: the caller's contract is the function's.
-        unsafe { (self.combine)(dst, a, b, count, 1) }
+        unsafe { (self.0.kernel.combine)(dst, a, b, count, 1) }
     }
 
     /// `dst = a ⊕ b` for the last time: the average also divides by `ranks`, which is at least 1.
@@ -103,7 +102,7 @@ impl Reducer {
     pub unsafe fn reduce_last(&self, dst: *mut u8, a: *const u8, b: *const u8, count: usize, ranks: u32) {
         debug_assert!(ranks > 0, "an average over no ranks");
         // SAFETY: the caller's contract is the function's.
-        unsafe { (self.last)(dst, a, b, count, ranks) }
+        unsafe { (self.0.kernel.last)(dst, a, b, count, ranks) }
     }
 }
 
@@ -145,8 +144,8 @@ pub fn combine<T: Element>(dst: &mut [T], with: &[T], op: ReduceOp) -> Result<()
 /// # Safety
 /// `count` bytes from `bytes` on are readable, writable and initialised, and nobody else accesses them meanwhile.
 pub(crate) unsafe fn truth(bytes: *mut u8, count: usize) {
-    if let Some(kernel) = Level::detect().table().get(DType::Bool, ReduceOp::BitOr) {
+    if let Some(entry) = Level::detect().table().get(DType::Bool, ReduceOp::BitOr) {
         // SAFETY: the caller's contract; the destination equals both operands. `x or x` is `x`, made 0 or 1.
-        unsafe { (kernel.combine)(bytes, bytes, bytes, count, 1) };
+        unsafe { (entry.kernel.combine)(bytes, bytes, bytes, count, 1) };
     }
 }

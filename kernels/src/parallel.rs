@@ -55,7 +55,7 @@ impl Reducer {
         count: usize,
         last: Option<u32>,
     ) {
-        let worth_it = threads != Threads::ONE && count * self.dtype.size() >= THRESHOLD_BYTES;
+        let worth_it = threads != Threads::ONE && count * self.dtype().size() >= THRESHOLD_BYTES;
         // SAFETY: the caller's contract is that of each.
         unsafe {
             match last {
@@ -80,13 +80,14 @@ impl Reducer {
         count: usize,
         last: Option<u32>,
     ) {
-        let (function, divisor) = last.map_or((self.combine, 1), |ranks| (self.last, ranks));
+        let (function, divisor) =
+            last.map_or((self.0.kernel.combine, 1), |ranks| (self.0.kernel.last, ranks));
         let whole = Part { function, dst, a, b, count, divisor };
         let pool = if threads == Threads::ONE { None } else { pool(threads) };
         // SAFETY: the caller's contract is that of each.
         unsafe {
             match pool {
-                Some(pool) => split(pool, threads, whole, self.dtype.size()),
+                Some(pool) => split(pool, threads, whole, self.dtype().size()),
                 None => whole.reduce(),
             }
         }

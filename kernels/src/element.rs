@@ -4,7 +4,6 @@
 //! The only unsafe code turns bytes that came from elsewhere into bytes that are elements of their type
 //! ([`settle`]); all views are `bytemuck` casts.
 
-use crate::kernels;
 use collectives::DType;
 use half::{bf16, f16};
 use num_complex::Complex32;
@@ -58,7 +57,7 @@ pub fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
 /// Where the bytes of a slice of elements are, to be written through.
 ///
 /// A pointer and not a `&mut [u8]`, because not every byte is a `bool`: whoever writes must leave elements behind,
-/// which the [`kernels`] do and [`settle`] does for bytes that came from another process.
+/// which the kernels do and [`settle`] does for bytes that came from another process.
 #[must_use]
 pub fn bytes_of_mut<T: Element>(elements: &mut [T]) -> *mut [u8] {
     std::ptr::slice_from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements))
@@ -79,11 +78,11 @@ pub unsafe fn settle<T: Element>(bytes: *mut [u8]) {
 /// # Safety
 /// As there.
 #[inline]
-pub(crate) unsafe fn settle_as(dtype: DType, bytes: *mut [u8]) {
+pub unsafe fn settle_as(dtype: DType, bytes: *mut [u8]) {
     if dtype == DType::Bool {
         let start = bytes.cast::<u8>();
         // SAFETY: the caller's promise is the kernel's, with all three operands being the same bytes.
-        unsafe { kernels::truth(start, bytes.len()) };
+        unsafe { crate::truth(start, bytes.len()) };
     }
 }
 

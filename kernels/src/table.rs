@@ -9,7 +9,15 @@ use half::bf16;
 use num_complex::Complex32;
 use std::{mem::MaybeUninit, slice};
 
-/// The functions of one (element type, operation).
+/// The functions of one (element type, operation), which are beside them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) kernel: Kernel,
+    pub(super) dtype: DType,
+    pub(super) op: ReduceOp,
+}
+
+/// Two functions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel {
     /// Combines; for the average, adds.
@@ -26,7 +34,7 @@ impl Kernel {
 
 /// The kernels of one instruction set, none where the pair is illegal.
 #[derive(Debug)]
-pub(super) struct Table([[Option<Kernel>; ReduceOp::ALL.len()]; DType::ALL.len()]);
+pub(super) struct Table([[Option<Entry>; ReduceOp::ALL.len()]; DType::ALL.len()]);
 
 impl Table {
     pub(super) const fn of<I: Isa>() -> Table {
@@ -36,7 +44,10 @@ impl Table {
             let mut o = 0;
             while o < ReduceOp::ALL.len() {
                 let (dtype, op) = (DType::ALL[t], ReduceOp::ALL[o]);
-                kernels[dtype as usize][op as usize] = kernel::<I>(dtype, op);
+                kernels[dtype as usize][op as usize] = match kernel::<I>(dtype, op) {
+                    Some(kernel) => Some(Entry { kernel, dtype, op }),
+                    None => None,
+                };
                 o += 1;
             }
             t += 1;
@@ -45,8 +56,8 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn get(&self, dtype: DType, op: ReduceOp) -> Option<Kernel> {
-        self.0[dtype as usize][op as usize]
+    pub(super) fn get(&self, dtype: DType, op: ReduceOp) -> Option<&Entry> {
+        self.0[dtype as usize][op as usize].as_ref()
     }
 }
 
