@@ -106,7 +106,7 @@ pub struct RecvState {
     pub(crate) digest: u64,
     /// Bytes expected.
     pub(crate) len: usize,
-    /// Bytes taken so far.
+    /// Bytes taken so far, from the first one on: they are where they belong.
     pub(crate) taken: usize,
     /// See [`Size`].
     pub(crate) size: Size,
@@ -129,8 +129,9 @@ impl RecvState {
         RecvState { size, ..self }
     }
 
-    /// Bytes taken so far.
+    /// Bytes taken so far: so many of the first ones are where they belong, or combined, and will not be written again.
     #[must_use]
+    #[inline]
     pub fn taken(&self) -> usize {
         self.taken
     }
@@ -165,6 +166,22 @@ pub trait Link: Send + std::fmt::Debug {
     /// # Errors
     /// When the link is broken; it is of no further use then.
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError>;
+
+    /// The same for a message of which so far only the first `ready` bytes are there: no others are read. They must stay
+    /// what they are, and more must come; once all are there, [`Link::poll_send`] goes on with it.
+    ///
+    /// A link need not begin before all of a message is there, and those that can't send in parts do not.
+    ///
+    /// # Errors
+    /// As for [`Link::poll_send`].
+    fn poll_send_prefix(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
+        if ready < src.len() { Ok(SendProgress::Idle) } else { self.poll_send(state, src) }
+    }
 
     /// Starts or continues receiving the next message. It must be completed before another one is begun.
     ///

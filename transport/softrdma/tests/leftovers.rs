@@ -48,7 +48,10 @@ impl Fabric {
         let child =
             self.command("ibv_rc_pingpong").args(["-g", "1", "-p", &port]).spawn().expect("ibverbs-utils");
         let until = Instant::now() + Duration::from_secs(20);
-        while !self.files().iter().any(|name| name.to_string_lossy().starts_with('p')) {
+        // Its own place, mapped: a killed one's may lie there.
+        let place = format!("{}/p", self.folder.display());
+        let maps = format!("/proc/{}/maps", child.id());
+        while !fs::read_to_string(&maps).expect("our child").contains(&place) {
             assert!(Instant::now() < until, "the server never came up");
             thread::sleep(Duration::from_millis(2));
         }

@@ -155,6 +155,18 @@ fn digest_of(digest: u64, size: Size) -> u64 {
 }
 
 impl RehearsalLink {
+    fn pass_on(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
+        let mut sending = SendState { digest: digest_of(state.digest, state.size), ..*state };
+        let progress = self.inner.poll_send_prefix(&mut sending, src, ready)?;
+        state.staged = sending.staged;
+        Ok(progress)
+    }
+
     fn check_announced(&self, state: &RecvState, landing: Option<SpanMut<'_>>) {
         let Some(first) = self.announced.front() else {
             assert_eq!(state.announced, None, "the link knows of no such announcement");
@@ -195,9 +207,7 @@ impl Link for RehearsalLink {
             let received = self.confirmed.0.words()[self.confirmed.1].load(Acquire);
             return Ok(if received > number { SendProgress::Complete } else { SendProgress::Posted });
         }
-        let mut sending = SendState { digest: digest_of(state.digest, state.size), ..*state };
-        let progress = self.inner.poll_send(&mut sending, src)?;
-        state.staged = sending.staged;
+        let progress = self.pass_on(state, src, src.len())?;
         if progress != SendProgress::Complete {
             return Ok(progress);
         }
@@ -207,6 +217,21 @@ impl Link for RehearsalLink {
         }
         state.awaits = Some(self.sent - 1);
         Ok(SendProgress::Posted)
+    }
+
+    fn poll_send_prefix(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
+        if ready >= src.len() {
+            return self.poll_send(state, src);
+        }
+        assert!(!self.aborted, "a link was used after its end");
+        assert!(ready > 0, "nothing is to be begun before there is anything to send");
+        assert!(ready >= state.staged && state.awaits.is_none(), "what is there stays there");
+        self.pass_on(state, src, ready)
     }
 
     fn poll_recv(

@@ -68,7 +68,14 @@ impl RingLink {
         }
     }
 
-    fn send_copy(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+    /// Sends what there is room for of the first `ready` bytes, in whole pieces.
+    #[inline]
+    fn send_copy(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
         let total = src.len();
         if total <= INLINE_BYTES {
             let sent = self.sender.send_inline(state.digest, src)?;
@@ -77,7 +84,7 @@ impl RingLink {
         let before = state.staged;
         while state.staged < total {
             let piece = src.sub(state.staged, self.capabilities.piece_bytes.min(total - state.staged));
-            if !self.sender.send_piece(state.digest, total, piece)? {
+            if state.staged + piece.len() > ready || !self.sender.send_piece(state.digest, total, piece)? {
                 break;
             }
             state.staged += piece.len();
@@ -200,10 +207,10 @@ impl Link for RingLink {
             return Ok(if done { SendProgress::Complete } else { SendProgress::Posted });
         }
         let posted = match state.protocol {
-            Protocol::Copy => return self.send_copy(state, src),
+            Protocol::Copy => return self.send_copy(state, src, src.len()),
             Protocol::Direct => match self.ours.locate(src.as_ptr(), src.len()) {
                 Some(offset) => self.sender.send_direct(state.digest, src.len(), offset)?,
-                None => return self.send_copy(state, src),
+                None => return self.send_copy(state, src, src.len()),
             },
             Protocol::Pull => self.sender.send_pull(state.digest, src.len(), src.as_ptr() as u64)?,
         };
@@ -211,6 +218,22 @@ impl Link for RingLink {
         state.awaits = Some(cell);
         self.counters.sent_messages += 1;
         Ok(SendProgress::Posted)
+    }
+
+    /// What is staged can go in parts; what is read in place, or pulled, goes as a whole.
+    fn poll_send_prefix(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
+        if ready >= src.len() {
+            self.poll_send(state, src)
+        } else if state.protocol == Protocol::Copy && src.len() > INLINE_BYTES {
+            self.send_copy(state, src, ready)
+        } else {
+            Ok(SendProgress::Idle)
+        }
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 mod corruption;
 mod delivery;
+mod fed;
 mod fixture;
 mod flow;
 mod mixed;
@@ -46,6 +47,7 @@ on_every_driver! {
     delivery::every_size_arrives_whole_by_every_protocol,
     delivery::bytes_moved_and_copied_are_counted_exactly,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
+    fed::what_is_there_of_a_message_is_sent_on,
     flow::a_full_ring_is_idle_and_never_overwritten,
     flow::a_lane_that_is_full_does_not_stop_another,
     flow::a_message_that_is_not_expected_stays_where_it_is,
@@ -79,6 +81,7 @@ on_every_connection! {
     delivery::every_size_arrives_whole_by_every_protocol,
     delivery::bytes_moved_and_copied_are_counted_exactly,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
+    fed::what_is_there_of_a_message_is_sent_on,
     flow::a_full_link_takes_no_more_and_loses_nothing,
     flow::a_lane_that_is_full_does_not_stop_another,
     flow::a_message_that_is_not_expected_stays_where_it_is,
@@ -125,9 +128,18 @@ macro_rules! on_every_device {
 on_every_device! {
     delivery::every_size_arrives_whole_by_every_protocol,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
+    fed::what_is_there_of_a_message_is_sent_on,
     flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
     flow::many_messages_between_two_threads_keep_their_order,
     verbs::registered_memory_is_never_copied,
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
+    fabric::on("what_a_failed_cable_had_brought_is_no_piece_too_many", verbs::FABRIC, |_| {
+        verbs::what_a_failed_cable_had_brought_is_no_piece_too_many();
+    });
 }
 
 #[cfg(target_os = "linux")]
@@ -178,6 +190,7 @@ mod over_mixed_verbs_within {
         delivery::every_size_arrives_whole_by_every_protocol,
         delivery::bytes_moved_and_copied_are_counted_exactly,
         traffic::messages_arrive_in_order_however_the_ends_are_polled,
+        fed::what_is_there_of_a_message_is_sent_on,
         flow::a_full_ring_is_idle_and_never_overwritten,
         flow::a_lane_that_is_full_does_not_stop_another,
         flow::a_message_that_is_not_expected_stays_where_it_is,
@@ -194,6 +207,7 @@ mod over_mixed_verbs {
     on_every_mixture! { mixed_verbs:
         delivery::every_size_arrives_whole_by_every_protocol,
         traffic::messages_arrive_in_order_however_the_ends_are_polled,
+        fed::what_is_there_of_a_message_is_sent_on,
         flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
         flow::many_messages_between_two_threads_keep_their_order,
         verbs::registered_memory_is_never_copied,

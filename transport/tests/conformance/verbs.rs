@@ -6,12 +6,12 @@
 use crate::fixture::*;
 use std::{path::PathBuf, time::Instant};
 use transport::{
-    Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
     driver::{
         Endpoint,
         verbs::{VerbsConfig, VerbsEndpoint},
     },
-    memory::{Mapping, Span, SpanMut},
+    memory::{Mapping, Registered, Span, SpanMut},
 };
 
 /// A device of every kind, each connected to itself, which takes no cable; such whose queues take less than they say; and
@@ -33,6 +33,10 @@ pub(crate) const FABRIC: &str = "
         { name = 'bad_usb4_2', profile = 'usb4' },
         { name = 'bad_apple', profile = 'apple-tb5' },
         { name = 'bad_apple_2', profile = 'apple-tb5' },
+        { name = 'left_ib', profile = 'ib' },
+        { name = 'left_ib_2', profile = 'ib' },
+        { name = 'right_ib', profile = 'ib' },
+        { name = 'right_ib_2', profile = 'ib' },
         { name = 'far_ib', profile = 'ib' },
         { name = 'far_ib_2', profile = 'ib' },
         { name = 'far_usb4', profile = 'usb4' },
@@ -50,6 +54,10 @@ pub(crate) const FABRIC: &str = "
     ends = ['a/shallow_ib', 'a/shallow_ib']
     [[cable]]
     ends = ['a/shallow_apple', 'a/shallow_apple']
+    [[cable]]
+    ends = ['a/left_ib', 'a/left_ib_2']
+    [[cable]]
+    ends = ['a/right_ib', 'a/right_ib_2']
     [[cable]]
     ends = ['a/far_ib', 'a/far_ib_2']
     [[cable]]
@@ -78,18 +86,18 @@ pub(crate) const FABRIC: &str = "
     seed = 3
 ";
 
-/// Two endpoints on a device, or on the two of a pair, brought together. `uc` behind its name asks for unreliable
-/// connections.
+/// Two endpoints on a device, or on the two of a pair, or on several pairs with a `+` between them, brought together. `uc`
+/// behind the name asks for unreliable connections.
 pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2] {
     let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
-    let other = if device.starts_with("bad") || device.starts_with("slow") {
-        format!("{device}_2")
-    } else {
-        device.to_owned()
-    };
+    let is_pair =
+        |device: &&str| ["bad", "slow", "left", "right"].iter().any(|pair| device.starts_with(pair));
+    let ours: Vec<String> = device.split('+').map(str::to_owned).collect();
+    let theirs = |one: &str| if is_pair(&one) { format!("{one}_2") } else { one.to_owned() };
+    let theirs = device.split('+').map(theirs).collect();
     let config = VerbsConfig {
         library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
-        matrix: Some(vec![vec![vec![], vec![device.to_owned()]], vec![vec![other], vec![]]]),
+        matrix: Some(vec![vec![vec![], ours], vec![theirs, vec![]]]),
         reliable: unreliable.then_some(false),
         ..config.clone()
     };
@@ -200,6 +208,69 @@ pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
     assert!(refused > 0, "nothing was refused");
     // A piece whose trailer was refused upsets the order of a data queue; that is learnt once for each.
     assert!(renewed <= 4, "{renewed} connections were made new");
+}
+
+/// What came by a cable that has failed since may be found when its sender has long said in another way that it arrived.
+pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
+    const PIECES: usize = 3;
+    let config = VerbsConfig {
+        slab_bytes: Some(64 << 20),
+        piece_bytes: 16 << 10,
+        window: PIECES as u32,
+        poll_batch: 1,
+        ..VerbsConfig::default()
+    };
+    let mut ends = endpoints("left_ib+right_ib", &config);
+    let bytes = noise(PIECES * (16 << 10), 3);
+    let src = registered(ends[1].slab(), &bytes);
+    let mut dst = [0; 2].map(|_| ends[0].slab().allocate(bytes.len()).expect("room"));
+    let [a, b] = &mut ends;
+    // So all is found behind each other; only that this cable is down is told by the other one.
+    a.prefer_rail(1, Some(1));
+    b.prefer_rail(0, Some(1));
+    let (mut into, mut from) = ([0, 1].map(|lane| a.link(1, lane)), [0, 1].map(|lane| b.link(0, lane)));
+    let until = Instant::now() + PATIENCE;
+    let tend = |link: &mut Box<dyn Link>| {
+        assert!(Instant::now() < until, "stuck");
+        let idle = link.poll_recv(&mut RecvState::new(1, 8), &mut Landing(&mut [0; 8]));
+        assert_eq!(idle.expect("nothing is amiss"), RecvProgress::Idle);
+    };
+    let expect = |link: &mut Box<dyn Link>, landing: &mut Registered| {
+        let mut recv = RecvState::new(9, bytes.len()).sized(Size::Bulk);
+        assert!(link.announce(&mut recv, Some(landing.span_mut())).expect("announced"));
+        recv
+    };
+    let is_received = |link: &mut Box<dyn Link>, recv: &mut RecvState, landing: &mut Registered| {
+        link.poll_recv(recv, &mut Placed(landing.span_mut())).expect("recv") == RecvProgress::Complete
+    };
+    let mut recv = [0, 1].map(|lane| expect(&mut into[lane], &mut dst[lane]));
+    // What is on the second lane is found first, and granted anew last.
+    for lane in [1, 0] {
+        let mut send = SendState::new(9, Protocol::Copy).sized(Size::Bulk);
+        while from[lane].poll_send(&mut send, src.span()).expect("send") != SendProgress::Complete {
+            assert!(Instant::now() < until, "stuck");
+        }
+    }
+    fault(&["fail-qp", "a/right_ib_2"]);
+    (0..50).for_each(|_| tend(&mut from[0]));
+    for lane in [0, 1] {
+        while !is_received(&mut into[lane], &mut recv[lane], &mut dst[lane]) {
+            tend(&mut from[0]);
+        }
+        assert!(dst[lane].as_slice() == bytes, "lane {lane}");
+    }
+    (0..50).for_each(|_| tend(&mut into[0]));
+}
+
+/// Breaks something in the fabric of this test.
+fn fault(args: &[&str]) {
+    let library =
+        std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from).expect("set for this process");
+    let tool = library.with_file_name("softrdma");
+    let folder = std::env::var_os("SOFTRDMA_DIR").expect("set for this process");
+    let said = std::process::Command::new(tool).arg("fault").arg("--dir").arg(folder).args(args).output();
+    let said = said.expect("the tool");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
 }
 
 /// Pieces have arrived when the operation is given up and its memory goes: what comes of them must not look there.

@@ -48,7 +48,8 @@ pub(crate) const APPLE: &str = "
     ends = ['mac/rdma_en2', 'mac/rdma_en3']
 ";
 
-/// The software device's library, built if it is not there.
+/// The software device's library, built if it is not there; with all packages, so that crates below have the features that they
+/// have in tests of all, and are not built again.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -56,7 +57,7 @@ pub(crate) fn library() -> &'static Path {
         let folder = test.parent().and_then(Path::parent).expect("cargo's folder");
         let release: &[&str] = if folder.ends_with("release") { &["--release"] } else { &[] };
         let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "softrdma", "--lib"])
+            .args(["build", "--quiet", "--workspace", "--lib", "--bins"])
             .args(release)
             .status();
         assert!(built.expect("cargo").success(), "the software device can't be built");

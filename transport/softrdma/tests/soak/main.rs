@@ -1,9 +1,9 @@
-//! Processes are killed at random for a minute: whoever survives works on, and nothing of the dead stays.
+//! Processes are killed at random for a while: whoever survives works on, and nothing of the dead stays.
 //!
 //! This process is the survivor. On each of two fabrics, one for each data path, over a cable with latency, it keeps
 //! connections to processes that live and to others that are killed at any moment and replaced. All data are checked.
 //!
-//! `SOAK_SECONDS` sets how long, `SOAK_SEED` repeats the choices of a run, though not its timing.
+//! `SOAK_SECONDS` sets how long (20), `SOAK_SEED` repeats the choices of a run, though not its timing.
 
 #![allow(dead_code, reason = "the suite's tools are borrowed, not all are needed")]
 
@@ -237,7 +237,7 @@ fn survivors_work_on_and_nothing_leaks() {
         .map(|path| Rig::new(&Profile::IB, path).beside("", "latency_us = 20.0"));
     let anchors = rigs.each_ref().map(|rig| rig.open("a"));
     let before = (descriptors(), resident());
-    let until = Instant::now() + Duration::from_secs(number("SOAK_SECONDS").unwrap_or(60));
+    let until = Instant::now() + Duration::from_secs(number("SOAK_SECONDS").unwrap_or(20));
     let (rounds, deaths) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for rig in &rigs {
@@ -255,7 +255,7 @@ fn survivors_work_on_and_nothing_leaks() {
     });
     let (rounds, deaths) = (rounds.into_inner(), deaths.into_inner());
     println!("{rounds} rounds with the living, {deaths} deaths");
-    assert!(deaths > 10, "{deaths} deaths");
+    assert!(deaths > 3, "{deaths} deaths");
     let after = (descriptors(), resident());
     // One for the last user of a place whose death nobody has asked for yet; four places on each fabric.
     assert!(after.0 <= before.0 + 8, "descriptors: {before:?} before, {after:?} after {deaths} deaths");

@@ -60,6 +60,28 @@ impl ConfirmingLink {
         driven.drive().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
     }
 
+    /// What becomes of a send once the ring has been polled for it; `is_begun` if it had been posted before.
+    #[inline]
+    fn note_sent(
+        &mut self,
+        state: &mut SendState,
+        is_begun: bool,
+        progress: SendProgress,
+    ) -> Result<SendProgress, TransportError> {
+        if progress == SendProgress::Idle || is_begun && progress == SendProgress::Posted {
+            self.drive()?;
+        }
+        if !is_begun && matches!(progress, SendProgress::Posted | SendProgress::Complete) {
+            self.sent += 1;
+            // One that is read in place is complete when it was matched; one that is copied may be so before.
+            if state.confirmed && progress == SendProgress::Complete {
+                state.awaits = Some(MATCH | (self.sent - 1));
+                return Ok(SendProgress::Posted);
+            }
+        }
+        Ok(progress)
+    }
+
     fn has_matched(&self, number: u64) -> bool {
         let (board, word) = &self.matched_word;
         board.words()[*word].load(Acquire) > number
@@ -86,18 +108,20 @@ impl Link for ConfirmingLink {
         }
         let is_begun = state.awaits.is_some();
         let progress = self.ring.poll_send(state, src)?;
-        if progress == SendProgress::Idle || is_begun && progress == SendProgress::Posted {
-            self.drive()?;
+        self.note_sent(state, is_begun, progress)
+    }
+
+    fn poll_send_prefix(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
+        if ready >= src.len() {
+            return self.poll_send(state, src);
         }
-        if !is_begun && matches!(progress, SendProgress::Posted | SendProgress::Complete) {
-            self.sent += 1;
-            // One that is read in place is complete when it was matched; one that is copied may be so before.
-            if state.confirmed && progress == SendProgress::Complete {
-                state.awaits = Some(MATCH | (self.sent - 1));
-                return Ok(SendProgress::Posted);
-            }
-        }
-        Ok(progress)
+        let progress = self.ring.poll_send_prefix(state, src, ready)?;
+        self.note_sent(state, false, progress)
     }
 
     #[inline]

@@ -127,7 +127,8 @@ impl Inner {
                 channel.outgoing.begin(&head, WORD_BYTES);
             }
             let Some(word) = saying else { return Ok(()) };
-            channel.outgoing.write(&channel.socket, Span::from(&word[..])).map_err(|e| lost(peer, &e))?;
+            let part = Span::from(&word[..]);
+            channel.outgoing.write(&channel.socket, part, part.len()).map_err(|e| lost(peer, &e))?;
             if !channel.outgoing.is_through() {
                 return Ok(());
             }

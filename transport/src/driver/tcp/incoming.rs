@@ -111,11 +111,11 @@ impl Incoming {
         }
     }
 
-    /// Bytes that were taken of the part under way.
+    /// Bytes that were taken of the part under way, and are where they belong.
     #[inline]
     pub(super) fn taken(&self) -> usize {
         match self {
-            Incoming::Plain(plain) => plain.progress.got,
+            Incoming::Plain(plain) => plain.progress.got - plain.rest_len,
             Incoming::Sealed(sealed) => sealed.progress().got,
         }
     }

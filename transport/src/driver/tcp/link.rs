@@ -3,7 +3,7 @@
 use super::{
     confirm,
     incoming::{Expected, Failed, Fold, Incoming, Polled, Taking},
-    outgoing::Outgoing,
+    outgoing::{FED_BYTES, Outgoing},
     sealed::{SealedIncoming, SealedOutgoing},
     socket::Socket,
     table::{Connection, Table},
@@ -197,6 +197,18 @@ impl TcpLink {
         incoming.poll(&**socket, &expected, &mut taking).map_err(|failed| failed.of(self.peer))
     }
 
+    /// The bytes of the message under way that are there without a gap: parts, and what has come of the next one.
+    fn taken(&self, count: usize) -> usize {
+        let mut taken = 0;
+        for (part, channel) in self.channels[..count].iter().enumerate() {
+            taken += channel.incoming.taken();
+            if self.received & 1 << part == 0 {
+                break;
+            }
+        }
+        taken
+    }
+
     /// The message has come.
     #[inline]
     fn finish_message(&mut self, count: usize, len: usize) {
@@ -209,6 +221,13 @@ impl TcpLink {
             self.table.confirmations[self.peer as usize].matched(&self.table, self.lane);
         }
     }
+}
+
+/// How many bytes may be sent of a part of `len` bytes from `base` on, when so many of the message are there.
+#[inline]
+fn fed(base: usize, len: usize, ready: usize) -> usize {
+    let there = ready.saturating_sub(base).min(len);
+    if there < len { there / FED_BYTES * FED_BYTES } else { len }
 }
 
 #[derive(Clone, Copy)]
@@ -228,6 +247,16 @@ impl Link for TcpLink {
 
     #[inline]
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+        self.poll_send_prefix(state, src, src.len())
+    }
+
+    #[inline]
+    fn poll_send_prefix(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
         if let Some(number) = state.awaits {
             return self.poll_confirmation(number);
         }
@@ -244,7 +273,7 @@ impl Link for TcpLink {
                 continue;
             }
             let (base, len) = self.parts.range(src.len(), part);
-            let written = channel.outgoing.write(&channel.socket, src.sub(base, len));
+            let written = channel.outgoing.write(&channel.socket, src.sub(base, len), fed(base, len, ready));
             moved |= written.map_err(|error| lost(self.peer, &error))?;
             through &= channel.outgoing.is_through();
             self.counters.copied_bytes += channel.outgoing.take_copied();
@@ -305,7 +334,7 @@ impl Link for TcpLink {
         }
         if moved {
             self.recv_patience.reset();
-            state.taken = self.channels[..count].iter().map(|channel| channel.incoming.taken()).sum();
+            state.taken = self.taken(count);
             return Ok(RecvProgress::Advanced);
         }
         self.look_after(Direction::In)?;

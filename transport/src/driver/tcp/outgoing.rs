@@ -11,6 +11,10 @@ use std::io;
 /// The most bytes to write in one poll, so that a long message does not keep others waiting.
 pub(super) const WRITE_MOST: usize = 1 << 20;
 
+/// What is sent of a part that is not all there is cut at multiples of this: the payload of an encrypted record, and enough
+/// to be worth a system call.
+pub(super) const FED_BYTES: usize = super::sealed::RECORD_BYTES;
+
 /// The sending side of a connection.
 #[derive(Debug)]
 pub(super) enum Outgoing {
@@ -47,12 +51,13 @@ impl Outgoing {
         }
     }
 
-    /// Writes what there is room for; `part` is all of the part's payload. True when anything was.
+    /// Writes what there is room for; `part` is all of the part's payload, of which the first `ready` bytes are there: all,
+    /// or a multiple of [`FED_BYTES`]. True when anything was.
     #[inline]
-    pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>) -> io::Result<bool> {
+    pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         match self {
-            Outgoing::Plain(plain) => plain.write(socket, part),
-            Outgoing::Sealed(sealed) => sealed.write(socket, part),
+            Outgoing::Plain(plain) => plain.write(socket, part, ready),
+            Outgoing::Sealed(sealed) => sealed.write(socket, part, ready),
         }
     }
 
@@ -85,11 +90,15 @@ impl PlainOutgoing {
     }
 
     #[inline]
-    fn write(&mut self, socket: &Socket, part: Span<'_>) -> io::Result<bool> {
+    fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         debug_assert_eq!(part.len(), self.len, "the same part");
         let head = &self.head[self.sent.min(HEAD_BYTES)..];
         let done = self.sent.saturating_sub(HEAD_BYTES);
-        let body = part.sub(done, (self.len - done).min(WRITE_MOST));
+        // A head does not go alone.
+        if ready < self.len && ready <= done {
+            return Ok(false);
+        }
+        let body = part.sub(done, (ready - done).min(WRITE_MOST));
         let (heads, gathered) = (head.len(), head.len() + body.len());
         let sent = socket.send(head, body)?;
         if heads > 0 && gathered <= GATHERED_MOST {

@@ -22,7 +22,7 @@ use crate::{
 use std::io;
 
 /// Bytes of payload per record: few enough to stay in cache while they are encrypted and sent.
-const RECORD_BYTES: usize = 64 << 10;
+pub(super) const RECORD_BYTES: usize = 64 << 10;
 const MARK_BYTES: usize = 4;
 const HAS_HEAD: u32 = 1 << 31;
 /// The most that is encrypted in a record.
@@ -82,11 +82,13 @@ impl SealedOutgoing {
         std::mem::take(&mut self.copied)
     }
 
-    pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>) -> io::Result<bool> {
+    /// Writes what there is room for of the first `ready` bytes of a part: all of it, or whole records.
+    pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..RECORDS_MOST {
             if self.flushed == self.filled {
-                if self.begun && self.sealed == self.len {
+                let is_used_up = self.sealed == ready;
+                if is_used_up && (self.begun || ready < self.len) {
                     break;
                 }
                 self.seal(part);

@@ -218,14 +218,18 @@ impl Engine {
                 Ok(())
             }
             What::Slot => {
-                let kept = if completion.opcode == WcOpcode::RECV_RDMA_WITH_IMM {
-                    let near = |lane: usize| peer.incoming[lane].done;
-                    let piece = piece_of(completion.imm.unwrap_or_default(), near);
-                    let piece = piece.ok_or_else(|| peer.protocol("a number of no piece"))?;
-                    peer.piece_came(env, index, piece)?;
-                    false
-                } else {
-                    peer.receive(env, index, id.value, completion.bytes as usize)?
+                let kept = match completion.opcode {
+                    // It came before the rail went down, and has been granted anew since: its sender says in another way
+                    // that it has arrived, or sends it again.
+                    WcOpcode::RECV_RDMA_WITH_IMM if state != State::Up => false,
+                    WcOpcode::RECV_RDMA_WITH_IMM => {
+                        let near = |lane: usize| peer.incoming[lane].done;
+                        let piece = piece_of(completion.imm.unwrap_or_default(), near);
+                        let piece = piece.ok_or_else(|| peer.protocol("a number of no piece"))?;
+                        peer.piece_came(env, index, piece)?;
+                        false
+                    }
+                    _ => peer.receive(env, index, id.value, completion.bytes as usize)?,
                 };
                 if kept { Ok(()) } else { peer.release_slot(env, index, id.value) }
             }

@@ -53,14 +53,25 @@ impl Link for VerbsLink {
 
     #[inline]
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+        self.poll_send_prefix(state, src, src.len())
+    }
+
+    /// Pieces go as soon as all of their bytes are there; a small message goes as a whole.
+    #[inline]
+    fn poll_send_prefix(
+        &mut self,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
         let mut engine = lock(&self.engine);
         let (peer, mut env) = engine.peer(self.peer);
-        let progress = peer.poll_send(&mut env, self.lane, state, src)?;
+        let progress = peer.poll_send(&mut env, self.lane, state, src, ready)?;
         if !matches!(progress, SendProgress::Idle | SendProgress::Posted) || !engine.progress()? {
             return Ok(progress);
         }
         let (peer, mut env) = engine.peer(self.peer);
-        peer.poll_send(&mut env, self.lane, state, src)
+        peer.poll_send(&mut env, self.lane, state, src, ready)
     }
 
     #[inline]

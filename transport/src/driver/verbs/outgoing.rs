@@ -166,13 +166,14 @@ impl Outgoing {
 }
 
 impl Peer {
-    /// Starts or continues sending a message.
+    /// Starts or continues sending a message, of which the first `ready` bytes are there.
     pub(super) fn poll_send(
         &mut self,
         env: &mut Env<'_>,
         lane: usize,
         state: &mut SendState,
         src: Span<'_>,
+        ready: usize,
     ) -> Result<SendProgress, TransportError> {
         self.check()?;
         if let Some(awaits) = state.awaits {
@@ -181,7 +182,10 @@ impl Peer {
             return Ok(if over { SendProgress::Complete } else { SendProgress::Posted });
         }
         if goes_in_pieces(state.size, src.len()) {
-            return self.send_pieces(env, lane, state, src);
+            return self.send_pieces(env, lane, state, src, ready);
+        }
+        if ready < src.len() {
+            return Ok(SendProgress::Idle);
         }
         let flags = if state.confirmed { CONFIRM } else { 0 };
         let number = self.out[lane].sent;
@@ -204,11 +208,15 @@ impl Peer {
         lane: usize,
         state: &mut SendState,
         src: Span<'_>,
+        ready: usize,
     ) -> Result<SendProgress, TransportError> {
         let before = state.staged;
-        while state.staged < src.len() {
+        while state.staged < ready {
             let Some(grant) = self.out[lane].grants.front().copied() else { break };
             self.check_grant(&grant, state, src.len())?;
+            if state.staged + grant.len as usize > ready {
+                break;
+            }
             if !self.send_piece(env, lane, &grant, src.sub(state.staged, grant.len as usize))? {
                 break;
             }
@@ -403,7 +411,7 @@ impl Peer {
         }
     }
 
-    /// Answers whether a piece has been sent. Silence means that it has not.
+    /// Answers whether a piece has been sent, as it was granted last. Silence means that it has not.
     pub(super) fn answer(
         &mut self,
         env: &mut Env<'_>,
@@ -417,7 +425,9 @@ impl Peer {
         let out = &self.out[lane];
         let index = mark.piece.wrapping_sub(out.arrived) as usize;
         let was_sent = out.pieces.get(index).is_some_and(|piece| u32::from(piece.attempt) == mark.attempt);
-        if was_sent {
+        // One that is to be sent again waits for room, and has the number of that attempt already.
+        let waits = out.again.iter().any(|grant| grant.piece == mark.piece);
+        if was_sent && !waits {
             self.say(env, rail, Kind::Reply, Some(mark))?;
         }
         Ok(())
