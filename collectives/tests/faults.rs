@@ -159,8 +159,56 @@ fn steps_that_make_no_sense_are_refused() {
         rank 0 step 0 `copy input[0] = output[0]`: input[0] is input that is not part of the output, and may not be written
         rank 0 step 0 `copy output[0] = output[0]`: the destination overlaps output[0]
         rank 0 step 0 `copy output[0] = scratch[0]`: scratch[0] is read before anything is written there
-        rank 0 step 0 `copy output[0] = input[0] after 0`: `after` must name earlier steps in ascending order, and 0 is not
+        rank 0 step 0 `copy output[0] = input[0] after 0`: `after` and `following` must name earlier steps in ascending order, and 0 is not
         rank 0 step 0 `copy output[0] = input[1]`: output[0] and input[1] differ in length, or may when the count is not a multiple of the chunks
+    "#]].assert_eq(&told);
+}
+
+#[test]
+fn a_step_that_cannot_follow_another_is_refused() {
+    // Down a line of three ranks; rank 1 sends on what it receives.
+    let line = |middle: &[&str]| {
+        let first = ["send input[0] to rank 1", "send input[1] to rank 1", "copy output[0..2] = input[0..2]"];
+        let last = ["recv output[0] from rank 1", "recv output[1] from rank 1"];
+        Schedule { chunks: 2, ..schedule(Collective::Broadcast, &[&first, middle, &last]) }
+    };
+    let receives = ["recv output[0] from rank 0", "recv output[1] from rank 0"];
+    let middle = |rest: &[&'static str]| line(&[&receives, rest].concat());
+    let good = ["send output[0] to rank 2 following 0", "send output[1] to rank 2 following 1"];
+    verify(&middle(&good), Credits(0)).expect("each sends what the one that it follows receives");
+    let mut told = String::new();
+    for spoiled in [
+        ["send output[0] to rank 2 following 1", "send output[1] to rank 2 following 1"],
+        ["send output[0] to rank 2 after 0 following 1", "send output[1] to rank 2 following 1"],
+        ["send output[0] to rank 2 after 0", "send output[1] to rank 2 after 1 following 2"],
+        ["send output[0] to rank 2 following 3", "send output[1] to rank 2 after 1"],
+    ] {
+        told += &format!("{}\n", fault(&middle(&spoiled), 0));
+    }
+    let mut nowhere = middle(&good);
+    nowhere.programs[1].steps[2].after = [1].into_iter().collect();
+    told += &format!("{}\n", fault(&nowhere, 0));
+    let mut no_send = middle(&good);
+    no_send.programs[1].steps[1].follows = Some(0);
+    told += &format!("{}\n", fault(&no_send, 0));
+    // Received, overwritten with the same, and sent: right, but not for one that follows.
+    let twice = [
+        "recv output[0] from rank 0",
+        "recv scratch[1] from rank 0",
+        "copy scratch[0] = output[0] after 0",
+        "copy output[0] = scratch[0] after 2",
+        "send output[0] to rank 2 after 3 following 0",
+        "send scratch[1] to rank 2 following 1",
+    ];
+    told += &format!("{}\n", fault(&line(&twice), 0));
+    expect![[r#"
+        rank 1 step 2 `send output[0] to rank 2 following 1`: it cannot follow step 1: it sends other chunks than that step receives
+        rank 1 step 2 `send output[0] to rank 2 after 0 following 1`: it cannot follow step 1: it sends other chunks than that step receives
+        rank 1 step 3 `send output[1] to rank 2 after 1 following 2`: it cannot follow step 2: that step receives nothing
+        rank 1 step 2 `send output[0] to rank 2 following 3`: `after` and `following` must name earlier steps in ascending order, and 3 is not
+        rank 1 step 2 `send output[0] to rank 2 after 1 following 0`: it cannot follow step 0: it does not come after that step
+        rank 1 step 1 `recv output[1] from rank 0 following 0`: it cannot follow step 0: only a send can follow
+        rank 1 step 4 `send output[0] to rank 2 after 3 following 0`: it cannot follow step 0: what that step receives is overwritten before it is sent
     "#]].assert_eq(&told);
 }
 
@@ -310,7 +358,7 @@ fn a_schedule_file_that_is_wrong_is_refused_with_the_step_named() {
             answer,
             &[
                 "rank 0 step 1 `recv_reduce",
-                "`after` must name earlier steps in ascending order, and 9 is not",
+                "`after` and `following` must name earlier steps in ascending order, and 9 is not",
             ],
         ),
         (

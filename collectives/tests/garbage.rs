@@ -35,10 +35,13 @@ fn any_action() -> impl Strategy<Value = Action> {
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    (any_action(), 0u8..2, prop::collection::vec(any_number(), 0..2)).prop_map(|(action, lane, after)| Step {
+    let after = prop::collection::vec(any_number(), 0..2);
+    let follows = prop::option::weighted(0.2, any_number());
+    (any_action(), 0u8..2, after, follows).prop_map(|(action, lane, after, follows)| Step {
         action,
         lane,
         after: after.into(),
+        follows,
     })
 }
 

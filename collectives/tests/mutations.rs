@@ -74,6 +74,7 @@ fn a_dropped_step_is_noticed() {
                     .for_each(|before| *before -= 1);
                 step.after.sort_unstable();
                 step.after.dedup();
+                step.follows = followed_without(step.follows, index as u32);
             }
             let kind = match dropped.action.message() {
                 Some(_) => |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. }),
@@ -97,6 +98,11 @@ fn a_dropped_step_is_noticed() {
     }
 }
 
+/// What a step follows once a step is gone.
+fn followed_without(follows: Option<u32>, dropped: u32) -> Option<u32> {
+    follows.filter(|step| *step != dropped).map(|step| if step > dropped { step - 1 } else { step })
+}
+
 #[test]
 fn every_dependency_is_needed() {
     for (case, schedule) in victims() {
@@ -104,6 +110,7 @@ fn every_dependency_is_needed() {
             for nth in 0..step(&schedule, place).after.len() {
                 let mut spoiled = schedule.clone();
                 let removed = step_mut(&mut spoiled, place).after.remove(nth);
+                step_mut(&mut spoiled, place).follows = None;
                 let what = format!("{place:?} no longer after {removed}");
                 // It may be needed only where messages overtake each other.
                 if verify(&spoiled, Credits(0)).is_ok() {
@@ -130,6 +137,47 @@ fn a_wrong_mark_is_noticed() {
             };
             must_object(&case, &spoiled, &format!("flipping `last` of {place:?}"), kind);
         }
+    }
+}
+
+/// Whatever step is marked, and whatever step it is marked to follow: there is one mark that is right, or none.
+#[test]
+fn a_wrong_step_to_follow_is_noticed() {
+    let mut marks = 0;
+    for (case, schedule) in victims().filter(|(case, _)| case.spec.ranks() <= 4) {
+        for place @ (rank, index) in places(&schedule) {
+            let right = step(&schedule, place).follows;
+            marks += usize::from(right.is_some());
+            for wrong in (0..schedule.programs[rank].steps.len() as u32).filter(|step| Some(*step) != right) {
+                let mut spoiled = schedule.clone();
+                step_mut(&mut spoiled, place).follows = Some(wrong);
+                let what = format!("following {wrong} instead of {right:?}");
+                let kind = |fault: &Fault| matches!(fault, Fault::Follows { .. });
+                if case.spec.collective() == Collective::Barrier && wrong < index as u32 {
+                    // A barrier's messages have no bytes, so the planner leaves out marks that would do no harm.
+                    must_object_or_be_right(&case, &spoiled, &what);
+                } else {
+                    must_object(&case, &spoiled, &what, kind);
+                }
+            }
+        }
+    }
+    assert!(marks > 1000, "{marks} marks");
+}
+
+/// A plan without its marks is right, and so is one with some of them.
+#[test]
+fn marks_may_be_left_out() {
+    for (case, schedule) in victims() {
+        for place in places(&schedule) {
+            let mut fewer = schedule.clone();
+            if step_mut(&mut fewer, place).follows.take().is_some() {
+                assert!(verify(&fewer, Credits(0)).is_ok(), "{case}: {place:?}");
+            }
+        }
+        let without = collectives::pass::unfuse(schedule.clone());
+        assert_eq!(verify(&without, Credits(0)), verify(&schedule, Credits(0)), "{case}");
+        assert_eq!(collectives::pass::fuse(without), schedule, "{case}: other marks than the planner's");
     }
 }
 
@@ -219,10 +267,12 @@ fn sender(schedule: &Schedule, (rank, index): (usize, usize), peer: Rank) -> (us
 fn insert_after(schedule: &mut Schedule, (rank, index): (usize, usize), action: Action) {
     let steps = &mut schedule.programs[rank].steps;
     for step in steps.iter_mut() {
-        step.after.iter_mut().filter(|before| **before >= index as u32).for_each(|before| *before += 1);
+        let names = step.after.iter_mut().chain(&mut step.follows);
+        names.filter(|before| **before >= index as u32).for_each(|before| *before += 1);
     }
     let lane = steps[index].lane;
-    steps.insert(index + 1, Step { action, lane, after: [index as u32].into_iter().collect() });
+    steps
+        .insert(index + 1, Step { action, lane, after: [index as u32].into_iter().collect(), follows: None });
 }
 
 /// Mutations that give another right program are those of barriers, some of whose tokens are as good as others, and where

@@ -101,7 +101,7 @@ fn a_ring_of_three_can_be_read() {
           10: send packed[1] to rank 1 after 8
           11: recv packed[3] from rank 2
           12: decode output[0] = packed[3] after 0 11
-          13: send packed[3] to rank 1 after 11
+          13: send packed[3] to rank 1 following 11
           14: recv packed[5] from rank 2
           15: decode output[2] = packed[5] after 4 14"#]]
     .assert_eq(&rank_0.join("\n"));

@@ -27,6 +27,9 @@ enum Kind {
     DropDependency,
     AddDependency,
     ChangeMark,
+    FollowOther,
+    FollowNone,
+    FollowAndOverwrite,
     OtherAction,
     SwapRanks,
     ChangeRoot,
@@ -35,7 +38,7 @@ enum Kind {
     FlipInPlace,
 }
 
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 22] = [
     Kind::DropStep,
     Kind::DuplicateStep,
     Kind::SwapSteps,
@@ -49,6 +52,9 @@ const KINDS: [Kind; 19] = [
     Kind::DropDependency,
     Kind::AddDependency,
     Kind::ChangeMark,
+    Kind::FollowOther,
+    Kind::FollowNone,
+    Kind::FollowAndOverwrite,
     Kind::OtherAction,
     Kind::SwapRanks,
     Kind::ChangeRoot,
@@ -93,7 +99,8 @@ fn reorder(program: &mut RankProgram, order: &[usize]) {
         .iter()
         .map(|number| {
             let mut step: Step = old[*number].clone();
-            step.after.iter_mut().for_each(|before| *before = new_number[*before as usize]);
+            let names = step.after.iter_mut().chain(&mut step.follows);
+            names.for_each(|before| *before = new_number[*before as usize]);
             step.after.sort_unstable();
             step
         })
@@ -116,6 +123,21 @@ fn with_peer(action: Action, new: Rank) -> Action {
         Action::RecvReduce { local, dst, last, .. } => Action::RecvReduce { peer: new, local, dst, last },
         local => local,
     }
+}
+
+/// The action with another destination.
+fn with_write(action: Action, new: ChunkRange) -> Option<Action> {
+    action.writes()?;
+    Some(match action {
+        Action::Recv { peer, .. } => Action::Recv { peer, dst: new },
+        Action::RecvReduce { peer, local, last, .. } => Action::RecvReduce { peer, local, dst: new, last },
+        Action::Copy { src, .. } => Action::Copy { src, dst: new },
+        Action::Reduce { a, b, last, .. } => Action::Reduce { a, b, dst: new, last },
+        Action::Encode { src, .. } => Action::Encode { src, dst: new },
+        Action::Decode { src, .. } => Action::Decode { src, dst: new },
+        Action::DecodeReduce { local, src, last, .. } => Action::DecodeReduce { local, src, dst: new, last },
+        Action::Send { .. } => return None,
+    })
 }
 
 /// Another kind of step with as much of its operands as it can have.
@@ -197,6 +219,15 @@ fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<Str
             step.after.dedup();
         }
         Kind::ChangeMark => step.action = step.action.with_last(!step.action.last()?),
+        Kind::FollowOther => step.follows = Some(random.below(len) as u32),
+        Kind::FollowNone => drop(step.follows.take()?),
+        // What is sent is received, or made, by another step than the one that is followed.
+        Kind::FollowAndOverwrite => {
+            let followed = program.steps.iter().find_map(|step| step.follows)? as usize;
+            let dst = program.steps[followed].action.writes()?;
+            let action = &mut program.steps[index].action;
+            *action = with_write(*action, dst)?;
+        }
         Kind::OtherAction => step.action = of_another_kind(step.action),
         Kind::SwapRanks => schedule.programs.swap(rank, (rank + 1) % n as usize),
         Kind::ChangeRoot => schedule.root = Rank(random.below(n as usize + 1) as u32),
@@ -227,6 +258,8 @@ fn drop_step(program: &mut RankProgram, index: usize) {
         step.after.iter_mut().filter(|before| **before > index as u32).for_each(|before| *before -= 1);
         step.after.sort_unstable();
         step.after.dedup();
+        step.follows = step.follows.filter(|step| *step != index as u32);
+        step.follows.iter_mut().filter(|step| **step > index as u32).for_each(|step| *step -= 1);
     }
 }
 

@@ -34,12 +34,24 @@ proptest! {
     fn a_step_reads_back_as_it_was_written(
         action in any_action(), lane in any::<u8>(), after in prop::collection::vec(any::<u32>(), 0..4),
     ) {
-        let step = Step { action, lane, after: after.into() };
+        let step = Step { action, lane, after: after.into(), follows: None };
         prop_assert_eq!(step.to_string().parse::<Step>(), Ok(step));
     }
 
     #[test]
-    fn no_text_makes_the_parsers_panic(text in "\\PC{0,80}", words in "(send|reduce|copy|output\\[[0-9.]{0,12}\\]|rank|to|=|\\+|[0-9]{1,11}|after|last|lane| ){0,20}") {
+    fn a_send_that_follows_reads_back_as_it_was_written(
+        range in any_range(), peer in 0u32..5000, lane in any::<u8>(),
+        after in prop::collection::btree_set(any::<u32>(), 1..4), which in any::<prop::sample::Index>(),
+    ) {
+        let after: Vec<u32> = after.into_iter().collect();
+        let follows = Some(*which.get(&after));
+        let action = Action::Send { peer: Rank(peer), src: range };
+        let step = Step { action, lane, after: after.into(), follows };
+        prop_assert_eq!(step.to_string().parse::<Step>(), Ok(step));
+    }
+
+    #[test]
+    fn no_text_makes_the_parsers_panic(text in "\\PC{0,80}", words in "(send|reduce|copy|output\\[[0-9.]{0,12}\\]|rank|to|=|\\+|[0-9]{1,11}|after|following|last|lane| ){0,20}") {
         let _ = text.parse::<Step>();
         let _ = words.parse::<Step>();
         let _ = Schedule::from_toml(&text);
@@ -62,6 +74,11 @@ fn a_line_that_is_not_a_step_says_why() {
         "send input[0] to rank 1 lane 256",
         "send input[0] to rank 1 after",
         "send input[0] to rank 1 after 1 then",
+        "send input[0] to rank 1 following",
+        "send input[0] to rank 1 following 1 2",
+        "send input[0] to rank 1 following 1 after 0",
+        "send input[0] to rank 1 after 0 1 following 1",
+        "recv output[0] from rank 1 following 1",
     ] {
         told += &format!("{line}\n    {}\n", line.parse::<Step>().expect_err("not a step"));
     }
@@ -90,6 +107,16 @@ fn a_line_that_is_not_a_step_says_why() {
             expected the number of a step, found the end of the line
         send input[0] to rank 1 after 1 then
             expected the number of a step, found `then`
+        send input[0] to rank 1 following
+            expected the number of a step, found the end of the line
+        send input[0] to rank 1 following 1 2
+            expected the end of the line, found `2`
+        send input[0] to rank 1 following 1 after 0
+            expected the end of the line, found `after`
+        send input[0] to rank 1 after 0 1 following 1
+            expected a step that is not named behind `after`, found `1`
+        recv output[0] from rank 1 following 1
+            expected `lane`, `after`, in this order, found `following`
     "#]]
     .assert_eq(&told);
 }
@@ -167,7 +194,7 @@ fn hashes_do_not_change() {
         hash(Collective::Barrier, 3, "dissemination")
     );
     expect![[r#"
-        450c999c37a9d4fe
+        d06fcb2cc791f59f
         e78661754395b4a5
     "#]]
     .assert_eq(&hashes);

@@ -2,8 +2,10 @@
 //!
 //! They work on the steps that a planner has given, before the builder finds out what must come after what, so they do
 //! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: messages are packed (`quantise`), chunks are cut
-//! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()).
+//! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()). In the end, sends that
+//! may [follow](fuse()) a receive are marked.
 
+pub(crate) mod fuse;
 pub(crate) mod quantise;
 pub(crate) mod replicate;
 pub(crate) mod segment;
@@ -17,6 +19,7 @@ use crate::weights::Weights;
 use crate::{Collective, PlanError, Spec};
 use topology::Rank;
 
+pub use fuse::{fuse, unfuse};
 pub use replicate::replicate;
 pub use segment::segment;
 pub use stripe::stripe;

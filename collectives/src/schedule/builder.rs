@@ -5,7 +5,8 @@
 //! come `after` others because they touch the same
 //! memory: a read after the write it wants, a write after the reads and the write it must not disturb. It knows which
 //! chunks are the same memory in place, and leaves out what another dependency implies. So every dependency that it
-//! writes down is needed: without it there is a race, at least if messages of a FIFO could overtake each other.
+//! writes down is needed: without it there is a race, at least if messages of a FIFO could overtake each other. Sends that
+//! may follow a receive are marked.
 //!
 //! What it derives for a rank follows from that rank's steps alone, so a plan for one rank ([`Spec::only_for`]) is
 //! that rank's part of the plan for all.
@@ -14,7 +15,7 @@
 
 use super::{Action, After, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use crate::analysis::{Flow, Matching, Memory, Order, Touched, Turn, Values};
-use crate::pass::{Cuts, quantise::quantise};
+use crate::pass::{Cuts, fuse, quantise::quantise};
 use crate::verify::structure;
 use crate::{Codec, Packing, PlanError, Spec};
 use topology::Rank;
@@ -183,7 +184,8 @@ impl Builder {
             let steps = cuts.steps(draft.steps);
             programs[rank as usize] = past.derive(&Memory::new(&shape, ranks, Rank(rank)), &steps);
         }
-        Ok(Schedule { programs, ..shape })
+        let schedule = Schedule { programs, ..shape };
+        Ok(if fuse::is_worth_it(schedule.collective) { schedule } else { fuse::unfuse(schedule) })
     }
 }
 
@@ -224,13 +226,15 @@ impl Past {
     fn derive(&mut self, memory: &Memory, steps: &[Drafted]) -> RankProgram {
         self.order.clear();
         self.touched.start(memory);
-        let steps = (0..).zip(steps).map(|(number, Drafted { action, lane, .. })| {
+        let derived = (0..).zip(steps).map(|(number, Drafted { action, lane, .. })| {
             self.find_hazards(memory, action);
             self.order.push(Turn::Local, &self.hazards);
+            let earlier = |before: u32| &steps[before as usize].action;
+            let follows = fuse::followed(memory, &self.touched, action, &self.hazards, earlier);
             self.touched.touch(memory, action, number);
-            Step { action: *action, lane: *lane, after: After::from_slice(&self.hazards) }
+            Step { action: *action, lane: *lane, after: After::from_slice(&self.hazards), follows }
         });
-        RankProgram { steps: steps.collect() }
+        RankProgram { steps: derived.collect() }
     }
 
     fn find_hazards(&mut self, memory: &Memory, action: &Action) {

@@ -15,6 +15,7 @@
 //!             encode 5:      range(dst) range(src)
 //!             decode 6:      range(dst) range(src)
 //!             decode_reduce 7: range(dst) range(local) range(src) last
+//!             send 8:        peer range step       that follows a step
 //! range     = buffer first len                  input 0, output 1, scratch 2, packed 3
 //! ```
 //!
@@ -76,8 +77,9 @@ impl Encoder {
         let lane = u32::from(step.lane);
         match step.action {
             Action::Send { peer, src } => {
-                self.numbers([0, lane, peer.0]);
+                self.numbers([if step.follows.is_some() { 8 } else { 0 }, lane, peer.0]);
                 self.ranges([src]);
+                step.follows.iter().for_each(|followed| self.numbers([*followed]));
             }
             Action::Recv { peer, dst } => {
                 self.numbers([1, lane, peer.0]);

@@ -7,9 +7,13 @@
 //! Order is explicit and there are no global rounds. A step may start when the steps it comes `after` are
 //! complete, and when it is its turn: sends to the same (destination, lane) go in list order, and so do
 //! receives from the same (source, lane), one by one: a receive leaves memory alone until the one before it
-//! is complete. Sends of one (destination, lane) may overlap; they complete in order. The k-th send of rank
+//! is complete. Sends of one (destination, lane) may overlap; they complete in order, and none begins before all
+//! of the one before it has been handed on. The k-th send of rank
 //! `a` to rank `b` on a lane meets the k-th receive of rank `b` from rank `a` on that lane, with the same
 //! length.
+//!
+//! A send may *follow* a receive that it comes after: it need not wait until all of the message is there, and sends each
+//! byte on as soon as it is ([`crate::pass`] says why that is right).
 //!
 //! A send is complete when its source may be overwritten; a receive when its destination may be read.
 //!
@@ -153,6 +157,8 @@ pub struct Step {
     /// Indices of the steps of the same rank that must be complete first; all smaller than this step's own,
     /// ascending, and none implied by the others.
     pub after: After,
+    /// Of a send: the receive among `after` whose bytes it sends on as they come, if it need not wait for all of them.
+    pub follows: Option<u32>,
 }
 
 /// The steps of one rank.

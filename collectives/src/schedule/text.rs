@@ -14,7 +14,12 @@
 //! ```
 //!
 //! A range of several chunks is written `output[2..5]`, without the last. Lane 0 is not written. `last` and
-//! `after` are the fields of the same name.
+//! `after` are the fields of the same name. A send that follows a receive has `following 4`, and does not repeat the step
+//! behind `after`:
+//!
+//! ```text
+//! send output[2] to rank 1 after 0 following 4
+//! ```
 
 use super::{Action, After, Buffer, ChunkRange, InPlace, Schedule, Step};
 use std::fmt;
@@ -119,10 +124,12 @@ impl fmt::Display for Step {
         if self.action.last() == Some(true) {
             f.write_str(" last")?;
         }
-        if !self.after.is_empty() {
+        let mut whole = self.after.iter().filter(|step| Some(**step) != self.follows).peekable();
+        if whole.peek().is_some() {
             f.write_str(" after")?;
         }
-        self.after.iter().try_for_each(|step| write!(f, " {step}"))
+        whole.try_for_each(|step| write!(f, " {step}"))?;
+        self.follows.map_or(Ok(()), |step| write!(f, " following {step}"))
     }
 }
 
@@ -132,7 +139,7 @@ impl FromStr for Step {
     fn from_str(text: &str) -> Result<Step, ParseError> {
         let mut words = Words(text.split_whitespace());
         let action = words.action()?;
-        let mut step = Step { action, lane: 0, after: After::new() };
+        let mut step = Step { action, lane: 0, after: After::new(), follows: None };
         let mut word = words.next();
         if word == "lane" {
             step.lane = words.number("the number of a lane, up to 255")?;
@@ -142,21 +149,46 @@ impl FromStr for Step {
             step.action = action.with_last(true);
             word = words.next();
         }
-        match word {
-            "" => return Ok(step),
-            "after" => {}
-            _ if action.last().is_some() => {
-                return Err(error("`lane`, `last`, `after`, in this order", word));
+        if word == "after" {
+            step.after.push(words.number(A_STEP)?);
+            word = words.next();
+            while let Ok(number) = word.parse() {
+                step.after.push(number);
+                word = words.next();
             }
-            _ => return Err(error("`lane`, `after`, in this order", word)),
+            if !matches!(word, "" | "following") {
+                return Err(error(A_STEP, word));
+            }
         }
-        step.after.push(words.number("the number of a step")?);
-        for word in words.0 {
-            step.after.push(word.parse().map_err(|_| error("the number of a step", word))?);
+        if word == "following" && matches!(action, Action::Send { .. }) {
+            step.follow(words.number(A_STEP)?)?;
+            word = words.next();
         }
-        Ok(step)
+        match (word, action) {
+            ("", _) => Ok(step),
+            _ if step.follows.is_some() => Err(error("the end of the line", word)),
+            (_, Action::Send { .. }) => Err(error("`lane`, `after`, `following`, in this order", word)),
+            _ if action.last().is_some() => Err(error("`lane`, `last`, `after`, in this order", word)),
+            _ => Err(error("`lane`, `after`, in this order", word)),
+        }
     }
 }
+
+impl Step {
+    /// It follows a step, which it thereby comes after.
+    fn follow(&mut self, step: u32) -> Result<(), ParseError> {
+        self.follows = Some(step);
+        if self.after.contains(&step) {
+            return Err(error("a step that is not named behind `after`", &step.to_string()));
+        }
+        let place = self.after.iter().position(|before| *before > step).unwrap_or(self.after.len());
+        self.after.insert(place, step);
+        Ok(())
+    }
+}
+
+/// What `after` and `following` are about.
+const A_STEP: &str = "the number of a step";
 
 /// How steps begin.
 const ACTIONS: &str =

@@ -12,7 +12,12 @@ use crate::Collective;
 
 /// A rank that sends no more than this in one stage gains nothing by a second one, where it adds up what it gets.
 const ONE_STAGE_BYTES: u64 = 2 << 10;
-/// The same where it only passes things on.
+/// Four ranks do gain by one stage where a block is larger than the first of these, up to the second: so far two stages of
+/// whole blocks take longer, and two of halves do from there on.
+const FOUR_IN_ONE_STAGE_BYTES: (u64, u64) = (2 << 10, 8 << 10);
+/// More ranks send a block whole up to this size: in halves they take as many messages again.
+const MANY_WHOLE_BYTES: u64 = 16 << 10;
+/// As the first, where a rank only passes things on.
 const PASSED_ON_BYTES: u64 = 16 << 10;
 /// The same where each rank adds up another block.
 const SCATTERED_BYTES: u64 = 48 << 10;
@@ -26,13 +31,19 @@ const LARGE_BYTES: u64 = 256 << 10;
 const FROM_ROOT_BYTES: (u64, u64) = (16 << 10, 512 << 10);
 /// The size of a segment of a sum that goes up a tree and down again: it stays in the cache of the ranks that share a core.
 const TREE_SEGMENT_BYTES: u64 = 128 << 10;
+/// The same of an exclusive scan, whose ranks hand on another sum than the one that they keep.
+const SCAN_SEGMENT_BYTES: u64 = 64 << 10;
 
 /// The choice for a call, where it is another than on cores of their own.
 pub(super) fn choice(call: Call, tuning: &Tuning) -> Option<Choice> {
     let (algorithm, why) = preferred(call)?;
-    let finer = Tuning { segment_bytes: TREE_SEGMENT_BYTES, max_segments: 256, ..tuning.clone() };
-    let tuning = if algorithm == "reduce_broadcast" { &finer } else { tuning };
-    Some(Choice { algorithm, segments: segments(call, algorithm, tuning), why })
+    let finer = |segment_bytes| Tuning { segment_bytes, max_segments: 256, ..tuning.clone() };
+    let segments = match (call.collective, algorithm) {
+        (Collective::AllReduce, "reduce_broadcast") => segments(call, algorithm, &finer(TREE_SEGMENT_BYTES)),
+        (Collective::ExclusiveScan, _) => segments(call, algorithm, &finer(SCAN_SEGMENT_BYTES)),
+        _ => segments(call, algorithm, tuning),
+    };
+    Some(Choice { algorithm, segments, why })
 }
 
 fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
@@ -49,7 +60,11 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
             "reduce_broadcast",
             "more ranks than cores: up a tree and down, in pieces that caches hold",
         )),
-        Collective::AllReduce if block_bytes <= WHOLE_BYTES => Some(("recursive_doubling", FEWER)),
+        Collective::AllReduce if ranks == 4 && block_bytes > FOUR_IN_ONE_STAGE_BYTES.0 => {
+            let in_one = block_bytes <= FOUR_IN_ONE_STAGE_BYTES.1;
+            Some((if in_one { "mesh" } else { "rabenseifner" }, FEWER))
+        }
+        Collective::AllReduce if block_bytes <= MANY_WHOLE_BYTES => Some(("recursive_doubling", FEWER)),
         Collective::AllReduce => Some(("rabenseifner", FEWER)),
         Collective::AllGather if in_one_stage <= PASSED_ON_BYTES => None,
         Collective::AllGather if block_bytes < LARGE_BYTES => Some(("bidirectional_ring", NEIGHBOURS)),
@@ -63,6 +78,7 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
         Collective::Reduce if block_bytes <= WHOLE_BYTES => Some(("chain", NEIGHBOURS)),
         Collective::Reduce if in_one_stage <= ROOT_BYTES => Some(("direct", FEWER)),
         Collective::Reduce => Some(("binomial", FEWER)),
+        Collective::ExclusiveScan => Some(("chain", "more ranks than cores: in pieces that caches hold")),
         _ => None,
     }
 }
@@ -83,9 +99,15 @@ mod tests {
         };
         let pieces = of(Collective::AllReduce, 4, 1 << 20).segments;
         assert_eq!(pieces, 8, "of {TREE_SEGMENT_BYTES} bytes each");
+        let scanned = |block_bytes| of(Collective::ExclusiveScan, 4, block_bytes);
+        assert_eq!(scanned(256 << 10).segments, 4, "of {SCAN_SEGMENT_BYTES} bytes each");
+        assert_eq!((scanned(64 << 10).segments, scanned(4).algorithm), (1, "chain"));
         let of = |collective, ranks, block_bytes| of(collective, ranks, block_bytes).algorithm;
         assert_eq!(of(Collective::AllReduce, 4, 16), "mesh");
-        assert_eq!(of(Collective::AllReduce, 4, 4 << 10), "recursive_doubling");
+        assert_eq!(of(Collective::AllReduce, 4, 2 << 10), "recursive_doubling");
+        assert_eq!(of(Collective::AllReduce, 4, 4 << 10), "mesh");
+        assert_eq!(of(Collective::AllReduce, 8, 16 << 10), "recursive_doubling");
+        assert_eq!(of(Collective::AllReduce, 8, 32 << 10), "rabenseifner");
         assert_eq!(of(Collective::AllReduce, 4, 16 << 10), "rabenseifner");
         assert_eq!(of(Collective::AllReduce, 4, 1 << 20), "reduce_broadcast");
         assert_eq!(of(Collective::AllReduce, 3, 16 << 10), "mesh");

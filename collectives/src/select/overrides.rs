@@ -69,7 +69,7 @@ pub struct RulesError {
 }
 
 impl Names {
-    /// Reads `ring,mesh` or `^ring,mesh`; nothing at all wants nothing.
+    /// Reads `ring,mesh` or `^ring,mesh`, also if every name has its own `^`; nothing at all wants nothing.
     ///
     /// # Errors
     /// [`UnknownName`] for a name that no collective has an algorithm of.
@@ -81,6 +81,7 @@ impl Names {
         let names: Vec<String> = list
             .split(',')
             .map(|name| name.trim().to_lowercase().replace('-', "_"))
+            .map(|name| if excluded { name.trim_start_matches('^').trim().to_owned() } else { name })
             .filter(|name| !name.is_empty())
             .collect();
         for name in &names {
@@ -88,7 +89,13 @@ impl Names {
                 let mut known: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
                 known.sort_unstable();
                 known.dedup();
-                return Err(UnknownName::new("algorithm", name, known));
+                // `^` among names that are wanted: all are, or none.
+                let kind = if name.starts_with('^') {
+                    "algorithm (`^` stands before the first name and excludes them all)"
+                } else {
+                    "algorithm"
+                };
+                return Err(UnknownName::new(kind, name, known));
             }
         }
         Ok(Names { names, excluded })
@@ -222,6 +229,9 @@ mod tests {
         assert_eq!(names.to_string(), "^ring,double_binary_tree");
         assert_eq!(names.wanted(Collective::AllReduce).count(), 0);
         assert!(!names.allow("ring") && names.allow("mesh"));
+        assert_eq!(Names::parse("^ring, ^mesh").expect("known").to_string(), "^ring,mesh");
+        let mixed = Names::parse("ring,^mesh").expect_err("what is wanted of the others?").to_string();
+        assert!(mixed.contains("`^` stands before the first name"), "{mixed}");
         assert!(Names::parse("").expect("nothing").is_empty());
         let error = Names::parse("^rign").expect_err("unknown").to_string();
         assert!(error.contains("did you mean `ring`?"), "{error}");

@@ -96,7 +96,7 @@ pub enum Unpriced {
     Nothing {
         /// The collective.
         collective: Collective,
-        /// The reason of the last one.
+        /// The last one, and its reason.
         why: String,
     },
 }
@@ -285,7 +285,8 @@ impl<'a> Candidates<'a> {
             candidates.push(priced);
         }
         let Some((choice, seconds)) = best else {
-            let why = excluded.pop().map(|last| last.why).unwrap_or_default();
+            let why =
+                excluded.pop().map(|last| format!("{}: {}", last.algorithm, last.why)).unwrap_or_default();
             return Err(Unpriced::Nothing { collective, why });
         };
         candidates.sort_by(Priced::faster);
@@ -299,7 +300,8 @@ impl<'a> Candidates<'a> {
         let call = Call { collective, ranks, block_bytes };
         let of = |shape: &Shape| {
             let algorithm = shape.algorithm;
-            let cuts = cuts(segments(call, algorithm, tuning), shape.steps, collective);
+            let chunk_bytes = block_bytes / u64::from(shape.chunks);
+            let cuts = cuts(segments(call, algorithm, tuning), chunk_bytes, shape, collective, tuning);
             let bound = shape.bound(block_bytes, &cuts, &self.model.costs);
             (Priced { algorithm, bound, best: None, tried: Vec::new() }, cuts)
         };
@@ -348,14 +350,22 @@ fn outcome(model: &Model, schedule: &Schedule, block_bytes: u64) -> Result<Outco
     simulate(schedule, &layout, 1, &model.cluster, &model.costs).map_err(|error| error.to_string())
 }
 
-/// The numbers of segments that are tried: one, and around what suits, as far as the plan has not too many steps then.
-fn cuts(usual: u32, steps: usize, collective: Collective) -> Vec<u32> {
+/// Segments of so many bytes are tried as well. Sends that follow receives take a long message through a rank in the time of a
+/// link's piece, whatever it is cut into; a message of few pieces goes faster in segments that are shorter than those.
+const SHORT_SEGMENTS: [u64; 2] = [64 << 10, 16 << 10];
+
+/// The numbers of segments that are tried of chunks of so many bytes: one, what suits by thresholds, twice as many, and what
+/// makes short segments, no more than thresholds would take at most; as far as the plan has not too many steps then.
+fn cuts(usual: u32, chunk_bytes: u64, shape: &Shape, collective: Collective, tuning: &Tuning) -> Vec<u32> {
     if collective == Collective::Barrier {
         return vec![1];
     }
-    let mut cuts = vec![1, usual / 4, usual, 2 * usual];
+    let most = u64::from(tuning.max_segments);
+    let short = SHORT_SEGMENTS.map(|bytes| chunk_bytes.div_ceil(bytes).min(most) as u32);
+    let mut cuts = vec![1, usual, 2 * usual, short[0], short[1]];
     cuts.retain(|cut| {
-        *cut == 1 || ((2..=MAX_SEGMENTS).contains(cut) && steps.saturating_mul(*cut as usize) <= MOST_STEPS)
+        *cut == 1
+            || ((2..=MAX_SEGMENTS).contains(cut) && shape.steps.saturating_mul(*cut as usize) <= MOST_STEPS)
     });
     cuts.sort_unstable();
     cuts.dedup();

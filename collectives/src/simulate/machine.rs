@@ -5,6 +5,7 @@
 //!
 //! 1. Its send's turn comes when the sends before it in the stream have been handed on and the steps it comes after are
 //!    complete. If it must, it waits for the receiver's word where it goes; each piece waits for a credit.
+//!    One that follows a receive waits for each piece of it alone.
 //! 2. The sender's processor begins each piece, which then leaves at the rate of the [network](super::network) once the
 //!    pieces before it have left, and arrives one latency later.
 //! 3. The receiver's processor takes it once it is the turn of its receive: that those before it in the stream and the
@@ -239,11 +240,52 @@ impl<'a> Machine<'a> {
         for at in range {
             let dependent = self.program.dependents[at as usize];
             self.waits_for[dependent as usize] -= 1;
-            if self.waits_for[dependent as usize] == 0 {
-                let timing = &mut self.timings[dependent as usize];
-                (timing.ready, timing.why, timing.cause) = (self.now, Why::Dependency, step);
-                self.go_on(dependent);
+            match self.waits_for[dependent as usize] {
+                0 => {
+                    self.is_ready(dependent, step);
+                    self.go_on(dependent);
+                }
+                1 => self.follow(dependent),
+                _ => {}
             }
+        }
+    }
+
+    /// A step could begin from now on, thanks to another one.
+    fn is_ready(&mut self, step: u32, cause: u32) {
+        let timing = &mut self.timings[step as usize];
+        if timing.ready.is_nan() {
+            (timing.ready, timing.why, timing.cause) = (self.now, Why::Dependency, cause);
+        }
+    }
+
+    /// A piece of a receive is there: steps that follow it may go on.
+    fn feed(&mut self, recv: u32) {
+        let range = self.program.starts[recv as usize]..self.program.starts[recv as usize + 1];
+        for at in range {
+            self.follow(self.program.dependents[at as usize]);
+        }
+    }
+
+    /// Has a send that follows a receive go on as far as that has come.
+    fn follow(&mut self, step: u32) {
+        if self.may_send(step, 0) {
+            self.is_ready(step, self.program.recvs[self.program.follows[step as usize] as usize]);
+            self.send(self.program.steps[step as usize].stream);
+        }
+    }
+
+    /// Are the steps that a send comes after complete, or all of them but one that it follows, of which this piece is there?
+    fn may_send(&self, step: u32, piece: u32) -> bool {
+        let follows = self.program.follows[step as usize];
+        match self.waits_for[step as usize] {
+            0 => true,
+            1 if follows != NONE => {
+                let recv = self.step(self.program.recvs[follows as usize]);
+                let takes = self.streams[recv.stream as usize].takes;
+                takes.message == follows && takes.piece > piece
+            }
+            _ => false,
         }
     }
 }

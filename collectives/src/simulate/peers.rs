@@ -2,10 +2,11 @@
 //!
 //! They are written down from public descriptions of MLX's sources at commit 846d176 (mlx/distributed/jaccl/lib/jaccl/): which
 //! rank sends what to whom, in what order. Their copies, buffers and frames are not in the schedule but in
-//! [`Costs::jaccl`](super::Costs::jaccl). They are plans out of place, whatever the [`Spec`] says: in place they differ by a copy.
+//! [`Costs::jaccl`](super::Costs::jaccl). No send of theirs follows a receive: they wait for whole buffers. They are plans out of place, whatever the [`Spec`] says: in place they differ by a copy.
 
 use crate::{
     PlanError, Spec,
+    pass::unfuse,
     schedule::{Builder, ChunkRange, InPlace, Schedule},
 };
 use topology::Rank;
@@ -42,7 +43,7 @@ pub fn jaccl_mesh(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.recv(rank, peer, ChunkRange::output(peer.0), 0);
         }
     }
-    Ok(builder.finish()?.marked())
+    Ok(unfuse(builder.finish()?.marked()))
 }
 
 /// `all_sum` of JACCL's mesh up to 32 KiB, or on two ranks: everyone sends everything to everyone, and adds in the order of
@@ -71,7 +72,7 @@ pub fn jaccl_mesh_small(spec: &Spec) -> Result<Schedule, PlanError> {
             sum = result;
         }
     }
-    Ok(builder.finish()?.marked())
+    Ok(unfuse(builder.finish()?.marked()))
 }
 
 /// `all_sum` of MLX's rings: JACCL's (`ring_impl.h`), and the one over TCP (mlx/distributed/ring/ring.cpp): both directions at

@@ -63,6 +63,8 @@ pub(super) struct Program {
     pub(super) back: Vec<Route>,
     pub(super) sends: Vec<u32>,
     pub(super) recvs: Vec<u32>,
+    /// Per step: where the receive that it follows is in `recvs`; `NONE` for most.
+    pub(super) follows: Vec<u32>,
     /// The bytes of the larger one of input and output.
     pub(super) operation_bytes: u64,
 }
@@ -131,6 +133,7 @@ impl Program {
         let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
         let operation_bytes = u64::from(blocks) * layout.count() * elem_size as u64;
         let [sends, recvs] = [true, false].map(|sends| of_streams(&steps, &mut streams, sends));
+        let follows = follows(schedule, &bases, &recvs);
         let program = Program {
             steps,
             bases,
@@ -142,6 +145,7 @@ impl Program {
             back,
             sends,
             recvs,
+            follows,
             operation_bytes,
         };
         program.check()?;
@@ -190,6 +194,20 @@ fn of_streams(steps: &[Step], streams: &mut [Stream], sends: bool) -> Vec<u32> {
         *slot += 1;
     }
     sorted
+}
+
+/// Where the receive that each step follows is among all `recvs`.
+fn follows(schedule: &Schedule, bases: &[u32], recvs: &[u32]) -> Vec<u32> {
+    let mut places = vec![NONE; bases.last().copied().unwrap_or(0) as usize];
+    for (place, recv) in (0..).zip(recvs) {
+        places[*recv as usize] = place;
+    }
+    let followed = schedule.programs.iter().zip(bases).flat_map(|(program, base)| {
+        program.steps.iter().map(move |step| step.follows.map(|followed| (base + followed) as usize))
+    });
+    followed
+        .map(|followed| followed.and_then(|followed| places.get(followed).copied()).unwrap_or(NONE))
+        .collect()
 }
 
 /// Who comes after whom: where each step's dependents begin, all of them, and how many steps each waits for.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    BlockLen, Codec, Collective, Spec,
+    BlockLen, Codec, Collective, Spec, pass,
     plan::{self, ALGORITHMS},
     schedule::{Builder, ChunkRange},
 };
@@ -93,6 +93,45 @@ fn a_chain_in_segments_is_a_pipeline() {
     let hops = f64::from(ranks - 1);
     let expected = hops * (ALPHA + 6400.0 / RATE) + f64::from(segments - 1) * 6400.0 / RATE;
     assert_close(seconds(&schedule, bytes, &Cluster::ring(ranks, SPEED), &Costs::default()), expected);
+}
+
+#[test]
+fn a_chain_of_sends_that_follow_is_a_pipeline_of_pieces() {
+    let (ranks, pieces, bytes) = (5u32, 16u64, 16 * 6400u64);
+    let hops = f64::from(ranks - 1);
+    let piece = 6400.0 / RATE;
+    for collective in [Collective::Broadcast, Collective::Reduce, Collective::Scan] {
+        let fused = planned(collective, "chain", ranks, 1);
+        let whole = pass::unfuse(fused.clone());
+        let costs = Costs { piece_bytes: 6400, send_us: 0.5, recv_us: 0.25, ..Costs::default() };
+        let (cluster, latency) = (Cluster::ring(ranks, SPEED), ALPHA + 0.75e-6);
+        // The last rank begins to receive long before the last piece is there.
+        let expected = hops * (latency + piece) - 0.25e-6 + (pieces - 1) as f64 * piece;
+        assert_close(seconds(&fused, bytes, &cluster, &costs), expected);
+        // Taking in a message begins before all of it is there.
+        let waiting = hops * (latency - 0.25e-6 + bytes as f64 / RATE);
+        assert_close(seconds(&whole, bytes, &cluster, &costs), waiting);
+        // What is in one piece can't be sent on in part.
+        let costs = Costs { piece_bytes: u64::MAX, ..costs };
+        let expected = hops * (latency + bytes as f64 / RATE);
+        assert_close(seconds(&fused, bytes, &cluster, &costs), expected);
+    }
+}
+
+#[test]
+fn what_follows_is_ready_when_the_first_piece_is_there() {
+    let (schedule, cluster) = (planned(Collective::Broadcast, "chain", 3, 1), Cluster::ring(3, SPEED));
+    let costs = Costs { piece_bytes: 1000, ..Costs::default() };
+    let outcome = run(&schedule, 10_000, &cluster, &costs);
+    let [received, sent] = outcome.timings(Rank(1)) else { panic!("two steps: {schedule}") };
+    assert_close(sent.ready, ALPHA + 1e-6);
+    assert_eq!((sent.begin, sent.why), (sent.ready, Why::Dependency));
+    assert!(sent.begin < received.end && received.end < sent.end);
+    let path = critical_path(&outcome);
+    assert_eq!(
+        path.iter().map(|moment| (moment.rank.0, moment.step)).collect::<Vec<_>>(),
+        [(0, 0), (1, 0), (1, 1)]
+    );
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub enum Fault {
         lanes: u8,
     },
     /// A dependency on the step itself, on a later one, or out of order.
-    #[error("{at}: `after` must name earlier steps in ascending order, and {before} is not")]
+    #[error("{at}: `after` and `following` must name earlier steps in ascending order, and {before} is not")]
     Dependency {
         /// Where.
         at: At,
@@ -140,6 +140,16 @@ pub enum Fault {
         second: At,
         /// A chunk that both touch, as the second one calls it.
         chunk: ChunkRange,
+    },
+    /// A send marked to follow a step that it cannot follow.
+    #[error("{at}: it cannot follow step {followed}: {why}")]
+    Follows {
+        /// The step with the mark.
+        at: At,
+        /// The step that it is to follow.
+        followed: u32,
+        /// Why it can't.
+        why: &'static str,
     },
     /// A read of memory that nothing has been written to.
     #[error("{at}: {range} is read before anything is written there")]

@@ -4,7 +4,8 @@
 //! meets a receive of the same length; nothing waits in a circle, with a given number of credits; no two
 //! steps of a rank touch the same memory in no defined order; and every rank ends up with what the collective
 //! promises, which is found by running the schedule on symbolic values. Since there are no races, one order
-//! stands for all.
+//! stands for all. Sends that follow a receive must be such that what holds when they wait for it holds when they do not
+//! (`follows`).
 //!
 //! A schedule that is safe with zero credits is safe with any number.
 //!
@@ -13,6 +14,7 @@
 mod device;
 mod fabric;
 mod fault;
+mod follows;
 mod outcome;
 mod races;
 pub(crate) mod structure;

@@ -3,7 +3,10 @@
 //! Steps are taken in list order, which every dependency and FIFO respects. Each is compared with those who have
 //! [touched](Touched) its chunks since they were last written.
 
-use super::fault::{At, Fault};
+use super::{
+    fault::{At, Fault},
+    follows,
+};
 use crate::analysis::{Matching, Memory, Order, StepId, Touched, Turn};
 use crate::schedule::{ChunkRange, Schedule, Step};
 use topology::Rank;
@@ -21,6 +24,7 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching) -> Result<u32, Fau
                 let (first, second) = (At::new(schedule, rank, other), At::new(schedule, rank, number));
                 return Err(Fault::Race { first, second, chunk });
             }
+            follows::check(&memory, &past.touched, program, step, || At::new(schedule, rank, number))?;
             past.touched.touch(&memory, &step.action, number);
             if step.action.message().is_some() {
                 max_in_flight = past.in_flight(step, number).max(max_in_flight);

@@ -1,7 +1,7 @@
 //! Runs schedules on numbers, one step at a time in an order drawn by seed.
 //!
 //! It shares nothing with the verifier but the types: it has its own idea of memory, of what may run next and
-//! of what the result should be. Memory that nobody has defined holds garbage. Packed chunks hold elements as they are,
+//! of what the result should be. Where sends follow receives, messages go in two pieces, each a step of its own. Memory that nobody has defined holds garbage. Packed chunks hold elements as they are,
 //! each marked by a bit turned over, so that one that is taken for the other is noticed.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -46,8 +46,11 @@ struct World<'a> {
     /// Where each buffer starts in the rank's memory.
     bases: Vec<[usize; 4]>,
     memory: Vec<Vec<i64>>,
-    done: Vec<Vec<bool>>,
-    /// Messages that wait, by source, destination and lane.
+    /// Pieces that messages have.
+    pieces: usize,
+    /// How many pieces of each step are done; a step without a message has as many, all done at once.
+    done: Vec<Vec<usize>>,
+    /// Pieces of messages that wait, by source, destination and lane.
     waiting: HashMap<(usize, usize, u8), VecDeque<Vec<i64>>>,
 }
 
@@ -76,7 +79,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, String> {
     let mut random = Random(seed);
     let mut world = World::new(schedule, count, op, &mut random);
-    let total: usize = schedule.programs.iter().map(|p| p.steps.len()).sum();
+    let total = schedule.programs.iter().map(|p| p.steps.len()).sum::<usize>() * world.pieces;
     let mut ran = 0;
     while ran < total {
         // Several draws before the exhaustive search, which is slow.
@@ -88,7 +91,7 @@ pub(crate) fn run(
         let choice = choice.or_else(|| {
             (0..schedule.programs.len()).find_map(|rank| Some((rank, *world.runnable(rank, sends).first()?)))
         });
-        let (rank, step) = choice.ok_or_else(|| format!("stuck after {ran} of {total} steps"))?;
+        let (rank, step) = choice.ok_or_else(|| format!("stuck after {ran} of {total} pieces of steps"))?;
         ran += world.execute(rank, step, sends);
     }
     Ok(world.outcome())
@@ -123,8 +126,10 @@ impl<'a> World<'a> {
             bases.push([i, o, s, p]);
             memory.push(cells);
         }
-        let done = schedule.programs.iter().map(|p| vec![false; p.steps.len()]).collect();
-        World { schedule, layout, op, bases, memory, done, waiting: HashMap::new() }
+        let done = schedule.programs.iter().map(|p| vec![0; p.steps.len()]).collect();
+        let mut steps = schedule.programs.iter().flat_map(|p| &p.steps);
+        let pieces = if steps.any(|step| step.follows.is_some()) { 2 } else { 1 };
+        World { schedule, layout, op, bases, memory, pieces, done, waiting: HashMap::new() }
     }
 
     fn step(&self, rank: usize, step: usize) -> &'a Step {
@@ -136,7 +141,7 @@ impl<'a> World<'a> {
         let mut fifos = Vec::new();
         let mut found = Vec::new();
         for (index, step) in self.schedule.programs[rank].steps.iter().enumerate() {
-            if self.done[rank][index] {
+            if self.done[rank][index] == self.pieces {
                 continue;
             }
             if let Some(message) = step.action.message() {
@@ -145,7 +150,12 @@ impl<'a> World<'a> {
                 }
                 fifos.push((message, step.lane));
             }
-            if step.after.iter().all(|before| self.done[rank][*before as usize]) {
+            let is_over = |before: &u32| {
+                let done = self.done[rank][*before as usize];
+                // What a send follows must be a piece ahead.
+                done == self.pieces || step.follows == Some(*before) && done > self.done[rank][index]
+            };
+            if step.after.iter().all(is_over) {
                 found.push(index);
             }
         }
@@ -182,16 +192,18 @@ impl<'a> World<'a> {
 
     fn execute(&mut self, rank: usize, index: usize, sends: Sends) -> usize {
         let step = self.step(rank, index);
-        let mut ran = 1;
+        let is_message = step.action.message().is_some();
+        let mut ran = if is_message { 1 } else { self.pieces };
+        let piece = is_message.then_some(self.done[rank][index]);
         let mut message = Vec::new();
         if matches!(step.action, Action::Recv { .. } | Action::RecvReduce { .. }) {
             let peer = step.action.message().expect("a message").0.index();
             if sends == Sends::Synchronous {
                 let (peer, send) = self.sender(rank, index).expect("runnable");
                 let Action::Send { src, .. } = self.step(peer, send).action else { unreachable!() };
-                message = self.read(peer, src);
-                self.done[peer][send] = true;
-                ran = 2;
+                message = self.read(peer, src, piece);
+                self.done[peer][send] += 1;
+                ran += 1;
             } else {
                 let queue = self.waiting.get_mut(&(peer, rank, step.lane)).expect("runnable");
                 message = queue.pop_front().expect("runnable");
@@ -199,28 +211,28 @@ impl<'a> World<'a> {
         }
         match step.action {
             Action::Send { peer, src } => {
-                let message = self.read(rank, src);
+                let message = self.read(rank, src, piece);
                 self.waiting.entry((rank, peer.index(), step.lane)).or_default().push_back(message);
             }
-            Action::Recv { dst, .. } => self.write(rank, dst, &message),
+            Action::Recv { dst, .. } => self.write(rank, dst, piece, &message),
             Action::RecvReduce { local, dst, .. } => {
-                let local = self.read(rank, local);
-                self.write(rank, dst, &self.reduce(&local, &message));
+                let local = self.read(rank, local, piece);
+                self.write(rank, dst, piece, &self.reduce(&local, &message));
             }
-            Action::Copy { src, dst } => self.write(rank, dst, &self.read(rank, src)),
+            Action::Copy { src, dst } => self.write(rank, dst, None, &self.read(rank, src, None)),
             Action::Reduce { a, b, dst, .. } => {
-                let (a, b) = (self.read(rank, a), self.read(rank, b));
-                self.write(rank, dst, &self.reduce(&a, &b));
+                let (a, b) = (self.read(rank, a, None), self.read(rank, b, None));
+                self.write(rank, dst, None, &self.reduce(&a, &b));
             }
             Action::Encode { src, dst } | Action::Decode { src, dst } => {
-                self.write(rank, dst, &repacked(&self.read(rank, src)));
+                self.write(rank, dst, None, &repacked(&self.read(rank, src, None)));
             }
             Action::DecodeReduce { local, src, dst, .. } => {
-                let (a, b) = (self.read(rank, local), repacked(&self.read(rank, src)));
-                self.write(rank, dst, &self.reduce(&a, &b));
+                let (a, b) = (self.read(rank, local, None), repacked(&self.read(rank, src, None)));
+                self.write(rank, dst, None, &self.reduce(&a, &b));
             }
         }
-        self.done[rank][index] = true;
+        self.done[rank][index] += if is_message { 1 } else { self.pieces };
         ran
     }
 
@@ -228,7 +240,8 @@ impl<'a> World<'a> {
         a.iter().zip(b).map(|(a, b)| (self.op)(*a, *b)).collect()
     }
 
-    fn place(&self, rank: usize, range: ChunkRange) -> std::ops::Range<usize> {
+    /// Where a range is in a rank's memory, or a piece of it.
+    fn place(&self, rank: usize, range: ChunkRange, piece: Option<usize>) -> std::ops::Range<usize> {
         let base = match range.buffer {
             Buffer::Input => self.bases[rank][0],
             Buffer::Output => self.bases[rank][1],
@@ -236,15 +249,19 @@ impl<'a> World<'a> {
             Buffer::Packed => self.bases[rank][3],
         };
         let (start, len) = self.layout.range(range);
-        base + start as usize..base + (start + len) as usize
+        let (start, len) = (base + start as usize, len as usize);
+        match piece {
+            None => start..start + len,
+            Some(piece) => start + len * piece / self.pieces..start + len * (piece + 1) / self.pieces,
+        }
     }
 
-    fn read(&self, rank: usize, range: ChunkRange) -> Vec<i64> {
-        self.memory[rank][self.place(rank, range)].to_vec()
+    fn read(&self, rank: usize, range: ChunkRange, piece: Option<usize>) -> Vec<i64> {
+        self.memory[rank][self.place(rank, range, piece)].to_vec()
     }
 
-    fn write(&mut self, rank: usize, range: ChunkRange, data: &[i64]) {
-        let place = self.place(rank, range);
+    fn write(&mut self, rank: usize, range: ChunkRange, piece: Option<usize>, data: &[i64]) {
+        let place = self.place(rank, range, piece);
         assert_eq!(place.len(), data.len(), "lengths of a message differ");
         self.memory[rank][place].copy_from_slice(data);
     }

@@ -14,12 +14,12 @@ fn ring_on_two_ranks() {
         rank 0
            0: send input[0] to rank 1
            1: recv_reduce output[1] = input[1] + rank 1 last
-           2: send output[1] to rank 1 after 1
+           2: send output[1] to rank 1 following 1
            3: recv output[0] from rank 1
         rank 1
            0: send input[1] to rank 0
            1: recv_reduce output[0] = input[0] + rank 0 last
-           2: send output[0] to rank 0 after 1
+           2: send output[0] to rank 0 following 1
            3: recv output[1] from rank 0
     "#]],
     );
@@ -35,54 +35,54 @@ fn ring_on_four_ranks_in_place() {
         rank 0
            0: send input[0] to rank 1
            1: recv_reduce output[3] = input[3] + rank 3
-           2: send output[3] to rank 1 after 1
+           2: send output[3] to rank 1 following 1
            3: recv_reduce output[2] = input[2] + rank 3
-           4: send output[2] to rank 1 after 3
+           4: send output[2] to rank 1 following 3
            5: recv_reduce output[1] = input[1] + rank 3 last
-           6: send output[1] to rank 1 after 5
+           6: send output[1] to rank 1 following 5
            7: recv output[0] from rank 3 after 0
-           8: send output[0] to rank 1 after 7
+           8: send output[0] to rank 1 following 7
            9: recv output[3] from rank 3 after 2
-          10: send output[3] to rank 1 after 9
+          10: send output[3] to rank 1 following 9
           11: recv output[2] from rank 3 after 4
         rank 1
            0: send input[1] to rank 2
            1: recv_reduce output[0] = input[0] + rank 0
-           2: send output[0] to rank 2 after 1
+           2: send output[0] to rank 2 following 1
            3: recv_reduce output[3] = input[3] + rank 0
-           4: send output[3] to rank 2 after 3
+           4: send output[3] to rank 2 following 3
            5: recv_reduce output[2] = input[2] + rank 0 last
-           6: send output[2] to rank 2 after 5
+           6: send output[2] to rank 2 following 5
            7: recv output[1] from rank 0 after 0
-           8: send output[1] to rank 2 after 7
+           8: send output[1] to rank 2 following 7
            9: recv output[0] from rank 0 after 2
-          10: send output[0] to rank 2 after 9
+          10: send output[0] to rank 2 following 9
           11: recv output[3] from rank 0 after 4
         rank 2
            0: send input[2] to rank 3
            1: recv_reduce output[1] = input[1] + rank 1
-           2: send output[1] to rank 3 after 1
+           2: send output[1] to rank 3 following 1
            3: recv_reduce output[0] = input[0] + rank 1
-           4: send output[0] to rank 3 after 3
+           4: send output[0] to rank 3 following 3
            5: recv_reduce output[3] = input[3] + rank 1 last
-           6: send output[3] to rank 3 after 5
+           6: send output[3] to rank 3 following 5
            7: recv output[2] from rank 1 after 0
-           8: send output[2] to rank 3 after 7
+           8: send output[2] to rank 3 following 7
            9: recv output[1] from rank 1 after 2
-          10: send output[1] to rank 3 after 9
+          10: send output[1] to rank 3 following 9
           11: recv output[0] from rank 1 after 4
         rank 3
            0: send input[3] to rank 0
            1: recv_reduce output[2] = input[2] + rank 2
-           2: send output[2] to rank 0 after 1
+           2: send output[2] to rank 0 following 1
            3: recv_reduce output[1] = input[1] + rank 2
-           4: send output[1] to rank 0 after 3
+           4: send output[1] to rank 0 following 3
            5: recv_reduce output[0] = input[0] + rank 2 last
-           6: send output[0] to rank 0 after 5
+           6: send output[0] to rank 0 following 5
            7: recv output[3] from rank 2 after 0
-           8: send output[3] to rank 0 after 7
+           8: send output[3] to rank 0 following 7
            9: recv output[2] from rank 2 after 2
-          10: send output[2] to rank 0 after 9
+          10: send output[2] to rank 0 following 9
           11: recv output[1] from rank 2 after 4
     "#]],
     );
@@ -100,18 +100,18 @@ fn two_rings_on_two_ranks() {
            1: recv_reduce output[1] = input[1] + rank 1 last
            2: send input[3] to rank 1 lane 1
            3: recv_reduce output[2] = input[2] + rank 1 lane 1 last
-           4: send output[1] to rank 1 after 1
+           4: send output[1] to rank 1 following 1
            5: recv output[0] from rank 1
-           6: send output[2] to rank 1 lane 1 after 3
+           6: send output[2] to rank 1 lane 1 following 3
            7: recv output[3] from rank 1 lane 1
         rank 1
            0: send input[1] to rank 0
            1: recv_reduce output[0] = input[0] + rank 0 last
            2: send input[2] to rank 0 lane 1
            3: recv_reduce output[3] = input[3] + rank 0 lane 1 last
-           4: send output[0] to rank 0 after 1
+           4: send output[0] to rank 0 following 1
            5: recv output[1] from rank 0
-           6: send output[3] to rank 0 lane 1 after 3
+           6: send output[3] to rank 0 lane 1 following 3
            7: recv output[2] from rank 0 lane 1
     "#]],
     );
@@ -129,44 +129,44 @@ fn two_by_two_torus() {
            1: recv_reduce output[2..4] = input[2..4] + rank 1
            2: send output[2] to rank 2 after 1
            3: recv_reduce output[3] = output[3] + rank 2 last after 1
-           4: send output[3] to rank 2 after 3
+           4: send output[3] to rank 2 following 3
            5: recv output[2] from rank 2 after 2
-           6: send output[2] to rank 1 after 5
+           6: send output[2] to rank 1 following 5
            7: recv output[0] from rank 1
-           8: send output[3] to rank 1 after 3
+           8: send output[3] to rank 1 following 3
            9: recv output[1] from rank 1
         rank 1
            0: send input[2..4] to rank 0
            1: recv_reduce output[0..2] = input[0..2] + rank 0
            2: send output[0] to rank 3 after 1
            3: recv_reduce output[1] = output[1] + rank 3 last after 1
-           4: send output[1] to rank 3 after 3
+           4: send output[1] to rank 3 following 3
            5: recv output[0] from rank 3 after 2
-           6: send output[0] to rank 0 after 5
+           6: send output[0] to rank 0 following 5
            7: recv output[2] from rank 0
-           8: send output[1] to rank 0 after 3
+           8: send output[1] to rank 0 following 3
            9: recv output[3] from rank 0
         rank 2
            0: send input[0..2] to rank 3
            1: recv_reduce output[2..4] = input[2..4] + rank 3
            2: send output[3] to rank 0 after 1
            3: recv_reduce output[2] = output[2] + rank 0 last after 1
-           4: send output[2] to rank 0 after 3
+           4: send output[2] to rank 0 following 3
            5: recv output[3] from rank 0 after 2
-           6: send output[2] to rank 3 after 3
+           6: send output[2] to rank 3 following 3
            7: recv output[0] from rank 3
-           8: send output[3] to rank 3 after 5
+           8: send output[3] to rank 3 following 5
            9: recv output[1] from rank 3
         rank 3
            0: send input[2..4] to rank 2
            1: recv_reduce output[0..2] = input[0..2] + rank 2
            2: send output[1] to rank 1 after 1
            3: recv_reduce output[0] = output[0] + rank 1 last after 1
-           4: send output[0] to rank 1 after 3
+           4: send output[0] to rank 1 following 3
            5: recv output[1] from rank 1 after 2
-           6: send output[0] to rank 2 after 3
+           6: send output[0] to rank 2 following 3
            7: recv output[2] from rank 2
-           8: send output[1] to rank 2 after 5
+           8: send output[1] to rank 2 following 5
            9: recv output[3] from rank 2
     "#]],
     );
@@ -184,10 +184,10 @@ fn two_hosts_of_two_ranks() {
            1: recv_reduce output[0..2] = input[0..2] + rank 1
            2: send output[0] to rank 2 after 1
            3: recv_reduce output[1] = output[1] + rank 2 last after 1
-           4: send output[1] to rank 2 after 3
+           4: send output[1] to rank 2 following 3
            5: recv output[0] from rank 2 after 2
-           6: send output[0] to rank 1 after 5
-           7: send output[1] to rank 1 after 3
+           6: send output[0] to rank 1 following 5
+           7: send output[1] to rank 1 following 3
            8: recv output[2] from rank 1
            9: recv output[3] from rank 1
         rank 1
@@ -195,21 +195,21 @@ fn two_hosts_of_two_ranks() {
            1: recv_reduce output[2..4] = input[2..4] + rank 0
            2: send output[2] to rank 3 after 1
            3: recv_reduce output[3] = output[3] + rank 3 last after 1
-           4: send output[3] to rank 3 after 3
+           4: send output[3] to rank 3 following 3
            5: recv output[2] from rank 3 after 2
            6: recv output[0] from rank 0
            7: recv output[1] from rank 0
-           8: send output[2] to rank 0 after 5
-           9: send output[3] to rank 0 after 3
+           8: send output[2] to rank 0 following 5
+           9: send output[3] to rank 0 following 3
         rank 2
            0: send input[2..4] to rank 3
            1: recv_reduce output[0..2] = input[0..2] + rank 3
            2: send output[1] to rank 0 after 1
            3: recv_reduce output[0] = output[0] + rank 0 last after 1
-           4: send output[0] to rank 0 after 3
+           4: send output[0] to rank 0 following 3
            5: recv output[1] from rank 0 after 2
-           6: send output[0] to rank 3 after 3
-           7: send output[1] to rank 3 after 5
+           6: send output[0] to rank 3 following 3
+           7: send output[1] to rank 3 following 5
            8: recv output[2] from rank 3
            9: recv output[3] from rank 3
         rank 3
@@ -217,12 +217,12 @@ fn two_hosts_of_two_ranks() {
            1: recv_reduce output[2..4] = input[2..4] + rank 2
            2: send output[3] to rank 1 after 1
            3: recv_reduce output[2] = output[2] + rank 1 last after 1
-           4: send output[2] to rank 1 after 3
+           4: send output[2] to rank 1 following 3
            5: recv output[3] from rank 1 after 2
            6: recv output[0] from rank 2
            7: recv output[1] from rank 2
-           8: send output[2] to rank 2 after 3
-           9: send output[3] to rank 2 after 5
+           8: send output[2] to rank 2 following 3
+           9: send output[3] to rank 2 following 5
     "#]],
     );
 }

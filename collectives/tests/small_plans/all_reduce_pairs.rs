@@ -93,8 +93,8 @@ fn direct_reduce_scatter_and_all_gather_on_three_ranks() {
            1: send input[2] to rank 2
            2: recv_reduce output[0] = input[0] + rank 2
            3: recv_reduce output[0] = output[0] + rank 1 last after 2
-           4: send output[0] to rank 1 after 3
-           5: send output[0] to rank 2 after 3
+           4: send output[0] to rank 1 following 3
+           5: send output[0] to rank 2 following 3
            6: recv output[2] from rank 2
            7: recv output[1] from rank 1
         rank 1
@@ -102,8 +102,8 @@ fn direct_reduce_scatter_and_all_gather_on_three_ranks() {
            1: send input[0] to rank 0
            2: recv_reduce output[1] = input[1] + rank 0
            3: recv_reduce output[1] = output[1] + rank 2 last after 2
-           4: send output[1] to rank 2 after 3
-           5: send output[1] to rank 0 after 3
+           4: send output[1] to rank 2 following 3
+           5: send output[1] to rank 0 following 3
            6: recv output[0] from rank 0
            7: recv output[2] from rank 2
         rank 2
@@ -111,8 +111,8 @@ fn direct_reduce_scatter_and_all_gather_on_three_ranks() {
            1: send input[1] to rank 1
            2: recv_reduce output[2] = input[2] + rank 1
            3: recv_reduce output[2] = output[2] + rank 0 last after 2
-           4: send output[2] to rank 0 after 3
-           5: send output[2] to rank 1 after 3
+           4: send output[2] to rank 0 following 3
+           5: send output[2] to rank 1 following 3
            6: recv output[1] from rank 1
            7: recv output[0] from rank 0
     "#]],
@@ -128,28 +128,28 @@ fn recursive_doubling_on_five_ranks() {
             all_reduce recursive_doubling: 5 ranks, out of place, 1 chunk, 2 blocks of scratch
             rank 0
                0: recv_reduce scratch[0] = input[0] + rank 1
-               1: send scratch[0] to rank 2 after 0
+               1: send scratch[0] to rank 2 following 0
                2: recv_reduce scratch[1] = scratch[0] + rank 2 after 0
-               3: send scratch[1] to rank 3 after 2
+               3: send scratch[1] to rank 3 following 2
                4: recv_reduce output[0] = scratch[1] + rank 3 last after 2
-               5: send output[0] to rank 1 after 4
+               5: send output[0] to rank 1 following 4
             rank 1
                0: send input[0] to rank 0
                1: recv output[0] from rank 0
             rank 2
                0: send input[0] to rank 0
                1: recv_reduce scratch[1] = input[0] + rank 0
-               2: send scratch[1] to rank 4 after 1
+               2: send scratch[1] to rank 4 following 1
                3: recv_reduce output[0] = scratch[1] + rank 4 last after 1
             rank 3
                0: send input[0] to rank 4
                1: recv_reduce scratch[1] = input[0] + rank 4
-               2: send scratch[1] to rank 0 after 1
+               2: send scratch[1] to rank 0 following 1
                3: recv_reduce output[0] = scratch[1] + rank 0 last after 1
             rank 4
                0: send input[0] to rank 3
                1: recv_reduce scratch[1] = input[0] + rank 3
-               2: send scratch[1] to rank 2 after 1
+               2: send scratch[1] to rank 2 following 1
                3: recv_reduce output[0] = scratch[1] + rank 2 last after 1
         "#]],
     );
@@ -166,7 +166,7 @@ fn halving_and_doubling_on_three_ranks() {
            0: recv_reduce output[0..2] = input[0..2] + rank 1
            1: send output[1] to rank 2 after 0
            2: recv_reduce output[0] = output[0] + rank 2 last after 0
-           3: send output[0] to rank 2 after 2
+           3: send output[0] to rank 2 following 2
            4: recv output[1] from rank 2 after 1
            5: send output[0..2] to rank 1 after 2 4
         rank 1
@@ -175,7 +175,7 @@ fn halving_and_doubling_on_three_ranks() {
         rank 2
            0: send input[0] to rank 0
            1: recv_reduce output[1] = input[1] + rank 0 last
-           2: send output[1] to rank 0 after 1
+           2: send output[1] to rank 0 following 1
            3: recv output[0] from rank 0
     "#]],
     );
@@ -191,39 +191,39 @@ fn two_trees_on_five_ranks() {
         rank 0
            0: recv_reduce output[0] = input[0] + rank 4 last
            1: recv_reduce output[1] = input[1] + rank 3 lane 1
-           2: send output[1] to rank 1 lane 1 after 1
-           3: send output[0] to rank 4 after 0
+           2: send output[1] to rank 1 lane 1 following 1
+           3: send output[0] to rank 4 following 0
            4: recv output[1] from rank 1 lane 1 after 2
-           5: send output[1] to rank 3 lane 1 after 4
+           5: send output[1] to rank 3 lane 1 following 4
         rank 1
            0: send input[0] to rank 2
            1: recv_reduce output[1] = input[1] + rank 0 lane 1 last
            2: recv output[0] from rank 2
-           3: send output[1] to rank 0 lane 1 after 1
+           3: send output[1] to rank 0 lane 1 following 1
         rank 2
            0: recv_reduce output[0] = input[0] + rank 1
            1: recv_reduce output[0] = output[0] + rank 3 after 0
-           2: send output[0] to rank 4 after 1
+           2: send output[0] to rank 4 following 1
            3: send input[1] to rank 3 lane 1
            4: recv output[0] from rank 4 after 2
-           5: send output[0] to rank 1 after 4
-           6: send output[0] to rank 3 after 4
+           5: send output[0] to rank 1 following 4
+           6: send output[0] to rank 3 following 4
            7: recv output[1] from rank 3 lane 1
         rank 3
            0: send input[0] to rank 2
            1: recv_reduce output[1] = input[1] + rank 2 lane 1
            2: recv_reduce output[1] = output[1] + rank 4 lane 1 after 1
-           3: send output[1] to rank 0 lane 1 after 2
+           3: send output[1] to rank 0 lane 1 following 2
            4: recv output[0] from rank 2
            5: recv output[1] from rank 0 lane 1 after 3
-           6: send output[1] to rank 2 lane 1 after 5
-           7: send output[1] to rank 4 lane 1 after 5
+           6: send output[1] to rank 2 lane 1 following 5
+           7: send output[1] to rank 4 lane 1 following 5
         rank 4
            0: recv_reduce output[0] = input[0] + rank 2
-           1: send output[0] to rank 0 after 0
+           1: send output[0] to rank 0 following 0
            2: send input[1] to rank 3 lane 1
            3: recv output[0] from rank 0 after 1
-           4: send output[0] to rank 2 after 3
+           4: send output[0] to rank 2 following 3
            5: recv output[1] from rank 3 lane 1
     "#]],
     );

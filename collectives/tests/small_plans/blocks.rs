@@ -14,19 +14,19 @@ fn all_gather_on_three_ranks() {
         rank 0
            0: send input[0] to rank 1
            1: recv output[2] from rank 2
-           2: send output[2] to rank 1 after 1
+           2: send output[2] to rank 1 following 1
            3: recv output[1] from rank 2
            4: copy output[0] = input[0]
         rank 1
            0: send input[0] to rank 2
            1: recv output[0] from rank 0
-           2: send output[0] to rank 2 after 1
+           2: send output[0] to rank 2 following 1
            3: recv output[2] from rank 0
            4: copy output[1] = input[0]
         rank 2
            0: send input[0] to rank 0
            1: recv output[1] from rank 1
-           2: send output[1] to rank 0 after 1
+           2: send output[1] to rank 0 following 1
            3: recv output[0] from rank 1
            4: copy output[2] = input[0]
     "#]],
@@ -119,30 +119,30 @@ fn reduce_scatter_on_four_ranks() {
         rank 0
            0: send input[3] to rank 1
            1: recv_reduce scratch[0] = input[2] + rank 3
-           2: send scratch[0] to rank 1 after 1
+           2: send scratch[0] to rank 1 following 1
            3: recv_reduce scratch[1] = input[1] + rank 3
-           4: send scratch[1] to rank 1 after 3
+           4: send scratch[1] to rank 1 following 3
            5: recv_reduce output[0] = input[0] + rank 3 last
         rank 1
            0: send input[0] to rank 2
            1: recv_reduce scratch[0] = input[3] + rank 0
-           2: send scratch[0] to rank 2 after 1
+           2: send scratch[0] to rank 2 following 1
            3: recv_reduce scratch[1] = input[2] + rank 0
-           4: send scratch[1] to rank 2 after 3
+           4: send scratch[1] to rank 2 following 3
            5: recv_reduce output[0] = input[1] + rank 0 last
         rank 2
            0: send input[1] to rank 3
            1: recv_reduce scratch[0] = input[0] + rank 1
-           2: send scratch[0] to rank 3 after 1
+           2: send scratch[0] to rank 3 following 1
            3: recv_reduce scratch[1] = input[3] + rank 1
-           4: send scratch[1] to rank 3 after 3
+           4: send scratch[1] to rank 3 following 3
            5: recv_reduce output[0] = input[2] + rank 1 last
         rank 3
            0: send input[2] to rank 0
            1: recv_reduce scratch[0] = input[1] + rank 2
-           2: send scratch[0] to rank 0 after 1
+           2: send scratch[0] to rank 0 following 1
            3: recv_reduce scratch[1] = input[0] + rank 2
-           4: send scratch[1] to rank 0 after 3
+           4: send scratch[1] to rank 0 following 3
            5: recv_reduce output[0] = input[3] + rank 2 last
     "#]],
     );

@@ -16,18 +16,18 @@ fn ring_on_two_ranks_in_two_segments() {
            1: recv_reduce output[2] = input[2] + rank 1 last
            2: send input[1] to rank 1
            3: recv_reduce output[3] = input[3] + rank 1 last
-           4: send output[2] to rank 1 after 1
+           4: send output[2] to rank 1 following 1
            5: recv output[0] from rank 1
-           6: send output[3] to rank 1 after 3
+           6: send output[3] to rank 1 following 3
            7: recv output[1] from rank 1
         rank 1
            0: send input[2] to rank 0
            1: recv_reduce output[0] = input[0] + rank 0 last
            2: send input[3] to rank 0
            3: recv_reduce output[1] = input[1] + rank 0 last
-           4: send output[0] to rank 0 after 1
+           4: send output[0] to rank 0 following 1
            5: recv output[2] from rank 0
-           6: send output[1] to rank 0 after 3
+           6: send output[1] to rank 0 following 3
            7: recv output[3] from rank 0
     "#]],
     );
@@ -51,10 +51,10 @@ fn broadcast_down_a_line_in_segments() {
         rank 1
            0: recv output[0] from rank 0
            1: recv output[1] from rank 0
-           2: send output[0] to rank 2 after 0
+           2: send output[0] to rank 2 following 0
            3: recv output[2] from rank 0
-           4: send output[1] to rank 2 after 1
-           5: send output[2] to rank 2 after 3
+           4: send output[1] to rank 2 following 1
+           5: send output[2] to rank 2 following 3
         rank 2
            0: recv output[0] from rank 1
            1: recv output[1] from rank 1

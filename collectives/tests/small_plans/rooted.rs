@@ -22,8 +22,8 @@ fn broadcast_on_six_ranks_from_rank_two() {
            3: copy output[0] = input[0]
         rank 3
            0: recv output[0] from rank 2
-           1: send output[0] to rank 5 after 0
-           2: send output[0] to rank 1 after 0
+           1: send output[0] to rank 5 following 0
+           2: send output[0] to rank 1 following 0
         rank 4
            0: recv output[0] from rank 2
         rank 5
@@ -48,9 +48,9 @@ fn a_broadcast_as_scatter_and_all_gather() {
            5: copy output[0..4] = input[0..4]
         rank 1
            0: recv output[1] from rank 0
-           1: send output[1] to rank 2 after 0
+           1: send output[1] to rank 2 following 0
            2: recv output[0] from rank 0
-           3: send output[0] to rank 2 after 2
+           3: send output[0] to rank 2 following 2
            4: recv output[3] from rank 0
            5: recv output[2] from rank 0
         rank 2
@@ -58,9 +58,9 @@ fn a_broadcast_as_scatter_and_all_gather() {
            1: send output[3] to rank 3 after 0
            2: send output[2] to rank 3 after 0
            3: recv output[1] from rank 1
-           4: send output[1] to rank 3 after 3
+           4: send output[1] to rank 3 following 3
            5: recv output[0] from rank 1
-           6: send output[0] to rank 3 after 5
+           6: send output[0] to rank 3 following 5
         rank 3
            0: recv output[3] from rank 2
            1: recv output[2] from rank 2
@@ -93,7 +93,7 @@ fn a_gather_up_a_tree_whose_blocks_start_anew() {
            0: copy scratch[0] = input[0]
            1: recv scratch[1] from rank 0
            2: send scratch[0] to rank 2 after 0
-           3: send scratch[1] to rank 2 after 1
+           3: send scratch[1] to rank 2 following 1
     "#]],
     );
 }

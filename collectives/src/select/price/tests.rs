@@ -95,6 +95,33 @@ fn pruning_never_changes_the_winner() {
     }
 }
 
+/// Of messages of a few pieces the thresholds' segments are one, and a chain of ranks took 1.6 times as long as it could.
+#[test]
+fn no_number_of_segments_is_much_faster_than_those_that_are_tried() {
+    for cluster in [Cluster::mesh(4, cable()), Cluster::ring(5, cable())] {
+        let model = model(cluster);
+        for collective in [Collective::AllReduce, Collective::Broadcast, Collective::Reduce, Collective::Scan]
+        {
+            for block_bytes in [64 << 10, 256 << 10, 1 << 20, 4 << 20] {
+                let kind = kind(collective, model.cluster.ranks());
+                let found = verdict(&model, kind, "", block_bytes, Effort::Pruned);
+                let candidates =
+                    Candidates::new(&model, kind, &Reach::complete(), &Names::default()).expect("few ranks");
+                let algorithms = found.candidates.iter().map(|priced| priced.algorithm);
+                let all = algorithms.flat_map(|algorithm| (0..=6).map(move |power| (algorithm, 1 << power)));
+                let seconds = |(algorithm, segments)| candidates.seconds(algorithm, segments, block_bytes);
+                let least = all.filter_map(seconds).fold(f64::INFINITY, f64::min);
+                let ratio = found.seconds / least;
+                assert!(
+                    ratio < 1.08,
+                    "{collective} of {block_bytes}: {:?} takes {ratio} of it",
+                    found.choice
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_too_large_is_left_to_thresholds_and_said() {
     let mesh = model(Cluster::mesh(70, cable()));

@@ -136,6 +136,8 @@ impl Machine<'_> {
         if is_last {
             self.complete(number);
             self.tell(stream);
+        } else {
+            self.feed(number);
         }
     }
 }

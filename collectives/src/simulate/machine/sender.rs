@@ -31,7 +31,7 @@ impl Machine<'_> {
                 return;
             }
             let number = self.program.sends[message as usize];
-            if self.waits_for[number as usize] != 0 || !self.may_begin(stream, number) {
+            if !self.may_send(number, piece) || !self.may_begin(stream, number) {
                 return;
             }
             let step = self.step(number);

@@ -1,0 +1,47 @@
+//! May a send follow the receive that it is marked to follow?
+//!
+//! Here are the premises on which [`crate::pass::fuse()`] rests: the step is a send, the one that it follows is a receive that it comes
+//! after, into exactly the memory that it sends, and nobody has written there since. All else follows from the plan without
+//! marks.
+
+use super::fault::{At, Fault};
+use crate::analysis::{Memory, Touched};
+use crate::pass::fuse::received;
+use crate::schedule::{Action, RankProgram, Step};
+
+/// Checks the mark of a step. Earlier steps have `touched` memory; the step is well-formed, and races with none of them.
+pub(super) fn check(
+    memory: &Memory,
+    touched: &Touched,
+    program: &RankProgram,
+    step: &Step,
+    at: impl FnOnce() -> At,
+) -> Result<(), Fault> {
+    let Some(followed) = step.follows else { return Ok(()) };
+    match objection(memory, touched, program, step, followed) {
+        None => Ok(()),
+        Some(why) => Err(Fault::Follows { at: at(), followed, why }),
+    }
+}
+
+fn objection(
+    memory: &Memory,
+    touched: &Touched,
+    program: &RankProgram,
+    step: &Step,
+    followed: u32,
+) -> Option<&'static str> {
+    let Action::Send { src, .. } = step.action else { return Some("only a send can follow") };
+    if !step.after.contains(&followed) {
+        return Some("it does not come after that step");
+    }
+    // Dependencies are earlier steps.
+    let Some(dst) = received(&program.steps[followed as usize].action) else {
+        return Some("that step receives nothing");
+    };
+    if memory.span(dst) != memory.span(src) {
+        return Some("it sends other chunks than that step receives");
+    }
+    let is_last = memory.span(src).all(|cell| touched.writer(cell) == Some(followed));
+    (!is_last).then_some("what that step receives is overwritten before it is sent")
+}
