@@ -1,0 +1,164 @@
+//! What travels on the control lane: frames of one length.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | kind |
+//! | 1 | of a short message: its length |
+//! | 2..4 | credit that is given back, in units |
+//! | 4..8 | context |
+//! | 8..12 | tag |
+//! | 12..48 | a short message |
+//! | 16..24 | otherwise: the number of a message that waits to be asked for |
+//! | 24..32 | otherwise: a length |
+//!
+//! All numbers are little-endian. A frame is as long as what a ring carries in the cache line of its flag, so that a short
+//! message is as quick as any. What a peer says is checked here as far as one frame can tell.
+
+/// The length of a frame.
+pub(super) const FRAME_BYTES: usize = 48;
+/// The longest message that travels in its frame.
+pub(super) const SHORT_BYTES: usize = FRAME_BYTES - SHORT_AT;
+/// The longest message that travels without being asked for.
+pub(super) const EAGER_BYTES: usize = 16 * 1024;
+
+const SHORT_AT: usize = 12;
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// A message, which lies in the frame behind this.
+    Short { context: u32, tag: i32, len: usize },
+    /// A message, which follows on the same lane.
+    Eager { context: u32, tag: i32, len: usize },
+    /// A message that waits to be asked for by its number. Numbers of a sender are consecutive, from 0.
+    Ready { context: u32, tag: i32, number: u64, len: usize },
+    /// Asks for a message: it is to follow, behind those asked for before, on the lane for that.
+    Go { number: u64 },
+    /// A message that waits is not wanted, since nobody has room for it.
+    Refused { number: u64 },
+    /// Nothing but credit.
+    Credit,
+}
+
+/// The bytes of a frame.
+pub(super) type FrameBytes = [u8; FRAME_BYTES];
+
+impl Frame {
+    /// The bytes, with credit that is given back.
+    pub(super) fn encode(&self, credit: u16) -> FrameBytes {
+        let mut bytes = [0; FRAME_BYTES];
+        let (kind, short) = match self {
+            Frame::Short { len, .. } => (1, *len as u8),
+            Frame::Eager { .. } => (2, 0),
+            Frame::Ready { .. } => (3, 0),
+            Frame::Go { .. } => (4, 0),
+            Frame::Refused { .. } => (5, 0),
+            Frame::Credit => (6, 0),
+        };
+        bytes[..2].copy_from_slice(&[kind, short]);
+        bytes[2..4].copy_from_slice(&credit.to_le_bytes());
+        if let Frame::Short { context, tag, .. }
+        | Frame::Eager { context, tag, .. }
+        | Frame::Ready { context, tag, .. } = self
+        {
+            bytes[4..8].copy_from_slice(&context.to_le_bytes());
+            bytes[8..12].copy_from_slice(&tag.to_le_bytes());
+        }
+        if let Frame::Ready { number, .. } | Frame::Go { number } | Frame::Refused { number } = self {
+            bytes[16..24].copy_from_slice(&number.to_le_bytes());
+        }
+        if let Frame::Eager { len, .. } | Frame::Ready { len, .. } = self {
+            bytes[24..32].copy_from_slice(&(*len as u64).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What the bytes say, and the credit that they give back; or what is wrong with them.
+    pub(super) fn decode(bytes: &FrameBytes) -> Result<(Frame, u16), &'static str> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let (context, tag, number) = (word(4), word(8) as i32, long(16));
+        let len = || usize::try_from(long(24)).ok().filter(|len| *len <= isize::MAX as usize);
+        let frame = match bytes[0] {
+            1 if usize::from(bytes[1]) <= SHORT_BYTES => Frame::Short { context, tag, len: bytes[1].into() },
+            2 => match len() {
+                Some(len) if (SHORT_BYTES + 1..=EAGER_BYTES).contains(&len) => {
+                    Frame::Eager { context, tag, len }
+                }
+                _ => return Err("mail of a length that does not travel like this"),
+            },
+            3 => match len() {
+                Some(len) => Frame::Ready { context, tag, number, len },
+                None => return Err("mail that is longer than memory can be"),
+            },
+            4 => Frame::Go { number },
+            5 => Frame::Refused { number },
+            6 => Frame::Credit,
+            _ => return Err("a frame of mail of no known kind"),
+        };
+        Ok((frame, u16::from_le_bytes([bytes[2], bytes[3]])))
+    }
+
+    /// The short message behind a frame that has one.
+    pub(super) fn short(bytes: &FrameBytes, len: usize) -> &[u8] {
+        &bytes[SHORT_AT..SHORT_AT + len]
+    }
+
+    /// Where the short message goes.
+    pub(super) fn short_mut(bytes: &mut FrameBytes, len: usize) -> &mut [u8] {
+        &mut bytes[SHORT_AT..SHORT_AT + len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn frames_survive_the_wire() {
+        let (context, tag, number) = (u32::MAX, i32::MIN, u64::MAX - 1);
+        for frame in [
+            Frame::Short { context, tag, len: 0 },
+            Frame::Short { context: 0, tag: -1, len: SHORT_BYTES },
+            Frame::Eager { context, tag, len: SHORT_BYTES + 1 },
+            Frame::Eager { context, tag: 7, len: EAGER_BYTES },
+            Frame::Ready { context, tag, number, len: isize::MAX as usize },
+            Frame::Ready { context, tag, number: 0, len: 0 },
+            Frame::Go { number },
+            Frame::Refused { number },
+            Frame::Credit,
+        ] {
+            assert_eq!(Frame::decode(&frame.encode(0xfedc)), Ok((frame, 0xfedc)));
+        }
+    }
+
+    #[test]
+    fn what_no_peer_says_is_refused() {
+        let of = |kind: u8, short: u8, len: u64| {
+            let mut bytes = [0; FRAME_BYTES];
+            bytes[..2].copy_from_slice(&[kind, short]);
+            bytes[24..32].copy_from_slice(&len.to_le_bytes());
+            Frame::decode(&bytes)
+        };
+        assert!(of(0, 0, 0).is_err() && of(7, 0, 0).is_err());
+        assert!(of(1, SHORT_BYTES as u8 + 1, 0).is_err());
+        assert!(of(2, 0, SHORT_BYTES as u64).is_err() && of(2, 0, EAGER_BYTES as u64 + 1).is_err());
+        assert!(of(3, 0, 1 << 63).is_err() && of(3, 0, u64::MAX).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_taken_for_more_than_they_can_be(bytes in prop::array::uniform32(any::<u8>()), kind in 0u8..8) {
+            let mut frame = [0; FRAME_BYTES];
+            frame[..32].copy_from_slice(&bytes);
+            frame[0] = kind;
+            match Frame::decode(&frame) {
+                Ok((Frame::Short { len, .. }, _)) => prop_assert_eq!(Frame::short(&frame, len).len(), len),
+                Ok((Frame::Eager { len, .. }, _)) => prop_assert!(len <= EAGER_BYTES),
+                Ok((Frame::Ready { len, .. }, _)) => prop_assert!(isize::try_from(len).is_ok()),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What is known of one letter: what it is, and what has become of it.
+//!
+//! A slot is filled once, by whoever moves mail, and looked at without a lock. It also remembers since when its letter has
+//! not moved, as far as somebody waits for it.
+
+use super::Delivery;
+use crate::{
+    call::{CallKind, CallRecord},
+    error::Result,
+};
+use collectives::DType;
+use std::{
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use topology::Rank;
+
+/// What a letter is, for people.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label {
+    pub(super) kind: CallKind,
+    /// The other end; `None` for any.
+    pub(super) peer: Option<Rank>,
+    pub(super) context: u32,
+    /// `None` for any.
+    pub(super) tag: Option<i32>,
+    /// The length of its memory.
+    pub(super) bytes: usize,
+    /// Its number on this rank, from 1.
+    pub(super) number: u64,
+}
+
+impl Label {
+    /// As a call.
+    pub(super) fn record(&self) -> CallRecord {
+        CallRecord {
+            kind: self.kind,
+            dtype: DType::U8,
+            count: self.bytes as u64,
+            root: self.peer.unwrap_or(CallRecord::ANY),
+            ..CallRecord::nothing(self.number)
+        }
+    }
+
+    /// What a call does not say.
+    pub(super) fn said(&self) -> String {
+        match self.tag {
+            Some(tag) => format!("mail with tag {tag} in context {}", self.context),
+            None => format!("mail with any tag in context {}", self.context),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) label: Label,
+    result: OnceLock<Result<Delivery>>,
+    /// Changes whenever some of its bytes have moved.
+    moved: AtomicU32,
+    /// What `moved` was when it was last seen to change, and when that was.
+    still: Mutex<Option<(u32, Instant)>>,
+}
+
+impl Slot {
+    pub(super) fn new(label: Label) -> Slot {
+        Slot { label, result: OnceLock::new(), moved: AtomicU32::new(0), still: Mutex::new(None) }
+    }
+
+    /// What has become of it, if it is done.
+    #[inline]
+    pub(super) fn result(&self) -> Option<Result<Delivery>> {
+        self.result.get().cloned()
+    }
+
+    /// This has become of it. The first word holds.
+    pub(super) fn fill(&self, result: Result<Delivery>) {
+        let _ = self.result.set(result);
+    }
+
+    /// Some of its bytes have moved.
+    pub(super) fn touch(&self) {
+        self.moved.fetch_add(1, Relaxed);
+    }
+
+    /// How long it has not moved, from the first time this was asked on.
+    pub(super) fn still_for(&self) -> Duration {
+        let (moved, now) = (self.moved.load(Relaxed), Instant::now());
+        let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seen, since) = still.get_or_insert((moved, now));
+        if *seen != moved {
+            (*seen, *since) = (moved, now);
+        }
+        now.saturating_duration_since(*since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_that_moves_is_not_still() {
+        let label = Label { kind: CallKind::Recv, peer: None, context: 3, tag: None, bytes: 8, number: 1 };
+        assert_eq!(label.record().to_string(), "recv of 8 u8 from any rank");
+        assert_eq!(label.said(), "mail with any tag in context 3");
+        let slot = Slot::new(label);
+        assert!(slot.still_for().is_zero());
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(slot.still_for() >= Duration::from_millis(2));
+        slot.touch();
+        assert!(slot.still_for().is_zero());
+    }
+}

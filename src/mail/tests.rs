@@ -1,0 +1,190 @@
+//! Two ranks' engines, driven in turn by one thread, so that every interleaving is the test's: what is kept, what is given
+//! back, and what becomes of nonsense.
+
+use super::{
+    Delivery,
+    engine::{Engine, Posted},
+    frame::{EAGER_BYTES, FRAME_BYTES, Frame, FrameBytes},
+    nap::Nap,
+    peer::{BUDGET, CONTROL, FRAME, units_of},
+    slot::Slot,
+};
+use crate::{Communicator, Config, Error, communicator::Wires, error::Result};
+use std::sync::Arc;
+use topology::Rank;
+use transport::{
+    Protocol, SendProgress, SendState,
+    memory::{Span, SpanMut},
+};
+
+fn wires(ranks: u32) -> Vec<Wires> {
+    let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+    Communicator::local(ranks, &config).expect("memory for a test").into_iter().map(Wires::new).collect()
+}
+
+fn pair() -> [Engine; 2] {
+    let engines: Vec<Engine> =
+        wires(2).into_iter().map(|wires| Engine::new(wires, Arc::new(Nap::default()))).collect();
+    engines.try_into().expect("two")
+}
+
+static BYTES: [u8; 200_000] = [0x5a; 200_000];
+
+fn send(from: &mut Engine, to: u32, tag: i32, len: usize) -> Posted {
+    from.send(Rank(to), 0, tag, Span::from(&BYTES[..len])).expect("taken")
+}
+
+/// Receives to memory that nobody gets back.
+fn recv(to: &mut Engine, from: Option<u32>, tag: Option<i32>, capacity: usize) -> Posted {
+    let memory: &'static mut [u8] = Box::leak(vec![0; capacity].into());
+    to.recv(from.map(Rank), 0, tag, SpanMut::from(memory)).expect("taken")
+}
+
+fn result_of(posted: &Posted) -> Option<Result<Delivery>> {
+    match posted {
+        Posted::Done(result) => Some(result.clone()),
+        Posted::Pending(slot) => Slot::result(slot),
+    }
+}
+
+fn is_done(posted: &Posted) -> bool {
+    result_of(posted).is_some()
+}
+
+/// Drives both until nothing moves any more.
+fn settle([a, b]: &mut [Engine; 2]) {
+    while a.drive() | b.drive() {}
+    assert!(a.failed().is_none() && b.failed().is_none(), "{:?} {:?}", a.failed(), b.failed());
+}
+
+#[test]
+fn nothing_is_left_of_ten_thousand_messages() {
+    let mut pair = pair();
+    let lengths = [0, 8, 36, 37, 1000, EAGER_BYTES, EAGER_BYTES + 1, 50_000];
+    for round in 0..1250 {
+        let sent: Vec<Posted> = (0..8)
+            .map(|i| send(&mut pair[i % 2], 1 - (i % 2) as u32, (i / 2) as i32, lengths[(i + round) % 8]))
+            .collect();
+        if round % 2 == 0 {
+            settle(&mut pair);
+        }
+        let received: Vec<Posted> = (0..8)
+            .map(|i| {
+                let tag = (round % 3 != 0).then_some((3 - i / 2) as i32);
+                let from = (round % 5 != 0).then_some(1 - (i % 2) as u32);
+                let memory = if round < 10 { 50_000 } else { lengths.len() };
+                // Most have no room for theirs, which leaves nothing behind either.
+                recv(&mut pair[i % 2], from, tag, memory)
+            })
+            .collect();
+        settle(&mut pair);
+        assert!(sent.iter().chain(&received).all(is_done), "round {round}");
+        for engine in &pair {
+            assert_eq!((engine.memory(), engine.is_busy()), ((0, 0, 0), false), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_for_a_receiver_that_takes_nothing_is_bounded_and_all_of_it_arrives() {
+    let mut pair = pair();
+    let len = 1000;
+    let most = (BUDGET / units_of(len)) as usize;
+    let sent: Vec<Posted> = (0..2 * most).map(|tag| send(&mut pair[0], 1, tag as i32, len)).collect();
+    // The receiver hears of all when it looks for something else.
+    let other = recv(&mut pair[1], Some(0), Some(-1), 0);
+    settle(&mut pair);
+    assert_eq!(pair[1].memory().1, 2 * most, "all have arrived, as such or as words of them");
+    assert_eq!(sent.iter().filter(|sent| is_done(sent)).count(), most, "no more than the credit allows");
+    for tag in (0..2 * most).rev() {
+        let received = recv(&mut pair[1], Some(0), Some(tag as i32), len);
+        settle(&mut pair);
+        assert!(matches!(result_of(&received), Some(Ok(Delivery { bytes, .. })) if bytes == len));
+    }
+    let last = send(&mut pair[0], 1, -1, 0);
+    settle(&mut pair);
+    assert!(sent.iter().chain([&other, &last]).all(is_done));
+    // Its credit has come back, or comes with the next word; and the receiver looks for something else again.
+    let _other = recv(&mut pair[1], Some(0), Some(-2), 0);
+    let again: Vec<Posted> = (0..most / 2).map(|tag| send(&mut pair[0], 1, tag as i32, len)).collect();
+    settle(&mut pair);
+    assert!(again.iter().all(is_done));
+}
+
+#[test]
+fn a_sender_that_never_waits_finds_its_credit_again() {
+    let mut pair = pair();
+    for _ in 0..10 * BUDGET / units_of(8) {
+        let received = recv(&mut pair[1], Some(0), Some(0), 8);
+        assert!(is_done(&send(&mut pair[0], 1, 0, 8)), "it goes at once");
+        while !is_done(&received) {
+            pair[1].drive();
+        }
+    }
+}
+
+/// Has rank 1, whose links are the test's, send frames to rank 0. The error that rank 0 fails with.
+fn error_of(frames: &[FrameBytes]) -> Error {
+    let mut wires = wires(2);
+    let mut hostile = wires.pop().expect("two");
+    let mut engine = Engine::new(wires.pop().expect("two"), Arc::new(Nap::default()));
+    let waiting = recv(&mut engine, Some(1), Some(1), 100);
+    for frame in frames {
+        let mut state = SendState::new(FRAME, Protocol::Copy);
+        let mut is_sent = || {
+            let sent = hostile.link(Rank(0), CONTROL).poll_send(&mut state, Span::from(&frame[..]));
+            sent.expect("sound") == SendProgress::Complete
+        };
+        while !is_sent() && engine.failed().is_none() {
+            engine.drive();
+        }
+    }
+    while engine.drive() {}
+    assert!(!is_done(&waiting), "its error is the engine's");
+    engine.failed().cloned().expect("it has failed")
+}
+
+#[test]
+fn nonsense_of_a_peer_is_an_error_that_names_it() {
+    let ready = |number| Frame::Ready { context: 0, tag: 0, number, len: 8 }.encode(0);
+    let eager = Frame::Eager { context: 0, tag: 0, len: EAGER_BYTES }.encode(0);
+    let short = Frame::Short { context: 0, tag: 0, len: 8 }.encode(0);
+    for (frames, what) in [
+        (vec![[0xff; FRAME_BYTES]], "no known kind"),
+        (vec![ready(1)], "out of order"),
+        (vec![ready(0), ready(0)], "out of order"),
+        (vec![Frame::Go { number: 0 }.encode(0)], "a demand"),
+        (vec![Frame::Refused { number: 7 }.encode(0)], "a refusal"),
+        (vec![Frame::Credit.encode(1)], "more credit"),
+        (vec![short; 10 + (BUDGET / units_of(8)) as usize], "more mail than it may"),
+        // What follows is not what was said.
+        (vec![eager, short], "another operation"),
+    ] {
+        let error = error_of(&frames).to_string();
+        assert!(error.contains(what) && error.contains("rank 1"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn what_arrives_while_its_receive_is_posted_is_counted_once() {
+    // The frame of an eager message is here, and its bytes are not; then a receive is posted, by name or for anyone.
+    for from in [Some(1), None] {
+        let mut wires = wires(2);
+        let mut other = wires.pop().expect("two");
+        let mut engine = Engine::new(wires.pop().expect("two"), Arc::new(Nap::default()));
+        let open = recv(&mut engine, Some(1), Some(99), 0);
+        let say = |wires: &mut Wires, digest, bytes: &[u8]| {
+            let mut state = SendState::new(digest, Protocol::Copy);
+            let sent = wires.link(Rank(0), CONTROL).poll_send(&mut state, Span::from(bytes));
+            assert_eq!(sent.expect("sound"), SendProgress::Complete);
+        };
+        say(&mut other, FRAME, &Frame::Eager { context: 0, tag: 0, len: 1000 }.encode(0));
+        while engine.drive() {}
+        let received = recv(&mut engine, from, Some(0), 1000);
+        say(&mut other, super::peer::EAGER | 1000 << 1, &BYTES[..1000]);
+        say(&mut other, FRAME, &Frame::Short { context: 0, tag: 99, len: 0 }.encode(0));
+        while engine.drive() {}
+        assert!(is_done(&open) && is_done(&received), "{from:?}");
+        assert_eq!((engine.memory(), engine.is_busy()), ((0, 0, 0), false));
+    }
+}

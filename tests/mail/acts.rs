@@ -1,0 +1,215 @@
+//! What ranks do with mail, wherever they run. Every byte is checked.
+
+use crate::parcel::{Parcel, recv, recv_slice, send, send_slice};
+use std::time::{Duration, Instant};
+use tbccl::{Communicator, Config, Delivery, Error, Mail, Rank, ReduceOp};
+
+/// Mail beside a communicator.
+pub(crate) fn mail_of(comm: &mut Communicator, config: &Config) -> Mail {
+    let split = comm.split(Some(0), 0, config).expect("all come").expect("we have a colour");
+    Mail::new(split).expect("it is new")
+}
+
+/// The bytes of a message.
+pub(crate) fn bytes_of(from: u32, to: u32, len: usize) -> Vec<u8> {
+    let seed = (from * 31 + to * 7).wrapping_add(len as u32).wrapping_mul(97);
+    (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
+}
+
+/// Opens a message that was received from a rank, and checks it.
+fn check(parcel: Parcel, (from, to): (u32, u32), tag: i32, len: usize) {
+    let (delivery, bytes) = parcel.open().expect("it came");
+    assert_eq!(delivery, Delivery { from: Rank(from), tag, bytes: len });
+    assert!(bytes[..len] == bytes_of(from, to, len), "{len} bytes from {from} to {to}");
+    assert!(bytes[len..].iter().all(|byte| *byte == 0xee), "written beyond {len} bytes");
+}
+
+/// Every length that is the last or the first of its kind.
+const LENGTHS: [usize; 14] =
+    [0, 1, 8, 35, 36, 37, 4039, 4040, 4041, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 65_536, 1 << 20];
+
+/// All ranks send to all, themselves too, before any receives; and the other way round; and every length once more.
+pub(crate) fn lengths(mail: &Mail) {
+    let (me, n) = (mail.rank().0, mail.size());
+    let send_all = |len: usize| -> Vec<Parcel> {
+        (0..n).map(|to| send(mail, to, 5, len as i32, bytes_of(me, to, len)).expect("taken")).collect()
+    };
+    let recv_all = |len: usize| -> Vec<Parcel> {
+        (0..n).map(|from| recv(mail, Some(from), 5, Some(len as i32), len + 3).expect("taken")).collect()
+    };
+    let check_all = |received: Vec<Parcel>, len: usize| {
+        received.into_iter().zip(0..).for_each(|(parcel, from)| check(parcel, (from, me), len as i32, len));
+    };
+    for len in LENGTHS {
+        let sent = send_all(len);
+        check_all(recv_all(len), len);
+        let received = recv_all(len);
+        let sent_again = send_all(len);
+        check_all(received, len);
+        for parcel in sent.into_iter().chain(sent_again) {
+            let delivery = parcel.open().expect("sent").0;
+            assert_eq!(delivery, Delivery { from: Rank(me), tag: len as i32, bytes: len });
+        }
+    }
+    // All lengths at once, received from the longest to the shortest.
+    let sent: Vec<Parcel> = LENGTHS.into_iter().flat_map(send_all).collect();
+    for len in LENGTHS.into_iter().rev() {
+        check_all(recv_all(len), len);
+    }
+    sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
+}
+
+/// Each rank passes something on to the next one, several times round, with both letters issued at once.
+pub(crate) fn ring(mail: &Mail) {
+    let (me, n) = (mail.rank().0, mail.size());
+    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+    for len in [8, 1000, 40_000, 3 << 20] {
+        let mut token = bytes_of(me, me, len);
+        for _ in 0..n {
+            let received = recv(mail, Some(last), 0, Some(1), len).expect("taken");
+            let sent = send(mail, next, 0, 1, token).expect("taken");
+            token = received.open().expect("received").1;
+            sent.open().expect("sent");
+        }
+        assert!(token == bytes_of(me, me, len), "it has gone round");
+    }
+}
+
+/// Rank 0 takes what comes from anybody with any tag; the messages of each come in order.
+pub(crate) fn from_anyone(mail: &Mail) {
+    const EACH: u32 = 50;
+    let (me, n) = (mail.rank().0, mail.size());
+    if me > 0 {
+        let length = |i: u32| if i % 10 == 3 { 30_000 } else { 4 + i as usize };
+        let message = |i: u32| {
+            let mut bytes = vec![me as u8; length(i)];
+            bytes[..4].copy_from_slice(&i.to_le_bytes());
+            bytes
+        };
+        let sent: Vec<Parcel> =
+            (0..EACH).map(|i| send(mail, 0, 9, i as i32 - 7, message(i)).expect("taken")).collect();
+        sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
+        return;
+    }
+    let mut seen = vec![0; n as usize];
+    let posted: Vec<Parcel> =
+        (0..EACH * (n - 1) / 2).map(|_| recv(mail, None, 9, None, 30_000).expect("taken")).collect();
+    let rest = EACH * (n - 1) - posted.len() as u32;
+    let later = (0..rest).map(|_| recv(mail, None, 9, None, 30_000).expect("taken"));
+    for parcel in posted.into_iter().chain(later) {
+        let (delivery, bytes) = parcel.open().expect("received");
+        let from = delivery.from;
+        let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        assert_eq!((number, delivery.tag), (seen[from.index()], number as i32 - 7), "in order from {from}");
+        assert!(bytes[4..delivery.bytes].iter().all(|byte| *byte == from.0 as u8));
+        seen[from.index()] += 1;
+    }
+    assert!(seen[1..].iter().all(|count| *count == EACH), "{seen:?}");
+}
+
+/// Large messages make progress while both ends are in a collective on another communicator.
+pub(crate) fn beside_a_collective(comm: &mut Communicator, mail: &Mail) {
+    let (me, n) = (mail.rank().0, mail.size());
+    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+    for len in [100, 10_000, 2 << 20] {
+        let sent = send(mail, next, 1, 2, bytes_of(me, next, len)).expect("taken");
+        let mut sum = vec![1.0f32; 10_000];
+        comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).expect("reduced");
+        assert!(sum.iter().all(|x| *x == n as f32));
+        check(recv(mail, Some(last), 1, Some(2), len + 3).expect("taken"), (last, me), 2, len);
+        comm.barrier().expect("all are here");
+        assert_eq!(sent.open().expect("sent").0.bytes, len);
+    }
+    // Rank 0 sends, and looks at nothing before its receiver has the message and says so in a collective.
+    if me == 0 {
+        let sent = send(mail, 1, 1, 3, bytes_of(0, 1, 1 << 20)).expect("taken");
+        comm.barrier().expect("all are here");
+        assert!(sent.letter.test().expect("it was received").is_ok());
+    } else {
+        if me == 1 {
+            check(recv(mail, Some(0), 1, Some(3), 1 << 20).expect("taken"), (0, 1), 3, 1 << 20);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        comm.barrier().expect("all are here");
+    }
+}
+
+/// A message that is too long is its receive's error, whether it was there before the receive or not, and whichever way it
+/// travels; what comes behind it is delivered.
+pub(crate) fn too_long(mail: &Mail) {
+    let me = mail.rank().0;
+    if me > 1 {
+        return;
+    }
+    for len in [8, 1000, 100_000] {
+        for early in [true, false] {
+            if me == 0 {
+                if early {
+                    send(mail, 1, 2, 0, bytes_of(0, 1, len))
+                        .expect("taken")
+                        .open()
+                        .expect("it is not the sender's");
+                } else {
+                    recv_slice(mail, 1, 77, &mut []).expect("the receive is there");
+                    send(mail, 1, 2, 0, bytes_of(0, 1, len)).expect("taken").open().expect("as above");
+                }
+                send(mail, 1, 2, 0, bytes_of(0, 1, len)).expect("taken").open().expect("sent");
+                continue;
+            }
+            if early {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let short = recv(mail, Some(0), 2, Some(0), len - 1).expect("taken");
+            let right = recv(mail, Some(0), 2, Some(0), len + 3).expect("taken");
+            if !early {
+                send_slice(mail, 0, 77, &[]).expect("sent");
+            }
+            let error = short.error();
+            let said = error.to_string();
+            let Error::Truncated { peer, tag: 0, context: 2, bytes, capacity, .. } = error else {
+                panic!("{said}")
+            };
+            assert_eq!((peer.rank, bytes, capacity), (Rank(0), len, len - 1));
+            assert!(said.contains(&len.to_string()) && said.contains("from rank 0"), "{said}");
+            check(right, (0, 1), 0, len);
+        }
+    }
+    assert!(mail.failed().is_none());
+}
+
+/// Registered memory is copied by nobody, where the transport can do that.
+pub(crate) fn in_place(mail: &Mail, transport: &str, len: usize) {
+    let me = mail.rank().0;
+    if me > 1 {
+        return;
+    }
+    let mut buffer = mail.alloc::<u8>(len).expect("memory");
+    let before = mail.stats().expect("sound").links;
+    if me == 0 {
+        buffer.copy_from_slice(&bytes_of(0, 1, len));
+        send_slice(mail, 1, 4, &buffer).expect("sent");
+    } else {
+        recv_slice(mail, 0, 4, &mut buffer).expect("received");
+        assert!(buffer[..] == bytes_of(0, 1, len));
+    }
+    let done = mail.stats().expect("sound").links - before;
+    // Frames are copied.
+    let copies = transport.starts_with("tcp") || transport == "rehearsal";
+    assert!(copies || done.copied_bytes < 1000, "{done:?}");
+    if me == 1 {
+        assert!(done.moved_bytes >= len as u64, "{done:?}");
+    }
+}
+
+/// What sizes a ping-pong takes, in nanoseconds of half a round: medians of rounds.
+pub(crate) fn half_round(mut round: impl FnMut(), rounds: u32) -> f64 {
+    let mut times: Vec<f64> = (0..rounds)
+        .map(|_| {
+            let began = Instant::now();
+            (0..100).for_each(|_| round());
+            began.elapsed().as_nanos() as f64 / 200.0
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

@@ -1,0 +1,58 @@
+//! Mail between processes, on every transport that one host can have without devices.
+
+use crate::processes_job::Job;
+
+#[test]
+fn everything_arrives_on_every_transport() {
+    for transport in ["shm", "rehearsal", "tcp", "shm+tcp"] {
+        let done = Job::start(3, "everything", &[("TBCCL_TRANSPORT", transport)]).finish();
+        assert!(
+            done.code == 0 && done.all("done").len() == 3,
+            "{transport}: {} {:?}\n{}",
+            done.code,
+            done.said,
+            done.stderr
+        );
+    }
+}
+
+#[test]
+fn everything_arrives_encrypted_over_several_connections() {
+    let env = [("TBCCL_TRANSPORT", "tcp"), ("TBCCL_SECURITY", "encrypt"), ("TBCCL_TCP_SOCKETS", "2")];
+    let done = Job::start(2, "everything", &env).finish();
+    assert!(done.code == 0 && done.all("done").len() == 2, "{} {:?}\n{}", done.code, done.said, done.stderr);
+}
+
+#[test]
+fn who_receives_from_anyone_does_without_those_that_have_left() {
+    for transport in ["shm", "rehearsal", "tcp"] {
+        let done = Job::start(3, "leavers", &[("TBCCL_TRANSPORT", transport)]).finish();
+        let about = || format!("{transport}: {} {:?}\n{}", done.code, done.said, done.stderr);
+        assert!(done.code == 0 && done.all("done").len() == 3, "{}", about());
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_to_all_who_wait() {
+    for transport in ["shm", "rehearsal", "tcp"] {
+        let done = Job::start(4, "killed", &[("TBCCL_TRANSPORT", transport)]).finish();
+        let errors = done.all("error");
+        let about = || format!("{transport}: {:?}\n{}", done.said, done.stderr);
+        assert!(done.code != 0, "{}", about());
+        assert_eq!(errors.len(), 3, "{}", about());
+        for error in errors {
+            let (took, text) = error.rest.split_once(' ').expect("two parts");
+            assert!(took.parse::<u32>().is_ok_and(|took| took < 3000), "{}", about());
+            assert!(text.contains("rank 1 (process") && text.contains("mail with"), "{}", about());
+        }
+    }
+}
+
+/// `cargo test --release --test mail latency -- --ignored --nocapture`
+#[test]
+#[ignore = "measures"]
+fn latency_between_processes() {
+    let done = Job::start(2, "mail_latency", &[("TBCCL_TRANSPORT", "shm")]).finish();
+    eprintln!("{}", done.stderr);
+    assert_eq!(done.code, 0);
+}

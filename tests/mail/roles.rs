@@ -1,0 +1,127 @@
+//! What the ranks of these tests do.
+
+use crate::{acts, parcel, random};
+use rustix::process::{Signal, getpid, kill_process};
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
+use tbccl::{Communicator, Config};
+
+/// Not a test: the role of this process, if it has one.
+#[test]
+fn play() {
+    let Ok(role) = std::env::var("ROLE") else { return };
+    let config = Config::from_env().expect("readable");
+    let mut comm = Communicator::from_env().expect("all join");
+    let mail = acts::mail_of(&mut comm, &config);
+    match role.as_str() {
+        "everything" => {
+            acts::lengths(&mail);
+            acts::ring(&mail);
+            acts::from_anyone(&mail);
+            acts::beside_a_collective(&mut comm, &mail);
+            acts::too_long(&mail);
+            acts::in_place(&mail, comm.transport(), 8 << 20);
+            (0..3u32).for_each(|round| random::traffic(&mail, round.into(), round, 200));
+            comm.barrier().expect("all are here");
+        }
+        "leavers" => leavers(&mut comm, mail),
+        "killed" => killed(&mut comm, &mail),
+        "mail_latency" => latency(&mut comm, &mail),
+        other => panic!("no role {other}"),
+    }
+    print(&format!("\n@done {} \n", comm.rank()));
+}
+
+/// In one write, so that ranks do not mix.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().flush();
+}
+
+/// Rank 0 receives from anyone while the others close their mail one after the other, and sends to one that has not.
+fn leavers(comm: &mut Communicator, mail: tbccl::Mail) {
+    let me = mail.rank().0;
+    let received = (me == 0).then(|| parcel::recv(&mail, None, 0, None, 8).expect("taken"));
+    comm.barrier().expect("all are here");
+    if me == 2 {
+        drop(mail);
+        comm.barrier().expect("all are here");
+        return;
+    }
+    if me == 1 {
+        comm.barrier().expect("all are here");
+        std::thread::sleep(Duration::from_millis(200));
+        parcel::send(&mail, 0, 0, 4, vec![1; 8]).expect("taken").open().expect("sent");
+        parcel::recv(&mail, Some(0), 0, None, 8).expect("taken").open().expect("received");
+        return;
+    }
+    let (delivery, _) = {
+        comm.barrier().expect("all are here");
+        received.expect("posted").open().expect("received")
+    };
+    assert_eq!((delivery.from.0, delivery.tag), (1, 4));
+    parcel::send(&mail, 1, 0, 0, vec![2; 8]).expect("taken").open().expect("sent");
+    let error = parcel::recv(&mail, None, 0, None, 8).expect("taken").error().to_string();
+    assert!(error.contains("closed its communicator"), "{error}");
+}
+
+/// Rank 1 is killed while others wait for its mail, or for it to take theirs.
+fn killed(comm: &mut Communicator, mail: &tbccl::Mail) {
+    let me = mail.rank().0;
+    comm.barrier().expect("all are here");
+    if me == 1 {
+        std::thread::sleep(Duration::from_millis(100));
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+    let began = Instant::now();
+    let parcel = match me {
+        0 => parcel::recv(mail, Some(1), 0, None, 8),
+        2 => parcel::send(mail, 1, 0, 4, vec![1; 1 << 20]),
+        _ => parcel::recv(mail, None, 0, None, 8),
+    };
+    let error = parcel.expect("taken").error().to_string();
+    let took = began.elapsed().as_millis();
+    print(&format!("\n@error {me} {took} {error}\n"));
+    let again = parcel::send(mail, 0, 0, 0, Vec::new()).expect_err("it has failed").to_string();
+    assert_eq!(again, error);
+}
+
+/// What 8 bytes take by mail and by calls.
+fn latency(comm: &mut Communicator, mail: &tbccl::Mail) {
+    let (me, peer) = (mail.rank().0, 1 - mail.rank().0);
+    let mut word = [0u8; 8];
+    for _ in 0..5 {
+        let by_mail = acts::half_round(
+            || {
+                if me == 0 {
+                    parcel::send_slice(mail, peer, 0, &word).expect("sent");
+                    parcel::recv_slice(mail, peer, 0, &mut word).expect("received");
+                } else {
+                    parcel::recv_slice(mail, peer, 0, &mut word).expect("received");
+                    parcel::send_slice(mail, peer, 0, &word).expect("sent");
+                }
+            },
+            100,
+        );
+        let by_calls = acts::half_round(
+            || {
+                if me == 0 {
+                    comm.send(&word, tbccl::Rank(1)).expect("sent");
+                    comm.recv(&mut word, tbccl::Rank(1)).expect("received");
+                } else {
+                    comm.recv(&mut word, tbccl::Rank(0)).expect("received");
+                    comm.send(&word, tbccl::Rank(0)).expect("sent");
+                }
+            },
+            100,
+        );
+        if me == 0 {
+            eprintln!(
+                "mail {by_mail:.0} ns, send and recv {by_calls:.0} ns, ratio {:.2}",
+                by_mail / by_calls
+            );
+        }
+    }
+}
