@@ -9,6 +9,7 @@ use super::{
     guard::Guard,
     muster::Keeper,
     pipe::{Filled, Pipe},
+    server::{connect_by_name, is_ours, local_address},
     socket::Socket,
 };
 use rustix::{
@@ -47,6 +48,8 @@ pub(crate) enum Address {
     Path(String),
     /// Over TCP: a host by name or number, and a port.
     Tcp(String, u16),
+    /// The Unix socket of this name on this host, which another rank opens sooner or later.
+    Coming(u128),
 }
 
 impl Address {
@@ -101,6 +104,7 @@ impl fmt::Display for Address {
             Address::Path(path) => write!(f, "unix:{path}"),
             Address::Tcp(host, port) if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
             Address::Tcp(host, port) => write!(f, "tcp://{host}:{port}"),
+            Address::Coming(name) => f.write_str(&local_address(*name)),
         }
     }
 }
@@ -144,7 +148,10 @@ pub(super) fn go_to(place: &Place) -> Result<Pipe, String> {
         for address in local {
             match go_to_local(address) {
                 Ok(pipe) => return Ok(pipe),
-                Err(e) => failures.push(Failure { address: address.to_string(), error: e }),
+                Err(error) => {
+                    let is_coming = matches!(address, Address::Coming(_));
+                    failures.push(Failure { address: address.to_string(), is_coming, error });
+                }
             }
         }
         if let Some(pipe) = go_to_remote(place, &mut failures)? {
@@ -163,10 +170,16 @@ pub(super) fn go_to(place: &Place) -> Result<Pipe, String> {
 /// Why an address did not lead to the rendezvous.
 struct Failure {
     address: String,
+    /// Is it one where somebody will be?
+    is_coming: bool,
     error: io::Error,
 }
 
 impl Failure {
+    fn remote(address: String, error: io::Error) -> Failure {
+        Failure { address, is_coming: false, error }
+    }
+
     fn secure(&self) -> Option<&SecureError> {
         self.error.get_ref().and_then(|inner| inner.downcast_ref())
     }
@@ -176,6 +189,8 @@ impl Failure {
         match self.secure() {
             Some(SecureError::Closed | SecureError::Late) => HUNG_UP,
             Some(_) => Duration::ZERO,
+            None if self.is_coming && self.error.kind() == ErrorKind::PermissionDenied => Duration::ZERO,
+            None if self.is_coming => place.patience,
             // A socket of this host is there, or will not be.
             None if self.address.starts_with("unix") => Duration::ZERO,
             None => place.patience_with_nobody(),
@@ -197,6 +212,15 @@ fn go_to_local(address: &Address) -> io::Result<Pipe> {
             UnixStream::connect_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)?
         }
         Address::Path(path) => UnixStream::connect(path)?,
+        Address::Coming(name) => {
+            let stream = connect_by_name(*name)?;
+            // Its name can be guessed, so somebody else may have taken it.
+            if !is_ours(&stream, *name) {
+                let why = "it belongs to another user; choose another port";
+                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+            }
+            stream
+        }
         _ => {
             return Err(io::Error::new(ErrorKind::Unsupported, "there are no such addresses on this system"));
         }
@@ -221,7 +245,7 @@ fn go_to_remote(place: &Place, failures: &mut Vec<Failure>) -> Result<Option<Pip
     for address in remote {
         match resolve(address) {
             Ok(found) => calls.extend(found.into_iter().map(|to| Call::begin(address, to))),
-            Err(error) => failures.push(Failure { address: address.to_string(), error }),
+            Err(error) => failures.push(Failure::remote(address.to_string(), error)),
         }
     }
     let deadline = Instant::now() + ATTEMPT;
@@ -234,12 +258,12 @@ fn go_to_remote(place: &Place, failures: &mut Vec<Failure>) -> Result<Option<Pip
         });
         match shaken {
             Ok(pipe) => return Ok(Some(pipe)),
-            Err(error) => failures.push(Failure { address, error }),
+            Err(error) => failures.push(Failure::remote(address, error)),
         }
     }
-    let silent = |call: Call| Failure {
-        address: call.address,
-        error: io::Error::new(ErrorKind::TimedOut, format!("no answer within {ATTEMPT:?}")),
+    let silent = |call: Call| {
+        let error = io::Error::new(ErrorKind::TimedOut, format!("no answer within {ATTEMPT:?}"));
+        Failure::remote(call.address, error)
     };
     failures.extend(calls.into_iter().map(silent));
     Ok(None)

@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     patience: Duration,
     /// Set when the connection has come to its end.
     ended: bool,
+    /// Set when it came to its end while an answer was waited for.
+    hung_up: bool,
     /// News that came while something else was waited for.
     early: VecDeque<FromServer>,
     /// Up to which version the others' boards are known.
@@ -63,6 +65,32 @@ pub(crate) struct Connection {
     /// When we last said that we live, and had the kernel look whether the server's host does.
     beat: Instant,
     probed: Instant,
+}
+
+/// Why a rank is to come again.
+#[derive(Debug)]
+enum NotYet {
+    /// Another job meets there at present, of this name.
+    Busy(String),
+    /// Whoever met there was done just when we came, and hung up before it knew what we came for.
+    HungUp(Error),
+}
+
+impl NotYet {
+    /// What it is when there is no time left to come again.
+    fn late(self, place: &Place, hello: &Hello) -> Error {
+        match self {
+            NotYet::Busy(job) => {
+                let at = place.keeper.as_ref().map_or_else(|| "the rendezvous".to_owned(), Keeper::title);
+                Error::Bootstrap(format!(
+                    "`{job}` is being made at {at}, and not `{}`: all ranks that make one communicator call the same \
+                     with the same arguments",
+                    hello.job
+                ))
+            }
+            NotYet::HungUp(error) => error,
+        }
+    }
 }
 
 /// What a rank learns by joining.
@@ -123,31 +151,23 @@ impl Connection {
         loop {
             match Connection::try_to_join(place, hello, arena)? {
                 Ok(joined) => return Ok(joined),
-                Err(job) if began.elapsed() + BUSY > patience => {
-                    let at = place.keeper.as_ref().map_or_else(|| "the rendezvous".to_owned(), Keeper::title);
-                    return Err(Error::Bootstrap(format!(
-                        "`{job}` is being made at {at}, and not `{}`: all ranks that make one communicator call the same \
-                         with the same arguments",
-                        hello.job
-                    )));
-                }
+                Err(not_yet) if began.elapsed() + BUSY > patience => return Err(not_yet.late(place, hello)),
                 Err(_) => thread::sleep(BUSY),
             }
         }
     }
 
-    /// As `join`, or which other job meets there.
-    fn try_to_join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Result<Joined, String>> {
+    /// As `join`, or why it is too early.
+    fn try_to_join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Result<Joined, NotYet>> {
         let mut connection = Connection::open(place, hello)?;
-        if let Some(arena) = arena
-            && let Err(job) = connection.hand_over(arena, hello)?
-        {
-            return Ok(Err(job));
-        }
-        let members = match connection.answer("waiting for the other ranks")? {
-            FromServer::Welcome { members } => members,
-            FromServer::Busy { job } => return Ok(Err(job)),
-            other => return Err(connection.unwelcome(other)),
+        let members = match connection.be_let_in(hello, arena) {
+            Ok(Ok(members)) => members,
+            Ok(Err(job)) => return Ok(Err(NotYet::Busy(job))),
+            // A keeper that has died is not found again.
+            Err(error) if connection.hung_up && place.keeper.is_some() => {
+                return Ok(Err(NotYet::HungUp(error)));
+            }
+            Err(error) => return Err(error),
         };
         let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
         if members.len() != hello.size as usize || !in_order {
@@ -160,6 +180,20 @@ impl Connection {
         let count = if arena.is_some() { members.len() } else { 0 };
         let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
         Ok(Ok(Joined { connection, members, arenas }))
+    }
+
+    /// Waits until all are there, and says who they are; or which other job meets there.
+    fn be_let_in(&mut self, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Result<Vec<Member>, String>> {
+        if let Some(arena) = arena
+            && let Err(job) = self.hand_over(arena, hello)?
+        {
+            return Ok(Err(job));
+        }
+        match self.answer("waiting for the other ranks")? {
+            FromServer::Welcome { members } => Ok(Ok(members)),
+            FromServer::Busy { job } => Ok(Err(job)),
+            other => Err(self.unwelcome(other)),
+        }
     }
 
     /// Connects, and greets.
@@ -186,6 +220,7 @@ impl Connection {
             ranks,
             patience,
             ended: false,
+            hung_up: false,
             early: VecDeque::new(),
             seen: 0,
             asked: false,
@@ -241,7 +276,10 @@ impl Connection {
             if left.is_zero() {
                 return Err(self.broken(what, &ErrorKind::TimedOut.into()));
             }
-            self.pump(left.min(liveness::PROBING)).map_err(|e| self.broken(what, &e))?;
+            if let Err(e) = self.pump(left.min(liveness::PROBING)) {
+                self.hung_up = true;
+                return Err(self.broken(what, &e));
+            }
             self.look_after();
         }
     }

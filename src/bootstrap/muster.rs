@@ -214,6 +214,27 @@ mod tests {
     }
 
     #[test]
+    fn who_is_hung_up_on_by_a_job_that_is_just_over_comes_again() {
+        for way in [0, 1] {
+            let muster = muster();
+            let place = &place(&muster, way, LONG);
+            thread::scope(|scope| {
+                let other = scope.spawn(move || come(place, "second", 1, 2, LONG).map(drop));
+                while match way {
+                    0 => muster.sockets.unix.accept().is_err(),
+                    _ => muster.sockets.networks[0].accept().is_err(),
+                } {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let _second = muster.serve("second", &titles(2)).expect("a thread");
+                let ours = come(place, "second", 0, 2, LONG).expect("both are there");
+                other.join().expect("no panic").expect("both are there");
+                drop(ours);
+            });
+        }
+    }
+
+    #[test]
     fn who_does_not_come_in_time_is_named_as_people_know_it_and_by_number() {
         for way in [0, 1] {
             let muster = muster();

@@ -9,6 +9,7 @@ mod bench;
 mod devices;
 mod error;
 mod fabric;
+mod install_mpirun;
 mod mpirun;
 mod pin;
 mod ping;
@@ -61,11 +62,13 @@ enum Command {
     Fabric(fabric::Args),
     Agent(agent::Args),
     Rendezvous(rendezvous::Args),
+    InstallMpirun(install_mpirun::Args),
 }
 
 impl Command {
     /// As they are typed.
-    const NAMES: [&str; 8] = ["run", "bench", "plan", "devices", "ping", "tune", "fabric", "rendezvous"];
+    const NAMES: [&str; 9] =
+        ["run", "bench", "plan", "devices", "ping", "tune", "fabric", "rendezvous", "install-mpirun"];
 }
 
 /// Carries out a command line; the first argument is the program's own name.
@@ -95,6 +98,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Fabric(args) => fabric::run(args),
             Command::Agent(_) => agent::run(),
             Command::Rendezvous(args) => rendezvous::run(&args),
+            Command::InstallMpirun(args) => install_mpirun::run(&args),
         },
         Err(usage) => error::usage(&usage, names),
     };

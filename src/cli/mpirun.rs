@@ -4,11 +4,14 @@
 //! passed over. Anything else is an error that names the option: silently running something else than was asked for is
 //! worse than not running.
 
-use super::Failed;
+use super::{Failed, run::mpi_library};
 use std::{ffi::OsString, path::Path};
 
 /// The names under which this is what is meant.
 const NAMES: [&str; 3] = ["mpirun", "mpiexec", "orterun"];
+
+/// Those under which it is installed.
+pub(super) const INSTALLED: [&str; 2] = ["mpirun", "mpiexec"];
 
 /// What becomes of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +124,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Vec<OsString>, Failed> {
         };
         says_where |= matches!(becomes, Becomes::Value("-n" | "--hostfile" | "--hosts"));
         match becomes {
+            Becomes::Value("-x") => ours.extend(variable(value()?)),
             Becomes::Value(name) => ours.extend([name.into(), value()?]),
             Becomes::Flag(name) => ours.push(name.into()),
             Becomes::Nothing(values) => {
@@ -151,6 +155,17 @@ pub(super) fn translate(args: &[OsString]) -> Result<Vec<OsString>, Failed> {
     }
     ours.append(&mut program);
     Ok(ours)
+}
+
+/// A variable for every rank. `mlx.launch` names the library of the Open MPI that it has found, which is none for ranks that we
+/// start.
+fn variable(given: OsString) -> Vec<OsString> {
+    let library =
+        given.to_str().and_then(|text| text.split_once('=')).filter(|(key, _)| *key == mpi_library::VARIABLE);
+    if library.is_some_and(|(_, library)| !mpi_library::is_ours(library.as_ref())) {
+        return Vec::new();
+    }
+    vec!["-x".into(), given]
 }
 
 /// `tag`, `timestamp`, `dir=D`, and qualifiers after a colon, of which `raw` means as it comes.
@@ -228,6 +243,16 @@ mod tests {
         assert_eq!(
             ours("mpirun --output :raw --hostfile /f -cwd /d -x A=1 -x B=2 -- python -x p.py"),
             "tbccl run --hostfile /f --cwd /d -x A=1 -x B=2 -- python -x p.py"
+        );
+    }
+
+    #[test]
+    fn the_library_of_another_mpi_is_none_for_our_ranks() {
+        assert_eq!(
+            ours(
+                "mpirun -np 2 -x MLX_MPI_LIBNAME=libmpi.so.40 -x A=1 -x MLX_MPI_LIBNAME=/l/libtbccl_mpi.so -- p"
+            ),
+            "tbccl run -n 2 -x A=1 -x MLX_MPI_LIBNAME=/l/libtbccl_mpi.so -- p"
         );
     }
 

@@ -1,5 +1,6 @@
 //! Which variables say who a process is, for each launcher that we know.
 
+use super::mlx;
 use std::collections::HashMap;
 
 /// The variables of a process.
@@ -38,9 +39,10 @@ pub(super) struct Launcher {
 }
 
 /// All that we know. The first that has told both counts: agents of torchrun may be started by Slurm or MPI, and MPI by
-/// Slurm.
+/// Slurm. MLX's launcher starts programs and no launchers, and may itself have been started by any of the others.
 pub(super) const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "tbccl run", rank: "TBCCL_RANK", size: &["TBCCL_SIZE"] },
+    Launcher { name: mlx::NAME, rank: mlx::RANK, size: &[mlx::SIZE] },
     Launcher { name: "torchrun", rank: "RANK", size: &["WORLD_SIZE"] },
     Launcher { name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", size: &["OMPI_COMM_WORLD_SIZE"] },
     Launcher { name: "MPICH (Hydra)", rank: "PMI_RANK", size: &["PMI_SIZE"] },
@@ -66,11 +68,24 @@ pub(super) fn who(vars: &Vars) -> Result<Told, String> {
     let is_ours = vars.get(ours.rank).is_some() || ours.size.iter().any(|name| vars.get(name).is_some());
     let candidates = if is_ours { &LAUNCHERS[..1] } else { LAUNCHERS };
     for launcher in candidates {
-        let size = launcher.size.iter().find_map(|name| Some((*name, vars.get(name)?)));
-        let (Some(rank), Some(size)) = (vars.get(launcher.rank), size) else { continue };
-        return told(launcher.name, (launcher.rank, rank), size);
+        let Some(rank) = vars.get(launcher.rank) else { continue };
+        let rank = (launcher.rank, rank);
+        if let Some(size) = launcher.size.iter().find_map(|name| Some((*name, vars.get(name)?))) {
+            return told(launcher.name, rank, size);
+        }
+        if launcher.name == mlx::NAME
+            && let Some(roll) = mlx::roll(vars)?
+        {
+            return told(launcher.name, rank, (roll.variable, &roll.ranks));
+        }
     }
     Err(nobody_said(vars, candidates))
+}
+
+/// The launcher that the environment speaks of, if it speaks of any, be it all or only half of what is needed.
+pub(super) fn spoken_of(vars: &Vars) -> Option<&'static str> {
+    let is_set = |name: &&str| vars.get(name).is_some();
+    LAUNCHERS.iter().find(|l| is_set(&l.rank) || l.size.iter().any(is_set)).map(|l| l.name)
 }
 
 fn told(by: &'static str, rank: (&str, &str), size: (&str, &str)) -> Result<Told, String> {
@@ -97,9 +112,14 @@ fn nobody_said(vars: &Vars, candidates: &[Launcher]) -> String {
         }
     });
     match half {
+        Some((mlx::RANK, missing)) => format!(
+            "{} is set, but neither {missing} nor MLX_HOSTFILE nor MLX_IBV_DEVICES, one of which mlx.launch sets as well: \
+             {INSTEAD}",
+            mlx::RANK
+        ),
         Some((found, missing)) => format!("{found} is set and {missing} is not set: {INSTEAD}"),
         None => format!(
-            "TBCCL_RANK is not set, nor are the variables of torchrun, Open MPI, MPICH and Slurm: {INSTEAD}"
+            "TBCCL_RANK is not set, nor are the variables of mlx.launch, torchrun, Open MPI, MPICH and Slurm: {INSTEAD}"
         ),
     }
 }
@@ -141,9 +161,11 @@ mod tests {
         let mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")];
         let torch = [("RANK", "2"), ("WORLD_SIZE", "4")];
         let ours = [("TBCCL_RANK", "3"), ("TBCCL_SIZE", "5")];
-        let sizes = [2, 3, 4, 5];
+        let mlx = [("MLX_RANK", "4"), ("MLX_WORLD_SIZE", "6")];
+        let sizes = [2, 3, 4, 6, 5];
         let mut all = Vec::new();
-        for (more, size) in [slurm, mpi, torch, ours].into_iter().zip(sizes) {
+        assert_eq!(spoken_of(&Vars::of(&all)), None);
+        for (more, size) in [slurm, mpi, torch, mlx, ours].into_iter().zip(sizes) {
             all.extend(more);
             assert_eq!(who_of(&all).expect("told").size, size);
         }
@@ -152,13 +174,18 @@ mod tests {
     #[test]
     fn what_is_missing_or_senseless_is_said_by_name() {
         for (pairs, says) in [
-            (&[][..], "TBCCL_RANK is not set, nor are the variables of torchrun"),
+            (&[][..], "TBCCL_RANK is not set, nor are the variables of mlx.launch, torchrun"),
             (
                 &[("TBCCL_SIZE", "2"), ("RANK", "0"), ("WORLD_SIZE", "2")],
                 "TBCCL_SIZE is set and TBCCL_RANK is not set",
             ),
             (&[("RANK", "1")], "RANK is set and WORLD_SIZE is not set"),
             (&[("PMI_SIZE", "2")], "PMI_SIZE is set and PMI_RANK is not set"),
+            (
+                &[("MLX_RANK", "1")],
+                "MLX_RANK is set, but neither MLX_WORLD_SIZE nor MLX_HOSTFILE nor MLX_IBV_DEVICES",
+            ),
+            (&[("MLX_RANK", "1"), ("MLX_HOSTFILE", "/nowhere")], "MLX_HOSTFILE=/nowhere: "),
             (&[("TBCCL_RANK", "2"), ("TBCCL_SIZE", "2")], "TBCCL_RANK=2 is not one of 0..2 (TBCCL_SIZE)"),
             (&[("RANK", "one"), ("WORLD_SIZE", "2")], "RANK=one is not a rank"),
             (&[("RANK", "0"), ("WORLD_SIZE", "-2")], "WORLD_SIZE=-2 is not a number of ranks"),

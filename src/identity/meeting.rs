@@ -12,6 +12,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Who this process is, now that it is known where the others are, and the rendezvous if this rank has opened it.
 #[derive(Debug)]
@@ -42,6 +43,13 @@ impl Announced {
         match &self.meeting {
             Meeting::At(place) => Ok(at(place.clone())),
             Meeting::Alone => Ok(opened(Server::start(&ServerSpec::local(1))?, None, Vec::new())),
+            Meeting::Here { host, port } if self.rank == 0 => {
+                Ok(opened(self.open_here(host, *port)?, None, Vec::new()))
+            }
+            Meeting::Here { port, .. } => {
+                let addresses = vec![Address::Coming(name_of(*port))];
+                Ok(at(Place { addresses, secret: None, patience, keeper: None }))
+            }
             Meeting::Root { host, port, secret } if self.rank == 0 => {
                 let listen = everywhere(host, *port);
                 let others = vec![Address::Tcp(host.clone(), *port)];
@@ -77,6 +85,25 @@ impl Announced {
             }
         }
     }
+}
+
+impl Announced {
+    /// Opens a rendezvous for ranks of this host that know it by a port.
+    fn open_here(&self, host: &str, port: u16) -> Result<Server> {
+        Server::start_by_name(self.size, name_of(port)).map_err(|error| match error {
+            Error::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Error::Bootstrap(format!(
+                "another job of this host meets at {host}:{port}; choose another port (mlx.launch: --starting-port, or \
+                 --nccl-port), or wait for its end"
+            )),
+            other => other,
+        })
+    }
+}
+
+/// By what ranks of this host and user that have a port in common know their rendezvous.
+fn name_of(port: u16) -> u128 {
+    let user = rustix::process::geteuid().as_raw();
+    xxh3_128(format!("a rendezvous of user {user} by port {port}").as_bytes())
 }
 
 /// The rendezvous that this rank has opened, which it reaches by the socket of this host. The secret is for connections

@@ -9,6 +9,7 @@
 
 mod launchers;
 mod meeting;
+mod mlx;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -19,8 +20,9 @@ use crate::{
     bootstrap::{Address, Place, Secret, host_and_port},
     error::{Error, Result},
 };
-use launchers::{Told, Vars, first_host, who};
+use launchers::{Told, Vars, first_host, spoken_of, who};
 use std::{
+    net::IpAddr,
     path::Path,
     sync::{
         Arc,
@@ -98,6 +100,9 @@ enum Meeting {
     At(Place),
     /// This is the only rank.
     Alone,
+    /// At one that rank 0 opens for ranks of this host and user; all know it by this host's loopback and a port, which
+    /// is a name here and nothing that anybody listens on.
+    Here { host: String, port: u16 },
     /// At one that rank 0 opens on this port; the others know this host as its own.
     Root { host: String, port: u16, secret: Secret },
     /// At one that rank 0 opens on any port, and tells the others of through PyTorch's store at this host and port.
@@ -125,6 +130,19 @@ impl Announced {
     }
 }
 
+/// Which launcher the environment speaks of: `tbccl run`, `mlx.launch`, `torchrun`, `Open MPI` and so on. None means that this
+/// process is on its own, and [`crate::Communicator::from_env`] would fail.
+#[must_use]
+pub fn launcher_of_env() -> Option<&'static str> {
+    spoken_of(&Vars::of_process())
+}
+
+/// How many ranks the launcher of this process says that there are; none if it does not, or nothing that makes sense.
+#[must_use]
+pub fn ranks_of_env() -> Option<u32> {
+    who(&Vars::of_process()).ok().map(|told| told.size)
+}
+
 fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
     let secret = secret(vars)?;
     if let Some(text) = vars.get("TBCCL_BOOTSTRAP") {
@@ -150,6 +168,9 @@ fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
     }
     let (host, port) = root(vars, told)?;
     let Some(secret) = secret else {
+        if is_loopback(&host) {
+            return Ok(Meeting::Here { host, port });
+        }
         return Err(format!(
             "{} says that this is rank {} of {}, and the ranks meet at {host}:{port}, but TBCCL_SECRET is not set: set \
              it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex 32` makes some), or \
@@ -189,6 +210,9 @@ fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
             format!("TBCCL_ROOT={text} is not HOST:PORT, with the host of rank 0 and a free port there")
         });
     }
+    if told.by == mlx::NAME {
+        return mlx::root(vars);
+    }
     // PyTorch programs that are not started by torchrun open the master port themselves; the next one is ours.
     if let (Ok((host, port)), "torchrun") = (master(vars), told.by) {
         let next = port.checked_add(1).ok_or_else(|| {
@@ -203,6 +227,11 @@ fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
          with `tbccl run`",
         told.by, told.rank, told.size
     ))
+}
+
+/// Is a host this one by its very name, so that all ranks are here?
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The host of rank 0, where a launcher tells.

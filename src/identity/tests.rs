@@ -189,3 +189,73 @@ fn a_store_that_is_not_there_is_said_with_its_address() {
     let Error::Bootstrap(why) = &error else { panic!("{error:?}") };
     assert!(why.contains(&format!("127.0.0.1:{free}")) && why.contains("torchrun"), "{why}");
 }
+
+#[test]
+fn ranks_of_mlx_launch_are_met_where_it_says() {
+    let nccl =
+        [("MLX_RANK", "1"), ("MLX_WORLD_SIZE", "2"), ("NCCL_HOST_IP", "10.0.0.1"), ("NCCL_PORT", "12345")];
+    refused(
+        &nccl,
+        &["mlx.launch says that this is rank 1 of 2", "10.0.0.1:12345", "TBCCL_SECRET is not set"],
+    );
+    let secret = [&nccl[..], &[("TBCCL_SECRET", SECRET)]].concat();
+    let Meeting::Root { host, port, .. } = identity(&secret).expect("enough").meeting else {
+        panic!("a root")
+    };
+    assert_eq!((host.as_str(), port), ("10.0.0.1", 12345));
+    refused(&nccl[..2], &["nothing says where rank 0 is", "tbccl run"]);
+    let elsewhere = [&secret[..], &[("TBCCL_ROOT", "h:7")]].concat();
+    let Meeting::Root { host, .. } = identity(&elsewhere).expect("enough").meeting else { panic!("a root") };
+    assert_eq!(host, "h", "what people say themselves counts");
+}
+
+#[test]
+fn ranks_of_one_host_that_know_it_by_its_loopback_need_no_secret() {
+    for (host, rank, size) in
+        [("MASTER_ADDR", "RANK", "WORLD_SIZE"), ("NCCL_HOST_IP", "MLX_RANK", "MLX_WORLD_SIZE")]
+    {
+        let port = if host == "MASTER_ADDR" { "MASTER_PORT" } else { "NCCL_PORT" };
+        for address in ["127.0.0.1", "localhost", "::1"] {
+            let vars = [(rank, "0"), (size, "2"), (host, address), (port, "29500")];
+            assert!(matches!(identity(&vars).expect("enough").meeting, Meeting::Here { .. }), "{vars:?}");
+            let secret = [&vars[..], &[("TBCCL_SECRET", SECRET)]].concat();
+            assert!(matches!(identity(&secret).expect("enough").meeting, Meeting::Root { .. }), "{vars:?}");
+        }
+    }
+}
+
+/// A port that is a name, and that no other test has.
+fn port() -> u16 {
+    use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    (std::process::id() % 60_000) as u16 + TAKEN.fetch_add(1, Relaxed)
+}
+
+fn here(rank: u32, port: u16) -> Announced {
+    Announced { rank, size: 2, meeting: Meeting::Here { host: "127.0.0.1".into(), port } }
+}
+
+#[test]
+fn ranks_that_have_only_a_port_in_common_meet_though_the_others_come_first() {
+    let port = port();
+    let waiting = thread::spawn(move || {
+        let config = crate::Config { slab_bytes: Some(1 << 20), ..crate::Config::default() };
+        let met = here(1, port).meet(Duration::from_secs(20)).expect("a place");
+        crate::communicator::joined_for_tests(&met.identity, &config).map(|comm| comm.size())
+    });
+    thread::sleep(Duration::from_millis(100));
+    let first = here(0, port).meet(Duration::from_secs(20)).expect("a rendezvous");
+    assert!(first.server.is_some() && first.identity.place.secret.is_none());
+    let config = crate::Config { slab_bytes: Some(1 << 20), ..crate::Config::default() };
+    let ours = crate::communicator::joined_for_tests(&first.identity, &config).expect("both are there");
+    assert_eq!(ours.size(), 2);
+    assert_eq!(waiting.join().expect("no panic").expect("both are there"), 2);
+}
+
+#[test]
+fn two_jobs_that_would_meet_by_the_same_port_are_told() {
+    let port = port();
+    let _first = here(0, port).meet(Duration::from_secs(20)).expect("a rendezvous");
+    let error = here(0, port).meet(Duration::from_secs(20)).expect_err("taken").to_string();
+    assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("--nccl-port"), "{error}");
+}

@@ -1,5 +1,6 @@
 //! `tbccl run` and the launcher under it, with real processes.
 
+mod between_hosts;
 mod hosts;
 mod job;
 mod network;

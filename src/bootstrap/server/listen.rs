@@ -21,10 +21,10 @@ const BACKLOG: i32 = 4096;
 /// Sockets that listen, and that nobody need serve yet: who connects meanwhile waits in the kernel.
 #[derive(Debug)]
 pub(in super::super) struct Sockets {
-    pub(super) unix: UnixListener,
+    pub(in super::super) unix: UnixListener,
     /// By what the Unix socket is known.
     pub(in super::super) name: u128,
-    pub(super) networks: Vec<TcpListener>,
+    pub(in super::super) networks: Vec<TcpListener>,
     /// Of the Unix socket's file, where it has one; removed with the last that holds it.
     pub(super) folder: Option<Arc<Folder>>,
 }
@@ -32,9 +32,17 @@ pub(in super::super) struct Sockets {
 impl Sockets {
     /// Opens a Unix socket, and one at each of these addresses.
     pub(in super::super) fn open(addresses: &[SocketAddr]) -> Result<Sockets> {
-        let (unix, name, folder) =
-            on_this_host().map_err(|e| Error::system("opening the rendezvous socket", e))?;
+        let refused = |e| Error::system("opening the rendezvous socket", e);
+        let name = random_name().map_err(refused)?;
+        let (unix, folder) = on_this_host(name).map_err(refused)?;
         Ok(Sockets { unix, name, networks: on_networks(addresses)?, folder: folder.map(Arc::new) })
+    }
+
+    /// Opens a Unix socket under a name that others know beforehand.
+    pub(in super::super) fn open_by_name(name: u128) -> Result<Sockets> {
+        let (unix, folder) =
+            on_this_host(name).map_err(|e| Error::system("opening the rendezvous socket", e))?;
+        Ok(Sockets { unix, name, networks: Vec::new(), folder: folder.map(Arc::new) })
     }
 
     /// Where it listens over TCP.
@@ -103,28 +111,69 @@ pub(in super::super) fn local_address(name: u128) -> String {
     }
 }
 
-/// Opens the Unix socket; its name, and the folder of its file if it has one.
+/// Opens the Unix socket of a name, and the folder of its file if it has one.
 #[cfg(target_os = "linux")]
-fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
-    use std::os::linux::net::SocketAddrExt;
-    let name = random_name()?;
-    let address = std::os::unix::net::SocketAddr::from_abstract_name(format!("tbccl-{name:032x}"))?;
-    let listener = UnixListener::bind_addr(&address)?;
+fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
+    let listener = UnixListener::bind_addr(&abstract_name(name)?)?;
     ready(&listener)?;
-    Ok((listener, name, None))
+    Ok((listener, None))
 }
 
-/// Opens the Unix socket; its name, and the folder of its file if it has one.
+/// Opens the Unix socket of a name, and the folder of its file if it has one.
 #[cfg(not(target_os = "linux"))]
-fn on_this_host() -> io::Result<(UnixListener, u128, Option<Folder>)> {
+fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
     use std::os::unix::fs::DirBuilderExt;
-    let name = random_name()?;
     let folder = folder_of(name);
-    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+    let make = || std::fs::DirBuilder::new().mode(0o700).create(&folder);
+    match make() {
+        // A process that was killed leaves its folder behind.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            if connect_by_name(name).is_ok() {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            std::fs::remove_dir_all(&folder)?;
+            make()?;
+        }
+        other => other?,
+    }
     let folder = Folder(folder);
     let listener = UnixListener::bind(folder.0.join("s"))?;
     ready(&listener)?;
-    Ok((listener, name, Some(folder)))
+    Ok((listener, Some(folder)))
+}
+
+#[cfg(target_os = "linux")]
+fn abstract_name(name: u128) -> io::Result<std::os::unix::net::SocketAddr> {
+    use std::os::linux::net::SocketAddrExt;
+    std::os::unix::net::SocketAddr::from_abstract_name(format!("tbccl-{name:032x}"))
+}
+
+/// Connects to the Unix socket of a name.
+pub(in super::super) fn connect_by_name(name: u128) -> io::Result<UnixStream> {
+    #[cfg(target_os = "linux")]
+    {
+        UnixStream::connect_addr(&abstract_name(name)?)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        UnixStream::connect(folder_of(name).join("s"))
+    }
+}
+
+/// Was the Unix socket of this name, to which this is a connection, opened by a process of our user?
+pub(in super::super) fn is_ours(stream: &UnixStream, name: u128) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let _ = name;
+        same_user(stream)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let _ = stream;
+        let us = rustix::process::geteuid().as_raw();
+        std::fs::symlink_metadata(folder_of(name)).is_ok_and(|about| about.is_dir() && about.uid() == us)
+    }
 }
 
 fn ready(listener: &UnixListener) -> io::Result<()> {

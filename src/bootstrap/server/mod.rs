@@ -23,7 +23,7 @@ use super::unique_id::our_addresses;
 use crate::error::{Error, Result};
 use job::Job;
 use listen::Folder;
-pub(super) use listen::{Sockets, local_address};
+pub(super) use listen::{Sockets, connect_by_name, is_ours, local_address};
 use mio::Waker;
 use refusals::Counts;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -144,6 +144,16 @@ impl Server {
         }
         let sockets = Sockets::open(&spec.listen)?;
         Server::over(sockets, (Job::new(spec.ranks), Doors::Ours), spec.secret.clone())
+    }
+
+    /// Opens the rendezvous of a job of this host under a name that its ranks know beforehand.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AddrInUse`] in an [`Error::System`] when another job meets there.
+    ///
+    /// [`ErrorKind::AddrInUse`]: std::io::ErrorKind::AddrInUse
+    pub(crate) fn start_by_name(ranks: u32, name: u128) -> Result<Server> {
+        Server::over(Sockets::open_by_name(name)?, (Job::new(ranks), Doors::Ours), None)
     }
 
     /// Serves a job at sockets that are open already. From when all ranks are in, others may serve them.

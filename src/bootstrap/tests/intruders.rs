@@ -32,6 +32,15 @@ fn first_message(secret: &Secret) -> Vec<u8> {
     handshake.outgoing().to_vec()
 }
 
+/// Says that it is over when it goes, also when an assertion fails: a scope waits for threads that wait for that.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Two ranks that exchange again and again while something happens at the door.
 fn undisturbed(server: &Server, secret: &Secret, meanwhile: impl FnOnce()) {
     let place = place(server, secret, Way::Tcp);
@@ -50,11 +59,11 @@ fn undisturbed(server: &Server, secret: &Secret, meanwhile: impl FnOnce()) {
                 }
             }
         };
+        let _over = Over(&is_over);
         scope.spawn(rank(0));
         scope.spawn(rank(1));
         server.wait_until(|attendance| attendance.joined == 2, PATIENCE);
         meanwhile();
-        is_over.store(true, Relaxed);
     });
 }
 
@@ -138,8 +147,9 @@ fn a_thousand_connections_at_once_keep_no_rank_out_and_none_waiting() {
             }
             made
         });
+        let over = Over(&is_over);
         undisturbed(&server, &secret, || thread::sleep(Duration::from_millis(300)));
-        is_over.store(true, Relaxed);
+        drop(over);
         assert!(flood.join().expect("no panic") >= 1000);
     });
     assert_eq!(server.refused().ranks, 0);

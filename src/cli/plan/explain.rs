@@ -3,7 +3,7 @@
 use super::machine;
 use crate::cli::{Failed, arguments, print};
 use collectives::{
-    Collective, Hosts, Numerics, PlanError,
+    Collective, Hosts, Numerics, PlanError, Spec,
     schedule::InPlace,
     select::{
         Call, Choice, Names, Overrides, Policy, Wanted, choose,
@@ -111,6 +111,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
             args.collective
         )));
     }
+    Spec::new(args.collective, args.ranks)
+        .and_then(|spec| spec.with_root(Rank(args.root)))
+        .map_err(Failed::new)?;
     let hosts = args.hosts.unwrap_or_else(|| on(&model.cluster, args.ranks));
     if !hosts.suit(args.ranks) {
         return Err(Failed::new(PlanError::Hosts { hosts, ranks: args.ranks }));
@@ -154,6 +157,11 @@ impl Case {
         Ok(Case { kind, bytes, verdict, taken, model })
     }
 
+    /// Are there any that the call is about?
+    fn bytes_count(&self) -> bool {
+        self.kind.collective != Collective::Barrier
+    }
+
     /// What wires see, in GB/s.
     fn busbw(&self, seconds: f64) -> f64 {
         self.bytes as f64 / seconds * self.kind.collective.busbw_factor(self.kind.ranks) * 1e-9
@@ -167,10 +175,10 @@ impl Case {
     fn text(&self) -> String {
         let Verdict { choice, seconds, candidates, excluded, bounds } = &self.verdict;
         let mut text = format!(
-            "{}{} of {} bytes on {} ranks{} of: {}\nfastest: {} in {}, {:.2} us\n\n",
+            "{}{}{} on {} ranks{} of: {}\nfastest: {} in {}, {:.2} us\n\n",
             self.kind.collective,
             if self.kind.wanted.uneven { "_v" } else { "" },
-            self.bytes,
+            if self.bytes_count() { format!(" of {} bytes", self.bytes) } else { String::new() },
             self.kind.ranks,
             self.dealt().map_or_else(String::new, |hosts| format!(", {hosts},")),
             self.model.cluster.name(),

@@ -2,7 +2,7 @@
 
 use crate::cli::Failed;
 use collectives::{select::price::Model, simulate::Costs};
-use std::{fs, path::Path, str::FromStr};
+use std::{fs, io, path::Path, str::FromStr};
 use topology::{Cluster, Inside, Speed, Tier};
 
 /// A cable of Thunderbolt 5 as people have measured it: microseconds, and gigabits per second.
@@ -11,9 +11,14 @@ pub(super) const CABLE: (f64, f64) = (5.0, 75.0);
 /// The most ranks of a cluster that is named and not described.
 const MOST: u32 = 1024;
 
+/// The text of a file.
 pub(super) fn read(path: &Path) -> Result<String, Failed> {
     fs::read_to_string(path).map_err(|error| {
-        Failed::new(format_args!("can't read `{}`: {error}; check the path", path.display()))
+        let why = match error.kind() {
+            io::ErrorKind::InvalidData => "it is not a text".to_owned(),
+            _ => format!("{error}; check the path"),
+        };
+        Failed::new(format_args!("can't read `{}`: {why}", path.display()))
     })
 }
 

@@ -1,6 +1,6 @@
 //! `tbccl plan verify`: many schedules, or one from a file, proved right.
 
-use super::{rules::Devices, variant::Variant};
+use super::{machine, rules::Devices, variant::Variant};
 use crate::cli::{Failed, WRONG, arguments, print};
 use collectives::{
     Collective, Hosts, MAX_SEGMENTS, PlanError, Schedule,
@@ -13,6 +13,7 @@ use std::{
     fmt::Write,
     fs,
     ops::RangeInclusive,
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -103,8 +104,7 @@ fn verify_file(path: &str, args: &Args) -> Result<ExitCode, Failed> {
         ));
     }
     let rules = args.devices.rules()?;
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failed::new(format_args!("can't read `{path}`: {error}; check the path")))?;
+    let text = machine::read(Path::new(path))?;
     let schedule =
         Schedule::from_toml(&text).map_err(|error| Failed::new(format_args!("`{path}`, {error}")))?;
     let verdict = verify(&schedule, Credits(0)).and_then(|report| match rules {
@@ -144,11 +144,12 @@ fn verify_cases(args: &Args) -> Result<ExitCode, Failed> {
             "devices' rules are for a schedule in a file; `tbccl plan show --toml` makes one",
         ));
     }
+    let collective = args.what.as_deref().map(collective).transpose()?;
     let ranks = args
         .ranks
         .clone()
         .ok_or_else(|| Failed::new("say for how many ranks, e.g. --ranks 4 or --ranks 1..64"))?;
-    let wanted = wanted(args, &ranks)?;
+    let wanted = wanted(collective, args, &ranks)?;
     if let Root::Only(rank) = args.root
         && rank >= *ranks.end()
     {
@@ -178,13 +179,20 @@ fn verify_cases(args: &Args) -> Result<ExitCode, Failed> {
     Ok(if rows.iter().all(|row| row.faults == 0) { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
-/// The algorithms that were asked for, in the order of the table of algorithms.
-fn wanted(args: &Args, ranks: &RangeInclusive<u32>) -> Result<Vec<&'static Algorithm>, Failed> {
-    let Some(what) = &args.what else { return Ok(ALGORITHMS.iter().collect()) };
-    let collective: Collective = what.parse().map_err(|error| {
+fn collective(what: &str) -> Result<Collective, Failed> {
+    what.parse().map_err(|error| {
         let hint = if fs::exists(what).unwrap_or(false) { "; a file's name must end in .toml" } else { "" };
         Failed::new(format_args!("{error}{hint}"))
-    })?;
+    })
+}
+
+/// The algorithms that were asked for, in the order of the table of algorithms.
+fn wanted(
+    collective: Option<Collective>,
+    args: &Args,
+    ranks: &RangeInclusive<u32>,
+) -> Result<Vec<&'static Algorithm>, Failed> {
+    let Some(collective) = collective else { return Ok(ALGORITHMS.iter().collect()) };
     if let Some(name) = &args.algorithm {
         let found = algorithm(collective, name).map_err(Failed::new)?;
         found.check_ranks(*ranks.end()).map_err(Failed::new)?;

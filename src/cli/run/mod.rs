@@ -3,6 +3,7 @@
 mod devices;
 mod hosts;
 mod mlx;
+pub(super) mod mpi_library;
 mod rendezvous;
 
 use super::{Failed, arguments, error};
@@ -31,7 +32,8 @@ Examples:
 
 Each rank finds TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
 TBCCL_BOOTSTRAP in its environment, and RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
-MLX_RANK and MLX_WORLD_SIZE for programs that expect them; with a hostfile also MLX_HOSTFILE,
+MLX_RANK and MLX_WORLD_SIZE for programs that expect them, and in MLX_MPI_LIBNAME the library that
+makes groups of MLX ours, where it is installed; with a hostfile also MLX_HOSTFILE,
 MLX_IBV_DEVICES and MLX_JACCL_COORDINATOR, as its backend needs them, and TBCCL_IBV_DEVICES if it says
 which RDMA devices lead where.
 
@@ -166,6 +168,8 @@ impl Job {
         let program = command.next().ok_or_else(|| Failed::new("no program was given"))?;
         let mut env = variables(self.env)?;
         env.extend(self.transport.map(|transport| ("TBCCL_TRANSPORT".into(), transport.name().into())));
+        let library = mpi_library::variable(&env);
+        env.extend(library);
         let absolute = |cwd| std::path::absolute(cwd).map_err(|e| Failed::new(format_args!("--cwd: {e}")));
         Ok(LaunchSpec {
             args: command.collect(),

@@ -1,0 +1,82 @@
+//! `tbccl install-mpirun`: this program under the names of Open MPI's launcher, for programs that start it by them.
+
+use super::{Failed, mpirun, print};
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl install-mpirun ~/.tbccl/bin
+  PATH=~/.tbccl/bin:$PATH mlx.launch --backend mpi -n 4 -- python train.py
+
+Makes links `mpirun` and `mpiexec` to this program. Under these names it takes Open MPI's options and
+runs `tbccl run`; what it does not understand is an error. Links that are there are replaced if they
+are ours. Nothing else is touched, so to undo it remove them.";
+
+/// Link this program as mpirun and mpiexec into a folder
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder; made if it is not there. To be the first of PATH where something else is to start our ranks
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+/// Carries out `tbccl install-mpirun`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
+    let program = std::env::current_exe().and_then(|program| program.canonicalize());
+    let program =
+        program.map_err(|e| Failed::new(format_args!("the path of this program can't be found: {e}")))?;
+    let folder = &args.folder;
+    fs::create_dir_all(folder).map_err(|e| Failed::new(format_args!("{}: {e}", folder.display())))?;
+    for name in mpirun::INSTALLED {
+        link(&program, &folder.join(name))?;
+    }
+    let absolute = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+    print(&format!("{0}/mpirun and {0}/mpiexec are {1}\n", absolute.display(), program.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a link, in the place of one of ours at most.
+fn link(program: &Path, place: &Path) -> Result<(), Failed> {
+    let failed = |e: io::Error| Failed::new(format_args!("{}: {e}", place.display()));
+    match fs::read_link(place) {
+        Ok(there) if there.file_name() == program.file_name() => fs::remove_file(place).map_err(failed)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        _ => {
+            return Err(Failed::new(format_args!(
+                "{} is there, and not ours: remove it, or choose another folder",
+                place.display()
+            )));
+        }
+    }
+    symlink(program, place).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_replace_links_of_ours_and_nothing_else() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (ours, place) = (home.path().join("tbccl"), home.path().join("mpirun"));
+        fs::write(&ours, "").expect("a program");
+        for _ in 0..2 {
+            link(&ours, &place).expect("nobody else's");
+            assert_eq!(fs::read_link(&place).expect("a link"), ours);
+        }
+        for make in [(|place: &Path| fs::write(place, "").expect("a file")) as fn(&Path), |place| {
+            symlink("/opt/prterun", place).expect("a link");
+        }] {
+            fs::remove_file(&place).expect("it was there");
+            make(&place);
+            let error = format!("{:?}", link(&ours, &place).expect_err("not ours"));
+            assert!(error.contains("and not ours"), "{error}");
+        }
+    }
+}
