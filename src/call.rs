@@ -31,7 +31,7 @@ pub struct CallRecord {
     pub op: Option<ReduceOp>,
     /// Elements per block.
     pub count: u64,
-    /// The root, or the other rank of a message.
+    /// The root, or the other rank of a message; [`CallRecord::ANY`] where it may come from any.
     pub root: Rank,
     /// The plan: hash of its schedule's name and shape, and of the lengths of blocks where they differ.
     pub plan: u64,
@@ -42,6 +42,9 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
+    /// In place of a rank: whichever it is.
+    pub const ANY: Rank = Rank(u32::MAX);
+
     /// What stands for a call where none is known.
     pub(crate) fn nothing(seq: u64) -> CallRecord {
         CallRecord {
@@ -126,6 +129,9 @@ impl fmt::Display for CallRecord {
                 )?;
             }
             CallKind::Collective(c) => write!(f, "{c} of {} {}", self.count, self.dtype)?,
+            CallKind::Recv if self.root == CallRecord::ANY => {
+                write!(f, "recv of {} {} from any rank", self.count, self.dtype)?;
+            }
             CallKind::Send => write!(f, "send of {} {} to rank {}", self.count, self.dtype, self.root)?,
             CallKind::Recv => write!(f, "recv of {} {} from rank {}", self.count, self.dtype, self.root)?,
         }

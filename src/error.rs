@@ -97,6 +97,25 @@ pub enum Error {
         /// Two ranks and what each of them called.
         calls: Box<[(Rank, CallRecord); 2]>,
     },
+    /// A message is longer than the memory it was to be received in. It is lost; what else is on its way is not.
+    #[error(
+        "rank {rank}: a message of {bytes} bytes with tag {tag} in context {context} from {peer} is longer than the {capacity} \
+         bytes it was to be received in"
+    )]
+    Truncated {
+        /// The rank that receives.
+        rank: Rank,
+        /// Who sent it.
+        peer: PeerName,
+        /// Its context.
+        context: u32,
+        /// Its tag.
+        tag: i32,
+        /// Its length.
+        bytes: usize,
+        /// The length of the memory.
+        capacity: usize,
+    },
     /// The deadline passed.
     #[error(
         "no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this can be slow"

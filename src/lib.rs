@@ -19,25 +19,27 @@ pub mod bootstrap;
 mod call;
 pub mod communicator;
 mod config;
-pub mod element;
 mod error;
 mod executor;
+pub mod forks;
 mod identity;
-pub mod kernels;
 pub mod launch;
+pub mod mail;
 mod recorder;
 pub mod shared;
 
 pub use bootstrap::UniqueId;
 pub use call::{CallKind, CallRecord};
-pub use collectives::{BlockLen, Codec, Collective, DType, Numerics, ReduceOp, parse_bytes};
+pub use collectives::{BlockLen, Codec, Collective, DType, MAX_RANKS, Numerics, ReduceOp, parse_bytes};
 pub use communicator::{
-    Buffer, CallOptions, Communicator, Group, RawCall, RawWhat, RegisteredSlice, Registration, Scale, Stats,
-    record_on_signal,
+    Buffer, CallOptions, Communicator, Group, RawAllReduce, RawCall, RawWhat, RegisteredSlice, Registration,
+    Scale, Stats, record_on_signal,
 };
 pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
-pub use element::Element;
 pub use error::{Error, PeerName, Place, Result};
+pub use identity::{launcher_of_env, ranks_of_env};
+pub use kernels::{self, Element, element};
+pub use mail::{Delivery, Letter, Mail};
 pub use shared::{Pending, SharedCommunicator};
 pub use topology::Rank;
 pub use transport::{Counters, PollCounters, driver::RailInfo};

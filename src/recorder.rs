@@ -5,7 +5,8 @@
 //! no lock is taken, but for the note of the step that a long wait is at, which is made every few milliseconds.
 //!
 //! Times of calls of little data come from the system's coarse clock, which is a few nanoseconds to read and a few
-//! milliseconds off; those of more data from the exact one.
+//! milliseconds off; those of more data from the exact one. A call of little data that did not wait as long as that ended
+//! when it began, as far as such a clock can tell, and is not asked about again.
 //!
 //! This module does not know where what it has recorded is wanted, or when.
 
@@ -135,14 +136,17 @@ impl Recorder {
         self.begun.store(number, Release);
     }
 
-    /// So many of the latest calls have come to an end.
+    /// So many of the latest calls have come to an end; none of them has waited for milliseconds if they were `brief`.
     #[inline]
-    pub(crate) fn end(&self, calls: usize, outcome: Outcome) {
+    pub(crate) fn end(&self, calls: usize, outcome: Outcome, brief: bool) {
         let begun = self.begun.load(Relaxed);
         let calls = calls as u64;
         for number in begun - calls.min(KEPT) + 1..=begun {
             let entry = self.entry(number);
-            entry.ended.store(now(entry.bytes.load(Relaxed)), Relaxed);
+            let bytes = entry.bytes.load(Relaxed);
+            let is_at_once = brief && bytes < EXACT_BYTES;
+            let ended = if is_at_once { entry.began.load(Relaxed) } else { now(bytes) };
+            entry.ended.store(ended, Relaxed);
             entry.outcome.store(outcome as u64, Release);
         }
         if outcome == Outcome::Done {
@@ -367,7 +371,7 @@ mod tests {
         let recorder = Recorder::new();
         for seq in 1..=200 {
             recorder.begin(&record(seq), 8);
-            recorder.end(1, Outcome::Done);
+            recorder.end(1, Outcome::Done, true);
         }
         let lines = dumped(&recorder, None);
         assert_eq!(lines.len() as u64, 1 + KEPT);
@@ -384,7 +388,7 @@ mod tests {
     fn what_is_under_way_says_where_it_stands_and_what_failed_why() {
         let recorder = Recorder::new();
         recorder.begin(&record(1), 1 << 20);
-        recorder.end(1, Outcome::Done);
+        recorder.end(1, Outcome::Done, true);
         recorder.begin(&record(2), 1 << 20);
         recorder.at(Some("step 3 of ring: recv from rank 0".into()), Duration::from_millis(1500));
         let lines = dumped(&recorder, None);
@@ -394,7 +398,7 @@ mod tests {
             (&"step 3 of ring: recv from rank 0".into(), &1.5.into())
         );
         assert_eq!(lines[2]["ended"], Value::Null);
-        recorder.end(1, Outcome::Failed);
+        recorder.end(1, Outcome::Failed, false);
         let lines = dumped(&recorder, Some(&Error::LauncherGone));
         assert_eq!((&lines[2]["outcome"], &lines[0]["finished"]), (&"failed".into(), &1.into()));
         assert!(lines[0]["error"].as_str().is_some_and(|error| error.contains("launcher")));
@@ -406,7 +410,7 @@ mod tests {
         for seq in 1..=KEPT + 5 {
             recorder.begin(&record(seq), 8);
         }
-        recorder.end(KEPT as usize + 5, Outcome::Done);
+        recorder.end(KEPT as usize + 5, Outcome::Done, true);
         assert_eq!(recorder.finished(), KEPT + 5);
         assert!(dumped(&recorder, None)[1..].iter().all(|line| line["outcome"] == "done"));
     }
@@ -419,7 +423,7 @@ mod tests {
             scope.spawn(|| {
                 for seq in 1..=200_000 {
                     recorder.begin(&record(seq), 0);
-                    recorder.end(1, Outcome::Done);
+                    recorder.end(1, Outcome::Done, true);
                 }
                 is_over.store(true, Release);
             });

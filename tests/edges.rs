@@ -2,17 +2,25 @@
 //!
 //! ARCHITECTURE.md says the same in words. A change of the shape changes both, in one commit.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+};
 
 /// Which of our packages a package may depend on.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("topology", &[]),
     ("collectives", &["topology"]),
+    ("kernels", &["collectives"]),
     ("verbs-sys", &[]),
     ("transport", &["verbs-sys"]),
     ("softrdma", &["verbs-sys"]),
-    ("tbccl", &["collectives", "transport", "topology"]),
+    ("tbccl", &["collectives", "kernels", "transport", "topology"]),
     ("ffi", &["tbccl"]),
+    ("mpi-shim", &["tbccl"]),
+    ("python", &["tbccl"]),
     ("benches", &["ffi", "tbccl"]),
 ];
 
@@ -27,19 +35,27 @@ const UNSAFE: &[&str] = &[
     "benches/benches/c_calls.rs",
     "benches/benches/calls.rs",
     "benches/benches/reduce.rs",
+    "ffi/mpi/src/",
     "ffi/src/",
+    "kernels/src/",
+    "python/src/comm.rs",
+    "python/src/memory.rs",
+    "python/src/view/",
     "src/communicator/buffer.rs",
     "src/communicator/elements.rs",
     "src/communicator/raw.rs",
+    "src/communicator/raw/all_reduce.rs",
     "src/communicator/registered.rs",
     "src/communicator/scale.rs",
-    "src/element.rs",
     "src/executor/packing.rs",
     "src/executor/sink.rs",
-    "src/kernels/",
+    "src/forks.rs",
     "src/launch/spawn.rs",
+    "src/mail/mod.rs",
     "src/shared/mod.rs",
+    "src/shared/seat/guarded.rs",
     "tests/hot_path.rs",
+    "tests/mail/parcel.rs",
     "tests/raw.rs",
     "tests/shared/issued.rs",
     "transport/softrdma/src/abi/",
@@ -208,6 +224,31 @@ fn unsafe_code_stands_only_where_it_may() {
     assert!(unlisted.is_empty(), "unsafe code: find a way without, or extend the list here: {unlisted:#?}");
     let unexplained = paths(&|_, source| !is_explained(source));
     assert!(unexplained.is_empty(), "no section `//! # Safety` says why these are sound: {unexplained:#?}");
+}
+
+/// The crates that some packages stand on and their features, with or without those that only tests ask for.
+fn crates_with_features(selection: &[&str]) -> BTreeSet<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(root())
+        .args(["tree", "--locked", "--prefix", "none", "-f", "{p} [{f}]"])
+        .args(selection);
+    let output = cargo.output().expect("cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let plain = |line: &str| line.replace(" (*)", "").replace(" (proc-macro)", "");
+    String::from_utf8_lossy(&output.stdout).lines().map(plain).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn no_crate_is_built_once_for_tests_and_once_more_for_programs() {
+    let in_tests = crates_with_features(&["--workspace"]);
+    let in_programs = crates_with_features(&["--workspace", "--edges=no-dev"]);
+    let twice: Vec<_> = in_programs.difference(&in_tests).collect();
+    assert!(
+        twice.is_empty(),
+        "these have fewer features without tests, so that they and all above them are built again: name the features \
+         in Cargo.toml, as is done there for others: {twice:#?}"
+    );
 }
 
 #[test]

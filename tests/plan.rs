@@ -70,8 +70,10 @@ fn what_is_shown_as_toml_can_be_verified_and_broken() {
 
     std::fs::write(&file, toml.replacen("send", "sned", 1)).expect("our folder");
     assert!(refusal(&["verify", path]).contains("line "));
+    std::fs::write(&file, [0xff; 9]).expect("our folder");
+    assert!(refusal(&["verify", path]).contains("it is not a text"));
     std::fs::remove_file(&file).expect("our folder");
-    assert!(refusal(&["verify", path]).contains("can't read"));
+    assert!(refusal(&["verify", path]).contains("check the path"));
 }
 
 /// A schedule file of two ranks, each of which has these steps.
@@ -329,6 +331,8 @@ fn a_choice_is_explained_with_what_was_out() {
     // The host's own memory connects everyone.
     let shm = explained(&["all_to_all", "--ranks", "3", "--cluster", "shm", "--in-place"], &[]);
     assert!(shm["excluded"].as_array().is_some_and(Vec::is_empty), "{shm}");
+    let barrier = stdout(&["explain", "barrier", "--ranks", "4"], 0);
+    assert!(barrier.starts_with("barrier on 4 ranks of: "), "{barrier}");
 }
 
 #[test]
@@ -411,6 +415,7 @@ fn bad_usage_is_one_line_with_a_way_out() {
         (&["verify", "--all", "--ranks", "64..1"], "did you mean 1..64?"),
         (&["verify", "--all", "--ranks", "3", "--root", "3"], "the last one is 2"),
         (&["verify", "allreduec", "--ranks", "3"], "did you mean `all_reduce`?"),
+        (&["verify", "allreduec"], "did you mean `all_reduce`?"),
         (&["verify"], "OP|FILE.toml"),
         (&["simulate", "all_reduce"], "--cluster <FILE>"),
         (&["simulate", "all_reduce", "--cluster", "none.toml"], "check the path"),
@@ -427,6 +432,7 @@ fn bad_usage_is_one_line_with_a_way_out() {
         (&["explain", "all_reduce", "--ranks", "65"], "thresholds decide"),
         (&["explain", "all_reduce", "--ranks", "4", "--cluster", "mash"], "choose mesh, ring"),
         (&["explain", "all_reduce", "--ranks", "6", "--cluster", "hypercube"], "power of two"),
+        (&["explain", "broadcast", "--ranks", "4", "--root", "4"], "the last one is 3"),
         (
             &["explain", "all_reduce", "--ranks", "9", "--cluster", "configs/clusters/mac-ring5.toml"],
             "the model has 5 ranks",

@@ -1,29 +1,34 @@
 //! One blocking call, from its arguments to its result.
 
-use super::{Communicator, plans::CallShape, watch::CallWatch};
+use super::{
+    Communicator,
+    plans::{CallShape, Fit, Fitted},
+    stopped::{confirm, explain},
+    watch::CallWatch,
+};
 use crate::{
     agreement::Failure,
     call::{CallKind, CallRecord},
     error::{Error, Place, Result},
-    executor::{Binding, Packed, Program, Sizing, Stop},
+    executor::{Binding, Packed, Program, Sizing},
     kernels::{Reducer, quantise::Packer},
     recorder::Outcome,
 };
 use collectives::{
-    BlockLayout, Codec, Collective, DType, PackedLayout, ReduceOp, TooLarge,
+    BlockLayout, Codec, Collective, DType, PackedLayout, ReduceOp,
     schedule::{Buffer, InPlace},
     uneven::UnevenLayout,
 };
-use std::{sync::Arc, time::Duration};
+use std::{slice, sync::Arc, time::Duration};
 use topology::Rank;
 use transport::{
     TransportError,
-    memory::{Registered, Span, SpanMut},
+    memory::{Span, SpanMut},
 };
 
 /// A collective call, by value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call<'c> {
+pub(crate) struct Call {
     pub(crate) collective: Collective,
     pub(crate) dtype: DType,
     pub(crate) op: Option<ReduceOp>,
@@ -31,7 +36,6 @@ pub(crate) struct Call<'c> {
     pub(crate) count: u64,
     pub(crate) root: Rank,
     pub(crate) in_place: InPlace,
-    pub(crate) blocks: Blocks<'c>,
     /// How messages are packed, if they are.
     pub(crate) codec: Option<Codec>,
 }
@@ -55,7 +59,7 @@ pub(crate) enum Blocks<'c> {
     },
 }
 
-impl Call<'_> {
+impl Call {
     /// How its elements are combined, if they are.
     #[inline]
     pub(super) fn reducer(&self) -> Result<Option<Reducer>> {
@@ -63,7 +67,12 @@ impl Call<'_> {
             let what = format!("{} has no average; choose another operation, e.g. sum", self.collective);
             return Err(Error::InvalidArgument(what));
         }
-        Ok(self.op.map(|op| Reducer::new(self.dtype, op)).transpose()?)
+        // Spelt out: through `map` and `transpose` it is stored in parts and loaded as a whole, for which a processor waits.
+        let Some(op) = self.op else { return Ok(None) };
+        match Reducer::new(self.dtype, op) {
+            Ok(reducer) => Ok(Some(reducer)),
+            Err(illegal) => Err(illegal.into()),
+        }
     }
 }
 
@@ -78,19 +87,37 @@ pub(super) struct Prepared<'m> {
 impl Communicator {
     /// Carries out a collective. `input` and `output` hold the blocks of the collective; in place, they overlap as
     /// [`InPlace`] says.
-    pub(crate) fn collective(&mut self, call: &Call<'_>, input: Span<'_>, output: SpanMut<'_>) -> Result<()> {
+    pub(crate) fn collective(
+        &mut self,
+        call: &Call,
+        blocks: Blocks<'_>,
+        input: Span<'_>,
+        output: SpanMut<'_>,
+    ) -> Result<()> {
         self.check_alive()?;
-        let Prepared { program, binding, mut record, scratch_bytes } = self.prepare(call, input, output)?;
+        let reducer = call.reducer()?;
+        let (place, fitted) = self.plans.borrow(&self.shape_of(call, blocks))?;
+        let Fitted { program, fit } = fitted;
+        let mut scratch_bytes = fit.scratch_bytes;
+        let mut record = record_of(call, blocks, &program);
+        // Made here and changed where it lies: moving it about costs a small call more than all else that is done to it.
+        let mut binding = self.binding(call, &program, &fit, (input, output));
+        binding.reducer = reducer;
+        if call.codec.is_some() || record.uneven {
+            self.bind_otherwise(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
+        }
         // The others are about to enter, so that this failure is theirs too.
         if let Err(error) = self.grow_scratch(scratch_bytes) {
             return self.fail(error);
         }
         self.enter(&mut record);
+        binding.digest = record.digest();
         let mut memory = self.scratch.take();
-        let scratch = memory.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
-        let binding = Binding { digest: record.digest(), scratch, ..binding };
-        let done = self.carry_out(&program, &[binding], &[record]);
+        binding.scratch = memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut());
+        let done = self.carry_out(&program, slice::from_ref(&binding), slice::from_ref(&record));
+        drop(binding);
         self.scratch = memory;
+        self.plans.give_back(place, program);
         done?;
         self.peers.agreement.finish(record.seq);
         Ok(())
@@ -98,91 +125,91 @@ impl Communicator {
 
     /// What decides which plan a call takes.
     #[inline]
-    pub(super) fn shape_of(&self, call: &Call<'_>) -> CallShape {
+    pub(super) fn shape_of(&self, call: &Call, blocks: Blocks<'_>) -> CallShape {
         CallShape {
             collective: call.collective,
             count: call.count,
             elem_bytes: call.dtype.size() as u32,
             root: call.root,
             in_place: call.in_place,
-            uneven: matches!(call.blocks, Blocks::Uneven { .. }),
+            uneven: matches!(blocks, Blocks::Uneven { .. }),
             numerics: self.numerics,
             codec: call.codec,
         }
     }
 
-    /// Finds the plan of a call, and what it binds to it. Nothing is entered yet.
-    #[inline]
+    /// Finds the plan of a call, and binds it. Nothing is entered yet.
     pub(super) fn prepare<'m>(
         &mut self,
-        call: &Call<'_>,
+        call: &Call,
+        blocks: Blocks<'_>,
         input: Span<'m>,
         output: SpanMut<'m>,
     ) -> Result<Prepared<'m>> {
         let reducer = call.reducer()?;
-        let elem_bytes = call.dtype.size();
-        let shape = self.shape_of(call);
-        let program = self.plans.get(&shape)?;
-        let blocks =
-            call.collective.input_blocks(self.size()).max(call.collective.output_blocks(self.size()));
-        let invalid = |error: TooLarge| Error::InvalidArgument(error.to_string());
-        let count = if shape.uneven { 0 } else { call.count };
-        let layout = BlockLayout::new(count, elem_bytes, program.chunks, blocks.max(program.scratch_blocks))
-            .map_err(invalid)?;
-        let record = CallRecord {
-            seq: 0,
-            kind: CallKind::Collective(call.collective),
-            dtype: call.dtype,
-            op: call.op,
-            count: call.count,
-            root: call.root,
-            plan: program.id,
-            uneven: shape.uneven,
-            codec: shape.codec,
-        };
-        // The same on all ranks: local buffers are not asked, since only a root may have one. The layout fits memory.
-        let bytes = count * elem_bytes as u64 * u64::from(blocks);
-        let scratch_bytes = (u64::from(program.scratch_blocks) * count) as usize * elem_bytes;
-        let binding = Binding {
+        let Fitted { program, fit } = self.plans.get(&self.shape_of(call, blocks))?;
+        let mut scratch_bytes = fit.scratch_bytes;
+        let mut record = record_of(call, blocks, &program);
+        let mut binding = self.binding(call, &program, &fit, (input, output));
+        binding.reducer = reducer;
+        self.bind_otherwise(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
+        Ok(Prepared { program, binding, record, scratch_bytes })
+    }
+
+    /// The memory of a call whose blocks are alike and whose messages travel as they are.
+    // Always: it is large, and is made where it is used.
+    #[inline(always)]
+    fn binding<'m>(
+        &self,
+        call: &Call,
+        program: &Program,
+        fit: &Fit,
+        (input, output): (Span<'m>, SpanMut<'m>),
+    ) -> Binding<'m> {
+        Binding {
             digest: 0,
             input,
             output,
             scratch: SpanMut::empty(),
-            layout,
+            layout: fit.layout,
             uneven: None,
             packed: None,
-            elem_bytes,
-            reducer,
+            elem_bytes: call.dtype.size(),
+            reducer: None,
             ranks: self.size(),
             threads: self.threads,
-            sizing: Sizing::ByCall(self.executor.protocols().size(bytes)),
+            sizing: Sizing::ByCall(self.executor.protocols().size(fit.bytes)),
             confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
-        };
-        let prepared = Prepared { program, binding, record, scratch_bytes };
-        match call.codec {
-            None if shape.uneven => self.with_uneven_blocks(prepared, call),
-            None => Ok(prepared),
-            Some(_) => with_packed_chunks(prepared),
         }
     }
 
+    /// What is otherwise where blocks have lengths of their own, or messages travel packed.
     #[cold]
-    fn with_uneven_blocks<'m>(&self, prepared: Prepared<'m>, call: &Call<'_>) -> Result<Prepared<'m>> {
-        let Blocks::Uneven { input, output, all } = call.blocks else { return Ok(prepared) };
-        let Prepared { program, binding, record, .. } = prepared;
+    fn bind_otherwise(
+        &self,
+        blocks: Blocks<'_>,
+        program: &Program,
+        binding: &mut Binding<'_>,
+        record: &mut CallRecord,
+        scratch_bytes: &mut usize,
+    ) -> Result<()> {
+        if record.codec.is_some() {
+            return give_packed_chunks(program, binding, scratch_bytes);
+        }
+        let Blocks::Uneven { input, output, all } = blocks else { return Ok(()) };
         let elem_bytes = binding.elem_bytes;
         let layout = UnevenLayout::new(program.chunks, program.scratch_blocks, input, output, elem_bytes)
             .map_err(|error| Error::InvalidArgument(error.to_string()))?;
-        let scratch_bytes = layout.len(Buffer::Scratch) as usize * elem_bytes;
+        *scratch_bytes = layout.len(Buffer::Scratch) as usize * elem_bytes;
         let bytes = all.map(|all| all.iter().map(|count| count.saturating_mul(elem_bytes as u64)).sum());
-        let sizing =
+        binding.sizing =
             bytes.map_or(Sizing::ByMessage, |bytes| Sizing::ByCall(self.executor.protocols().size(bytes)));
         // Ranks that differ in any block are in different calls.
         let bytes_of = |count: &u64| count.to_le_bytes();
         let lengths: Vec<u8> = all.unwrap_or(&[]).iter().flat_map(bytes_of).collect();
-        let record = CallRecord { plan: record.plan ^ xxhash_rust::xxh3::xxh3_64(&lengths), ..record };
-        let binding = Binding { uneven: Some(Arc::new(layout)), sizing, ..binding };
-        Ok(Prepared { program, binding, record, scratch_bytes })
+        record.plan ^= xxhash_rust::xxh3::xxh3_64(&lengths);
+        binding.uneven = Some(Arc::new(layout));
+        Ok(())
     }
 
     /// Numbers a collective, and says on our board that we are in it.
@@ -314,7 +341,7 @@ impl Communicator {
     pub(super) fn grow_scratch(&mut self, bytes: usize) -> Result<()> {
         if bytes > 0 && self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
             self.scratch = None;
-            self.scratch = Some(self.slab.allocate(bytes)?);
+            self.scratch = Some(Box::new(self.slab.allocate(bytes)?));
         }
         Ok(())
     }
@@ -334,6 +361,7 @@ impl Communicator {
             calls: records,
             timeout: self.timeout,
             waited: Duration::ZERO,
+            has_looked: false,
         };
         let memory = || bindings.iter().flat_map(|binding| [binding.input, binding.output.as_span()]);
         let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
@@ -351,14 +379,15 @@ impl Communicator {
         let error = match ran {
             Ok(()) => match watch.failure_meanwhile(|| "after its last step".into()) {
                 None => {
-                    self.peers.control.recorder.end(records.len(), Outcome::Done);
+                    let brief = !watch.has_looked;
+                    self.peers.control.recorder.end(records.len(), Outcome::Done, brief);
                     return Ok(());
                 }
                 Some(error) => error,
             },
             Err(stop) => explain(stop, &mut watch),
         };
-        self.peers.control.recorder.end(records.len(), Outcome::Failed);
+        self.peers.control.recorder.end(records.len(), Outcome::Failed, false);
         self.fail(error)
     }
 
@@ -396,104 +425,33 @@ impl Communicator {
     }
 }
 
+/// What others see of a call; its number it gets when it is entered.
+#[inline]
+fn record_of(call: &Call, blocks: Blocks<'_>, program: &Program) -> CallRecord {
+    CallRecord {
+        seq: 0,
+        kind: CallKind::Collective(call.collective),
+        dtype: call.dtype,
+        op: call.op,
+        count: call.count,
+        root: call.root,
+        plan: program.id,
+        uneven: matches!(blocks, Blocks::Uneven { .. }),
+        codec: call.codec,
+    }
+}
+
 /// Gives a call memory for its packed chunks, behind its scratch.
 #[cold]
-fn with_packed_chunks(prepared: Prepared<'_>) -> Result<Prepared<'_>> {
-    let Prepared { program, binding, record, scratch_bytes } = prepared;
-    let Some(packing) = program.packing else {
-        return Ok(Prepared { program, binding, record, scratch_bytes });
-    };
+fn give_packed_chunks(program: &Program, binding: &mut Binding<'_>, scratch_bytes: &mut usize) -> Result<()> {
+    let Some(packing) = program.packing else { return Ok(()) };
     let layout = PackedLayout::new(packing, &binding.layout);
     let start = scratch_bytes.next_multiple_of(ALIGNMENT);
     let Some(bytes) = layout.bytes().and_then(|bytes| start.checked_add(bytes as usize)) else {
         let what = format!("{} elements are more than can be packed", binding.layout.count());
         return Err(Error::InvalidArgument(what));
     };
-    let packed = Some(Packed { packer: Packer::new(packing.codec), layout, start });
-    Ok(Prepared { program, binding: Binding { packed, ..binding }, record, scratch_bytes: bytes })
-}
-
-/// A rank that has only sent waits until those it sent to have entered the same call: nothing else would tell it
-/// that they are in another one.
-fn confirm(
-    executor: &crate::executor::Executor,
-    program: &Program,
-    record: &CallRecord,
-    watch: &mut CallWatch<'_>,
-) -> Result<(), Stop> {
-    if !matches!(record.kind, CallKind::Collective(_)) {
-        return Ok(());
-    }
-    for peer in &program.unheard {
-        let entered = |watch: &CallWatch<'_>| watch.peers.agreement.entered(*peer) >= record.seq;
-        if !entered(watch) {
-            let boards = watch.peers.agreement.clone();
-            executor.wait_until(program, watch, || boards.entered(*peer) >= record.seq)?;
-        }
-        if let Some(theirs) = watch.peers.agreement.call(*peer, record.seq)
-            && theirs.digest() != record.digest()
-        {
-            return Err(Stop::Watch(watch.mismatch(*peer, record.digest(), theirs)));
-        }
-    }
+    binding.packed = Some(Packed { packer: Packer::new(packing.codec), layout, start });
+    *scratch_bytes = bytes;
     Ok(())
 }
-
-/// Turns the reason why a run ended into an error for people.
-fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
-    let (step, peer, error) = match stop {
-        Stop::Watch(error) => return error,
-        Stop::Link { step, peer, error } => (step, error.peer().map_or(peer, Rank), error),
-    };
-    let cause = match error {
-        TransportError::Mismatch { found, expected } => match watch.find(peer, found) {
-            Some(theirs) => Some(watch.mismatch(peer, expected, theirs)),
-            None => watch.failure_meanwhile(|| step.clone()),
-        },
-        // A process that cannot be read or reached has most likely just ended; the launcher will say so in a moment.
-        TransportError::Unreadable { .. }
-        | TransportError::Unplugged { .. }
-        | TransportError::Unreachable { .. }
-        | TransportError::Lost { .. }
-        | TransportError::Protocol { .. } => failure_soon(watch, peer, &step),
-        _ => None,
-    };
-    cause.unwrap_or_else(|| Error::Link {
-        peer: watch.peers.names[peer.index()].clone(),
-        error: Arc::new(error),
-        place: Box::new(place(watch, step)),
-    })
-}
-
-fn place(watch: &CallWatch<'_>, step: String) -> Place {
-    Place { rank: watch.peers.rank, call: watch.call(), step: Some(step), waited: watch.waited }
-}
-
-/// Waits a moment for news of what has happened to the peer: it has died, it has failed, or it is in another call and
-/// has failed for that; or it has closed its part of the communicator, and its connections with it.
-fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Error> {
-    let others: Vec<Rank> = watch.peers.others().collect();
-    for round in 0..100 {
-        watch.peers.keep_in_touch();
-        if let Some(error) = watch.failure_meanwhile(|| step.to_owned()) {
-            return Some(error);
-        }
-        if let Some(how) = watch.peers.death_of(peer) {
-            let failure = watch.peers.raise(Failure::Died { rank: peer, how });
-            return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
-        }
-        if let Err(error) = watch.look_for_mismatch(&others) {
-            return Some(error);
-        }
-        // What made it leave may be on its way.
-        if round >= LEAVING_ROUNDS && watch.has_left(peer) {
-            let peer = watch.peers.names[peer.index()].clone();
-            return Some(Error::PeerLeft { peer, place: Box::new(place(watch, step.to_owned())) });
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    None
-}
-
-/// Looks for news before a peer that has left is taken to have left of its own accord.
-const LEAVING_ROUNDS: u32 = 20;

@@ -2,6 +2,7 @@
 
 use super::{
     Communicator, Parts,
+    dumps::catch_signal,
     members::{hall::Hall, kin::Kin},
     mixed,
     plans::Common,
@@ -117,6 +118,7 @@ pub(super) struct Threads {
 impl Threads {
     /// For so many.
     pub(super) fn new(ranks: u32, config: &Config) -> Result<Threads> {
+        listen_if_wanted(config)?;
         let host = host_name();
         let name = |rank| PeerName { rank: Rank(rank), pid: std::process::id(), host: host.clone() };
         Ok(Threads {
@@ -173,14 +175,20 @@ fn links(
         .collect()
 }
 
+/// A communicator whose options say where its flight recorder goes is written on SIGUSR2, however it was made.
+fn listen_if_wanted(config: &Config) -> Result<()> {
+    if config.dump.is_some() { catch_signal() } else { Ok(()) }
+}
+
 /// Joins the job that an identity is for.
-pub(super) fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+pub(crate) fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may be where they meet.
     let may_span_hosts = identity.place.secret.is_some();
     let config = match config.transport {
         Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
         _ => config,
     };
+    listen_if_wanted(config)?;
     let muster = open_muster(identity, config);
     match config.transport {
         Transport::Auto | Transport::Shm => join_over_shm(identity, config, muster),

@@ -16,9 +16,9 @@ use crate::{
 };
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{
             AtomicU32,
             Ordering::{AcqRel, Acquire},
@@ -33,6 +33,9 @@ use transport::{Counters, PollCounters};
 const ABORTED: u32 = 1;
 /// Somebody wants to know what the links have done.
 const STATS: u32 = 2;
+
+/// Who says whether the program wants out of a call that waits, on the thread that makes the call.
+pub(crate) type Asked = fn() -> bool;
 
 /// What a communicator has done so far, as one rank of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +70,14 @@ pub(crate) struct Control {
     agreement: Agreement,
     /// What is wanted of the call in progress, in bits. By itself, since executors look at it too.
     wanted: Arc<AtomicU32>,
+    /// Whom a call asks that waits long.
+    asked: OnceLock<Asked>,
     /// The error that every further call gives.
     failed: Mutex<Option<Error>>,
     told: Mutex<Told>,
     telling: Condvar,
     pub(super) recorder: Recorder,
-    /// Where they are written when the communicator fails.
+    /// Where they are written when the communicator fails, and on the signal.
     folder: Option<PathBuf>,
 }
 
@@ -95,6 +100,7 @@ impl Control {
             transport,
             agreement: agreement.clone(),
             wanted: Arc::default(),
+            asked: OnceLock::new(),
             failed: Mutex::default(),
             told: Mutex::default(),
             telling: Condvar::new(),
@@ -128,6 +134,16 @@ impl Control {
     #[inline]
     pub(crate) fn is_aborted(&self) -> bool {
         self.wanted.load(Acquire) & ABORTED != 0
+    }
+
+    /// From now on calls that wait long ask this. Said once; who comes later is not heard.
+    pub(crate) fn ask(&self, asked: Asked) {
+        let _ = self.asked.set(asked);
+    }
+
+    /// Does the program want out of the call that this thread waits for?
+    pub(crate) fn wants_out(&self) -> bool {
+        self.asked.get().is_some_and(|asked| asked())
     }
 
     /// The latest collective that this rank has entered, or none.
@@ -222,6 +238,11 @@ impl Control {
         if let Some(folder) = &self.folder {
             dumps::write_or_warn(self, folder);
         }
+    }
+
+    /// The folder that the options name for them.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     pub(super) fn rank(&self) -> Rank {

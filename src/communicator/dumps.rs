@@ -1,5 +1,5 @@
-//! Where flight recorders are written to: a file per rank and process, when a communicator fails and the options say so, or
-//! on SIGUSR2 once a program, or those options, have asked for it.
+//! Where flight recorders are written to: a file per rank and process, when a communicator fails and its options say so, or
+//! on SIGUSR2 once a program, or the options of any communicator, have asked for it.
 //!
 //! The signal's handler only writes to a pipe; a thread of its own sleeps until something comes there.
 
@@ -23,7 +23,7 @@ static ON_SIGNAL: Mutex<OnSignal> = Mutex::new(OnSignal { caught: false, folder:
 struct OnSignal {
     /// Is there a handler, and a thread that waits for it?
     caught: bool,
-    /// Where the files go; stderr if nowhere.
+    /// Where the files of communicators go whose options name no folder; stderr if nowhere.
     folder: Option<PathBuf>,
 }
 
@@ -33,12 +33,20 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// From now on SIGUSR2 has every communicator of this process write its latest calls as lines of JSON: to a file of this
-/// folder, `tbccl-rank0-pid1234.jsonl`, or to stderr if there is no folder. Files are appended to. What else the program
-/// does on that signal it goes on to do.
+/// folder, `tbccl-rank0-pid1234.jsonl`, or to stderr if there is no folder; those whose options name a folder
+/// ([`Config::dump`](crate::Config::dump)) write there. Files are appended to. What else the program does on that signal
+/// it goes on to do.
 ///
 /// # Errors
 /// [`Error::System`] when the signal can't be caught.
 pub fn record_on_signal(folder: Option<&Path>) -> Result<()> {
+    catch_signal()?;
+    locked(&ON_SIGNAL).folder = folder.map(Path::to_owned);
+    Ok(())
+}
+
+/// From now on the signal has communicators written.
+pub(super) fn catch_signal() -> Result<()> {
     let mut on_signal = locked(&ON_SIGNAL);
     if !on_signal.caught {
         let refused = |error| Error::system("catching SIGUSR2 for the flight recorder", error);
@@ -47,7 +55,6 @@ pub fn record_on_signal(folder: Option<&Path>) -> Result<()> {
         thread::Builder::new().name("tbccl-recorder".into()).spawn(waiting).map_err(refused)?;
         on_signal.caught = true;
     }
-    on_signal.folder = folder.map(Path::to_owned);
     Ok(())
 }
 
@@ -55,7 +62,7 @@ fn write_all() {
     let folder = locked(&ON_SIGNAL).folder.clone();
     let live: Vec<Arc<Control>> = locked(&LIVE).iter().filter_map(Weak::upgrade).collect();
     for control in live {
-        match &folder {
+        match control.folder().or(folder.as_deref()) {
             Some(folder) => write_or_warn(&control, folder),
             // Nobody hears of it if there is no stderr.
             None => drop(control.dump(&mut io::stderr().lock())),

@@ -72,3 +72,16 @@ pub(super) fn settled(dtype: DType, output: SpanMut<'_>) {
     // it; a bool may have any address.
     unsafe { settle_as(dtype, bytes) };
 }
+
+/// Makes elements of an output when the call is over, however it ends.
+pub(super) struct Settling<'m> {
+    pub(super) dtype: DType,
+    pub(super) output: SpanMut<'m>,
+}
+
+impl Drop for Settling<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        settled(self.dtype, self.output);
+    }
+}

@@ -15,7 +15,7 @@
 
 use super::{
     Communicator,
-    call::{Call, Prepared},
+    call::{Blocks, Call, Prepared},
     elements::settled,
     request::{Request, What},
     scale::Scaling,
@@ -28,7 +28,7 @@ use crate::{
 };
 use collectives::{Collective, ReduceOp, schedule::InPlace};
 use topology::Rank;
-use transport::memory::{Registered, SpanMut};
+use transport::memory::SpanMut;
 
 /// Together, fused calls have at most so many bytes: about as much as two messages' latency is worth.
 const FUSED_BYTES: usize = 32 << 10;
@@ -284,11 +284,10 @@ impl Communicator {
         match first.what {
             What::Collective(call) if run.len() > 1 => {
                 let count = (buffer.len() / call.dtype.size()) as u64;
-                self.prepare(&Call { count, in_place: InPlace::Yes, ..call }, buffer.as_span(), buffer)
+                let call = Call { count, in_place: InPlace::Yes, ..call };
+                self.prepare(&call, Blocks::Even, buffer.as_span(), buffer)
             }
-            What::Collective(call) => {
-                self.prepare(&Call { blocks: first.blocks(), ..call }, first.input, first.output)
-            }
+            What::Collective(call) => self.prepare(&call, first.blocks(), first.input, first.output),
             What::Message { kind, dtype, peer } => {
                 self.prepare_message(kind, dtype, peer, first.input, first.output)
             }
@@ -302,7 +301,7 @@ impl Communicator {
             return self.fail(error);
         }
         let mut memory = self.scratch.take();
-        let mut rest = memory.as_mut().map_or(SpanMut::empty(), Registered::span_mut);
+        let mut rest = memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut());
         let programs: Vec<&Program> = prepared.iter().map(|call| &*call.program).collect();
         let program = Program::concat(&programs);
         let mut records: Vec<CallRecord> = Vec::with_capacity(prepared.len());

@@ -27,21 +27,26 @@ mod relayed;
 mod request;
 mod rooted;
 mod scale;
+mod stopped;
 mod tcp;
 mod typed;
 mod uneven;
 mod verbs;
 mod watch;
+mod wires;
 
 pub use buffer::Buffer;
 pub use call_options::CallOptions;
+#[cfg(test)]
+pub(crate) use connect::join as joined_for_tests;
 pub use control::Stats;
 pub(crate) use control::{Control, closed};
 pub use dumps::record_on_signal;
 pub use group::Group;
-pub use raw::{RawCall, RawWhat};
+pub use raw::{RawAllReduce, RawCall, RawWhat};
 pub use registered::{RegisteredSlice, Registration};
 pub use scale::Scale;
+pub(crate) use wires::{About, Wires};
 
 use crate::{
     Config,
@@ -79,7 +84,8 @@ pub struct Communicator {
     executor: Executor,
     plans: Plans,
     slab: Slab,
-    scratch: Option<Registered>,
+    // Boxed, so that taking it for a call moves a pointer.
+    scratch: Option<Box<Registered>>,
     /// What the links stand on, where that is more than memory. After them, so that they end first.
     endpoint: Option<Box<dyn Endpoint>>,
     /// Held by every registration of the program's own memory.
@@ -96,6 +102,8 @@ pub struct Communicator {
     message_programs: Vec<Option<Arc<Program>>>,
     /// The error that every further call gives.
     failed: Option<Error>,
+    /// How long others may take to go when this is closed, if they meet in this process.
+    farewell: Duration,
     /// How to find the others again.
     kin: Kin,
     /// The rendezvous, where it is in this process. The last to end.
@@ -204,6 +212,7 @@ impl Communicator {
             message_seqs: vec![(0, 0); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,
+            farewell: config.timeout,
             kin: parts.kin,
             server: None,
         }
@@ -323,7 +332,9 @@ impl Communicator {
         let in_place = if in_place { InPlace::Yes } else { InPlace::No };
         let (uneven, numerics, codec) = (false, self.numerics, None);
         let shape = CallShape { collective, count, elem_bytes, root, in_place, uneven, numerics, codec };
-        self.plans.get(&shape).map(drop)
+        let (place, fitted) = self.plans.borrow(&shape)?;
+        self.plans.give_back(place, fitted.program);
+        Ok(())
     }
 
     /// From the next call on, collectives that have this algorithm are carried out by it, or fail if it can't do the call;
@@ -366,7 +377,7 @@ impl Drop for Communicator {
         }
         self.peers.leave();
         dumps::strike_off(&self.peers.control);
-        let patience = if self.failed.is_some() { CLOSING } else { self.timeout };
+        let patience = if self.failed.is_some() { CLOSING } else { self.farewell };
         closing::closed(self.server.take().map(|server| (server, patience)));
     }
 }

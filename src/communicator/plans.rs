@@ -1,8 +1,12 @@
 //! Plans at hand: chosen, planned and compiled once per kind of call.
 
-use crate::{Config, error::Result, executor::Program};
+use crate::{
+    Config,
+    error::{Error, Result},
+    executor::Program,
+};
 use collectives::{
-    Codec, Collective, Hosts, Numerics, Spec, plan,
+    BlockLayout, Codec, Collective, Hosts, Numerics, Spec, TooLarge, plan,
     schedule::InPlace,
     select::{self, Choice, Names, Overrides, Policy, price},
 };
@@ -62,6 +66,38 @@ pub(super) struct Common {
 /// A call and its era; and the algorithm and segments for it.
 type Known = ((CallShape, u64), (&'static str, u32));
 
+/// What of a call follows from its shape and its plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fit {
+    /// Of blocks that are alike; where they are not, of none.
+    pub(super) layout: BlockLayout,
+    /// Those of the largest buffer of any rank: local buffers are not asked, since only a root may have one. They fit memory.
+    pub(super) bytes: u64,
+    pub(super) scratch_bytes: usize,
+}
+
+/// A plan, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Fitted {
+    pub(super) program: Arc<Program>,
+    pub(super) fit: Fit,
+}
+
+/// A plan at hand.
+#[derive(Debug)]
+struct Recent {
+    shape: CallShape,
+    /// The era it was chosen in.
+    era: u64,
+    fit: Fit,
+    /// `None` while a call has it.
+    program: Option<Arc<Program>>,
+}
+
+/// Where a plan belongs that a call has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecentPlace(usize);
+
 /// What a program asks for between two calls, before anything else decides.
 #[derive(Debug)]
 struct Asked {
@@ -116,8 +152,7 @@ pub(super) struct Plans {
     /// How many eras there have been.
     eras: u64,
     programs: HashMap<Key, Arc<Program>>,
-    /// With the era they were chosen in.
-    recent: Vec<Option<(CallShape, u64, Arc<Program>)>>,
+    recent: Vec<Option<Recent>>,
     /// What the model has said, where there is one.
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
     /// What the ranks of this process have in common, if there is more than one.
@@ -146,7 +181,7 @@ impl Plans {
             era: 0,
             eras: 0,
             programs: HashMap::new(),
-            recent: vec![None; RECENT],
+            recent: (0..RECENT).map(|_| None).collect(),
             simulated: Mutex::default(),
             common: None,
         }
@@ -192,23 +227,60 @@ impl Plans {
         (self.segments_for_now, self.era) = (before.segments_for_now, before.era);
     }
 
-    /// The program for a call.
+    /// The plan of a call.
     #[inline]
-    pub(super) fn get(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
+    pub(super) fn get(&mut self, shape: &CallShape) -> Result<Fitted> {
+        let (place, Fitted { program, fit }) = self.borrow(shape)?;
+        self.give_back(place, Arc::clone(&program));
+        Ok(Fitted { program, fit })
+    }
+
+    /// The plan of a call that gives it back when it is done, and without which the next one would be planned: so nothing
+    /// is counted that all processors must agree on.
+    #[inline]
+    pub(super) fn borrow(&mut self, shape: &CallShape) -> Result<(RecentPlace, Fitted)> {
         let kind =
             (shape.collective as u64) << 8 | (shape.in_place as u64) << 4 | u64::from(shape.elem_bytes);
         let mixed =
             (shape.count ^ kind << 40 ^ u64::from(shape.root.0) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let slot = (mixed >> 58) as usize % RECENT;
-        if let Some((known, era, program)) = &self.recent[slot]
-            && *era == self.era
-            && known == shape
+        let place = RecentPlace((mixed >> 58) as usize % RECENT);
+        if let Some(recent) = &mut self.recent[place.0]
+            && recent.era == self.era
+            && recent.shape == *shape
+            && let Some(program) = recent.program.take()
         {
-            return Ok(Arc::clone(program));
+            return Ok((place, Fitted { program, fit: recent.fit }));
         }
+        Ok((place, self.fill(place, shape)?))
+    }
+
+    /// Gives back what was borrowed.
+    #[inline]
+    pub(super) fn give_back(&mut self, place: RecentPlace, program: Arc<Program>) {
+        if let Some(recent) = &mut self.recent[place.0] {
+            recent.program = Some(program);
+        }
+    }
+
+    #[cold]
+    fn fill(&mut self, place: RecentPlace, shape: &CallShape) -> Result<Fitted> {
         let program = self.find(shape)?;
-        self.recent[slot] = Some((*shape, self.era, Arc::clone(&program)));
-        Ok(program)
+        let fit = self.fit(shape, &program).map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        self.recent[place.0] = Some(Recent { shape: *shape, era: self.era, fit, program: None });
+        Ok(Fitted { program, fit })
+    }
+
+    fn fit(&self, shape: &CallShape, program: &Program) -> Result<Fit, TooLarge> {
+        let (collective, count) = (shape.collective, if shape.uneven { 0 } else { shape.count });
+        let elem_bytes = shape.elem_bytes as usize;
+        let blocks = collective.input_blocks(self.ranks).max(collective.output_blocks(self.ranks));
+        let most = blocks.max(program.scratch_blocks);
+        let layout = BlockLayout::new(count, elem_bytes, program.chunks, most)?;
+        Ok(Fit {
+            layout,
+            bytes: count * u64::from(shape.elem_bytes) * u64::from(blocks),
+            scratch_bytes: (u64::from(program.scratch_blocks) * count) as usize * elem_bytes,
+        })
     }
 
     fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {

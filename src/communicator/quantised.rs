@@ -93,13 +93,7 @@ impl Communicator {
     }
 }
 
-fn quantised(
-    dtype: DType,
-    count: usize,
-    in_place: InPlace,
-    op: ReduceOp,
-    codec: Codec,
-) -> Result<Call<'static>> {
+fn quantised(dtype: DType, count: usize, in_place: InPlace, op: ReduceOp, codec: Codec) -> Result<Call> {
     if dtype != DType::F32 {
         let what = format!("{dtype} cannot be packed by {codec}; give f32, or call all_reduce");
         return Err(Error::InvalidArgument(what));

@@ -8,6 +8,12 @@
 //! Whoever issues a call vouches for its addresses ([`Communicator::call_raw`]). Spans are made of them once they have
 //! been checked, and end with the call.
 
+mod all_reduce;
+mod what;
+
+pub use all_reduce::RawAllReduce;
+pub use what::RawWhat;
+
 use super::{
     Communicator,
     elements::{Elements, ElementsMut},
@@ -16,69 +22,10 @@ use super::{
     uneven::total_of,
 };
 use crate::error::{Error, Result};
-use collectives::{Codec, Collective, DType, ReduceOp};
-use std::{slice, sync::Arc};
+use collectives::{Collective, DType};
+use std::slice;
 use topology::Rank;
 use transport::memory::{Span, SpanMut};
-
-/// What a raw call does. A rank is the root, or the other end of a message.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum RawWhat {
-    /// As [`Communicator::all_reduce`]; in place if `send` equals `recv`.
-    AllReduce(ReduceOp),
-    /// The same, with every rank's contribution multiplied first by a factor that is its own.
-    AllReduceScaled(ReduceOp, Scale),
-    /// As [`Communicator::all_reduce_quantised`]; in place if `send` equals `recv`.
-    AllReduceQuantised(ReduceOp, Codec),
-    /// As [`Communicator::reduce`]; in place if `send` equals `recv` at the root. Others' `recv` is not looked at.
-    Reduce(ReduceOp, Rank),
-    /// The same, with every rank's contribution multiplied first.
-    ReduceScaled(ReduceOp, Rank, Scale),
-    /// As [`Communicator::broadcast_from`]; in place if `send` equals `recv` at the root. Others' `send` is not looked at.
-    Broadcast(Rank),
-    /// As [`Communicator::all_gather`]; `count` elements are sent. In place if `send` is block `rank` of `recv`.
-    AllGather,
-    /// As [`Communicator::reduce_scatter`]; `count` elements are received. In place if `recv` is block `rank` of `send`,
-    /// whose other blocks are undefined afterwards.
-    ReduceScatter(ReduceOp),
-    /// The same, with every rank's contribution multiplied first.
-    ReduceScatterScaled(ReduceOp, Scale),
-    /// As [`Communicator::all_to_all`]; `count` elements go to each rank. Not in place.
-    AllToAll,
-    /// As [`Communicator::gather`]; `count` elements are sent. In place if `send` is block `rank` of `recv` at the root.
-    /// Others' `recv` is not looked at.
-    Gather(Rank),
-    /// As [`Communicator::scatter`]; `count` elements are received. In place if `recv` is block `rank` of `send` at the
-    /// root. Others' `send` is not looked at.
-    Scatter(Rank),
-    /// As [`Communicator::scan`]; in place if `send` equals `recv`.
-    Scan(ReduceOp),
-    /// As [`Communicator::exclusive_scan`]; in place if `send` equals `recv`.
-    ExclusiveScan(ReduceOp),
-    /// As [`Communicator::barrier`]; of the call nothing else is looked at.
-    Barrier,
-    /// As [`Communicator::send`].
-    Send(Rank),
-    /// As [`Communicator::recv`].
-    Recv(Rank),
-    /// As [`Communicator::all_gather_v`]. Here and in the other forms with lengths the call's `count` is not looked at, and
-    /// nothing is in place.
-    AllGatherV(Arc<[usize]>),
-    /// As [`Communicator::reduce_scatter_v`].
-    ReduceScatterV(ReduceOp, Arc<[usize]>),
-    /// As [`Communicator::gather_v`]; others' `recv` is not looked at.
-    GatherV(Rank, Arc<[usize]>),
-    /// As [`Communicator::scatter_v`]; others' `send` is not looked at.
-    ScatterV(Rank, Arc<[usize]>),
-    /// As [`Communicator::all_to_all_v`].
-    AllToAllV {
-        /// The lengths of this rank's blocks of `send`.
-        send: Arc<[usize]>,
-        /// The lengths of this rank's blocks of `recv`.
-        recv: Arc<[usize]>,
-    },
-}
 
 /// A call, by the addresses of its memory. It only describes: the promise about the memory is made by who issues it.
 #[derive(Clone, Debug)]
@@ -121,6 +68,7 @@ enum Buffers<'m> {
 }
 
 impl<'m> Buffers<'m> {
+    #[inline]
     fn bind(
         self,
         in_place: impl FnOnce(ElementsMut<'m>) -> Result<Request<'m>>,
@@ -143,20 +91,30 @@ const fn alignment(dtype: DType) -> usize {
 }
 
 /// The bytes of so many elements from an address on, if there can be any.
+#[inline]
 fn checked(what: &str, address: usize, dtype: DType, count: usize) -> Result<usize> {
-    let invalid = |why: String| Err(Error::InvalidArgument(why));
     let bytes = count.checked_mul(dtype.size()).filter(|bytes| *bytes <= isize::MAX as usize);
-    let Some(bytes) = bytes.filter(|bytes| address.checked_add(*bytes).is_some()) else {
-        return invalid(format!("{what} of {count} {dtype} is more than memory can hold"));
-    };
-    if bytes > 0 && address == 0 {
-        return invalid(format!("{what} is null, and {count} {dtype} are to be there"));
+    // A power of two.
+    let is_aligned = address & (alignment(dtype) - 1) == 0;
+    match bytes {
+        Some(0) => Ok(0),
+        Some(bytes) if is_aligned && address != 0 && address.checked_add(bytes).is_some() => Ok(bytes),
+        _ => Err(impossible(what, address, dtype, count)),
     }
-    if bytes > 0 && !address.is_multiple_of(alignment(dtype)) {
+}
+
+/// Why there can't be so many elements from an address on.
+#[cold]
+fn impossible(what: &str, address: usize, dtype: DType, count: usize) -> Error {
+    let bytes = count.checked_mul(dtype.size()).filter(|bytes| *bytes <= isize::MAX as usize);
+    Error::InvalidArgument(if bytes.and_then(|bytes| address.checked_add(bytes)).is_none() {
+        format!("{what} of {count} {dtype} is more than memory can hold")
+    } else if address == 0 {
+        format!("{what} is null, and {count} {dtype} are to be there")
+    } else {
         let wanted = alignment(dtype);
-        return invalid(format!("{what} is at {address:#x}; {dtype} begin at multiples of {wanted} bytes"));
-    }
-    Ok(bytes)
+        format!("{what} is at {address:#x}; {dtype} begin at multiples of {wanted} bytes")
+    })
 }
 
 impl RawCall {
@@ -164,6 +122,7 @@ impl RawCall {
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
+    #[inline]
     unsafe fn input<'m>(&self, count: usize) -> Result<Elements<'m>> {
         let bytes = checked("send", self.send.addr(), self.dtype, count)?;
         // SAFETY: the caller vouches for the memory.
@@ -175,6 +134,7 @@ impl RawCall {
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
+    #[inline]
     unsafe fn output<'m>(&self, count: usize) -> Result<ElementsMut<'m>> {
         let bytes = checked("recv", self.recv.addr(), self.dtype, count)?;
         // SAFETY: the caller vouches for the memory.
@@ -244,7 +204,6 @@ impl RawCall {
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
-    #[inline]
     unsafe fn request<'m>(&self, us: Us) -> Result<Request<'m>> {
         let count = self.count;
         // SAFETY: the caller vouches for the memory.
@@ -403,6 +362,7 @@ impl RawCall {
     }
 }
 
+#[cold]
 fn overlap(together: Together) -> Error {
     let remedy = match together {
         Together::Same => "in place they are the same",
@@ -423,7 +383,26 @@ impl Communicator {
     /// # Safety
     /// Until the call returns the elements at `send` stay readable, those at `recv`, and in place of all blocks, readable
     /// and writable, and no other thread writes the former or uses the latter. How many there are says the call.
+    // Always: each step on the way of a call of 8 bytes that is a function takes as long as its checks.
+    #[inline(always)]
     pub unsafe fn call_raw(&mut self, call: &RawCall) -> Result<()> {
+        // The call that there are most of goes the shortest way.
+        if let RawCall { what: RawWhat::AllReduce(op), dtype, count, send, recv } = *call {
+            let call = RawAllReduce { dtype, op, count, send, recv };
+            // SAFETY: the caller's promise.
+            if let Some(done) = unsafe { self.all_reduce_raw(call) } {
+                return done.map_err(|error| *error);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.call_otherwise(call) }
+    }
+
+    /// Carries out any call.
+    ///
+    /// # Safety
+    /// As for [`Communicator::call_raw`].
+    unsafe fn call_otherwise(&mut self, call: &RawCall) -> Result<()> {
         if call.scale().is_some() {
             // SAFETY: the caller's promise.
             return unsafe { self.group_raw(slice::from_ref(call)) };

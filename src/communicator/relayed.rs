@@ -75,12 +75,9 @@ impl Communicator {
             let input = if root == me { send } else { Span::empty() };
             let mean = (all.iter().sum::<u64>() / ranks as u64) as usize;
             let blocks = Blocks::Uneven { input: all, output: own, all: Some(all) };
-            let call = Call {
-                root: Rank(root as u32),
-                blocks,
-                ..call(Collective::Scatter, dtype, mean, InPlace::No)
-            };
-            scatters.push(self.prepare(&call, input, output)?);
+            let call =
+                Call { root: Rank(root as u32), ..call(Collective::Scatter, dtype, mean, InPlace::No) };
+            scatters.push(self.prepare(&call, blocks, input, output)?);
         }
         let done = self.carry_out_together(&scatters);
         drop(scatters);

@@ -19,13 +19,13 @@ pub(super) struct Request<'m> {
     pub(super) input: Span<'m>,
     pub(super) output: SpanMut<'m>,
     /// Those of its blocks, where they differ.
-    pub(super) lengths: Option<Lengths>,
+    pub(super) lengths: Option<Box<Lengths>>,
 }
 
 /// What is called.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    Collective(Call<'static>),
+    Collective(Call),
     Message { kind: CallKind, dtype: DType, peer: Rank },
 }
 
@@ -60,7 +60,7 @@ impl Lengths {
 }
 
 impl<'m> Request<'m> {
-    pub(super) fn collective(call: Call<'static>, input: Span<'m>, output: SpanMut<'m>) -> Request<'m> {
+    pub(super) fn collective(call: Call, input: Span<'m>, output: SpanMut<'m>) -> Request<'m> {
         Request { what: What::Collective(call), input, output, lengths: None }
     }
 
@@ -76,7 +76,7 @@ impl<'m> Request<'m> {
     /// The blocks of a collective.
     #[inline]
     pub(super) fn blocks(&self) -> Blocks<'_> {
-        self.lengths.as_ref().map_or(Blocks::Even, Lengths::blocks)
+        self.lengths.as_deref().map_or(Blocks::Even, Lengths::blocks)
     }
 }
 

@@ -98,7 +98,7 @@ impl Us {
     }
 
     /// A call in place whose `data` has all blocks at the root, and one elsewhere.
-    fn in_place_at(self, collective: Collective, data: ElementsMut<'_>, root: Rank) -> Result<Call<'static>> {
+    fn in_place_at(self, collective: Collective, data: ElementsMut<'_>, root: Rank) -> Result<Call> {
         self.check_rank("root", root)?;
         let count = if self.rank == root { self.block_of(data.count)? } else { data.count };
         Ok(Call { root, ..call(collective, data.dtype, count, InPlace::Yes) })

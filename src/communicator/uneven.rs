@@ -92,7 +92,7 @@ impl Us {
     /// blocks, where there is one.
     fn vector<'m>(
         self,
-        call: Call<'static>,
+        call: Call,
         send: Elements<'m>,
         recv: ElementsMut<'m>,
         counts: &[usize],
@@ -118,7 +118,7 @@ impl Us {
             Lengths { input: all, output: own, known: Known::Input }
         };
         let request = between(Call { count: mean as u64, ..call }, send, recv);
-        Ok(Request { lengths: Some(lengths), ..request })
+        Ok(Request { lengths: Some(Box::new(lengths)), ..request })
     }
 
     pub(super) fn all_to_all_v<'m>(
@@ -136,7 +136,7 @@ impl Us {
         lengths("the own block of recv", recv_counts[own], send_counts[own])?;
         let lengths = Lengths { input: sent.each, output: received.each, known: Known::Neither };
         let request = between(call(Collective::AllToAll, send.dtype, 0, InPlace::No), send, recv);
-        Ok(Request { lengths: Some(lengths), ..request })
+        Ok(Request { lengths: Some(Box::new(lengths)), ..request })
     }
 }
 
@@ -215,7 +215,7 @@ impl Communicator {
     /// Carries out an `all_to_all_v`: ranks in between pass blocks on where not every rank reaches every other.
     pub(super) fn all_to_all_v_at_once(&mut self, request: &Request<'_>) -> Result<()> {
         if let (What::Collective(call), Some(lengths)) = (request.what, &request.lengths)
-            && self.plans.lacks_cables(&self.shape_of(&Call { blocks: request.blocks(), ..call }))
+            && self.plans.lacks_cables(&self.shape_of(&call, request.blocks()))
         {
             let (sent, expected) = (&lengths.input, &lengths.output);
             return self.all_to_all_relayed(call.dtype, (request.input, sent), (request.output, expected));

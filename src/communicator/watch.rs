@@ -125,6 +125,12 @@ impl Peers {
         }
     }
 
+    /// Is one that has left, or died, missed by who receives from any rank? One that died may have been about to send. Of
+    /// those that have left, as they may, none is missed before all have.
+    fn may_have_sent(&self, peer: Rank) -> bool {
+        self.died[peer.index()].is_some() || self.others().all(|rank| self.agreement.has_left(rank))
+    }
+
     /// How a rank died, if it is known to have.
     pub(super) fn death_of(&mut self, rank: Rank) -> Option<String> {
         self.read_notices(Duration::ZERO);
@@ -152,6 +158,8 @@ pub(super) struct CallWatch<'a> {
     pub(super) timeout: Duration,
     /// How long nothing had moved when it was last looked at.
     pub(super) waited: Duration,
+    /// Has a wait got long, or has another thread wanted something?
+    pub(super) has_looked: bool,
 }
 
 impl CallWatch<'_> {
@@ -169,7 +177,9 @@ impl CallWatch<'_> {
     fn is_needed(&self, peer: Rank) -> bool {
         self.calls.iter().any(|call| match call.kind {
             CallKind::Collective(_) => !self.peers.agreement.has_finished(peer, call.seq),
-            CallKind::Send | CallKind::Recv => peer == call.root,
+            CallKind::Send | CallKind::Recv => {
+                peer == call.root || call.root == CallRecord::ANY && self.peers.may_have_sent(peer)
+            }
         })
     }
 
@@ -311,6 +321,10 @@ impl CallWatch<'_> {
 impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         self.waited = waiting.waited;
+        self.has_looked = true;
+        if self.peers.control.wants_out() {
+            self.peers.control.abort();
+        }
         if self.peers.control.is_aborted() {
             return Err(Error::Aborted { place: Box::new(self.place(waiting)) });
         }

@@ -5,7 +5,7 @@
 //! the other. If each part can run to its end by itself, so can the whole: the first call's messages never wait for the
 //! second one's.
 
-use super::program::{Program, Stream};
+use super::program::{Program, Stream, followed};
 use topology::Rank;
 
 impl Program {
@@ -16,12 +16,14 @@ impl Program {
             whole.append(call, part);
         }
         let (streams, order) = whole.streams();
+        let followed = followed(std::mem::take(&mut whole.follows), &streams, &order);
         Program {
             ops: whole.ops.into(),
             dependents: whole.dependents.into(),
             waits_for: whole.waits_for.into(),
             streams: streams.into(),
             order: order.into(),
+            followed,
             first_local: whole.first_local.into(),
             chunks: 1,
             scratch_blocks: 0,
@@ -39,6 +41,8 @@ struct Whole {
     ops: Vec<super::program::Op>,
     dependents: Vec<u32>,
     waits_for: Vec<u32>,
+    /// The step that each follows.
+    follows: Vec<Option<u32>>,
     first_local: Vec<u32>,
     parts: Vec<(u32, String)>,
     unheard: Vec<Rank>,
@@ -57,6 +61,8 @@ impl Whole {
         }));
         self.dependents.extend(part.dependents.iter().map(|step| step + first));
         self.waits_for.extend(&part.waits_for);
+        let follows = (0..part.ops.len()).map(|step| part.followed.get(step).copied().flatten());
+        self.follows.extend(follows.map(|one| one.map(|one| part.order[one.position as usize] + first)));
         self.first_local.extend(part.first_local.iter().map(|step| step + first));
         self.unheard.extend(&part.unheard);
         for stream in &part.streams {

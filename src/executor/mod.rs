@@ -5,6 +5,9 @@
 //! complete; local steps run when they become ready. After the first call of a program there is no allocation and
 //! no system call on the way, except where a transfer needs one or a wait gets long.
 //!
+//! A send that follows a receive is polled with what that has combined so far, once nothing else keeps it. Both are then
+//! under way at a time, each in its stream; when the receive is complete the send is like any other.
+//!
 //! Several calls that were issued together run as one: their programs one behind the other (`concat`), where only the
 //! order of messages between two ranks ties them.
 //!
@@ -29,3 +32,4 @@ pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
 pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
 pub(crate) use run::{Executor, Stop, Waiting, Watch};
+pub(crate) use sink::CopySink;

@@ -70,6 +70,15 @@ pub(super) struct Stream {
     pub(super) end: u32,
 }
 
+/// A receive that a send follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Followed {
+    /// Its stream.
+    pub(super) stream: u32,
+    /// Where it is in [`Program::order`].
+    pub(super) position: u32,
+}
+
 /// One rank's part of a schedule.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -79,6 +88,8 @@ pub(crate) struct Program {
     pub(super) waits_for: Box<[u32]>,
     pub(super) streams: Box<[Stream]>,
     pub(super) order: Box<[u32]>,
+    /// Per step: the receive that it follows. Empty where none follows any.
+    pub(super) followed: Box<[Option<Followed>]>,
     /// Local steps that come after nothing.
     pub(super) first_local: Box<[u32]>,
     /// Chunks per block.
@@ -124,6 +135,8 @@ impl Program {
                 ops[*step as usize].ahead = ahead(schedule, rank, &steps[*step as usize].action, before);
             }
         }
+        let follows = steps.iter().map(|step| step.follows);
+        let followed = followed(follows.collect(), &streams, &order);
         let waits_for: Box<[u32]> = steps.iter().map(|s| s.after.len() as u32).collect();
         let first_local =
             (0..ops.len()).filter(|i| ops[*i].kind.is_local() && waits_for[*i] == 0).map(|i| i as u32);
@@ -135,6 +148,7 @@ impl Program {
             unheard: unheard(&streams),
             streams: streams.into(),
             order: order.into(),
+            followed,
             chunks,
             scratch_blocks: schedule.scratch_blocks,
             packing: schedule.packing,
@@ -159,6 +173,7 @@ impl Program {
             waits_for: [0].into(),
             streams: streams.into(),
             order: order.into(),
+            followed: [].into(),
             first_local: [].into(),
             chunks: 1,
             scratch_blocks: 0,
@@ -267,6 +282,24 @@ fn streams(steps: impl Iterator<Item = (Action, u8)>, lanes: u8) -> (Vec<Stream>
         }
     }
     (streams, keyed.into_iter().map(|(_, _, _, at)| at).collect())
+}
+
+/// Where the receives are that steps follow, which are given by their numbers.
+pub(super) fn followed(
+    follows: Vec<Option<u32>>,
+    streams: &[Stream],
+    order: &[u32],
+) -> Box<[Option<Followed>]> {
+    if follows.iter().all(Option::is_none) {
+        return [].into();
+    }
+    let mut places = vec![None; follows.len()];
+    for (number, stream) in (0..).zip(streams) {
+        for position in stream.first..stream.end {
+            places[order[position as usize] as usize] = Some(Followed { stream: number, position });
+        }
+    }
+    follows.into_iter().map(|followed| followed.and_then(|step| places[step as usize])).collect()
 }
 
 fn unheard(streams: &[Stream]) -> Box<[Rank]> {

@@ -1,5 +1,10 @@
 //! Running a program: polls its streams until every step is complete.
 
+mod following;
+mod waiting;
+
+pub(crate) use waiting::{Stop, Waiting, Watch};
+
 use super::{
     binding::{Binding, Protocols},
     links::{LinkMaker, Links},
@@ -8,8 +13,8 @@ use super::{
     sink::{Combine, CopySink, EmptySink, ReduceSink},
     workspace::Workspace,
 };
-use crate::error::Error;
 use collectives::ReduceOp;
+use following::begun;
 use std::{
     sync::{
         Arc,
@@ -17,47 +22,11 @@ use std::{
     },
     time::Duration,
 };
-use topology::Rank;
 use transport::{
     Link, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError, WaitPolicy, Waiter,
-    memory::Slab,
+    memory::{Slab, Span},
 };
-
-/// Why a run ended early.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// A link failed.
-    Link { step: String, peer: Rank, error: TransportError },
-    /// The watch said so.
-    Watch(Error),
-}
-
-/// What a run is waiting for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting<'a> {
-    program: &'a Program,
-    at: Option<(u32, Rank)>,
-    links: &'a Links,
-    /// How long nothing has moved.
-    pub(crate) waited: Duration,
-}
-
-impl Waiting<'_> {
-    /// The links of the run.
-    pub(crate) fn links(&self) -> &Links {
-        self.links
-    }
-
-    /// The step that is next, for people.
-    pub(crate) fn step(&self) -> Option<String> {
-        self.at.map(|(step, peer)| self.program.describe(step, peer))
-    }
-}
-
-/// Decides, when a wait gets long, whether it may go on.
-pub(crate) trait Watch {
-    fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error>;
-}
+use waiting::At;
 
 /// Runs programs over the links of one rank.
 #[derive(Debug)]
@@ -114,6 +83,43 @@ impl Executor {
         &self.links
     }
 
+    /// The link of an index, for who uses it without a program.
+    #[inline]
+    pub(crate) fn link(&mut self, index: usize) -> &mut dyn Link {
+        &mut **self.links.at(index)
+    }
+
+    /// The state of a message of its own that is to be sent over a link, by its length and where its bytes are.
+    #[inline]
+    pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {
+        let size = self.protocols.size(src.len() as u64);
+        let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
+        let capabilities = self.links.at(index).capabilities();
+        let protocol = self.protocols.choose(capabilities, size, src.len(), registered);
+        SendState::new(digest, protocol).sized(size)
+    }
+
+    /// The state of a message of its own that is to be received.
+    #[inline]
+    pub(crate) fn message_to_receive(&self, digest: u64, len: usize) -> RecvState {
+        RecvState::new(digest, len).sized(self.protocols.size(len as u64))
+    }
+
+    /// How to wait for links, and by what one is woken.
+    pub(crate) fn waiting_by(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
+        (self.wait, self.sleeper.clone())
+    }
+
+    /// A wait of who uses links without a program.
+    pub(crate) fn wait_said<'a>(&'a self, said: &'a str, waited: Duration) -> Waiting<'a> {
+        Waiting { at: At::Said(said), links: &self.links, waited }
+    }
+
+    /// Ends all use of memory by links.
+    pub(crate) fn abort_links(&mut self) {
+        self.links.iter_mut().for_each(|link| link.abort());
+    }
+
     /// Carries out `program` on the memory of `bindings`, one for each call that it is made from. When it fails, no
     /// link uses that memory any more, and none may be used.
     pub(crate) fn run(
@@ -133,7 +139,7 @@ impl Executor {
 
     #[cold]
     fn abort(&mut self, stop: Stop) -> Stop {
-        self.links.iter_mut().for_each(|link| link.abort());
+        self.abort_links();
         stop
     }
 
@@ -190,7 +196,8 @@ impl Executor {
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         while !done() {
             if waiter.idle() {
-                let waiting = Waiting { program, at: None, links: &self.links, waited: waiter.waited() };
+                let at = At::Step(program, None);
+                let waiting = Waiting { at, links: &self.links, waited: waiter.waited() };
                 watch.look(&waiting).map_err(Stop::Watch)?;
             }
         }
@@ -274,20 +281,21 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         let mut advanced = false;
         while cursor.next < stream.end {
             let step = self.program.order[cursor.next as usize];
-            if self.workspace.waits_for[step as usize] != 0 {
+            let waits_for = self.workspace.waits_for[step as usize];
+            if waits_for != 0 {
+                // A receive that it follows, perhaps.
+                if waits_for == 1 && !self.program.followed.is_empty() {
+                    advanced |= self.poll_following(at, step)?;
+                }
                 break;
             }
             let op = &self.program.ops[step as usize];
             let binding = self.binding(op);
             let src = binding.source(&op.a);
             let link = link(self.links, stream);
-            let state = self.workspace.sends[step as usize].get_or_insert_with(|| {
-                let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
-                let size = binding.size_of(&self.protocols, src.len());
-                let protocol = self.protocols.choose(link.capabilities(), size, src.len(), registered);
-                let state = SendState::new(binding.digest, protocol).sized(size);
-                if binding.confirmed { state.confirmed() } else { state }
-            });
+            let (slab, protocols) = (self.slab, &self.protocols);
+            let state = self.workspace.sends[step as usize]
+                .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), src));
             match link.poll_send(state, src)? {
                 SendProgress::Idle => break,
                 SendProgress::Advanced => {
@@ -431,7 +439,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             })
         };
         let at = pending(false).or_else(|| pending(true));
-        Waiting { program: self.program, at, links: &*self.links, waited }
+        Waiting { at: At::Step(self.program, at), links: &*self.links, waited }
     }
 
     /// Lets the watch look although messages are moving: it wants to.

@@ -11,7 +11,7 @@ use transport::{
 };
 
 /// Copies a message to its destination.
-pub(super) struct CopySink<'a>(pub(super) SpanMut<'a>);
+pub(crate) struct CopySink<'a>(pub(crate) SpanMut<'a>);
 
 impl Sink for CopySink<'_> {
     #[inline]

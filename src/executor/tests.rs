@@ -5,24 +5,26 @@ use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch}
 use crate::{Error, kernels::Reducer, kernels::Threads};
 use collectives::{
     BlockLayout, Collective, DType, ReduceOp, Schedule, Spec, plan,
-    schedule::{Action, After, Buffer, ChunkRange, InPlace, RankProgram, Step},
+    schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step},
 };
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
 use topology::Rank;
 use transport::{
-    Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
-    TransportError, WaitPolicy,
+    Link, SendProgress, Size, WaitPolicy,
     driver::{Endpoint, local, rehearsal::Rehearsal},
     memory::{ArenaLayout, Registered, Slab, Span, SpanMut},
     ring::RingLayout,
 };
+
+mod announcing;
+mod deaf;
+mod following;
+
+use deaf::Deaf;
 
 const LANES: u8 = 2;
 const ELEM_BYTES: usize = 4;
@@ -61,8 +63,9 @@ fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
     (0..ranks).map(one).collect()
 }
 
-fn over_rehearsal(ranks: u32) -> Vec<(Executor, Slab)> {
-    let open = |rank| Rehearsal::open(layout(ranks), rank).expect("memory for a test");
+/// Endpoints that know each other.
+fn met(ranks: u32, layout: ArenaLayout) -> Vec<Rehearsal> {
+    let open = |rank| Rehearsal::open(layout, rank).expect("memory for a test");
     let mut endpoints: Vec<Rehearsal> = (0..ranks).map(open).collect();
     let mut words = Vec::new();
     while let Some(said) = endpoints
@@ -72,6 +75,11 @@ fn over_rehearsal(ranks: u32) -> Vec<(Executor, Slab)> {
     {
         words = said;
     }
+    endpoints
+}
+
+fn over_rehearsal(ranks: u32) -> Vec<(Executor, Slab)> {
+    let mut endpoints = met(ranks, layout(ranks));
     let one = |(rank, endpoint): (u32, &mut Rehearsal)| {
         let slab = endpoint.slab().clone();
         (executor(links(rank, ranks, |p, lane| endpoint.link(p, lane)), &slab, ranks), slab)
@@ -210,7 +218,7 @@ fn every_plan_leaves_memory_to_links_only_when_nobody_needs_it() {
 fn a_landing_waits_for_an_earlier_receive_that_uses_its_memory() {
     let chunk = |buffer| ChunkRange { buffer, first: 0, len: 1 };
     let (input, output, scratch) = (chunk(Buffer::Input), chunk(Buffer::Output), chunk(Buffer::Scratch));
-    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into() };
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into(), follows: None };
     let send = |peer, src| Action::Send { peer: Rank(peer), src };
     let recv = |dst| Action::Recv { peer: Rank(1), dst };
     let (local, last) = (input, true);
@@ -278,6 +286,8 @@ fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
     message(&mut sender, 1, &mut data, Way::Send).expect("complete once it is staged");
     thread::scope(|scope| {
         let late = Duration::from_millis(200);
+        // Before the receiver is there to wait: on a busy machine it may be the first to run.
+        let started = std::time::Instant::now();
         scope.spawn(move || {
             let mut data = theirs.allocate(100).expect("room");
             thread::sleep(late);
@@ -285,7 +295,6 @@ fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
                 message(&mut receiver, 0, &mut data, Way::Recv).expect("both come");
             }
         });
-        let started = std::time::Instant::now();
         message(&mut sender, 1, &mut data, Way::ConfirmedSend).expect("received");
         assert!(started.elapsed() >= late, "after {:?}", started.elapsed());
     });
@@ -302,61 +311,31 @@ fn a_run_that_fails_ends_the_use_of_its_memory() {
     assert!(std::panic::catch_unwind(again).is_err(), "the link was not ended");
 }
 
-/// Completes the second of two messages at once, and the first one much later.
-#[derive(Debug, Default)]
-struct Overtaking {
-    /// Where the first message is, once it is known.
-    first: Option<usize>,
-    polls: u32,
-    /// What the first message held when it was complete.
-    sent: Arc<Mutex<Vec<u8>>>,
-}
-
-const OVERTAKING: Capabilities = Capabilities {
-    driver: "overtaking",
-    inline_bytes: 0,
-    piece_bytes: 4096,
-    direct: false,
-    pull: false,
-    announced: false,
-};
-
-impl Link for Overtaking {
-    fn capabilities(&self) -> &Capabilities {
-        &OVERTAKING
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
-    fn poll_send(&mut self, _: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
-        if *self.first.get_or_insert(src.as_ptr() as usize) != src.as_ptr() as usize {
-            return Ok(SendProgress::Complete);
+/// Completes the second of two messages at once, and the first one much later; it keeps what that held then.
+fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
+    // Where the first message is, once it is known.
+    let mut first = None;
+    let mut polls = 0;
+    let send = move |src: Span<'_>| {
+        if *first.get_or_insert(src.as_ptr() as usize) != src.as_ptr() as usize {
+            return SendProgress::Complete;
         }
-        self.polls += 1;
-        if self.polls < 10 {
-            return Ok(SendProgress::Posted);
+        polls += 1;
+        if polls < 10 {
+            return SendProgress::Posted;
         }
         let mut bytes = vec![0; src.len()];
         SpanMut::from(&mut bytes[..]).copy_from(src);
-        *self.sent.lock().expect("one thread") = bytes;
-        Ok(SendProgress::Complete)
-    }
-
-    fn poll_recv(&mut self, _: &mut RecvState, _: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
-        Ok(RecvProgress::Idle)
-    }
-
-    fn peek_digest(&self) -> Option<u64> {
-        None
-    }
+        *sent.lock().expect("one thread") = bytes;
+        SendProgress::Complete
+    };
+    Deaf { capabilities: &deaf::CAPABILITIES, send, told: Arc::default() }
 }
 
 #[test]
 fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first() {
     let chunk = |buffer, first| ChunkRange { buffer, first, len: 1 };
-    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into() };
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into(), follows: None };
     let send = |first| Action::Send { peer: Rank(1), src: chunk(Buffer::Output, first) };
     // The copy relies on the order of sends: it comes after the second one, and writes to where the first one reads.
     let overwrite = Action::Copy { src: chunk(Buffer::Input, 0), dst: chunk(Buffer::Output, 0) };
@@ -374,8 +353,8 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
     };
     let program = Program::compile(&schedule, Rank(0), LANES);
     let (_, slab) = over_local(1).remove(0);
-    let sent = Arc::default();
-    let link = Overtaking { sent: Arc::<Mutex<Vec<u8>>>::clone(&sent), ..Overtaking::default() };
+    let sent: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let link = overtaking(Arc::clone(&sent));
     let mut executor = executor(vec![None, None, Some(Box::new(link)), None], &slab, 2);
     let (input, mut output) = (vec![9u8; 1024], vec![1u8; 1024]);
     let binding = Binding {
@@ -396,109 +375,4 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
     executor.run(&program, &[binding], &mut Patience).expect("both are sent");
     assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");
     assert_eq!(output, [[9; 512], [1; 512]].concat());
-}
-
-/// Nothing ever arrives; it counts what it is told of.
-#[derive(Debug)]
-struct Silent(Arc<AtomicU32>);
-
-const SILENT: Capabilities = Capabilities { driver: "silent", announced: true, ..OVERTAKING };
-
-impl Link for Silent {
-    fn capabilities(&self) -> &Capabilities {
-        &SILENT
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
-    fn poll_send(&mut self, _: &mut SendState, _: Span<'_>) -> Result<SendProgress, TransportError> {
-        assert_ne!(
-            self.0.load(Ordering::Relaxed),
-            0,
-            "something was sent before the peer was told what to send"
-        );
-        Ok(SendProgress::Idle)
-    }
-
-    fn poll_recv(&mut self, _: &mut RecvState, _: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
-        Ok(RecvProgress::Idle)
-    }
-
-    fn peek_digest(&self) -> Option<u64> {
-        None
-    }
-
-    fn announce(&mut self, _: &mut RecvState, _: Option<SpanMut<'_>>) -> Result<bool, TransportError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
-    }
-}
-
-/// What each peer of rank 0 of four is told while it runs these steps, on a megabyte, and nothing arrives.
-fn told(steps: Vec<Step>) -> [u32; 4] {
-    let schedule = Schedule {
-        collective: Collective::AllReduce,
-        algorithm: "by_hand".into(),
-        root: Rank(0),
-        in_place: InPlace::Yes,
-        chunks: 1,
-        scratch_blocks: 0,
-        lanes: 1,
-        packing: None,
-        programs: vec![RankProgram { steps }],
-    };
-    let program = Program::compile(&schedule, Rank(0), LANES);
-    let (_, slab) = over_local(1).remove(0);
-    let told: [Arc<AtomicU32>; 4] = Default::default();
-    let silent = |peer: u32, _| Box::new(Silent(Arc::clone(&told[peer as usize]))) as Box<dyn Link>;
-    let mut executor = executor(links(0, 4, silent), &slab, 4);
-    let mut data = vec![0u8; 1 << 20];
-    let output = SpanMut::from(&mut data[..]);
-    let binding = Binding {
-        input: output.as_span(),
-        output,
-        scratch: SpanMut::empty(),
-        layout: BlockLayout::new(1 << 18, ELEM_BYTES, 1, 1).expect("small"),
-        elem_bytes: ELEM_BYTES,
-        reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
-        ranks: 4,
-        threads: Threads::ONE,
-        sizing: Sizing::ByCall(Size::Bulk),
-        digest: 8,
-        uneven: None,
-        packed: None,
-        confirmed: false,
-    };
-    executor.run(&program, &[binding], &mut Patience).expect_err("nothing arrives");
-    told.map(|told| told.load(Ordering::Relaxed))
-}
-
-const WHOLE: ChunkRange = ChunkRange { buffer: Buffer::Output, first: 0, len: 1 };
-
-/// Large messages come when they are asked for. Those that are added up one after the other must all be asked for at
-/// once, or their ways would come one after the other, too. What will lie where others still work must not.
-#[test]
-fn what_will_be_reduced_is_asked_for_before_its_turn() {
-    let (local, dst) = (WHOLE, WHOLE);
-    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into() };
-    let steps = vec![
-        step(Action::RecvReduce { peer: Rank(1), local, dst, last: false }, &[]),
-        step(Action::RecvReduce { peer: Rank(2), local, dst, last: true }, &[0]),
-        step(Action::Recv { peer: Rank(3), dst }, &[1]),
-    ];
-    assert_eq!(told(steps), [0, 1, 1, 0]);
-}
-
-/// What is sent first goes first, also through queues: a word behind a megabyte has a peer wait for it.
-#[test]
-fn peers_are_told_what_to_send_before_anything_is_sent_to_them() {
-    let step = |action| Step { action, lane: 0, after: After::new() };
-    let peers = [Rank(1), Rank(2), Rank(3)];
-    let sends = peers.map(|peer| step(Action::Send { peer, src: WHOLE }));
-    let local = WHOLE;
-    let recvs = peers.map(|peer| step(Action::RecvReduce { peer, local, dst: WHOLE, last: false }));
-    // The link looks at the order.
-    assert_eq!(told([sends, recvs].concat()), [0, 1, 1, 1]);
 }

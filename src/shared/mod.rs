@@ -1,7 +1,7 @@
 //! A communicator that threads share: calls from any of them, one after the other, at once or later.
 //!
-//! A blocking call on an idle communicator is made by its caller, under a lock that nobody else wants. All others wait in
-//! a queue, and a thread makes them in the order in which they came; a blocking call behind them waits there too. So every
+//! A blocking call on an idle communicator is made by its caller, under a lock that nobody else wants (`seat`). All others
+//! wait in a queue, and a thread makes them in the order in which they came; a blocking call behind them waits there too. So every
 //! call is whole, and calls are made in the order in which they were issued.
 //!
 //! Aborting, and asking how things stand, take no lock that a call in progress holds.
@@ -14,19 +14,18 @@
 
 mod pending;
 mod queue;
+mod seat;
 
 pub use pending::Pending;
+pub use seat::{Seat, Taken};
 
 use crate::{
-    communicator::{CallOptions, Communicator, Control, RawCall, Stats, closed},
+    communicator::{CallOptions, Communicator, Control, RawAllReduce, RawCall, Stats, closed},
     error::{Error, Result},
 };
 use queue::Queue;
-use std::{
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
-    thread,
-};
+use seat::{Guard, Guarded};
+use std::{io, sync::Arc, thread, time::Duration};
 use topology::Rank;
 
 /// One rank of a communicator, for several threads. Clones are the same rank; the last one closes it.
@@ -47,17 +46,20 @@ struct Core {
     rank: Rank,
     size: u32,
     /// Held during a call. `None` once it is closed.
-    comm: Mutex<Option<Communicator>>,
+    comm: Guarded<Option<Communicator>>,
     queue: Queue,
     control: Arc<Control>,
 }
+
+/// A communicator that is locked, unless it has been closed.
+type Inside<'c> = Guard<'c, Option<Communicator>>;
 
 impl SharedCommunicator {
     /// Lets threads share a communicator.
     #[must_use]
     pub fn new(comm: Communicator) -> SharedCommunicator {
         let (rank, size, control) = (comm.rank(), comm.size(), comm.control());
-        let core = Core { rank, size, comm: Mutex::new(Some(comm)), queue: Queue::default(), control };
+        let core = Core { rank, size, comm: Guarded::new(Some(comm)), queue: Queue::default(), control };
         SharedCommunicator(Arc::new(Handle { core: Arc::new(core) }))
     }
 
@@ -84,14 +86,76 @@ impl SharedCommunicator {
     pub unsafe fn call(&self, call: &RawCall, options: &CallOptions) -> Result<()> {
         let core = &self.0.core;
         if let Some(mut comm) = core.idle()? {
-            let comm = comm.as_mut().ok_or_else(closed)?;
             // SAFETY: the caller's promise.
-            let make = |comm: &mut Communicator| unsafe { comm.call_raw(call) };
-            return if options.is_default() { make(comm) } else { comm.under(options, make)? };
+            return unsafe { call_inside(&mut comm, call, options).map_err(|error| *error) };
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.call_later(call, options) }
+    }
+
+    /// What is taken during a call. It outlives the communicator, whose clones have the same one: a table may take it
+    /// before it knows that the communicator is still there.
+    #[must_use]
+    pub fn seat(&self) -> &'static Seat {
+        self.0.core.comm.seat()
+    }
+
+    /// As [`SharedCommunicator::call`], by who has taken this communicator's seat. `None`: it is not its turn, and nothing was
+    /// done; calls are queued, or it is another one's seat.
+    ///
+    /// # Errors
+    /// As for [`SharedCommunicator::call`].
+    ///
+    /// # Safety
+    /// As for [`Communicator::call_raw`].
+    #[inline(always)] // As that.
+    pub unsafe fn call_seated(
+        &self,
+        seat: &mut Taken,
+        call: &RawCall,
+        options: &CallOptions,
+    ) -> Option<Result<(), Box<Error>>> {
+        let core = &self.0.core;
+        if !core.queue.is_empty() {
+            return None;
+        }
+        core.comm.with(seat, |comm| match core.comm.is_broken() {
+            true => Err(Box::new(core.broken())),
+            // SAFETY: the caller's promise.
+            false => unsafe { call_inside(comm, call, options) },
+        })
+    }
+
+    /// The same for an `all_reduce` without options of its own. `None` also where anything may be wrong with it.
+    ///
+    /// # Errors
+    /// As for [`SharedCommunicator::call`].
+    ///
+    /// # Safety
+    /// As for [`Communicator::call_raw`].
+    #[inline(always)] // As `Communicator::all_reduce_raw`.
+    pub unsafe fn all_reduce_seated(
+        &self,
+        seat: &mut Taken,
+        call: RawAllReduce,
+    ) -> Option<Result<(), Box<Error>>> {
+        let core = &self.0.core;
+        if !core.queue.is_empty() || core.comm.is_broken() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        core.comm.with(seat, |comm| unsafe { comm.as_mut()?.all_reduce_raw(call) })?
+    }
+
+    /// Makes a call after those that are queued, and waits for it.
+    ///
+    /// # Safety
+    /// As for [`Communicator::call_raw`].
+    #[cold]
+    unsafe fn call_later(&self, call: &RawCall, options: &CallOptions) -> Result<()> {
         // SAFETY: the caller's promise; this returns when the call is done.
         let pending = unsafe { self.issue(vec![call.clone()], options)? };
-        pending.wait(None).unwrap_or_else(|| Err(core.broken()))
+        self.0.core.outcome(&pending)
     }
 
     /// Makes calls as a group, after all that was issued before.
@@ -110,7 +174,14 @@ impl SharedCommunicator {
         }
         // SAFETY: the caller's promise; this returns when the calls are done.
         let pending = unsafe { self.issue(calls.to_vec(), options)? };
-        pending.wait(None).unwrap_or_else(|| Err(core.broken()))
+        core.outcome(&pending)
+    }
+
+    /// From now on blocking calls that wait long ask this now and then, on the thread that waits, be it for its turn or for
+    /// other ranks. When it says that the program wants out, the communicator is aborted: this is how a language's own
+    /// interruptions end a call. Said once; who comes later is not heard.
+    pub fn ask_while_waiting(&self, wants_out: fn() -> bool) {
+        self.0.core.control.ask(wants_out);
     }
 
     /// Has a call made, or several as a group, after all that was issued before. Returns at once.
@@ -136,27 +207,7 @@ impl SharedCommunicator {
     /// [`Error::Aborted`], and every other rank's calls an error that names this rank. Does not wait for any of them. What
     /// runs in [`SharedCommunicator::with`] ends by itself, if it is no call.
     pub fn abort(&self) {
-        let core = &self.0.core;
-        core.control.abort();
-        if core.control.is_mapped() {
-            return;
-        }
-        // Where boards are mirrors somebody has to tell the others, and may wait for an answer: the call in progress does,
-        // unless it was about to end.
-        let shared = Arc::clone(core);
-        let tell = move || {
-            // Also when a call has panicked: the others are still to be told.
-            let mut comm = shared.comm.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(comm) = &mut *comm {
-                comm.notice_failure();
-            }
-        };
-        if thread::Builder::new().name("tbccl-abort".into()).spawn(tell).is_err()
-            && let Ok(mut comm) = core.comm.try_lock()
-            && let Some(comm) = &mut *comm
-        {
-            comm.notice_failure();
-        }
+        self.0.core.abort();
     }
 
     /// What has made the communicator fail, as far as it is known here; does not wait for a call in progress.
@@ -167,7 +218,7 @@ impl SharedCommunicator {
             return Some(error);
         }
         // Where boards are mirrors, news come in only when somebody reads them.
-        if let Ok(mut comm) = core.comm.try_lock()
+        if let Some(mut comm) = core.comm.try_lock()
             && let Some(error) = comm.as_mut().and_then(Communicator::news_of_failure)
         {
             return Some(error);
@@ -180,7 +231,7 @@ impl SharedCommunicator {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = &self.0.core;
-        if let Ok(comm) = core.comm.try_lock() {
+        if let Some(comm) = core.comm.try_lock() {
             return match &*comm {
                 Some(comm) => comm.stats(),
                 None => core.control.stats_told(),
@@ -222,22 +273,70 @@ impl SharedCommunicator {
     }
 }
 
+/// Makes a call on a communicator that is locked.
+///
+/// Errors are boxed as soon as there is one: results would be moved from hand to hand otherwise, which takes longer than
+/// the lock does.
+///
+/// # Safety
+/// As for [`Communicator::call_raw`].
+#[inline(always)] // As that.
+unsafe fn call_inside(
+    comm: &mut Option<Communicator>,
+    call: &RawCall,
+    options: &CallOptions,
+) -> Result<(), Box<Error>> {
+    let Some(comm) = comm else { return Err(Box::new(closed())) };
+    if options.is_default() {
+        // SAFETY: the caller's promise.
+        return unsafe { comm.call_raw(call).map_err(Box::new) };
+    }
+    // SAFETY: the caller's promise.
+    let made = comm.under(options, |comm| unsafe { comm.call_raw(call) });
+    made.and_then(|made| made).map_err(Box::new)
+}
+
 impl Core {
-    /// The communicator, if nobody uses it and nothing is queued.
-    #[inline]
-    fn idle(&self) -> Result<Option<MutexGuard<'_, Option<Communicator>>>> {
-        if !self.queue.is_empty() {
-            return Ok(None);
+    fn abort(self: &Arc<Self>) {
+        self.control.abort();
+        if self.control.is_mapped() {
+            return;
         }
-        match self.comm.try_lock() {
-            Ok(comm) => Ok(Some(comm)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Poisoned(_)) => Err(self.broken()),
+        // Where boards are mirrors somebody has to tell the others, and may wait for an answer: the call in progress does,
+        // unless it was about to end.
+        let shared = Arc::clone(self);
+        let tell = move || {
+            // Also when a call has panicked: the others are still to be told.
+            let mut comm = shared.comm.lock();
+            if let Some(comm) = &mut *comm {
+                comm.notice_failure();
+            }
+        };
+        if thread::Builder::new().name("tbccl-abort".into()).spawn(tell).is_err()
+            && let Some(mut comm) = self.comm.try_lock()
+            && let Some(comm) = &mut *comm
+        {
+            comm.notice_failure();
         }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Option<Communicator>>> {
-        self.comm.lock().map_err(|_| self.broken())
+    /// The communicator, if nobody uses it and nothing is queued.
+    #[inline]
+    fn idle(&self) -> Result<Option<Inside<'_>>> {
+        if !self.queue.is_empty() {
+            return Ok(None);
+        }
+        self.comm.try_lock().map(|comm| self.whole(comm)).transpose()
+    }
+
+    /// The communicator, unless a call on it has panicked.
+    #[inline]
+    fn whole<'c>(&'c self, comm: Inside<'c>) -> Result<Inside<'c>> {
+        if self.comm.is_broken() { Err(self.broken()) } else { Ok(comm) }
+    }
+
+    fn lock(&self) -> Result<Inside<'_>> {
+        self.whole(self.comm.lock())
     }
 
     /// Uses what there is of the communicator after all that is queued.
@@ -263,6 +362,20 @@ impl Core {
         })?
     }
 
+    /// What becomes of a call that waits for its turn.
+    fn outcome(self: &Arc<Self>, pending: &Pending) -> Result<()> {
+        const LOOK: Duration = Duration::from_millis(50);
+        loop {
+            if let Some(result) = pending.wait(Some(LOOK)) {
+                return result;
+            }
+            if self.control.wants_out() {
+                self.abort();
+                return pending.wait(None).unwrap_or_else(|| Err(self.broken()));
+            }
+        }
+    }
+
     /// A call has panicked: nobody knows in what state it has left the communicator.
     #[cold]
     fn broken(&self) -> Error {
@@ -276,7 +389,7 @@ impl Drop for Handle {
         self.core.queue.close();
         self.core.queue.finish();
         // Here and not wherever the last reference to the core is: whoever drops this may rely on its being closed.
-        let comm = self.core.comm.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let comm = self.core.comm.lock().take();
         drop(comm);
     }
 }

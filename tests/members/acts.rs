@@ -10,7 +10,7 @@ use std::{
 use tbccl::{Communicator, Config, Error, Rank, ReduceOp, Result, UniqueId};
 
 /// The elements of an all_reduce of 64 MiB.
-const LARGE: usize = 16 << 20;
+pub(crate) const LARGE: usize = 16 << 20;
 
 /// Milliseconds since the epoch: a clock that processes share.
 pub(crate) fn now() -> u128 {
@@ -111,11 +111,11 @@ pub(crate) fn random(seed: u64, round: u32) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Rank after rank is killed in the middle of an all_reduce of 64 MiB, and the rest shrinks, until `last` are left.
-pub(crate) fn ladder(mut comm: Communicator, seed: u64, last: usize) {
+/// Rank after rank is killed in the middle of an all_reduce of so many elements, and the rest shrinks, until `last` are left.
+pub(crate) fn ladder(mut comm: Communicator, seed: u64, last: usize, count: usize) {
     let name = comm.rank().0;
     let mut members: Vec<u32> = (0..comm.size()).collect();
-    let (input, mut output) = (vec![1.0f32; LARGE], vec![0.0; LARGE]);
+    let (input, mut output) = (vec![1.0f32; count], vec![0.0; count]);
     for round in 0.. {
         check(&mut comm, name, &members);
         if members.len() == last {

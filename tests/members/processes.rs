@@ -43,8 +43,12 @@ fn a_healthy_communicator_is_shrunk_and_goes_on() {
 
 /// Has ranks killed one after the other; how many communicators were shrunk. Every call has failed within two seconds.
 pub(crate) fn ladder(ranks: u32, seed: u64, transport: &str) -> u32 {
+    climb("ladder", ranks, seed, transport)
+}
+
+fn climb(role: &str, ranks: u32, seed: u64, transport: &str) -> u32 {
     let env = [("TBCCL_TRANSPORT", transport)];
-    let done = job(ranks, &format!("ladder {seed}"), &env).finish();
+    let done = job(ranks, &format!("{role} {seed}"), &env).finish();
     let about = || format!("{transport}, seed {seed}: {:?}\n{}", done.said, done.stderr);
     assert!(done.code == 0 && done.all("through").len() == 2, "{}", about());
     let parts = |text: &str| -> (u32, u128) {
@@ -72,9 +76,19 @@ fn survivors_of_killed_ranks_go_on_whoever_was_killed() {
     ladder(4, 101, "rehearsal");
 }
 
+/// As the two hundred below, of a 64th of the data, and so in a few seconds.
+#[test]
+fn thirty_communicators_are_shrunk_when_a_rank_is_killed() {
+    let (mut seed, mut shrunk) = (2000, 0);
+    while shrunk < 30 {
+        shrunk += climb("brief_ladder", 8, seed, "shm");
+        seed += 1;
+    }
+}
+
 /// `cargo test --test members two_hundred -- --ignored --nocapture`
 #[test]
-#[ignore = "takes five minutes; the others here do the same a few times"]
+#[ignore = "takes five minutes; the others here do the same with less"]
 fn two_hundred_communicators_are_shrunk_when_a_rank_is_killed() {
     for (transport, wanted) in [("shm", 200), ("tcp", 30), ("shm+tcp", 15), ("rehearsal", 15)] {
         let (mut seed, mut shrunk) = (1000, 0);

@@ -11,7 +11,8 @@ fn play() {
     match role.split_once(' ').unwrap_or((&role, "")) {
         ("split", _) => acts::split(comm),
         ("shrink_healthy", _) => acts::shrink_healthy(comm),
-        ("ladder", seed) => acts::ladder(comm, seed.parse().expect("a number"), 2),
+        ("ladder", seed) => acts::ladder(comm, seed.parse().expect("a number"), 2, acts::LARGE),
+        ("brief_ladder", seed) => acts::ladder(comm, seed.parse().expect("a number"), 2, acts::LARGE / 64),
         ("two_die", _) => acts::two_die(comm),
         ("grow", _) => acts::grow(comm),
         (other, _) => panic!("no role {other}"),

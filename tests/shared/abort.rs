@@ -128,3 +128,33 @@ fn an_aborted_communicator_is_dropped_without_waiting_for_others() {
     assert!(began.elapsed() < SOON);
     assert!(matches!(issued.finish(), Err(Error::Aborted { .. })));
 }
+
+#[test]
+fn a_call_that_waits_asks_whether_to_go_on_and_so_does_one_behind_it() {
+    use std::{cell::Cell, sync::atomic::AtomicU32, sync::atomic::Ordering::Relaxed};
+    thread_local! {
+        static WANTS_OUT: Cell<bool> = const { Cell::new(false) };
+    }
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let ask = || {
+        ASKED.fetch_add(1, Relaxed);
+        WANTS_OUT.get()
+    };
+    for is_queued in [false, true] {
+        let comms = ranks(2, &Config::default());
+        comms[0].ask_while_waiting(ask);
+        // The other rank never comes: what is issued first keeps the call behind it waiting.
+        let issued =
+            is_queued.then(|| issue(&comms[0], SUM, (Vec::new(), vec![1u8; 10]), &none()).expect("issued"));
+        let before = ASKED.load(Relaxed);
+        WANTS_OUT.set(true);
+        let began = Instant::now();
+        let error = call(&comms[0], SUM, &mut [1u8], &none()).expect_err("nobody else calls");
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        assert!(began.elapsed() < SOON && ASKED.load(Relaxed) > before);
+        WANTS_OUT.set(false);
+        let error = call(&comms[1], SUM, &mut [1u8], &none()).expect_err("aborted");
+        assert!(matches!(error, Error::Remote { .. }), "{error}");
+        drop(issued);
+    }
+}

@@ -9,14 +9,17 @@ use std::{
 
 pub(crate) const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 
-/// The program. Builds the software device at first: cargo does so only for the package that it belongs to.
+/// The program. Builds the software device at first: cargo does so only for the package that it belongs to. It is built with all
+/// others, so that crates below it have the features that they have in tests of all packages, and are not built again.
 pub(crate) fn tbccl() -> Command {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let release = Path::new(TBCCL).parent().is_some_and(|folder| folder.ends_with("release"));
         let profile: &[&str] = if release { &["--release"] } else { &[] };
-        let built =
-            Command::new(env!("CARGO")).args(["build", "-q", "-p", "softrdma"]).args(profile).status();
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "-q", "--workspace", "--lib", "--bins"])
+            .args(profile)
+            .status();
         assert!(built.expect("cargo").success(), "the software device can't be built");
     });
     let mut tbccl = Command::new(TBCCL);

@@ -1,0 +1,99 @@
+//! What became of a call that can't go on, or whose end proves too little: looked for among what is known of the other ranks.
+//!
+//! What it does not do: it ends nothing and raises nothing but the death of a peer that nobody has told of yet.
+
+use super::watch::CallWatch;
+use crate::{
+    agreement::Failure,
+    call::{CallKind, CallRecord},
+    error::{Error, Place},
+    executor::{Executor, Program, Stop},
+};
+use std::{sync::Arc, time::Duration};
+use topology::Rank;
+use transport::TransportError;
+
+/// A rank that has only sent waits until those it sent to have entered the same call: nothing else would tell it
+/// that they are in another one.
+pub(super) fn confirm(
+    executor: &Executor,
+    program: &Program,
+    record: &CallRecord,
+    watch: &mut CallWatch<'_>,
+) -> Result<(), Stop> {
+    if !matches!(record.kind, CallKind::Collective(_)) {
+        return Ok(());
+    }
+    for peer in &program.unheard {
+        let entered = |watch: &CallWatch<'_>| watch.peers.agreement.entered(*peer) >= record.seq;
+        if !entered(watch) {
+            let boards = watch.peers.agreement.clone();
+            executor.wait_until(program, watch, || boards.entered(*peer) >= record.seq)?;
+        }
+        if let Some(theirs) = watch.peers.agreement.call(*peer, record.seq)
+            && theirs.digest() != record.digest()
+        {
+            return Err(Stop::Watch(watch.mismatch(*peer, record.digest(), theirs)));
+        }
+    }
+    Ok(())
+}
+
+/// Turns the reason why a run ended into an error for people.
+pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
+    let (step, peer, error) = match stop {
+        Stop::Watch(error) => return error,
+        Stop::Link { step, peer, error } => (step, error.peer().map_or(peer, Rank), error),
+    };
+    let cause = match error {
+        TransportError::Mismatch { found, expected } => match watch.find(peer, found) {
+            Some(theirs) => Some(watch.mismatch(peer, expected, theirs)),
+            None => watch.failure_meanwhile(|| step.clone()),
+        },
+        // A process that cannot be read or reached has most likely just ended; the launcher will say so in a moment.
+        TransportError::Unreadable { .. }
+        | TransportError::Unplugged { .. }
+        | TransportError::Unreachable { .. }
+        | TransportError::Lost { .. }
+        | TransportError::Protocol { .. } => failure_soon(watch, peer, &step),
+        _ => None,
+    };
+    cause.unwrap_or_else(|| Error::Link {
+        peer: watch.peers.names[peer.index()].clone(),
+        error: Arc::new(error),
+        place: Box::new(place(watch, step)),
+    })
+}
+
+fn place(watch: &CallWatch<'_>, step: String) -> Place {
+    Place { rank: watch.peers.rank, call: watch.call(), step: Some(step), waited: watch.waited }
+}
+
+/// Waits a moment for news of what has happened to the peer: it has died, it has failed, or it is in another call and
+/// has failed for that; or it has closed its part of the communicator, and its connections with it.
+fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Error> {
+    let others: Vec<Rank> = watch.peers.others().collect();
+    for round in 0..100 {
+        watch.peers.keep_in_touch();
+        if let Some(error) = watch.failure_meanwhile(|| step.to_owned()) {
+            return Some(error);
+        }
+        if let Some(how) = watch.peers.death_of(peer) {
+            let failure = watch.peers.raise(Failure::Died { rank: peer, how });
+            return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
+        }
+        if let Err(error) = watch.look_for_mismatch(&others) {
+            return Some(error);
+        }
+        // What made it leave may be on its way.
+        if round >= LEAVING_ROUNDS && watch.has_left(peer) {
+            let peer = watch.peers.names[peer.index()].clone();
+            return Some(Error::PeerLeft { peer, place: Box::new(place(watch, step.to_owned())) });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
+/// Looks for news before a peer that has left is taken to have left of its own accord.
+const LEAVING_ROUNDS: u32 = 20;

@@ -1,0 +1,61 @@
+//! Sends that follow a receive: polled with what that has combined so far, while it is under way.
+//!
+//! A send is not begun before its receive has something, nor is it through before the receive is complete: the order of steps
+//! rests on that (`collectives::pass::fuse`). Once the receive is complete, the send is like any other.
+//!
+//! What a link makes of the beginning of a message is its business; it may wait for the rest.
+
+use super::{Run, link};
+use crate::executor::{
+    binding::{Binding, Protocols},
+    program::Followed,
+};
+use transport::{
+    Link, SendProgress, SendState, TransportError,
+    memory::{Slab, Span},
+};
+
+impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED> {
+    /// Sends on what has come of the message that a send follows, if that is the one step that it waits for.
+    #[inline(never)]
+    pub(super) fn poll_following(&mut self, at: usize, step: u32) -> Result<bool, TransportError> {
+        let Some(Followed { stream, position }) = self.program.followed[step as usize] else {
+            return Ok(false);
+        };
+        let cursor = &self.workspace.cursors[stream as usize];
+        // A receive that is behind its stream's next one is complete: it is another step that is waited for.
+        if cursor.next != position {
+            return Ok(false);
+        }
+        let received = if ANNOUNCES { self.workspace.recv_state(stream as usize) } else { cursor.recv };
+        let ready = received.map_or(0, |state| state.taken());
+        if ready == 0 {
+            return Ok(false);
+        }
+        let op = &self.program.ops[step as usize];
+        let binding = self.binding(op);
+        let src = binding.source(&op.a);
+        let link = link(self.links, &self.program.streams[at]);
+        let (slab, protocols) = (self.slab, &self.protocols);
+        let state = self.workspace.sends[step as usize]
+            .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), src));
+        debug_assert!(ready < src.len(), "a receive that has all of its bytes is complete");
+        Ok(link.poll_send_prefix(state, src, ready)? == SendProgress::Advanced)
+    }
+}
+
+/// A message that is to be sent.
+#[inline]
+pub(super) fn begun(
+    binding: &Binding<'_>,
+    slab: &Slab,
+    protocols: &Protocols,
+    link: &dyn Link,
+    src: Span<'_>,
+) -> SendState {
+    let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
+    let size = binding.size_of(protocols, src.len());
+    let protocol = protocols.choose(link.capabilities(), size, src.len(), registered);
+    let state = SendState::new(binding.digest, protocol).sized(size);
+    if binding.confirmed { state.confirmed() } else { state }
+}

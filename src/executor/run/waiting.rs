@@ -1,0 +1,56 @@
+//! What a run says of itself when a wait gets long, who decides then whether it goes on, and why it ended if it does not.
+
+use crate::{
+    error::Error,
+    executor::{links::Links, program::Program},
+};
+use std::time::Duration;
+use topology::Rank;
+use transport::TransportError;
+
+/// Why a run ended early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// A link failed.
+    Link { step: String, peer: Rank, error: TransportError },
+    /// The watch said so.
+    Watch(Error),
+}
+
+/// What somebody is waiting for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting<'a> {
+    pub(super) at: At<'a>,
+    pub(super) links: &'a Links,
+    /// How long nothing has moved.
+    pub(crate) waited: Duration,
+}
+
+/// Where a wait is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum At<'a> {
+    /// In a run, and at which step of it, if one is known.
+    Step(&'a Program, Option<(u32, Rank)>),
+    /// Where somebody says who uses links without a program.
+    Said(&'a str),
+}
+
+impl Waiting<'_> {
+    /// The links of the run.
+    pub(crate) fn links(&self) -> &Links {
+        self.links
+    }
+
+    /// The step that is next, for people.
+    pub(crate) fn step(&self) -> Option<String> {
+        match self.at {
+            At::Step(program, at) => at.map(|(step, peer)| program.describe(step, peer)),
+            At::Said(said) => Some(said.to_owned()),
+        }
+    }
+}
+
+/// Decides, when a wait gets long, whether it may go on.
+pub(crate) trait Watch {
+    fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error>;
+}

@@ -1,0 +1,104 @@
+//! When links are told of receives: early, and before anything is sent.
+
+use super::{
+    ELEM_BYTES, LANES, Patience,
+    deaf::{self, Deaf},
+    executor, links, over_local,
+};
+use crate::{
+    executor::{Binding, Program, Sizing},
+    kernels::{Reducer, Threads},
+};
+use collectives::{
+    BlockLayout, Collective, DType, ReduceOp, Schedule,
+    schedule::{Action, After, Buffer, ChunkRange, InPlace, RankProgram, Step},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+use topology::Rank;
+use transport::{
+    Capabilities, Link, SendProgress, Size,
+    memory::{Span, SpanMut},
+};
+
+const SILENT: Capabilities = Capabilities { driver: "silent", announced: true, ..deaf::CAPABILITIES };
+
+/// Nothing ever arrives; it counts what it is told of, and wants to be told before anything is sent.
+fn silent(told: &Arc<AtomicU32>) -> impl Link + 'static {
+    let seen = Arc::clone(told);
+    let send = move |_: Span<'_>| {
+        let times = seen.load(Ordering::Relaxed);
+        assert_ne!(times, 0, "something was sent before the peer was told what to send");
+        SendProgress::Idle
+    };
+    Deaf { capabilities: &SILENT, send, told: Arc::clone(told) }
+}
+
+/// What each peer of rank 0 of four is told while it runs these steps, on a megabyte, and nothing arrives.
+fn told(steps: Vec<Step>) -> [u32; 4] {
+    let schedule = Schedule {
+        collective: Collective::AllReduce,
+        algorithm: "by_hand".into(),
+        root: Rank(0),
+        in_place: InPlace::Yes,
+        chunks: 1,
+        scratch_blocks: 0,
+        lanes: 1,
+        packing: None,
+        programs: vec![RankProgram { steps }],
+    };
+    let program = Program::compile(&schedule, Rank(0), LANES);
+    let (_, slab) = over_local(1).remove(0);
+    let told: [Arc<AtomicU32>; 4] = Default::default();
+    let silent = |peer: u32, _| Box::new(silent(&told[peer as usize])) as Box<dyn Link>;
+    let mut executor = executor(links(0, 4, silent), &slab, 4);
+    let mut data = vec![0u8; 1 << 20];
+    let output = SpanMut::from(&mut data[..]);
+    let binding = Binding {
+        input: output.as_span(),
+        output,
+        scratch: SpanMut::empty(),
+        layout: BlockLayout::new(1 << 18, ELEM_BYTES, 1, 1).expect("small"),
+        elem_bytes: ELEM_BYTES,
+        reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
+        ranks: 4,
+        threads: Threads::ONE,
+        sizing: Sizing::ByCall(Size::Bulk),
+        digest: 8,
+        uneven: None,
+        packed: None,
+        confirmed: false,
+    };
+    executor.run(&program, &[binding], &mut Patience).expect_err("nothing arrives");
+    told.map(|told| told.load(Ordering::Relaxed))
+}
+
+const WHOLE: ChunkRange = ChunkRange { buffer: Buffer::Output, first: 0, len: 1 };
+
+/// Large messages come when they are asked for. Those that are added up one after the other must all be asked for at
+/// once, or their ways would come one after the other, too. What will lie where others still work must not.
+#[test]
+fn what_will_be_reduced_is_asked_for_before_its_turn() {
+    let (local, dst) = (WHOLE, WHOLE);
+    let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into(), follows: None };
+    let steps = vec![
+        step(Action::RecvReduce { peer: Rank(1), local, dst, last: false }, &[]),
+        step(Action::RecvReduce { peer: Rank(2), local, dst, last: true }, &[0]),
+        step(Action::Recv { peer: Rank(3), dst }, &[1]),
+    ];
+    assert_eq!(told(steps), [0, 1, 1, 0]);
+}
+
+/// What is sent first goes first, also through queues: a word behind a megabyte has a peer wait for it.
+#[test]
+fn peers_are_told_what_to_send_before_anything_is_sent_to_them() {
+    let step = |action| Step { action, lane: 0, after: After::new(), follows: None };
+    let peers = [Rank(1), Rank(2), Rank(3)];
+    let sends = peers.map(|peer| step(Action::Send { peer, src: WHOLE }));
+    let local = WHOLE;
+    let recvs = peers.map(|peer| step(Action::RecvReduce { peer, local, dst: WHOLE, last: false }));
+    // The link looks at the order.
+    assert_eq!(told([sends, recvs].concat()), [0, 1, 1, 1]);
+}

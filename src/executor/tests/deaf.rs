@@ -1,0 +1,63 @@
+//! A link on which nothing arrives, and whose sends do what a test says.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+use transport::{
+    Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    memory::{Span, SpanMut},
+};
+
+pub(super) struct Deaf<F> {
+    pub(super) capabilities: &'static Capabilities,
+    /// What becomes of a message that is polled.
+    pub(super) send: F,
+    /// How many receives it was told of.
+    pub(super) told: Arc<AtomicU32>,
+}
+
+pub(super) const CAPABILITIES: Capabilities = Capabilities {
+    driver: "deaf",
+    inline_bytes: 0,
+    piece_bytes: 4096,
+    direct: false,
+    pull: false,
+    announced: false,
+};
+
+impl<F> fmt::Debug for Deaf<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deaf").field("told", &self.told).finish_non_exhaustive()
+    }
+}
+
+impl<F: FnMut(Span<'_>) -> SendProgress + Send> Link for Deaf<F> {
+    fn capabilities(&self) -> &Capabilities {
+        self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn poll_send(&mut self, _: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+        Ok((self.send)(src))
+    }
+
+    fn poll_recv(&mut self, _: &mut RecvState, _: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
+        Ok(RecvProgress::Idle)
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        None
+    }
+
+    fn announce(&mut self, _: &mut RecvState, _: Option<SpanMut<'_>>) -> Result<bool, TransportError> {
+        self.told.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+}

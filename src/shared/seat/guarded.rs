@@ -1,0 +1,158 @@
+//! A value behind a seat, which is lent to it.
+//!
+//! # Safety
+//! What a [`Guarded`] guards is used by whoever holds the taken seat that is lent to the value, and by one at a time: it is
+//! borrowed from what holds that ([`Guard`]), or as long as that is borrowed exclusively ([`Guarded::with`]).
+
+use super::{Seat, Taken, VACANT, this_thread};
+use std::{
+    cell::UnsafeCell,
+    fmt, mem,
+    ops::{Deref, DerefMut},
+    ptr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+/// Seats that are lent to nobody.
+static UNUSED: Mutex<Vec<&'static Seat>> = Mutex::new(Vec::new());
+
+/// A seat that is lent; dropping this gives it back to be lent again.
+#[derive(Debug)]
+struct Lent(&'static Seat);
+
+impl Lent {
+    /// One that this thread is or can be the favourite of, unless there are many others that nobody uses. A seat has one
+    /// favourite in all its time, so that what that does in error is never taken for what another one does.
+    fn new() -> Lent {
+        const MANY: usize = 64;
+        let mut unused = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let us = this_thread();
+        let suits = |seat: &&'static Seat| [us, VACANT].contains(&seat.favourite.load(Relaxed));
+        let at = unused.iter().position(suits).or((unused.len() >= MANY).then_some(0));
+        Lent(match at {
+            Some(at) => unused.swap_remove(at),
+            None => Box::leak(Box::new(Seat::new())),
+        })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        UNUSED.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+    }
+}
+
+/// A value that is for whoever has taken its seat.
+pub(crate) struct Guarded<T> {
+    seat: Lent,
+    /// Has a thread panicked that had the seat? Written while it is taken.
+    broken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: one thread at a time reaches the value, any of them, so it need not be `Sync`; the rest is atomic.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+/// A value whose seat is taken, and left with this.
+pub(crate) struct Guard<'g, T> {
+    guarded: &'g Guarded<T>,
+    /// Did the thread panic before?
+    panicked: bool,
+    /// Left when all else is done.
+    _taken: Taken,
+}
+
+impl<T> Guarded<T> {
+    pub(crate) fn new(value: T) -> Guarded<T> {
+        Guarded { seat: Lent::new(), broken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// The seat, which outlives the value.
+    pub(crate) fn seat(&self) -> &'static Seat {
+        self.seat.0
+    }
+
+    /// Works on the value, for whoever has taken the seat; `None` for who has another one.
+    #[inline(always)] // What is worked on is a call that takes some dozens of nanoseconds.
+    pub(crate) fn with<R>(&self, taken: &mut Taken, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        if !ptr::eq(taken.seat, self.seat.0) {
+            return None;
+        }
+        let breaking = Breaking(&self.broken);
+        // SAFETY: the caller has taken the seat that is lent to the value, and lends it to us while we use the value.
+        let done = work(unsafe { &mut *self.value.get() });
+        // Only a panic drops it: there is nothing to look at when all goes well.
+        mem::forget(breaking);
+        Some(done)
+    }
+
+    /// The value, if nobody has it.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.seat.0.try_take().map(|taken| self.guard(taken))
+    }
+
+    /// The value, when nobody has it.
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        self.guard(self.seat.0.take())
+    }
+
+    /// The value, by its own seat.
+    #[inline]
+    fn guard(&self, taken: Taken) -> Guard<'_, T> {
+        Guard { guarded: self, panicked: thread::panicking(), _taken: taken }
+    }
+
+    /// Has a thread panicked while it had the value?
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
+    }
+}
+
+/// Dropped when a panic passes.
+struct Breaking<'g>(&'g AtomicBool);
+
+impl Drop for Breaking<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if thread::panicking() && !self.panicked {
+            self.guarded.broken.store(true, Relaxed);
+        }
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this has the taken seat that is lent to the value.
+        unsafe { &*self.guarded.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as for `deref`; and this is borrowed exclusively.
+        unsafe { &mut *self.guarded.value.get() }
+    }
+}
+
+impl<T> fmt::Debug for Guarded<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let broken = self.is_broken();
+        f.debug_struct("Guarded").field("seat", self.seat.0).field("broken", &broken).finish_non_exhaustive()
+    }
+}
