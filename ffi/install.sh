@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts the C library and the command line in place: install.sh BUILD PREFIX [DESTDIR]. BUILD is where cargo has left them, as
+# Puts the C library, the library for MLX and the command line in place: install.sh BUILD PREFIX [DESTDIR]. BUILD is where cargo has left them, as
 # target/release. `make install PREFIX=...` builds and calls this.
 set -eu
 
@@ -16,11 +16,11 @@ minor=${rest%%.*}
 # What programs that link libtbccl.a need beside it, and what the shared library is called.
 case $(uname -s) in
 Darwin)
-    built=libtbccl_c.dylib shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib
+    built=libtbccl_c.dylib shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib mpi=libtbccl_mpi.dylib
     private="-lSystem -lc -lm -framework CoreFoundation"
     ;;
 *)
-    built=libtbccl_c.so shared=libtbccl.so.$version soname=libtbccl.so.$major plain=libtbccl.so
+    built=libtbccl_c.so shared=libtbccl.so.$version soname=libtbccl.so.$major plain=libtbccl.so mpi=libtbccl_mpi.so
     private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
     ;;
 esac
@@ -39,6 +39,7 @@ install_file() {
 }
 install_file 755 "$build/tbccl" "$root/bin/tbccl"
 install_file 755 "$build/$built" "$root/lib/$shared"
+install_file 755 "$build/$mpi" "$root/lib/$mpi"
 install_file 644 "$build/libtbccl_c.a" "$root/lib/libtbccl.a"
 install_file 644 "$here/tbccl.h" "$root/include/tbccl.h"
 ln -sf "$shared" "$root/lib/$soname"

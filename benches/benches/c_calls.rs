@@ -6,8 +6,9 @@
 //!   interface costs.
 //! - `shm/rust`, `shm/c`: with another process, over shared memory.
 //!
-//! Both ways are tried by turns, a few calls each, so that what changes on the machine changes both. The aim is that C takes
-//! less than 20 ns longer.
+//! All are tried by turns, a few calls each, so that what changes on the machine changes all. The aim is that C takes
+//! less than 20 ns longer. Where the memory of a communicator lies makes a difference of that order, too, so that there are two
+//! of Rust, one made before that of C and one after it: how much they differ is said beside what C takes longer.
 //!
 //! # Safety
 //! What C functions are passed is there and lives longer than the call; a handle is read back that was written before.
@@ -39,16 +40,24 @@ const STOP: i64 = 2;
 /// By which the other process knows that it is one.
 const IDS: &str = "IDS_OF_THE_BENCHMARK";
 
-/// Two communicators with the same ranks.
-struct Pair {
-    rust: Communicator,
+/// Communicators with the same ranks.
+struct Three {
+    rust: [Communicator; 2],
     c: tbcclComm_t,
 }
 
-impl Pair {
-    fn call_rust(&mut self, word: i64) -> i64 {
+/// The ways to call, in the order of turns: one Rust communicator, C, the other one.
+const WAYS: usize = 3;
+const C: usize = 1;
+
+impl Three {
+    fn call(&mut self, way: usize, word: i64) -> i64 {
+        if way == C { self.call_c(word) } else { self.call_rust(way / 2, word) }
+    }
+
+    fn call_rust(&mut self, which: usize, word: i64) -> i64 {
         let mut data = [word];
-        self.rust.all_reduce_in_place(&mut data, ReduceOp::Max).expect("a result");
+        self.rust[which].all_reduce_in_place(&mut data, ReduceOp::Max).expect("a result");
         data[0]
     }
 
@@ -62,29 +71,29 @@ impl Pair {
         data[0]
     }
 
-    /// The time that so many calls take of each, by turns: by Rust and by C.
-    fn times(&mut self, calls: u64) -> (Duration, Duration) {
-        let (mut rust, mut c) = (Duration::ZERO, Duration::ZERO);
+    /// The time that so many calls take each way, by turns.
+    fn times(&mut self, calls: u64) -> [Duration; WAYS] {
+        let mut times = [Duration::ZERO; WAYS];
         for _ in 0..calls.div_ceil(TURN) {
+            // Each in a loop of its own, that nothing is decided between calls.
             let start = Instant::now();
-            (0..TURN).for_each(|_| {
-                self.call_rust(0);
-            });
-            rust += start.elapsed();
-            self.call_rust(SWITCH);
+            (0..TURN).for_each(|_| _ = self.call_rust(0, 0));
+            times[0] += start.elapsed();
+            self.call(0, SWITCH);
             let start = Instant::now();
-            (0..TURN).for_each(|_| {
-                self.call_c(0);
-            });
-            c += start.elapsed();
-            self.call_c(SWITCH);
+            (0..TURN).for_each(|_| _ = self.call_c(0));
+            times[C] += start.elapsed();
+            self.call(C, SWITCH);
+            let start = Instant::now();
+            (0..TURN).for_each(|_| _ = self.call_rust(1, 0));
+            times[2] += start.elapsed();
+            self.call(2, SWITCH);
         }
-        let share = |time: Duration| time.mul_f64(calls as f64 / calls.next_multiple_of(TURN) as f64);
-        (share(rust), share(c))
+        times.map(|time| time.mul_f64(calls as f64 / calls.next_multiple_of(TURN) as f64))
     }
 }
 
-impl Drop for Pair {
+impl Drop for Three {
     fn drop(&mut self) {
         // SAFETY: handles may be anything.
         assert_eq!(unsafe { tbcclCommDestroy(self.c) }, 0);
@@ -98,37 +107,38 @@ fn made(call: impl FnOnce(Option<&mut MaybeUninit<tbcclComm_t>>) -> i32) -> tbcc
     unsafe { comm.assume_init() }
 }
 
-fn alone() -> Pair {
-    let config = Config { slab_bytes: Some(1 << 20), reduce_threads: Some(1), ..Config::default() };
-    let rust = Communicator::local(1, &config).expect("memory for a benchmark").remove(0);
-    Pair {
-        rust,
-        c: made(|place| {
-            let place = place.map_or(std::ptr::null_mut(), MaybeUninit::as_mut_ptr);
-            // SAFETY: there is room for the handle of one rank.
-            unsafe { tbcclCommInitAll(place, 1, null()) }
-        }),
-    }
+fn alone() -> Three {
+    // As those that C has, without options.
+    let rust = || Communicator::local(1, &Config::default()).expect("memory for a benchmark").remove(0);
+    let first = rust();
+    let c = made(|place| {
+        let place = place.map_or(std::ptr::null_mut(), MaybeUninit::as_mut_ptr);
+        // SAFETY: there is room for the handle of one rank.
+        unsafe { tbcclCommInitAll(place, 1, null()) }
+    });
+    Three { rust: [first, rust()], c }
 }
 
-fn meet(ids: &[UniqueId; 2], rank: u32) -> Pair {
+fn meet(ids: &[UniqueId; WAYS], rank: u32) -> Three {
     let config = Config { transport: Transport::Shm, ..Config::default() };
-    let rust = Communicator::from_unique_id(&ids[0], rank, 2, &config).expect("the other process");
+    let rust = |id| Communicator::from_unique_id(id, rank, 2, &config).expect("the other process");
+    let first = rust(&ids[0]);
     // SAFETY: both are texts.
     let set = unsafe { tbcclParamSet(c"TRANSPORT".as_ptr(), c"shm".as_ptr()) };
     assert_eq!(set, 0);
-    let id = tbcclUniqueId { internal: ids[1].as_bytes().map(|byte| byte as _) };
+    let id = tbcclUniqueId { internal: ids[C].as_bytes().map(|byte| byte as _) };
     // SAFETY: the place is there.
-    Pair { rust, c: made(|place| unsafe { tbcclCommInitRank(place, 2, id, rank as i32) }) }
+    let c = made(|place| unsafe { tbcclCommInitRank(place, 2, id, rank as i32) });
+    Three { rust: [first, rust(&ids[2])], c }
 }
 
 /// Starts the other process.
-fn with_peer() -> (Pair, Child) {
-    let ids = [UniqueId::create().expect("a rendezvous"), UniqueId::create().expect("a rendezvous")];
+fn with_peer() -> (Three, Child) {
+    let ids = [(); WAYS].map(|()| UniqueId::create().expect("a rendezvous"));
     let hex = |id: &UniqueId| id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
-    let peer = command.env(IDS, format!("{}{}", hex(&ids[0]), hex(&ids[1]))).stdout(Stdio::null());
+    let peer = command.env(IDS, ids.each_ref().map(hex).concat()).stdout(Stdio::null());
     let peer = peer.spawn().expect("it starts");
     (meet(&ids, 0), peer)
 }
@@ -139,42 +149,47 @@ fn peer(ids: &str) {
         .map(|at| u8::from_str_radix(&ids[2 * at..2 * at + 2], 16).expect("digits"))
         .collect();
     let id = |at: usize| {
-        let bytes = bytes[at * UniqueId::BYTES..][..UniqueId::BYTES].try_into().expect("two ids");
+        let bytes = bytes[at * UniqueId::BYTES..][..UniqueId::BYTES].try_into().expect("three ids");
         UniqueId::from_bytes(bytes).expect("an id")
     };
-    let mut pair = meet(&[id(0), id(1)], 1);
-    let mut by_c = false;
+    let mut three = meet(&[id(0), id(1), id(2)], 1);
+    let mut way = 0;
     loop {
-        match if by_c { pair.call_c(0) } else { pair.call_rust(0) } {
-            SWITCH => by_c = !by_c,
+        match three.call(way, 0) {
+            SWITCH => way = (way + 1) % WAYS,
             STOP => break,
             _ => {}
         }
     }
 }
 
-fn compare(c: &mut Criterion, name: &str, pair: &mut Pair) {
+fn compare(c: &mut Criterion, name: &str, three: &mut Three) {
     let mut group = c.benchmark_group(name);
-    group.bench_function("rust", |bencher| bencher.iter_custom(|calls| pair.times(calls).0));
-    group.bench_function("c", |bencher| bencher.iter_custom(|calls| pair.times(calls).1));
+    group.bench_function("rust", |bencher| bencher.iter_custom(|calls| three.times(calls)[0]));
+    group.bench_function("c", |bencher| bencher.iter_custom(|calls| three.times(calls)[C]));
     group.finish();
-    let mut differences: Vec<f64> = (0..200)
-        .map(|_| {
-            let (rust, c) = pair.times(TURN * 8);
-            (c.as_secs_f64() - rust.as_secs_f64()) * 1e9 / (TURN * 8) as f64
-        })
+    let samples: Vec<[f64; WAYS]> = (0..400)
+        .map(|_| three.times(TURN * 8).map(|time| time.as_secs_f64() * 1e9 / (TURN * 8) as f64))
         .collect();
-    differences.sort_by(f64::total_cmp);
-    let median = differences[differences.len() / 2];
-    let _ = writeln!(std::io::stdout(), "{name}: C takes {median:.1} ns longer (median)\n");
+    let median = |of: fn(&[f64; WAYS]) -> f64| {
+        let mut values: Vec<f64> = samples.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let longer = median(|[first, c, second]| c - (first + second) / 2.0);
+    let apart = median(|[first, _, second]| second - first);
+    let _ = writeln!(
+        std::io::stdout(),
+        "{name}: C takes {longer:.1} ns longer (median); the other one of Rust {apart:.1} ns longer than the first\n"
+    );
 }
 
 fn interfaces(c: &mut Criterion) {
     compare(c, "alone", &mut alone());
-    let (mut pair, mut peer) = with_peer();
-    compare(c, "shm", &mut pair);
-    pair.call_rust(STOP);
-    drop(pair);
+    let (mut three, mut peer) = with_peer();
+    compare(c, "shm", &mut three);
+    three.call(0, STOP);
+    drop(three);
     assert!(peer.wait().expect("our child").success());
 }
 

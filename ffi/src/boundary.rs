@@ -1,8 +1,5 @@
 //! The boundary that every function of `tbccl.h` stands behind: no panic leaves it, and whatever fails is kept for the
 //! thread that asks what it was.
-//!
-//! # Safety
-//! The only unsafe code asks the C library to tell us when this process forks. What it calls in the child stores one flag.
 
 use crate::{codes::Coded, failure::Failure};
 use std::{
@@ -10,38 +7,20 @@ use std::{
     cell::RefCell,
     ffi::CString,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Once,
-        atomic::{AtomicBool, Ordering},
-    },
 };
+use tbccl::forks;
 
 /// The result of what stands behind the boundary.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Is this a process that was forked from one that uses the library?
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn in_the_child() {
-    FORKED.store(true, Ordering::Relaxed);
-}
-
-/// From now on a child that is forked from this process is told that it can't use the library: it has none of its
-/// threads, and its peers take it for its parent.
-pub(crate) fn notice_forks() {
-    static ASKED: Once = Once::new();
-    ASKED.call_once(|| {
-        // SAFETY: the function is there as long as the library, which is never unloaded (`build.rs`), and does nothing that
-        // may not be done in the child of a process with threads.
-        let refused = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
-        debug_assert_eq!(refused, 0, "there is no memory for one more entry");
-    });
-}
+/// From now on a child that is forked from this process is told that it can't use the library, which is never unloaded
+/// (`build.rs`).
+pub(crate) use forks::notice as notice_forks;
 
 /// Carries out a function of the interface: its result as a number.
 #[inline]
 pub(crate) fn boundary(body: impl FnOnce() -> Outcome) -> i32 {
-    if FORKED.load(Ordering::Relaxed) {
+    if forks::is_child() {
         return remember(forked());
     }
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -53,10 +32,10 @@ pub(crate) fn boundary(body: impl FnOnce() -> Outcome) -> i32 {
 
 #[cold]
 fn forked() -> Failure {
-    Failure::usage(
-        "this process was forked from one that uses tbccl, and can't use it; start a program in it, or fork before the \
-         first communicator is made",
-    )
+    Failure::usage(format!(
+        "{}; start a program in it, or fork before the first communicator is made",
+        forks::FORKED
+    ))
 }
 
 #[cold]

@@ -23,6 +23,9 @@ pub trait Coded: Copy + PartialEq + Sized + 'static {
     /// Limits that `nccl.h` has beside them: how many of its numbers there are, from 0.
     const LIMITS: &'static [(&'static str, i32)] = &[];
 
+    /// So many of its numbers, from 0 on, are where their rows are.
+    const IN_PLACE: usize = in_place(Self::CODES);
+
     /// Its number.
     #[must_use]
     fn code(self) -> i32 {
@@ -35,8 +38,27 @@ pub trait Coded: Copy + PartialEq + Sized + 'static {
     #[must_use]
     #[inline]
     fn from_code(code: i32) -> Option<Self> {
-        Self::CODES.iter().find(|(_, number, _)| *number == code).map(|(value, ..)| *value)
+        match usize::try_from(code) {
+            Ok(at) if at < Self::IN_PLACE => Some(Self::CODES[at].0),
+            _ => Self::from_code_elsewhere(code),
+        }
     }
+
+    /// The same, by looking through all rows.
+    #[must_use]
+    #[cold]
+    fn from_code_elsewhere(code: i32) -> Option<Self> {
+        Self::CODES.iter().find(|row| row.1 == code).map(|(value, ..)| *value)
+    }
+}
+
+/// The rows up to the first whose number is not its place.
+const fn in_place<T>(rows: &[(T, i32, &[&str])]) -> usize {
+    let mut at = 0;
+    while at < rows.len() && rows[at].1 as usize == at {
+        at += 1;
+    }
+    at
 }
 
 /// What a function of the C interface returns.

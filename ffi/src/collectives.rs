@@ -6,9 +6,9 @@
 use crate::{
     boundary::Outcome,
     codes::Coded,
-    comm::{Found, tbcclComm_t},
+    comm::{At, tbcclComm_t},
     failure::Failure,
-    group::issue,
+    group::{issue, issue_all_reduce},
     redop::{Operation, operation},
     request::tbcclRequest_t,
     tbcclCodec_t, tbcclDataType_t, tbcclRedOp_t, tbcclResult_t,
@@ -18,18 +18,22 @@ use std::{
     mem::MaybeUninit,
     ptr::{null, null_mut},
 };
-use tbccl::{Codec, DType, Rank, RawCall, RawWhat};
+use tbccl::{Codec, DType, Rank, RawAllReduce, RawCall, RawWhat, ReduceOp};
 
 /// The element type of a number.
 #[inline]
 pub(crate) fn datatype(number: tbcclDataType_t) -> Outcome<DType> {
-    DType::from_code(number)
-        .ok_or_else(|| Failure::argument(format!("datatype is {number}, which no element type has")))
+    DType::from_code(number).ok_or_else(|| no_datatype(number))
+}
+
+#[cold]
+fn no_datatype(number: tbcclDataType_t) -> Failure {
+    Failure::argument(format!("datatype is {number}, which no element type has"))
 }
 
 /// A rank that may be one of the communicator's.
 #[inline]
-pub(crate) fn member(what: &str, number: c_int, found: &Found) -> Outcome<Rank> {
+pub(crate) fn member(what: &str, number: c_int, found: At<'_>) -> Outcome<Rank> {
     match u32::try_from(number) {
         Ok(rank) if rank < found.shared.size() => Ok(Rank(rank)),
         _ => {
@@ -63,7 +67,11 @@ pub unsafe extern "C" fn tbcclAllReduce(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
+    let plain = || {
+        let (dtype, op) = (DType::from_code(datatype)?, ReduceOp::from_code(op)?);
+        Some(RawAllReduce { dtype, op, count, send: sendbuff.cast(), recv: recvbuff.cast() })
+    };
+    issue_all_reduce(comm, request, plain, move |found| {
         let dtype = self::datatype(datatype)?;
         let what = match operation(op, dtype, found)? {
             Operation::Plain(op) => RawWhat::AllReduce(op),

@@ -16,7 +16,7 @@ use crate::{
     unique_id::tbcclUniqueId,
 };
 use std::{ffi::c_int, mem::MaybeUninit, ptr::null_mut};
-use tbccl::{CallOptions, Communicator, SharedCommunicator};
+use tbccl::{CallOptions, Communicator, RawAllReduce, RawCall, SharedCommunicator};
 
 /// What a tbcclComm_t points to: nothing. It is a number.
 #[derive(Debug)]
@@ -66,10 +66,78 @@ impl std::ops::Deref for Found {
     }
 }
 
+/// A communicator, and the handle that it was found by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At<'c> {
+    comm: &'c Comm,
+    key: Key,
+}
+
+impl std::ops::Deref for At<'_> {
+    type Target = Comm;
+
+    #[inline]
+    fn deref(&self) -> &Comm {
+        self.comm
+    }
+}
+
+impl At<'_> {
+    /// The handle that the communicator was made with: the same for all of its handles.
+    pub(crate) fn first(self) -> Key {
+        self.comm.of.unwrap_or(self.key)
+    }
+}
+
 impl Found {
+    #[inline]
+    pub(crate) fn at(&self) -> At<'_> {
+        At { comm: &self.held, key: self.key }
+    }
+
     /// The handle that the communicator was made with: the same for all of its handles.
     pub(crate) fn first(&self) -> Key {
-        self.held.of.unwrap_or(self.key)
+        self.at().first()
+    }
+}
+
+/// Makes a call on the communicator of a handle, if that is the first one and the communicator is idle. `None` if not: then
+/// nothing was called.
+///
+/// # Safety
+/// The memory of the call is as [`tbccl::RawCall`] asks until this returns.
+#[inline]
+pub(crate) unsafe fn call_idle(
+    handle: tbcclComm_t,
+    describe: &impl Fn(At<'_>) -> Outcome<RawCall>,
+) -> Option<Outcome> {
+    let key = Key::from_bits(bits_of(handle), Kind::Comm)?;
+    let mut locked = COMMS.lock(key)?;
+    let (comm, seat) = locked.split();
+    // Looked at where they are: moving what has just been written in parts costs as much as taking the lock.
+    let described = (*describe)(At { comm, key });
+    let Ok(call) = &described else { return Some(described.map(drop)) };
+    // SAFETY: the caller's promise.
+    match unsafe { comm.shared.call_seated(seat, call, &comm.options) }? {
+        Ok(()) => Some(Ok(())),
+        Err(error) => Some(Err((*error).into())),
+    }
+}
+
+/// As [`call_idle`], for an `all_reduce`. `None` also where anything may be wrong with it. There are no options to heed: the
+/// first handle has none.
+///
+/// # Safety
+/// As there.
+#[inline]
+pub(crate) unsafe fn all_reduce_idle(handle: tbcclComm_t, call: RawAllReduce) -> Option<Outcome> {
+    let key = Key::from_bits(bits_of(handle), Kind::Comm)?;
+    let mut locked = COMMS.lock(key)?;
+    let (comm, seat) = locked.split();
+    // SAFETY: the caller's promise.
+    match unsafe { comm.shared.all_reduce_seated(seat, call) }? {
+        Ok(()) => Some(Ok(())),
+        Err(error) => Some(Err((*error).into())),
     }
 }
 
@@ -79,7 +147,7 @@ pub(crate) fn find(handle: tbcclComm_t) -> Outcome<Found> {
     let key = Key::from_bits(bits_of(handle), Kind::Comm);
     let found = key.and_then(|key| Some(Found { held: COMMS.get(key)?, key }));
     match found {
-        Some(found) if found.held.of.is_none_or(|of| COMMS.get(of).is_some()) => Ok(found),
+        Some(found) if found.held.of.is_none_or(|of| COMMS.is_live(of)) => Ok(found),
         _ => Err(unknown(handle)),
     }
 }
@@ -94,7 +162,11 @@ fn unknown(handle: tbcclComm_t) -> Failure {
 
 /// A handle for it.
 pub(crate) fn give(comm: Comm) -> Outcome<tbcclComm_t> {
-    let key = COMMS.insert(comm).ok_or_else(|| Failure::usage("there are too many communicators"))?;
+    // Only the first handle has the lock: that is waited for when a handle is ended, and another one may be ended while a call
+    // is in progress.
+    let seat = comm.of.is_none().then(|| comm.shared.seat());
+    let key = COMMS.insert_with(comm, seat);
+    let key = key.ok_or_else(|| Failure::usage("there are too many communicators"))?;
     Ok(handle_of(key, Kind::Comm))
 }
 

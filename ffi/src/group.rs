@@ -14,8 +14,8 @@
 
 use crate::{
     boundary::{Outcome, boundary},
-    cast::{Later, out},
-    comm::{self, Found, tbcclComm_t},
+    cast::Later,
+    comm::{self, At, Found, tbcclComm_t},
     failure::Failure,
     handle::Key,
     request::{self, Fate, tbcclRequest_t},
@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
     thread,
 };
-use tbccl::{CallOptions, Pending, RawCall, SharedCommunicator};
+use tbccl::{CallOptions, Pending, RawAllReduce, RawCall, SharedCommunicator};
 
 /// What a thread has called since its group began.
 #[derive(Default)]
@@ -100,36 +100,82 @@ pub(crate) fn make_later(
 #[inline]
 pub(crate) fn issue(
     comm: tbcclComm_t,
-    mut request: Option<&mut MaybeUninit<tbcclRequest_t>>,
-    describe: impl FnOnce(&Found) -> Outcome<RawCall>,
+    request: Option<&mut MaybeUninit<tbcclRequest_t>>,
+    describe: impl Fn(At<'_>) -> Outcome<RawCall>,
 ) -> tbcclResult_t {
     call(|| {
-        if let Some(place) = &mut request {
-            place.write(request::NONE);
+        if request.is_none()
+            && !is_open()
+            // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
+            && let Some(done) = unsafe { comm::call_idle(comm, &describe) }
+        {
+            return done;
         }
-        let found = comm::find(comm)?;
-        match request {
-            None if !is_open() => {
-                let call = describe(&found)?;
-                // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
-                unsafe { found.shared.call(&call, &found.options)? };
-                Ok(())
-            }
-            request => issue_later(&found, request, describe),
-        }
+        issue_otherwise(comm, request, &describe)
     })
 }
 
-fn issue_later(
-    found: &Found,
+/// Issues an `all_reduce` as [`issue`] does: on the shortest way, if it is `plain` and nothing is out of the ordinary about
+/// it, and in any case by its description.
+// The description is copied for the second way, so that on the first one it has no address and is not written to memory.
+#[inline]
+pub(crate) fn issue_all_reduce(
+    comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
-    describe: impl FnOnce(&Found) -> Outcome<RawCall>,
+    plain: impl FnOnce() -> Option<RawAllReduce>,
+    describe: impl Fn(At<'_>) -> Outcome<RawCall> + Copy,
+) -> tbcclResult_t {
+    call(|| {
+        if request.is_none()
+            && !is_open()
+            && let Some(call) = plain()
+            // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
+            && let Some(done) = unsafe { comm::all_reduce_idle(comm, call) }
+        {
+            return done;
+        }
+        let copy = describe;
+        issue_in_any_way(comm, request, &copy)
+    })
+}
+
+/// Issues a call, whatever is out of the ordinary about it.
+#[cold]
+fn issue_in_any_way(
+    comm: tbcclComm_t,
+    request: Option<&mut MaybeUninit<tbcclRequest_t>>,
+    describe: &dyn Fn(At<'_>) -> Outcome<RawCall>,
 ) -> Outcome {
-    let call = describe(found)?;
-    if is_open() {
-        return add(found, request, call);
+    if request.is_none()
+        && !is_open()
+        // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
+        && let Some(done) = unsafe { comm::call_idle(comm, &describe) }
+    {
+        return done;
     }
-    let place = out("request", request)?;
+    issue_otherwise(comm, request, describe)
+}
+
+/// Issues a call that is not made at once on an idle communicator.
+#[cold]
+fn issue_otherwise(
+    comm: tbcclComm_t,
+    mut request: Option<&mut MaybeUninit<tbcclRequest_t>>,
+    describe: &dyn Fn(At<'_>) -> Outcome<RawCall>,
+) -> Outcome {
+    if let Some(place) = &mut request {
+        place.write(request::NONE);
+    }
+    let found = comm::find(comm)?;
+    let call = describe(found.at())?;
+    if is_open() {
+        return add(&found, request, call);
+    }
+    let Some(place) = request else {
+        // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
+        unsafe { found.shared.call(&call, &found.options)? };
+        return Ok(());
+    };
     // SAFETY: as `tbccl.h` says, the memory is as the call needs it until the request is done.
     let pending = unsafe { found.shared.issue(vec![call], &found.options)? };
     let fate = Arc::new(Fate::default());

@@ -8,25 +8,35 @@
 //! A place is vacant, live or closing. Whoever looks something up holds it until its [`Held`] is dropped; what is removed
 //! meanwhile is closing, found by nobody any more, and is dropped by the last to let go of it.
 //!
+//! What is locked to be used anyway, as communicators are during a call, is held by its lock alone ([`Table::lock`]): the
+//! lock is taken first, then the handle is looked at, and nothing is taken out of a place while its lock is held. A lock is
+//! there as long as the process, so that one may be taken that belongs to something else by now; the handle tells.
+//!
 //! Invariants: a value is put into a place only while that is vacant and on no list, and taken out only by the one who made
-//! it vacant again; a place's generation grows each time.
+//! it vacant again and has its lock; a place's generation grows each time, and its lock is set before it becomes live.
 //!
 //! What it does not do: a place that has been taken 2^29 times (2^14 for operations) has had each of its generations once, and
 //! an old handle may fit again.
 //!
 //! # Safety
-//! A value is seen through a shared reference while its place counts a user who came when it was live, and changed only
-//! while nobody can see it: before the place becomes live, or after the last user of a closing one has left.
+//! A value is seen through a shared reference while its place counts a user who came when it was live, or while its lock is
+//! held by one who found it live after that was taken. It is changed only while nobody can see it: before the place becomes
+//! live, or when it is vacant again, its last user has left, and its lock is held.
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     cell::UnsafeCell,
     fmt,
     ops::Deref,
+    ptr,
     sync::{
         Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
     },
 };
+use tbccl::shared::{Seat, Taken};
 
 /// Places of the first chunk; each further one has twice as many.
 const FIRST: u32 = 64;
@@ -95,6 +105,8 @@ impl Key {
 struct Slot<T> {
     /// Generation, state and users, from the upper bits down: 30, 2 and 32.
     word: AtomicU64,
+    /// Its lock, if it has one. Set while the place is vacant and on no list.
+    seat: AtomicPtr<Seat>,
     value: UnsafeCell<Option<T>>,
 }
 
@@ -104,6 +116,10 @@ unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 impl<T> Slot<T> {
     const USERS: u64 = u32::MAX as u64;
 
+    const fn new() -> Slot<T> {
+        Slot { word: AtomicU64::new(0), seat: AtomicPtr::new(ptr::null_mut()), value: UnsafeCell::new(None) }
+    }
+
     fn state(word: u64) -> u64 {
         word >> 32 & 3
     }
@@ -111,14 +127,37 @@ impl<T> Slot<T> {
     fn generation(word: u64) -> u64 {
         word >> 34
     }
+
+    /// Is it live, and that tenant's?
+    #[inline]
+    fn is_of(&self, key: Key) -> bool {
+        // A place's generation is below `GENERATIONS`, too.
+        self.word.load(Ordering::Acquire) >> 32 == key.generation << 2 | LIVE
+    }
+
+    /// Its lock, or that of what was here before, or will be.
+    #[inline]
+    fn seat(&self) -> Option<&'static Seat> {
+        // SAFETY: it is null or was made of a reference to what is there as long as the process.
+        unsafe { self.seat.load(Ordering::Acquire).as_ref() }
+    }
 }
 
 /// All handles of one kind.
 pub(crate) struct Table<T> {
-    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
+    /// The first chunk, which is where most look: it is found without a look at what else there is.
+    first: [Slot<T>; FIRST as usize],
+    /// The others.
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS - 1],
     /// How many places were ever taken.
     taken: AtomicU32,
     vacant: Mutex<Vec<u32>>,
+}
+
+/// A value whose lock is held. It stays where it is as long as this lives.
+pub(crate) struct Locked<T: 'static> {
+    slot: &'static Slot<T>,
+    taken: Taken,
 }
 
 /// A value that stays where it is as long as this lives.
@@ -131,7 +170,8 @@ pub(crate) struct Held<T: 'static> {
 impl<T> Table<T> {
     pub(crate) const fn new() -> Table<T> {
         Table {
-            chunks: [const { OnceLock::new() }; CHUNKS],
+            first: [const { Slot::new() }; FIRST as usize],
+            chunks: [const { OnceLock::new() }; CHUNKS - 1],
             taken: AtomicU32::new(0),
             vacant: Mutex::new(Vec::new()),
         }
@@ -146,8 +186,11 @@ impl<T> Table<T> {
 
     #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        if index < FIRST {
+            return Some(&self.first[index as usize]);
+        }
         let (chunk, at) = Self::split(index);
-        self.chunks.get(chunk)?.get()?.get(at)
+        self.chunks.get(chunk - 1)?.get()?.get(at)
     }
 
     /// A place that nobody else has.
@@ -160,17 +203,25 @@ impl<T> Table<T> {
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < MOST).then_some(n + 1))
                 .ok()?,
         };
+        if index < FIRST {
+            return Some((index, &self.first[index as usize]));
+        }
         let (chunk, at) = Self::split(index);
-        let slots = self.chunks[chunk].get_or_init(|| {
-            let vacant = || Slot { word: AtomicU64::new(0), value: UnsafeCell::new(None) };
-            (0..FIRST << chunk).map(|_| vacant()).collect()
-        });
+        let new = || (0..FIRST << chunk).map(|_| Slot::new()).collect();
+        let slots = self.chunks[chunk - 1].get_or_init(new);
         Some((index, &slots[at]))
     }
 
     /// Takes something in; `None` when there are too many.
     pub(crate) fn insert(&self, value: T) -> Option<Key> {
+        self.insert_with(value, None)
+    }
+
+    /// Takes something in that has a lock, which is held by whoever uses it.
+    pub(crate) fn insert_with(&self, value: T, seat: Option<&'static Seat>) -> Option<Key> {
         let (index, slot) = self.room()?;
+        let seat = seat.map_or(ptr::null_mut(), |seat| ptr::from_ref(seat).cast_mut());
+        slot.seat.store(seat, Ordering::Release);
         // SAFETY: the place is vacant and was on no list but ours, so nobody looks at its value or changes it.
         unsafe { *slot.value.get() = Some(value) };
         let before = slot.word.fetch_add(LIVE << 32, Ordering::Release);
@@ -183,6 +234,24 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn get(&'static self, key: Key) -> Option<Held<T>> {
         self.look(key.index, key.generation, GENERATIONS - 1)
+    }
+
+    /// Locks what a key is of, if that is live, has a lock, and nobody holds it.
+    // Always: what it gives is written to memory otherwise, and read again at once.
+    #[inline(always)]
+    pub(crate) fn lock(&'static self, key: Key) -> Option<Locked<T>> {
+        let slot = self.slot(key.index)?;
+        let seat = slot.seat()?;
+        let taken = seat.try_take()?;
+        // Only now, and in this order: a live place has its own lock, and it is this one.
+        let is_ours = slot.is_of(key) && slot.seat().is_some_and(|now| ptr::eq(now, seat));
+        is_ours.then_some(Locked { slot, taken })
+    }
+
+    /// Is what a key is of live? It may not be any more when this has told.
+    #[inline]
+    pub(crate) fn is_live(&self, key: Key) -> bool {
+        self.slot(key.index).is_some_and(|slot| slot.is_of(key))
     }
 
     /// What an operation's number is of, if it is live.
@@ -211,6 +280,16 @@ impl<T> Table<T> {
     #[cfg(test)]
     fn count(&self) -> usize {
         self.taken.load(Ordering::Relaxed) as usize - self.vacant.lock().expect("no panic").len()
+    }
+}
+
+impl<T: 'static> Locked<T> {
+    /// The value, and its lock.
+    #[inline]
+    pub(crate) fn split(&mut self) -> (&T, &mut Taken) {
+        // SAFETY: the place was live after we had its lock, and nobody takes its value out without that.
+        let value = unsafe { &*self.slot.value.get() };
+        (value.as_ref().expect("a live place has a value"), &mut self.taken)
     }
 }
 
@@ -245,9 +324,12 @@ impl<T: 'static> Held<T> {
             // Somebody looks at the place and will be the last to leave it, or was it already.
             return;
         }
+        // Who has the lock found the place live, and may still look.
+        let taken = self.slot.seat().map(Seat::take);
         // SAFETY: the place was closing, so nobody can have come to see its value since, and it had no user left; now it is
-        // vacant and on no list.
+        // vacant and on no list, and nobody has its lock, or gets it and finds the place live.
         let value = unsafe { (*self.slot.value.get()).take() };
+        drop(taken);
         self.table.vacant.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
         drop(value);
     }
@@ -256,112 +338,5 @@ impl<T: 'static> Held<T> {
 impl<T: fmt::Debug + 'static> fmt::Debug for Held<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{sync::Arc, thread};
-
-    /// A table that outlives the test's threads.
-    fn table<T>() -> &'static Table<T> {
-        Box::leak(Box::new(Table::new()))
-    }
-
-    #[test]
-    fn a_handle_finds_its_own_until_it_is_closed_and_never_another() {
-        let table = table();
-        let first = table.insert("first").expect("room");
-        let second = table.insert("second").expect("room");
-        assert_eq!(
-            (*table.get(first).expect("live"), *table.get(second).expect("live")),
-            ("first", "second")
-        );
-        let held = table.get(first).expect("live");
-        assert!(Table::close(&held) && !Table::close(&held), "it is closed once");
-        assert!(table.get(first).is_none(), "closed, and still held");
-        assert_eq!(*held, "first", "who holds it sees it");
-        drop(held);
-        let third = table.insert("third").expect("room");
-        assert_eq!(third.index, first.index, "places are used again");
-        assert!(table.get(first).is_none(), "of an earlier generation");
-        assert_eq!((*table.get(third).expect("live"), table.count()), ("third", 2));
-    }
-
-    #[test]
-    fn numbers_that_are_no_handles_find_nothing() {
-        let table = table();
-        let key = table.insert(1u8).expect("room");
-        let bits = key.to_bits(Kind::Comm);
-        assert_eq!(Key::from_bits(bits, Kind::Comm), Some(key));
-        assert_eq!(Key::from_bits(bits, Kind::Request), None, "another kind");
-        for bit in 0..64 {
-            let other = Key::from_bits(bits ^ 1 << bit, Kind::Comm);
-            assert!(other.and_then(|key| table.get(key)).is_none(), "bit {bit} changed");
-        }
-        for bits in [0, 1, u64::MAX, 0x7fff_1234_5678, std::ptr::from_ref(&bits) as u64] {
-            assert_eq!(Key::from_bits(bits, Kind::Comm), None, "{bits:#x}");
-        }
-        assert!(table.get(key).is_some() && table.count() == 1);
-    }
-
-    #[test]
-    fn numbers_of_operations_fit_an_int_and_tell_generations_apart() {
-        let table = table();
-        let key = table.insert(1u8).expect("room");
-        let number = key.to_op().expect("a low place");
-        assert!(number >= 1 << 30 && table.get_op(number).is_some());
-        for other in [number + 1, number ^ 1 << 16, 0, -1, 4, i32::MAX, i32::MIN] {
-            assert!(table.get_op(other).is_none(), "{other}");
-        }
-        Table::close(&table.get(key).expect("live"));
-        assert!(table.get_op(number).is_none());
-    }
-
-    #[test]
-    fn chunks_lie_side_by_side() {
-        let mut expected = (0, 0);
-        for index in 0..10_000 {
-            assert_eq!(Table::<u8>::split(index), expected, "{index}");
-            expected.1 += 1;
-            if expected.1 == (FIRST as usize) << expected.0 {
-                expected = (expected.0 + 1, 0);
-            }
-        }
-        assert!(MOST.next_power_of_two() <= 1 << 23, "a place fits its bits");
-        assert_eq!(Table::<u8>::split(MOST - 1).0, CHUNKS - 1);
-    }
-
-    #[test]
-    fn what_is_closed_while_others_hold_it_is_dropped_once_by_the_last() {
-        let table = table();
-        let drops = Arc::new(AtomicU32::new(0));
-        struct Counted(Arc<AtomicU32>);
-        impl Drop for Counted {
-            fn drop(&mut self) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        const ROUNDS: u32 = 2000;
-        for round in 0..ROUNDS {
-            let key = table.insert(Counted(Arc::clone(&drops))).expect("room");
-            let found: u32 = thread::scope(|scope| {
-                let threads: Vec<_> = (0..3)
-                    .map(|at| {
-                        scope.spawn(move || match table.get(key) {
-                            Some(held) => {
-                                assert!(held.0.load(Ordering::Relaxed) <= round, "seen after it was dropped");
-                                if at == 0 { u32::from(Table::close(&held)) } else { 0 }
-                            }
-                            None => 0,
-                        })
-                    })
-                    .collect();
-                threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
-            });
-            assert_eq!((found, drops.load(Ordering::Relaxed), table.count()), (1, round + 1, 0));
-        }
-        assert_eq!(table.taken.load(Ordering::Relaxed), 1, "one place served all");
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     cast::{self, out},
     codes::Coded,
     collectives::datatype,
-    comm::{Found, find, tbcclComm_t},
+    comm::{At, find, tbcclComm_t},
     failure::Failure,
     handle::{Held, Key, Table},
     tbcclDataType_t, tbcclRedOp_t, tbcclResult_t,
@@ -51,14 +51,15 @@ static MADE: Table<Made> = Table::new();
 
 /// The operation of a number.
 #[inline]
-pub(crate) fn operation(number: tbcclRedOp_t, dtype: DType, found: &Found) -> Outcome<Operation> {
+pub(crate) fn operation(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Operation> {
     match ReduceOp::from_code(number) {
         Some(op) => Ok(Operation::Plain(op)),
         None => made(number, dtype, found),
     }
 }
 
-fn made(number: tbcclRedOp_t, dtype: DType, found: &Found) -> Outcome<Operation> {
+#[inline(never)]
+fn made(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Operation> {
     let made = find_made(number, found)?;
     if made.scale.dtype() != dtype {
         return Err(Failure::argument(format!(
@@ -69,7 +70,7 @@ fn made(number: tbcclRedOp_t, dtype: DType, found: &Found) -> Outcome<Operation>
     Ok(Operation::Scaled(ReduceOp::Sum, made.scale))
 }
 
-fn find_made(number: tbcclRedOp_t, found: &Found) -> Outcome<Held<Made>> {
+fn find_made(number: tbcclRedOp_t, found: At<'_>) -> Outcome<Held<Made>> {
     let made = MADE.get_op(number).ok_or_else(|| {
         Failure::argument(format!("op is {number}, which no operation has, or it was destroyed"))
     })?;
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn tbcclRedOpCreatePreMulSum(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRedOpDestroy(op: tbcclRedOp_t, comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| {
-        let made = find_made(op, &find(comm)?)?;
+        let made = find_made(op, find(comm)?.at())?;
         if Table::close(&made) { Ok(()) } else { Err(Failure::argument("op was destroyed")) }
     })
 }

@@ -197,7 +197,7 @@ pub unsafe extern "C" fn tbcclCommLinkStats(
 ) -> tbcclResult_t {
     boundary(|| {
         let found = find(comm)?;
-        let peer = member("peer", peer, &found)?;
+        let peer = member("peer", peer, found.at())?;
         let told = found.shared.stats().peers.into_iter().find(|(of, _)| *of == peer);
         let counters = told.map(|(_, counters)| counters).unwrap_or_default();
         // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.

@@ -8,7 +8,7 @@ use crate::{
     boundary::Outcome,
     cast::list,
     collectives::{datatype, member, raw},
-    comm::{Found, tbcclComm_t},
+    comm::{At, tbcclComm_t},
     group::issue,
     redop::operation,
     request::tbcclRequest_t,
@@ -22,7 +22,7 @@ use std::{
 use tbccl::RawWhat;
 
 /// The lengths of all ranks' blocks.
-fn lengths(what: &str, counts: *const usize, found: &Found) -> Outcome<Arc<[usize]>> {
+fn lengths(what: &str, counts: *const usize, found: At<'_>) -> Outcome<Arc<[usize]>> {
     // SAFETY: as `tbccl.h` says, it is null or has a length for each rank.
     unsafe { list(what, counts, found.shared.size() as usize) }
 }
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn tbcclScatterV(
 }
 
 /// Only the root's buffer of all blocks is looked at.
-fn is_root(root: c_int, found: &Found) -> bool {
+fn is_root(root: c_int, found: At<'_>) -> bool {
     i64::from(root) == i64::from(found.shared.rank().0)
 }
 

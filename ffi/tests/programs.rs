@@ -92,8 +92,44 @@ fn a_peer_that_is_gone_is_an_error_and_no_sigpipe() {
 }
 
 #[test]
+fn flight_recorders_are_written_on_a_signal_and_on_errors() {
+    let workshop = Workshop::open();
+    let folder = workshop.path().join("dumps");
+    let mut program = command(workshop.program("tests/dump.c"), &[&folder]);
+    assert!(run(program.env("TBCCL_DUMP", &folder)).stdout.ends_with("ok\n"));
+}
+
+#[test]
+fn a_communicator_grows_by_processes_that_come_later() {
+    let workshop = Workshop::open();
+    let program = workshop.program("tests/grow.c");
+    for transport in ["shm", "tcp"] {
+        let said = run(command::<&str>(&program, &[]).env("TBCCL_TRANSPORT", transport));
+        assert!(said.stdout.ends_with("ok\n"), "{transport}: {}", said.stderr);
+    }
+}
+
+#[test]
 fn ranks_go_on_after_an_abort() {
     passes("tests/abort.c", &["200", "64"]);
+}
+
+#[test]
+fn processes_go_on_after_an_abort() {
+    let workshop = Workshop::open();
+    let program = workshop.program("tests/abort_processes.c");
+    for transport in ["shm", "tcp"] {
+        let said = launched(&program, 3, transport);
+        assert_eq!(said.matches("ok\n").count(), 3, "{transport}: {said}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_with_rdma_devices_go_on_after_an_abort() {
+    let workshop = Workshop::open();
+    let said = on_fabric(&workshop.program("tests/abort_processes.c"), "apple-tb5-mesh3.toml");
+    assert_eq!(said.matches("ok\n").count(), 3, "{said}");
 }
 
 /// The examples that are launched run everywhere.

@@ -9,12 +9,13 @@
 #include "check.h"
 
 int main(void) {
-  int channel[2], status = 0;
+  int channel[2], done[2], status = 0;
+  char byte = 0;
   tbcclUniqueId id;
   tbcclComm_t comm;
   tbcclConfig_t config = TBCCL_CONFIG_INITIALIZER;
   config.timeoutMs = 20000;
-  EXPECT(pipe(channel) == 0);
+  EXPECT(pipe(channel) == 0 && pipe(done) == 0);
   signal(SIGPIPE, SIG_DFL);
   pid_t child = fork();
   EXPECT(child >= 0);
@@ -23,11 +24,14 @@ int main(void) {
     EXPECT(write(channel[1], &id, sizeof id) == (ssize_t)sizeof id);
     CHECK(tbcclCommInitRankConfig(&comm, 2, id, 0, &config));
     CHECK(tbcclBarrier(comm, NULL));
+    /* Before that, the other one's barrier could fail for the death as well. */
+    EXPECT(read(done[0], &byte, 1) == 1);
     kill(getpid(), SIGKILL);
   }
   EXPECT(read(channel[0], &id, sizeof id) == (ssize_t)sizeof id);
   CHECK(tbcclCommInitRankConfig(&comm, 2, id, 1, &config));
   CHECK(tbcclBarrier(comm, NULL));
+  EXPECT(write(done[1], &byte, 1) == 1);
   EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
   /* Waits, looks around and asks what is the matter, of one who is gone. */
   for (int call = 0; call < 3; ++call) {
@@ -37,6 +41,8 @@ int main(void) {
   CHECK(tbcclCommDestroy(comm));
   close(channel[0]);
   close(channel[1]);
+  close(done[0]);
+  close(done[1]);
   puts("ok");
   return 0;
 }

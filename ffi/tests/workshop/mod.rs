@@ -32,16 +32,17 @@ pub(crate) fn shared_library() -> PathBuf {
 }
 
 /// Where the programs of a build are: `tbccl`, and with it the software device. Cargo builds them only for the packages
-/// that they belong to, so they are built here, once.
+/// that they belong to, so they are built here, once; with all packages, so that crates below have the features that they have
+/// in tests of all, and are not built again.
 pub(crate) fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
         let folder = built().parent().expect("a folder").to_owned();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "-q", "-p", "tbccl", "-p", "ffi", "--lib", "--bins", "--target-dir"]);
+        cargo.args(["build", "-q", "--workspace", "--lib", "--bins", "--target-dir"]);
         cargo.arg(folder.parent().expect("a folder"));
-        if cfg!(target_os = "linux") {
-            cargo.args(["-p", "softrdma"]);
+        if !cfg!(target_os = "linux") {
+            cargo.args(["--exclude", "softrdma"]);
         }
         if folder.ends_with("release") {
             cargo.arg("--release");
@@ -63,6 +64,8 @@ pub(crate) struct Workshop {
 
 impl Workshop {
     pub(crate) fn open() -> Workshop {
+        // First: where cargo was asked for this package alone, it builds the libraries anew, and they are gone meanwhile.
+        programs();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let plain = if cfg!(target_os = "macos") {
             ["libtbccl.dylib", "libtbccl.0.dylib"]

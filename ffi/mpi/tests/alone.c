@@ -1,0 +1,17 @@
+// A failure in a process without a C++ library: nobody could catch what is thrown, so it ends with one line that says why.
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+int main(int count, char **arguments) {
+    void *library = dlopen(count > 1 ? arguments[1] : "", RTLD_NOW | RTLD_GLOBAL);
+    int (*rank)(void *, int *) = library ? (int (*)(void *, int *))dlsym(library, "MPI_Comm_rank") : NULL;
+    if (!rank) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    int found = 0;
+    rank(dlsym(library, "ompi_mpi_comm_world"), &found);
+    printf("it went on\n");
+    return 0;
+}

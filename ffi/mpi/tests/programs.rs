@@ -1,0 +1,103 @@
+//! The library as programs load it: what it exports, and a program in C++ that does with it what MLX does and might do.
+
+#[allow(dead_code)] // It has more than is needed here.
+#[path = "../../tests/workshop/mod.rs"]
+mod workshop;
+
+use std::{
+    collections::BTreeSet,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+use workshop::{command, here, programs, run, tbccl};
+
+/// What MLX takes from an MPI library. If one is missing, it takes none.
+const TAKEN: [&str; 30] = [
+    "MPI_Allgather",
+    "MPI_Allreduce",
+    "MPI_Comm_free",
+    "MPI_Comm_rank",
+    "MPI_Comm_size",
+    "MPI_Comm_split",
+    "MPI_Finalize",
+    "MPI_Get_library_version",
+    "MPI_Init",
+    "MPI_Op_create",
+    "MPI_Recv",
+    "MPI_Send",
+    "MPI_Type_commit",
+    "MPI_Type_contiguous",
+    "ompi_mpi_c_bool",
+    "ompi_mpi_c_complex",
+    "ompi_mpi_comm_world",
+    "ompi_mpi_double",
+    "ompi_mpi_float",
+    "ompi_mpi_int16_t",
+    "ompi_mpi_int32_t",
+    "ompi_mpi_int64_t",
+    "ompi_mpi_int8_t",
+    "ompi_mpi_op_max",
+    "ompi_mpi_op_min",
+    "ompi_mpi_op_sum",
+    "ompi_mpi_uint16_t",
+    "ompi_mpi_uint32_t",
+    "ompi_mpi_uint64_t",
+    "ompi_mpi_uint8_t",
+];
+
+/// What `tbccl.mlx` asks.
+const OURS: [&str; 3] = ["tbccl_mpi_is_running", "tbccl_mpi_launcher", "tbccl_mpi_ranks"];
+
+fn library() -> PathBuf {
+    programs().join(if cfg!(target_os = "macos") { "libtbccl_mpi.dylib" } else { "libtbccl_mpi.so" })
+}
+
+/// Compiles a source of this folder into a folder.
+fn compiled(compiler: &[&str], source: &str, folder: &tempfile::TempDir) -> PathBuf {
+    let program = folder.path().join("program");
+    let mut command = Command::new(compiler[0]);
+    command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-g", "-O1", "-o"]).arg(&program);
+    run(command.arg(here().join("tests").join(source)).arg("-ldl"));
+    program
+}
+
+#[test]
+fn what_mlx_takes_is_exported_and_nothing_else_but_what_its_module_asks() {
+    let options: &[&str] = if cfg!(target_os = "macos") { &["-gU"] } else { &["-D", "--defined-only"] };
+    let said = run(command("nm", options).arg(library())).stdout;
+    let names = said.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let plain =
+        |name: &str| name.strip_prefix('_').filter(|_| cfg!(target_os = "macos")).unwrap_or(name).to_owned();
+    let exported: BTreeSet<String> = names.map(plain).collect();
+    let expected: BTreeSet<String> = TAKEN.iter().chain(&OURS).map(|name| (*name).to_owned()).collect();
+    assert_eq!(exported, expected);
+}
+
+#[test]
+fn every_function_does_what_it_is_to_do_and_throws_where_it_can_not() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(&["c++", "-std=c++17"], "calls.cpp", &folder);
+    for (ranks, transport) in [(1, "shm"), (2, "shm"), (3, "shm"), (5, "shm"), (2, "tcp")] {
+        let mut job = tbccl();
+        job.args(["run", "-n", &ranks.to_string(), "--"]).arg(&program).arg(library());
+        let said = run(job.env("TBCCL_TRANSPORT", transport)).stdout;
+        assert_eq!(said.matches("ok ").count(), ranks, "{said}");
+    }
+    // A program that no launcher has started is a world of its own.
+    assert_eq!(run(&mut command(&program, &[library()])).stdout, "ok 0\n");
+}
+
+#[test]
+fn where_nobody_could_catch_a_failure_the_process_ends_with_its_words() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compiled(&["cc", "-std=c11"], "alone.c", &folder);
+    let done = Command::new(program).arg(library()).stdin(Stdio::null()).output().expect("it starts");
+    let words = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.signal(), Some(libc::SIGABRT), "{words}");
+    assert!(
+        words.starts_with("tbccl: error: [tbccl] MPI_Comm_rank: MPI_Init has not been called"),
+        "{words}"
+    );
+    assert!(done.stdout.is_empty());
+}
