@@ -1,0 +1,81 @@
+"""What a call of torch.distributed costs over tbccl, beside gloo.
+
+    tbccl run -n 2 -- python python/bench/torch_calls.py [--most BYTES] [--rounds N]
+
+Both backends have a group in the same processes, and take turns: some calls over one, some over the other, many rounds. Rank
+0 prints the median over the rounds of the mean time of a call, and the median of the ratios of neighbouring rounds, which a
+busy machine disturbs less. Build with `--release` first; a debug build measures itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+import tbccl.torch  # noqa: F401
+
+BYTES = (4, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20)
+
+
+def seconds_of(call: Callable[[], object], calls: int) -> float:
+    """The mean time of a call."""
+    call()
+    begun = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begun) / calls
+
+
+def own_cost(group: dist.ProcessGroup, calls: int = 2_000) -> float:
+    """Seconds that a call of one float takes in a group of this process alone: what Python costs."""
+    tensor = torch.ones(1)
+    return min(seconds_of(lambda: dist.all_reduce(tensor, group=group), calls) for _ in range(5))
+
+
+def compared(groups: dict[str, dist.ProcessGroup], length: int, rounds: int) -> dict[str, list[float]]:
+    """The times of both, in turns."""
+    calls = max(2, min(200, (4 << 20) // length))
+    times: dict[str, list[float]] = {name: [] for name in groups}
+    tensor = torch.zeros(max(1, length // 4))
+    for turn in range(rounds):
+        # Who begins changes, so that neither profits from what the other has left in the caches.
+        for name in list(groups) if turn % 2 else reversed(list(groups)):
+            group = groups[name]
+            dist.barrier(group)
+            times[name].append(seconds_of(lambda: dist.all_reduce(tensor, group=group), calls))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--most", type=int, default=64 << 20, help="the longest tensor, in bytes")
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)
+    dist.init_process_group("tbccl")
+    groups = {"tbccl": dist.new_group(backend="tbccl"), "gloo": dist.new_group(backend="gloo")}
+    alone, _ = dist.new_subgroups(1)
+    cost = own_cost(alone)
+    if dist.get_rank() == 0:
+        print(f"a call of 1 float in a group of one process: {cost * 1e6:.1f} us")
+        print(f"{'bytes':>10} {'tbccl us':>10} {'gloo us':>10} {'ratio':>7}")
+    for length in (each for each in BYTES if each <= arguments.most):
+        times = compared(groups, length, arguments.rounds)
+        ours, theirs = times["tbccl"], times["gloo"]
+        ratio = statistics.median(one / other for one, other in zip(ours, theirs))
+        if dist.get_rank() == 0:
+            print(
+                f"{length:>10} {statistics.median(ours) * 1e6:>10.1f} {statistics.median(theirs) * 1e6:>10.1f} {ratio:>7.2f}",
+                flush=True,
+            )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Data parallel training with MLX: each rank has a part of every batch, and gradients are averaged.
+
+    tbccl run -n 4 -- python 04_mlx_data_parallel.py
+
+The weights are those that a single process would have: `python 04_mlx_data_parallel.py` is one. With `--save FILE` rank 0
+writes them.
+"""
+
+import argparse
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx.utils import tree_flatten
+
+import tbccl.mlx
+
+BATCH, FEATURES, CLASSES = 64, 16, 4
+
+
+class Classifier(nn.Module):
+    """A perceptron with two hidden layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(FEATURES, 64), nn.Linear(64, 64), nn.Linear(64, CLASSES)]
+
+    def __call__(self, x):
+        for layer in self.layers[:-1]:
+            x = nn.gelu(layer(x))
+        return self.layers[-1](x)
+
+
+def batch(step):
+    """The whole batch of a step: points around the centre of their class. The same on all ranks."""
+    centres = mx.random.normal((CLASSES, FEATURES), key=mx.random.key(0))
+    labels = mx.random.randint(0, CLASSES, (BATCH,), key=mx.random.key(2 * step + 1))
+    noise = mx.random.normal((BATCH, FEATURES), key=mx.random.key(2 * step + 2))
+    return centres[labels] + 0.5 * noise, labels
+
+
+def loss_of(model, x, labels):
+    return nn.losses.cross_entropy(model(x), labels, reduction="mean")
+
+
+def train(world, steps):
+    mx.random.seed(1)  # the same weights everywhere
+    model = Classifier()
+    optimiser = optim.Adam(learning_rate=1e-3)
+    loss_and_grad = nn.value_and_grad(model, loss_of)
+    ours = slice(world.rank() * BATCH // world.size(), (world.rank() + 1) * BATCH // world.size())
+    for step in range(steps):
+        x, labels = batch(step)
+        loss, grads = loss_and_grad(model, x[ours], labels[ours])
+        optimiser.update(model, nn.average_gradients(grads, group=world))
+        loss = mx.distributed.all_sum(loss, group=world) / world.size()
+        mx.eval(model.parameters(), optimiser.state, loss)
+        if world.rank() == 0 and (step % 5 == 0 or step == steps - 1):
+            print(f"step {step:3}  loss {loss.item():.6f}", flush=True)
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--save", metavar="FILE", help="write the weights there (.npz)")
+    args = parser.parse_args()
+
+    world = tbccl.mlx.init(strict=False)  # without a launcher this is the only rank
+    if BATCH % world.size():
+        raise SystemExit(f"a batch of {BATCH} can't be shared equally by {world.size()} ranks")
+    model = train(world, args.steps)
+    if args.save and world.rank() == 0:
+        mx.savez(args.save, **dict(tree_flatten(model.parameters())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Arrays in registered memory, which peers and devices read in place."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Sequence
+
+from tbccl import _native
+from tbccl._elements import NAMES
+
+if TYPE_CHECKING:
+    import numpy
+
+    from tbccl._communicator import Communicator
+
+
+class Array(_native.Memory):
+    """Elements in a communicator's registered memory: `tbccl.empty()` and `Communicator.empty()` make them.
+
+    It has the buffer protocol and DLPack, so numpy, torch and mlx see it as an array without a copy: `array.numpy()`,
+    `torch.from_dlpack(array)`. The memory stays as long as the array or anything made of it, also when the communicator has
+    ended.
+    """
+
+    def __init__(self, comm: Communicator, dtype: int, shape: Sequence[int]) -> None:
+        self._comm = comm
+        self._dtype = dtype
+        self._shape = tuple(shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements in each dimension."""
+        return self._shape
+
+    @property
+    def dtype(self) -> str:
+        """The name of the element type."""
+        return NAMES[self._dtype]
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self._shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return memoryview(self).nbytes
+
+    def numpy(self) -> numpy.ndarray[Any, Any]:
+        """The same memory as an array of numpy. Of bfloat16 it is one of ml_dtypes.bfloat16, if that is installed, or of its bits."""
+        import numpy
+
+        array = numpy.asarray(memoryview(self))
+        if self._dtype != _native.BFLOAT16:
+            return array
+        try:
+            import ml_dtypes
+        except ImportError:
+            return array
+        return array.view(ml_dtypes.bfloat16)
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("an array of no dimensions has no length")
+        return self._shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"elements of {self.dtype} can't be seen as {dtype} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device not in (None, (1, 0)):
+            raise BufferError("this is memory of the processor, and of no other device")
+        if copy:
+            raise BufferError("a copy is up to whoever takes the tensor")
+        return _native.memory_to_dlpack(self, max_version is not None and max_version[0] >= 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def _empty_like(self, shape: Sequence[int]) -> Array:
+        return Array(self._comm, self._dtype, shape)
+
+    def __repr__(self) -> str:
+        return f"<tbccl.Array of {self.dtype}, shape {self.shape}>"

@@ -1,0 +1,139 @@
+"""How processes find each other where torch would not know how: under ``tbccl run`` and mpirun.
+
+torch.distributed wants a store and the address of its server. torchrun tells it by variables. ``tbccl run`` does not: its
+ranks can meet without any, and tell each other where rank 0's store is. That is what the rendezvous ``tbccl://`` does, and
+what ``env://``, torch's default, does in a process of ``tbccl run`` or mpirun without ``MASTER_ADDR``. With it, what mpirun
+calls the rank and the number of ranks is taken as torch's ``RANK`` and ``WORLD_SIZE``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+
+import tbccl
+from tbccl import _native
+
+#: What launchers other than torchrun call the rank and the number of ranks.
+_LAUNCHERS = (
+    ("TBCCL_RANK", "TBCCL_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+#: Room for what rank 0 says about its store.
+_WORD_BYTES = 1024
+
+_Met = tuple[dist.Store, int, int]
+
+#: The store of this job, which the ranks meet by once.
+_store: _Met | None = None
+_times = 0
+
+
+def register() -> None:
+    """Makes ``tbccl://`` known, and in processes of other launchers than torchrun has ``env://`` know of them."""
+    dist.register_rendezvous_handler("tbccl", _meet)
+    # The module, whose name torch.distributed has for a function of it.
+    torchs_own = importlib.import_module("torch.distributed.rendezvous")
+    handlers = getattr(torchs_own, "_rendezvous_handlers", None)
+    if handlers is None or "env" not in handlers or _launched() is None:
+        return
+    torchs = handlers["env"]
+
+    def env(url: str, timeout: timedelta = default_pg_timeout, **more: Any) -> Iterator[_Met]:
+        if "MASTER_ADDR" not in os.environ and "rank=" not in url:
+            return _meet(url, timeout)
+        return torchs(_with_rank(url), timeout=timeout, **more)
+
+    handlers["env"] = env
+
+
+def _launched() -> tuple[int, int] | None:
+    """The rank and the number of ranks, as a launcher other than torchrun has said."""
+    for rank, size in _LAUNCHERS:
+        if rank in os.environ and size in os.environ:
+            return int(os.environ[rank]), int(os.environ[size])
+    return None
+
+
+def _with_rank(url: str) -> str:
+    """The URL with what the launcher has said, unless it or torch's variables say."""
+    told = _launched()
+    if told is None or "rank=" in url or "RANK" in os.environ:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}rank={told[0]}&world_size={told[1]}"
+
+
+def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[_Met]:
+    """The rendezvous: a store, this rank, the number of ranks."""
+    global _store, _times
+    if _store is None:
+        _store = _open_store(timeout)
+    store, rank, size = _store
+    _times += 1
+    yield dist.PrefixStore(f"tbccl/{_times}", store), rank, size
+    raise RuntimeError("processes that met by tbccl:// do not meet again for the same group")
+
+
+def _open_store(timeout: timedelta) -> _Met:
+    """Has rank 0 open a store and tell the others where."""
+    comm = tbccl.init()
+    try:
+        word = torch.zeros(_WORD_BYTES, dtype=torch.uint8)
+        store = None
+        if comm.rank == 0:
+            store = dist.TCPStore("localhost", 0, comm.size, True, timeout, wait_for_workers=False)
+            said = "\n".join([str(store.port), socket.gethostname(), *_addresses()]).encode()[:_WORD_BYTES]
+            word[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
+        address = word.data_ptr()
+        comm.raw_call(_native.BROADCAST, _native.UINT8, 0, _WORD_BYTES, address, address, 0)
+        if store is None:
+            port, host, *addresses = bytes(word.tolist()).rstrip(b"\0").decode().split("\n")
+            local = ["localhost"] if host == socket.gethostname() else []
+            store = _connect([*local, *addresses, host], int(port), comm.size, timeout)
+        return store, comm.rank, comm.size
+    finally:
+        comm.close()
+
+
+def _addresses() -> list[str]:
+    """Where other hosts may reach this one: what it has in the network of the launcher first."""
+    found: list[str] = []
+    for text in os.environ.get("TBCCL_BOOTSTRAP", "").replace(",", " ").split():
+        host, _, port = text.removeprefix("tcp:").rpartition(":")
+        if not port.isdigit() or not host:
+            continue
+        try:
+            family, *_rest, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)  # sends nothing
+                found.append(probe.getsockname()[0])
+        except OSError:
+            continue
+    return list(dict.fromkeys(found))
+
+
+def _connect(hosts: list[str], port: int, size: int, timeout: timedelta) -> dist.Store:
+    """The store at the first of these hosts that has it."""
+    errors = []
+    for number, host in enumerate(hosts):
+        is_last = number == len(hosts) - 1
+        patience = timeout if is_last else min(timeout, timedelta(seconds=10))
+        try:
+            store = dist.TCPStore(host, port, size, False, patience)
+        except Exception as error:
+            errors.append(f"{host}: {error}")
+            continue
+        store.set_timeout(timeout)
+        return store
+    raise tbccl.Error(f"rank 0's store is not to be reached on port {port} ({'; '.join(errors)})")

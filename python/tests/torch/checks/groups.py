@@ -1,0 +1,147 @@
+"""Groups of some ranks, from several threads, with barriers that name who is missing, and with time limits."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import tbccl
+
+from checks.common import given, raises, rank, same, size, total
+
+
+def check_groups() -> None:
+    members = [0, size - 1]
+    group = dist.new_group(members)
+    if rank in members:
+        assert dist.get_world_size(group) == 2 and dist.get_rank(group) == members.index(rank)
+        assert group.group_name and dist.get_backend(group) == "tbccl"
+        tensor = given(rank)
+        dist.all_reduce(tensor, group=group)
+        same(tensor, total("SUM", (7,), torch.float32, of=members))
+        tensor = given(rank)
+        dist.broadcast(tensor, members[1], group=group)
+        same(tensor, given(members[1]))
+        # Messages of the group and of all are apart, though tags and ranks are the same.
+        received = torch.empty(2)
+        if rank == members[0]:
+            dist.send(torch.tensor([1.0, 1.0]), members[1])
+            dist.send(torch.tensor([2.0, 2.0]), members[1], group=group)
+        else:
+            assert dist.recv(received, group=group) == members[0]
+            assert received[0] == 2
+            dist.recv(received, members[0])
+            assert received[0] == 1
+    dist.barrier()
+    # Many groups at a time, of one rank too.
+    own, _ = dist.new_subgroups(1)
+    tensor = given(rank)
+    dist.all_reduce(tensor, group=own)
+    same(tensor, given(rank))
+    groups = [dist.new_group([each, (each + 1) % size]) for each in range(size)] if size > 2 else []
+    for each, neighbours in enumerate(groups):
+        if rank in (each, (each + 1) % size):
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=neighbours)
+            assert tensor.item() == 2
+    dist.destroy_process_group(own)
+    if rank in members:
+        dist.destroy_process_group(group)
+
+
+def check_a_group_that_ends_with_messages_on_their_way() -> None:
+    group = dist.new_group()
+    begun = time.monotonic()
+    tensor = torch.zeros(100)
+    dist.irecv(tensor, (rank + 1) % size, group=group, tag=77)  # nobody sends this
+    dist.destroy_process_group(group)
+    assert time.monotonic() - begun < 20
+    # The memory is still somebody's.
+    assert any(tensor is kept for orphan in dist.group.WORLD._orphans for kept in orphan._results)
+    dist.barrier()
+
+
+def check_two_groups_from_two_threads() -> None:
+    import threading
+
+    groups = [dist.new_group(), dist.new_group()]
+    errors: list[BaseException] = []
+
+    def use(number: int) -> None:
+        try:
+            for turn in range(50):
+                tensor = given(rank, (30,), salt=turn + 100 * number)
+                work = dist.all_reduce(tensor, group=groups[number], async_op=turn % 3 == 0)
+                if work is not None:
+                    work.wait()
+                same(tensor, total("SUM", (30,), torch.float32, turn + 100 * number))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+def monitored_barrier(timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    """torch's, or where that is for gloo alone, as in 2.8, the group's own."""
+    try:
+        dist.monitored_barrier(timeout=timeout, wait_all_ranks=wait_all_ranks)
+    except ValueError as refused:
+        assert "only implemented for GLOO" in str(refused), refused
+        dist.group.WORLD.monitored_barrier(timeout, wait_all_ranks)
+
+
+def check_monitored_barriers() -> None:
+    monitored_barrier()
+    if rank == 0:
+        raises(
+            RuntimeError,
+            "Rank 1 failed to pass monitoredBarrier",
+            lambda: monitored_barrier(timeout=timedelta(seconds=0.3)),
+        )
+    elif rank != 1:
+        raises(RuntimeError, "reached monitoredBarrier", lambda: monitored_barrier(timeout=timedelta(seconds=20)))
+    dist.barrier()
+    if rank == 0 and size > 2:
+        missing = ", ".join(str(each) for each in range(1, size))
+        raises(
+            RuntimeError,
+            f"Ranks {missing} failed to pass",
+            lambda: monitored_barrier(timeout=timedelta(seconds=0.3), wait_all_ranks=True),
+        )
+    dist.barrier()
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        group.monitored_barrier(timedelta(seconds=20))
+
+
+def check_time_limits() -> None:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    if rank == 0:
+        begun = time.monotonic()
+        raises(tbccl.Error, "within the time limit", lambda: dist.barrier(group))
+        assert 0.5 < time.monotonic() - begun < 20
+        raises(tbccl.Error, "", lambda: dist.all_reduce(torch.ones(1), group=group))
+    dist.barrier()
+    group = dist.new_group()
+    # torch 2.8 has no limit of a barrier.
+    if rank == 0 and "timeout" in inspect.signature(dist.barrier).parameters:
+        begun = time.monotonic()
+        raises(tbccl.Error, "within the time limit", lambda: dist.barrier(group, timeout=timedelta(seconds=1)))
+        assert 0.5 < time.monotonic() - begun < 20
+    dist.barrier()
+    group = dist.new_group()
+    group._set_default_timeout(timedelta(seconds=1))
+    if rank == 0:
+        raises(tbccl.Error, "within the time limit", lambda: dist.all_reduce(torch.ones(1), group=group))
+    dist.barrier()
