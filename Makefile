@@ -11,7 +11,7 @@ RANKS ?= 2 4
 # The software RDMA device is for Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude softrdma)
 
-.PHONY: help bench simulation agreement test model lint build install tools test-tools
+.PHONY: help bench simulation agreement test test-python model lint build wheel install tools test-tools
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,7 +30,12 @@ agreement: build ## Compare simulations with what is measured on slow software d
 
 test: test-tools ## Run all tests
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast
+	$(MAKE) --no-print-directory test-python
 	$(MAKE) --no-print-directory model
+
+# In virtual environments below target/, which are made when they are missing.
+test-python: test-tools ## Build the Python package and test it, with numpy, PyTorch and MLX
+	tools/test-python
 
 # Its own target folder, since the flags would have all else built anew.
 model: ## Check queues and locks in shared memory under all interleavings
@@ -45,8 +50,11 @@ lint: test-tools ## Check format, lints and documentation
 build: tools ## Build the command line, optimised
 	$(CARGO) build --release
 
-install: tools ## Install the command line and the C library below PREFIX
-	$(CARGO) build --release -p tbccl -p ffi
+wheel: tools ## Build the Python package, optimised, below target/wheels
+	PATH="$$(tools/python-env plain)/bin:$$PATH" pip wheel -q --no-deps --no-build-isolation --wheel-dir target/wheels .
+
+install: tools ## Install the command line, the C library and that for MLX below PREFIX
+	$(CARGO) build --release -p tbccl -p ffi -p mpi-shim
 	ffi/install.sh target/release "$(PREFIX)" "$(DESTDIR)"
 
 tools: ## Install what is missing to build; does nothing when nothing is
