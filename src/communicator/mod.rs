@@ -104,6 +104,8 @@ pub struct Communicator {
     failed: Option<Error>,
     /// How long others may take to go when this is closed, if they meet in this process.
     farewell: Duration,
+    /// Does a thread close it, so that the program need not wait for that?
+    is_behind: bool,
     /// How to find the others again.
     kin: Kin,
     /// The rendezvous, where it is in this process. The last to end.
@@ -130,9 +132,6 @@ struct Parts {
 
 /// The longest sleep of a rank that its device wakes. It then looks whether its peers live.
 const WOKEN_SLEEP: Duration = Duration::from_millis(25);
-
-/// How long a rank that closes in good order waits until what it has sent has arrived.
-const CLOSING: Duration = Duration::from_secs(2);
 
 impl Communicator {
     /// Lanes between each pair of ranks.
@@ -213,6 +212,7 @@ impl Communicator {
             message_programs: vec![None; 2 * size as usize],
             failed: None,
             farewell: config.timeout,
+            is_behind: false,
             kin: parts.kin,
             server: None,
         }
@@ -373,12 +373,12 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {
-            endpoint.close(CLOSING);
+            closing::settle(&mut **endpoint, &mut self.peers, self.farewell, self.is_behind);
         }
         self.peers.leave();
         dumps::strike_off(&self.peers.control);
-        let patience = if self.failed.is_some() { CLOSING } else { self.farewell };
-        closing::closed(self.server.take().map(|server| (server, patience)));
+        let patience = if self.failed.is_some() { closing::CLOSING } else { self.farewell };
+        closing::closed(self.server.take().map(|server| (server, patience)), self.is_behind);
     }
 }
 

@@ -9,7 +9,10 @@ use crate::{
     error::{Error, Place},
     executor::{Executor, Program, Stop},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use topology::Rank;
 use transport::TransportError;
 
@@ -55,7 +58,9 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         | TransportError::Unplugged { .. }
         | TransportError::Unreachable { .. }
         | TransportError::Lost { .. }
-        | TransportError::Protocol { .. } => failure_soon(watch, peer, &step),
+        | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, SOON),
+        // Here there is more to come: it has ended or left, and both are told.
+        TransportError::Closed { .. } => failure_soon(watch, peer, &step, TOLD_WITHIN),
         _ => None,
     };
     cause.unwrap_or_else(|| Error::Link {
@@ -69,11 +74,21 @@ fn place(watch: &CallWatch<'_>, step: String) -> Place {
     Place { rank: watch.peers.rank, call: watch.call(), step: Some(step), waited: watch.waited }
 }
 
+/// How long news of a peer are waited for that may have none.
+const SOON: Duration = Duration::from_millis(500);
+
+/// How long news of a peer are waited for that are sure to come, by way of a rendezvous that may be short of a core.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+
+/// Looks for news before a peer that has left is taken to have left of its own accord: what made it leave may be on its way.
+const LEAVING_ROUNDS: u32 = 20;
+
 /// Waits a moment for news of what has happened to the peer: it has died, it has failed, or it is in another call and
 /// has failed for that; or it has closed its part of the communicator, and its connections with it.
-fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Error> {
+fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Duration) -> Option<Error> {
     let others: Vec<Rank> = watch.peers.others().collect();
-    for round in 0..100 {
+    let asked = Instant::now();
+    for round in 0.. {
         watch.peers.keep_in_touch();
         if let Some(error) = watch.failure_meanwhile(|| step.to_owned()) {
             return Some(error);
@@ -85,15 +100,15 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str) -> Option<Err
         if let Err(error) = watch.look_for_mismatch(&others) {
             return Some(error);
         }
-        // What made it leave may be on its way.
         if round >= LEAVING_ROUNDS && watch.has_left(peer) {
             let peer = watch.peers.names[peer.index()].clone();
             return Some(Error::PeerLeft { peer, place: Box::new(place(watch, step.to_owned())) });
+        }
+        let within = if watch.peers.hears_news() { within } else { within.min(SOON) };
+        if asked.elapsed() >= within {
+            break;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     None
 }
-
-/// Looks for news before a peer that has left is taken to have left of its own accord.
-const LEAVING_ROUNDS: u32 = 20;

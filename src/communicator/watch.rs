@@ -95,6 +95,22 @@ impl Peers {
         self.read_notices(Duration::ZERO);
     }
 
+    /// Has nobody failed or died, as far as it is known here?
+    pub(super) fn are_all_well(&self) -> bool {
+        let is_well = self.died.iter().all(Option::is_none) && !self.launcher_gone;
+        is_well && !self.agreement.has_failure() && !self.control.is_aborted()
+    }
+
+    /// Has this rank died, or closed its part of the communicator?
+    pub(super) fn is_gone(&self, rank: Rank) -> bool {
+        self.died[rank.index()].is_some() || self.agreement.has_left(rank)
+    }
+
+    /// Is there a way that news of others come by?
+    pub(super) fn hears_news(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// Makes this the failure of the job, unless there is one already; returns the one that holds.
     pub(super) fn raise(&mut self, failure: Failure) -> Failure {
         self.read_notices(Duration::ZERO);

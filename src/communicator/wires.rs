@@ -4,7 +4,7 @@
 //! calls know of them and of the other ranks: how a message travels, who has died, left or failed, and how an error is
 //! told. Nothing here knows what the messages mean.
 
-use super::{Communicator, closed, stopped::explain, watch::CallWatch};
+use super::{Communicator, closed, closing, stopped::explain, watch::CallWatch};
 use crate::{
     call::CallRecord,
     error::{Error, PeerName, Result},
@@ -42,6 +42,11 @@ pub(crate) struct Wires(Communicator);
 impl Wires {
     pub(crate) fn new(comm: Communicator) -> Wires {
         Wires(comm)
+    }
+
+    /// Closes the communicator, without waiting for receivers of what has been sent.
+    pub(crate) fn close(self) {
+        closing::behind(self.0);
     }
 
     /// The communicator, for what is no call.

@@ -352,7 +352,8 @@ impl Engine {
         }
     }
 
-    /// A peer can't be served. That is no failure if it has closed its mail in good order and nobody needs it.
+    /// A peer can't be served. That is no failure if it has closed its mail in good order, and nobody needs more of it than
+    /// what it had sent by then.
     #[cold]
     fn may_go(&mut self, at: usize, trouble: Trouble) -> Result<()> {
         let error = match trouble {
@@ -361,10 +362,11 @@ impl Engine {
         };
         if let Error::PeerLeft { peer, .. } = &error
             && let Some(peer) = &mut self.peers[peer.rank.index()]
-            && peer.wanted == 0
         {
-            peer.gone = true;
-            return Ok(());
+            peer.take_last(&mut self.wires, &mut self.books);
+            if peer.wanted == 0 {
+                return Ok(());
+            }
         }
         Err(self.fail(error))
     }
@@ -446,6 +448,11 @@ impl Engine {
             self.fail(Error::InvalidArgument(what));
         }
         self.forget();
+    }
+
+    /// Closes the links of mail that is closed.
+    pub(super) fn end(self) {
+        self.wires.close();
     }
 
     /// Is there a rank that would still listen and has not heard all?

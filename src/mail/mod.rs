@@ -305,7 +305,9 @@ impl Drop for Handle {
         }
         let engine = engine.take();
         self.core.nap.wake();
-        drop(engine);
+        if let Some(engine) = engine {
+            engine.end();
+        }
     }
 }
 

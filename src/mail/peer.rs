@@ -194,6 +194,9 @@ impl Peer {
 
     /// Has a frame sent, with what follows it.
     pub(super) fn say(&mut self, frame: FrameBytes, payload: Option<Span<'static>>) {
+        if self.gone {
+            return;
+        }
         let state = SendState::new(FRAME, Protocol::Copy);
         self.out.push_back(Outgoing { frame, state, framed: false, payload, letter: None });
     }
@@ -251,6 +254,14 @@ impl Peer {
     pub(super) fn refuse(&mut self, number: u64) {
         let frame = self.with_credit(&Frame::Refused { number });
         self.say(frame, None);
+    }
+
+    /// Takes what has come of a peer that has closed its mail, all of which is here by now, and says nothing to it any more.
+    pub(super) fn take_last(&mut self, wires: &mut Wires, books: &mut Books) {
+        self.gone = true;
+        self.out.retain(|word| word.letter.is_some());
+        while matches!(self.take_frames(wires, books), Ok(true)) {}
+        while matches!(self.receive_asked(wires, books), Ok(true)) {}
     }
 
     /// Does what can be done without waiting. True when anything has moved.

@@ -33,6 +33,29 @@ fn who_receives_from_anyone_does_without_those_that_have_left() {
 }
 
 #[test]
+fn what_a_rank_has_sent_before_it_closed_its_mail_arrives_though_it_hears_nothing_any_more() {
+    let done = Job::start(2, "last_words", &[("TBCCL_TRANSPORT", "tcp")]).finish();
+    let about = || format!("{} {:?}\n{}", done.code, done.said, done.stderr);
+    assert!(done.code == 0 && done.all("done").len() == 2, "{}", about());
+}
+
+#[test]
+fn that_a_peer_has_closed_a_connection_is_no_failure_while_the_launcher_is_late_to_tell_why() {
+    let env = [("TBCCL_TRANSPORT", "tcp"), ("LATE", "1500")];
+    let done = Job::start(2, "last_words", &env).finish();
+    let about = || format!("{} {:?}\n{}", done.code, done.said, done.stderr);
+    assert!(done.code == 0 && done.all("done").len() == 2, "{}", about());
+}
+
+#[test]
+fn who_waits_for_a_neighbour_to_hear_its_last_words_has_not_failed_for_others() {
+    let env = [("TBCCL_TRANSPORT", "tcp"), ("TBCCL_TCP_BUFFER_BYTES", "256K")];
+    let done = Job::start(3, "slow_neighbour", &env).finish();
+    let about = || format!("{} {:?}\n{}", done.code, done.said, done.stderr);
+    assert!(done.code == 0 && done.all("done").len() == 3, "{}", about());
+}
+
+#[test]
 fn a_rank_that_is_killed_is_named_to_all_who_wait() {
     for transport in ["shm", "rehearsal", "tcp"] {
         let done = Job::start(4, "killed", &[("TBCCL_TRANSPORT", transport)]).finish();

@@ -1,7 +1,7 @@
 //! What the ranks of these tests do.
 
 use crate::{acts, parcel, random};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, getpid, getppid, kill_process};
 use std::{
     io::Write,
     time::{Duration, Instant},
@@ -27,6 +27,8 @@ fn play() {
             comm.barrier().expect("all are here");
         }
         "leavers" => leavers(&mut comm, mail),
+        "last_words" => last_words(&mut comm, mail),
+        "slow_neighbour" => slow_neighbour(&mut comm, mail),
         "killed" => killed(&mut comm, &mail),
         "mail_latency" => latency(&mut comm, &mail),
         other => panic!("no role {other}"),
@@ -65,6 +67,59 @@ fn leavers(comm: &mut Communicator, mail: tbccl::Mail) {
     parcel::send(&mail, 1, 0, 0, vec![2; 8]).expect("taken").open().expect("sent");
     let error = parcel::recv(&mail, None, 0, None, 8).expect("taken").error().to_string();
     assert!(error.contains("closed its communicator"), "{error}");
+}
+
+/// Rank 1 sends and closes its mail. Only then rank 0 receives all of it, which has things to say meanwhile that nobody hears.
+/// With `LATE`, the launcher is stopped for so many milliseconds, so that it is late in telling of that.
+fn last_words(comm: &mut Communicator, mail: tbccl::Mail) {
+    const MESSAGES: i32 = 90;
+    let late = std::env::var("LATE").ok().map(|late| Duration::from_millis(late.parse().expect("a number")));
+    let launcher = getppid().expect("tbccl run");
+    comm.barrier().expect("all are here");
+    if mail.rank().0 == 1 {
+        let waker = late.map(|late| {
+            kill_process(launcher, Signal::STOP).expect("it is ours");
+            std::thread::spawn(move || {
+                std::thread::sleep(late);
+                kill_process(launcher, Signal::CONT).expect("it is ours");
+            })
+        });
+        for tag in 0..MESSAGES {
+            parcel::send_slice(&mail, 0, tag, &acts::bytes_of(1, 0, 10_000)).expect("sent");
+        }
+        drop(mail);
+        comm.barrier().expect("all are here");
+        waker.into_iter().for_each(|waker| waker.join().expect("no panic"));
+        return;
+    }
+    comm.barrier().expect("all are here");
+    parcel::send_slice(&mail, 1, 0, &[0; 8]).expect("it goes, or is not missed");
+    std::thread::sleep(Duration::from_millis(50));
+    let receive = |tag| parcel::recv(&mail, Some(1), 0, Some(tag), 10_000).expect("taken");
+    for parcel in (0..MESSAGES).map(receive).collect::<Vec<_>>() {
+        assert!(parcel.open().expect("it was sent").1 == acts::bytes_of(1, 0, 10_000));
+    }
+}
+
+/// Rank 1 closes its mail, and waits for what rank 2 takes its time to receive. Rank 0 wants something of rank 1 all the while.
+fn slow_neighbour(comm: &mut Communicator, mail: tbccl::Mail) {
+    let me = mail.rank().0;
+    if me == 1 {
+        for tag in 0..30 {
+            parcel::send_slice(&mail, 2, tag, &[7; 10_000]).expect("sent");
+        }
+    }
+    comm.barrier().expect("all are here");
+    match me {
+        0 => {
+            let error = parcel::recv(&mail, Some(1), 0, None, 8).expect("taken").error();
+            let is_right = matches!(&error, tbccl::Error::PeerLeft { peer, .. } if peer.rank.0 == 1);
+            assert!(is_right, "{error}");
+        }
+        1 => drop(mail),
+        _ => std::thread::sleep(Duration::from_millis(1500)),
+    }
+    comm.barrier().expect("all are here");
 }
 
 /// Rank 1 is killed while others wait for its mail, or for it to take theirs.

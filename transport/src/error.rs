@@ -94,6 +94,13 @@ pub enum TransportError {
         /// What went wrong.
         what: String,
     },
+    /// A connection to a peer was there, and its process has closed it: the peer has ended, or has no more use for it. Which
+    /// one it is does not show here.
+    #[error("the connection to rank {peer} is lost: its process has closed it")]
+    Closed {
+        /// The peer.
+        peer: u32,
+    },
     /// A peer sent what no peer of this version sends.
     #[error("rank {peer} sent {what}; do all ranks run the same version of tbccl?")]
     Protocol {
@@ -138,6 +145,7 @@ impl TransportError {
             TransportError::Unplugged { peer, .. }
             | TransportError::Protocol { peer, .. }
             | TransportError::Unreachable { peer, .. }
+            | TransportError::Closed { peer }
             | TransportError::Lost { peer, .. } => Some(*peer),
             _ => None,
         }

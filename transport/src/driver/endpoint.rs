@@ -107,6 +107,13 @@ pub trait Endpoint: Debug + Send {
     /// said at both ends. A rail that is down is not waited for: the others are used while it is.
     fn prefer_rail(&mut self, _peer: u32, _rail: Option<usize>) {}
 
-    /// Ends it in good order: waits, for so long at most, until all that was sent has arrived, and tells the peers.
+    /// Waits, for so long at most, until all that was sent has arrived. False if some of it has not, and still may. Peers that
+    /// are gone need nothing any more.
+    fn settle(&mut self, _within: Duration, _is_gone: &dyn Fn(u32) -> bool) -> bool {
+        true
+    }
+
+    /// Ends it in good order: waits, for so long at most, until all that was sent has arrived. Peers may notice that nothing
+    /// more comes from now on, or from when it is dropped on.
     fn close(&mut self, patience: Duration);
 }

@@ -241,6 +241,13 @@ impl Endpoint for Preferred {
         self.chosen_mut().prefer_rail(peer, rail);
     }
 
+    fn settle(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
+        match &mut self.stage {
+            Stage::Chosen(endpoint) => endpoint.settle(within, is_gone),
+            _ => true,
+        }
+    }
+
     fn close(&mut self, patience: Duration) {
         if let Stage::Chosen(endpoint) = &mut self.stage {
             endpoint.close(patience);

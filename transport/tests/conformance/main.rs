@@ -93,6 +93,7 @@ on_every_connection! {
     tcp::a_confirmation_does_not_wait_behind_messages,
     tcp::a_confirmation_counts_though_its_sender_has_closed_since,
     tcp::a_peer_that_has_gone_is_an_error_that_names_it,
+    tcp::what_a_peer_that_has_gone_did_not_take_is_not_waited_for,
     tcp::an_endpoint_closes_when_all_that_it_sent_has_arrived,
 }
 

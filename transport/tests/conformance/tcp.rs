@@ -4,7 +4,7 @@ use crate::fixture::*;
 use std::{
     sync::{Barrier, Mutex},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
@@ -218,13 +218,33 @@ pub(crate) fn a_peer_that_has_gone_is_an_error_that_names_it(pair: Pair) {
         let link = &mut here.links[lane];
         let (mut state, mut got) = (RecvState::new(6, 10), [0; 10]);
         let error = wait(|| link.poll_recv(&mut state, &mut Landing(&mut got)).err());
-        assert!(matches!(error, TransportError::Lost { peer: 1, .. }), "{error}");
+        assert!(matches!(error, TransportError::Closed { peer: 1 }), "{error}");
         assert!(error.to_string().contains("rank 1"), "{error}");
         let bytes = noise(100_000, 4);
         let mut state = SendState::new(6, Protocol::Copy);
         let error = wait(|| link.poll_send(&mut state, Span::from(&*bytes)).err());
-        assert!(matches!(error, TransportError::Lost { peer: 1, .. }), "{error}");
+        assert!(matches!(error, TransportError::Closed { peer: 1 }), "{error}");
     }
+}
+
+/// Systems go on counting what they will never send.
+pub(crate) fn what_a_peer_that_has_gone_did_not_take_is_not_waited_for(pair: Pair) {
+    let Pair([mut here, mut there]) = pair;
+    let bytes = noise(1 << 20, 3);
+    let sent = there.links[0].poll_send(&mut SendState::new(1, Protocol::Copy), Span::from(&bytes[..8]));
+    assert_eq!(sent.expect("send"), SendProgress::Complete);
+    assert_eq!(receive(&mut *here.links[0], 1, 8), bytes[..8]);
+    let mut is_full = || {
+        let sent = here.links[0].poll_send(&mut SendState::new(1, Protocol::Copy), Span::from(&*bytes));
+        sent.expect("send") == SendProgress::Idle
+    };
+    while !is_full() {}
+    let mut settled = |within| here.tcp.as_mut().expect("an endpoint").settle(within, &|_| false);
+    assert!(!settled(Duration::from_millis(10)), "most of it lies with our system");
+    // Not in good order: what it has not read makes its system refuse the rest.
+    std::mem::forget(there.tcp.take());
+    drop(there);
+    assert!(settled(PATIENCE), "nobody will ever take it");
 }
 
 /// A socket that is closed while something lies unread in it takes along what it has sent.

@@ -245,6 +245,10 @@ impl Endpoint for Mixed {
         }
     }
 
+    fn settle(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
+        self.between.as_mut().is_none_or(|between| between.settle(within, is_gone))
+    }
+
     fn close(&mut self, patience: Duration) {
         if let Some(between) = &mut self.between {
             between.close(patience);

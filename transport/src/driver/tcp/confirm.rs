@@ -43,7 +43,15 @@ struct Inner {
     /// The word under way.
     saying: Option<[u8; WORD_BYTES]>,
     hearing: [u8; WORD_BYTES],
-    broken: Option<String>,
+    broken: Option<Broken>,
+}
+
+/// Why nothing is told and heard any more.
+#[derive(Clone, Copy, Debug)]
+enum Broken {
+    /// The peer's process has closed the connection.
+    Closed,
+    Failed,
 }
 
 impl Confirmations {
@@ -81,9 +89,12 @@ impl Confirmations {
         if is_matched(&inner) { Ok(true) } else { hearing.map(|()| false) }
     }
 
-    /// Does anything wait to be said?
-    pub(super) fn is_quiet(&self) -> bool {
-        let inner = lock(&self.inner);
+    /// Has all been said that was to be said, or can nothing be said any more? Says what there is room for.
+    pub(super) fn is_quiet(&self, table: &Table) -> bool {
+        let mut inner = lock(&self.inner);
+        if inner.say(table, self.peer).is_err() {
+            return true;
+        }
         inner.broken.is_some() || inner.saying.is_none() && inner.told == inner.matched
     }
 }
@@ -91,8 +102,13 @@ impl Confirmations {
 impl Inner {
     /// The connection, once there is one.
     fn connect(&mut self, table: &Table, peer: u32, ask: bool) -> Result<bool, TransportError> {
-        if let Some(what) = &self.broken {
-            return Err(TransportError::Lost { peer, what: what.clone() });
+        match self.broken {
+            None => {}
+            Some(Broken::Closed) => return Err(TransportError::Closed { peer }),
+            Some(Broken::Failed) => {
+                let what = "the connection that confirms messages has failed".to_owned();
+                return Err(TransportError::Lost { peer, what });
+            }
         }
         if self.channel.is_none() {
             let taken = table.take(peer, table.lanes)?;
@@ -147,7 +163,8 @@ impl Inner {
                 Ok(Polled::Some) => continue,
                 Err(failed) => {
                     let error = failed.of(peer);
-                    *broken = Some("the connection that confirms messages has failed".to_owned());
+                    let is_closed = matches!(error, TransportError::Closed { .. });
+                    *broken = Some(if is_closed { Broken::Closed } else { Broken::Failed });
                     return Err(error);
                 }
             }

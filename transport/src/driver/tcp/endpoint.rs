@@ -278,24 +278,33 @@ impl Endpoint for TcpEndpoint {
         vec![RailInfo { ours: name, theirs, gigabits, is_thunderbolt, is_up: true }]
     }
 
-    fn close(&mut self, patience: Duration) {
-        let Some(table) = &self.table else { return };
-        let until = Instant::now() + patience;
-        let wait = |done: &dyn Fn() -> bool| {
-            while !done() && Instant::now() < until {
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
-        wait(&|| table.confirmations.iter().all(|peer| peer.is_quiet()));
+    fn settle(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
+        let Some(table) = &self.table else { return true };
+        let until = Instant::now() + within;
         let sockets = table.sockets();
-        sockets.iter().for_each(|socket| socket.finish());
-        wait(&|| sockets.iter().all(|socket| socket.is_drained()));
+        let is_settled = || {
+            let mut confirmations = (0..).zip(&table.confirmations);
+            let is_quiet = confirmations.all(|(peer, words)| is_gone(peer) || words.is_quiet(table));
+            is_quiet && sockets.iter().all(|socket| socket.is_drained())
+        };
+        loop {
+            match is_settled() {
+                false if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
+                is_settled => return is_settled,
+            }
+        }
+    }
+
+    fn close(&mut self, patience: Duration) {
+        self.settle(patience, &|_| false);
     }
 }
 
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         if let Some(table) = &self.table {
+            // Not in `close`: whoever finds a connection closed wonders why, and is to have been told by then.
+            table.sockets().iter().for_each(|socket| socket.finish());
             table.ending.store(true, Release);
             table.work.ring();
         }

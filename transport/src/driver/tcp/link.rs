@@ -41,7 +41,7 @@ pub(super) fn channel(table: &Table, connection: Connection) -> Channel {
 #[cold]
 pub(super) fn lost(peer: u32, error: &io::Error) -> TransportError {
     let what = match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => "its process has closed it".to_owned(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return TransportError::Closed { peer },
         io::ErrorKind::TimedOut => "no answer from its host; check the cable and the host".to_owned(),
         _ => error.to_string(),
     };
@@ -54,7 +54,7 @@ impl Failed {
     pub(super) fn of(self, peer: u32) -> TransportError {
         match self {
             Failed::Io(error) => lost(peer, &error),
-            Failed::Ended => lost(peer, &io::ErrorKind::BrokenPipe.into()),
+            Failed::Ended => TransportError::Closed { peer },
             Failed::Broken(what) => TransportError::Protocol { peer, what },
             Failed::Changed => {
                 let what = "what it sent was changed on the way".to_owned();

@@ -7,6 +7,7 @@
 use super::wire::HEAD_BYTES;
 use crate::memory::{Span, SpanMut};
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, AsRawFd, BorrowedFd},
     net::sockopt,
 };
@@ -20,6 +21,9 @@ use std::{
 /// Heads and payloads up to so many bytes together are put side by side for the system: that costs less than having it
 /// gather two pieces.
 pub(super) const GATHERED_MOST: usize = 1024;
+
+/// The most that is thrown away of what lies unread in a connection that is closed.
+const THROWN_AWAY_MOST: usize = 64 << 20;
 
 /// The probing of connections on which nothing is sent: after a second, and every second.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -111,16 +115,29 @@ impl Socket {
         }
     }
 
-    /// Takes and throws away what has come, and says that we send no more.
+    /// Takes and throws away what has come, and says that we send no more. A connection that is closed while something lies
+    /// unread in it takes along what it has sent.
     pub(super) fn finish(&self) {
         let mut bytes = [0; 16 << 10];
-        while let Ok(Came::Bytes(_)) = self.recv([SpanMut::from(&mut bytes[..])]) {}
+        // Who still sends, sends more; that must come to an end.
+        for _ in 0..THROWN_AWAY_MOST / bytes.len() {
+            if !matches!(self.recv([SpanMut::from(&mut bytes[..])]), Ok(Came::Bytes(_))) {
+                break;
+            }
+        }
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Has the other end's system all that we have sent, or will it never?
     pub(super) fn is_drained(&self) -> bool {
-        unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0)
+        unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0) || self.is_over()
+    }
+
+    /// Is it closed in both directions, or broken? Systems go on counting what they will never send.
+    fn is_over(&self) -> bool {
+        let mut news = [PollFd::from_borrowed_fd(self.fd(), PollFlags::empty())];
+        let asked = poll(&mut news, Some(&Timespec::default()));
+        asked.is_ok() && news[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }
 

@@ -169,16 +169,17 @@ impl VerbsEndpoint {
     }
 
     /// Goes on until something is so, a connection fails, or the time is over.
-    fn progress_until(&self, until: Instant, is_so: impl Fn(&Engine) -> bool) {
+    fn progress_until(&self, until: Instant, is_so: impl Fn(&Engine) -> bool) -> bool {
         while Instant::now() < until {
             let mut engine = lock(&self.engine);
             let failed = engine.progress().is_err() || engine.tick().is_err();
             if failed || is_so(&engine) {
-                return;
+                return true;
             }
             drop(engine);
             std::thread::yield_now();
         }
+        false
     }
 }
 
@@ -269,6 +270,10 @@ impl Endpoint for VerbsEndpoint {
 
     fn prefer_rail(&mut self, peer: u32, rail: Option<usize>) {
         choice::prefer(&mut lock(&self.engine), peer, rail);
+    }
+
+    fn settle(&mut self, within: Duration, _: &dyn Fn(u32) -> bool) -> bool {
+        self.progress_until(Instant::now() + within, Engine::is_drained)
     }
 
     fn close(&mut self, patience: Duration) {
