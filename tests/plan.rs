@@ -300,7 +300,7 @@ fn a_simulation_is_drawn_and_traced() {
     std::fs::write(&costs, "send_us = 1000.0").expect("our folder");
     let args = ["simulate", "sendrecv", "--size", "4", "--costs", &costs, "--cluster"];
     let slow = stdout(&[&args[..], &[cluster.to_str().expect("text")]].concat(), 0);
-    assert!(slow.contains(" 1500."), "{slow}");
+    assert!(slow.contains(" 3000."), "{slow}");
 }
 
 /// The JSON of `tbccl plan explain` with these variables.

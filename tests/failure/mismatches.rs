@@ -24,7 +24,8 @@ fn disagree_over(transport: &str, case: &str, ranks: u32, calls: [&str; 2]) -> F
         let mut parts = error.rest.splitn(3, ' ');
         let took: u32 = parts.nth(1).and_then(|ms| ms.parse().ok()).expect("a time");
         let text = parts.next().expect("the error");
-        assert!(took < 1000, "{case}: rank {} took {took} ms", error.rank);
+        // It is found by a look, and not by the time limit.
+        assert!(took < 5000, "{case}: rank {} took {took} ms", error.rank);
         assert!(text.contains("the ranks disagree on call"), "{case}: {text}");
         assert!(calls.iter().all(|call| text.contains(call)), "{case}: {text}");
     }

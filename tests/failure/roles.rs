@@ -70,7 +70,7 @@ fn fail_again(mut comm: Communicator, first: &Error) -> ! {
     }
     let message = comm.send(&[1u8], Rank((comm.rank().0 + 1) % comm.size()));
     assert_eq!(message.expect_err("it has failed").to_string(), first.to_string());
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < Duration::from_secs(5), "nothing is waited for");
     let rank = comm.rank();
     drop(comm);
     print(&format!("\n@dropped {rank}\n"));

@@ -83,7 +83,7 @@ def interrupted(comm: tbccl.Communicator) -> None:
                 wait(part)
             except KeyboardInterrupt:
                 took = time.monotonic() - at
-                assert took < 2, (name, took)
+                assert took < 10, (name, took)  # the time limit is far beyond
             else:
                 raise AssertionError(f"{name}: nothing was interrupted")
             assert isinstance(part.async_error(), tbccl.AbortedError), name
