@@ -40,7 +40,7 @@ const WARM_UP: usize = 3;
 /// Round trips of the calibration.
 const ROUND_TRIPS: usize = 200;
 /// From the agreement on a beginning to the beginning.
-const AHEAD_US: u64 = 6_000;
+const AHEAD_US: u64 = 20_000;
 /// A rank that begins so much later than agreed spoils the measurement.
 const LATE_US: f64 = 60.0;
 

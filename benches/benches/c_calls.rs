@@ -10,6 +10,9 @@
 //! less than 20 ns longer. Where the memory of a communicator lies makes a difference of that order, too, so that there are two
 //! of Rust, one made before that of C and one after it: how much they differ is said beside what C takes longer.
 //!
+//! Those of Rust are for the one thread that has them (`Communicator`). What C calls is for any thread, as in Rust a
+//! `SharedCommunicator` is; so what that takes is said, too.
+//!
 //! # Safety
 //! What C functions are passed is there and lives longer than the call; a handle is read back that was written before.
 
@@ -22,7 +25,10 @@ use std::{
     ptr::null,
     time::{Duration, Instant},
 };
-use tbccl::{Communicator, Config, ReduceOp, Transport, UniqueId};
+use tbccl::{
+    CallOptions, Communicator, Config, DType, RawCall, RawWhat, ReduceOp, SharedCommunicator, Transport,
+    UniqueId,
+};
 use tbccl_c::{
     collectives::tbcclAllReduce,
     comm::{tbcclComm_t, tbcclCommDestroy, tbcclCommInitAll, tbcclCommInitRank},
@@ -41,18 +47,35 @@ const STOP: i64 = 2;
 const IDS: &str = "IDS_OF_THE_BENCHMARK";
 
 /// Communicators with the same ranks.
-struct Three {
+struct Four {
     rust: [Communicator; 2],
     c: tbcclComm_t,
+    shared: SharedCommunicator,
+    options: CallOptions,
 }
 
-/// The ways to call, in the order of turns: one Rust communicator, C, the other one.
-const WAYS: usize = 3;
+/// The ways to call, in the order of turns: one Rust communicator, C, the other one, and that for any thread.
+const WAYS: usize = 4;
 const C: usize = 1;
+const SHARED: usize = 3;
 
-impl Three {
+impl Four {
     fn call(&mut self, way: usize, word: i64) -> i64 {
-        if way == C { self.call_c(word) } else { self.call_rust(way / 2, word) }
+        match way {
+            C => self.call_c(word),
+            SHARED => self.call_shared(word),
+            _ => self.call_rust(way / 2, word),
+        }
+    }
+
+    fn call_shared(&mut self, word: i64) -> i64 {
+        let mut data = [word];
+        let memory: *mut u8 = data.as_mut_ptr().cast();
+        let what = RawWhat::AllReduce(ReduceOp::Max);
+        let call = RawCall { what, dtype: DType::I64, count: 1, send: memory, recv: memory };
+        // SAFETY: one element is there, and is nobody else's until this returns.
+        unsafe { self.shared.call(&call, &self.options) }.expect("a result");
+        data[0]
     }
 
     fn call_rust(&mut self, which: usize, word: i64) -> i64 {
@@ -88,12 +111,16 @@ impl Three {
             (0..TURN).for_each(|_| _ = self.call_rust(1, 0));
             times[2] += start.elapsed();
             self.call(2, SWITCH);
+            let start = Instant::now();
+            (0..TURN).for_each(|_| _ = self.call_shared(0));
+            times[SHARED] += start.elapsed();
+            self.call(SHARED, SWITCH);
         }
         times.map(|time| time.mul_f64(calls as f64 / calls.next_multiple_of(TURN) as f64))
     }
 }
 
-impl Drop for Three {
+impl Drop for Four {
     fn drop(&mut self) {
         // SAFETY: handles may be anything.
         assert_eq!(unsafe { tbcclCommDestroy(self.c) }, 0);
@@ -107,7 +134,7 @@ fn made(call: impl FnOnce(Option<&mut MaybeUninit<tbcclComm_t>>) -> i32) -> tbcc
     unsafe { comm.assume_init() }
 }
 
-fn alone() -> Three {
+fn alone() -> Four {
     // As those that C has, without options.
     let rust = || Communicator::local(1, &Config::default()).expect("memory for a benchmark").remove(0);
     let first = rust();
@@ -116,10 +143,10 @@ fn alone() -> Three {
         // SAFETY: there is room for the handle of one rank.
         unsafe { tbcclCommInitAll(place, 1, null()) }
     });
-    Three { rust: [first, rust()], c }
+    Four { rust: [first, rust()], c, shared: SharedCommunicator::new(rust()), options: CallOptions::default() }
 }
 
-fn meet(ids: &[UniqueId; WAYS], rank: u32) -> Three {
+fn meet(ids: &[UniqueId; WAYS], rank: u32) -> Four {
     let config = Config { transport: Transport::Shm, ..Config::default() };
     let rust = |id| Communicator::from_unique_id(id, rank, 2, &config).expect("the other process");
     let first = rust(&ids[0]);
@@ -129,11 +156,12 @@ fn meet(ids: &[UniqueId; WAYS], rank: u32) -> Three {
     let id = tbcclUniqueId { internal: ids[C].as_bytes().map(|byte| byte as _) };
     // SAFETY: the place is there.
     let c = made(|place| unsafe { tbcclCommInitRank(place, 2, id, rank as i32) });
-    Three { rust: [first, rust(&ids[2])], c }
+    let (second, shared) = (rust(&ids[2]), SharedCommunicator::new(rust(&ids[SHARED])));
+    Four { rust: [first, second], c, shared, options: CallOptions::default() }
 }
 
 /// Starts the other process.
-fn with_peer() -> (Three, Child) {
+fn with_peer() -> (Four, Child) {
     let ids = [(); WAYS].map(|()| UniqueId::create().expect("a rendezvous"));
     let hex = |id: &UniqueId| id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let program = std::env::current_exe().expect("this program");
@@ -149,13 +177,13 @@ fn peer(ids: &str) {
         .map(|at| u8::from_str_radix(&ids[2 * at..2 * at + 2], 16).expect("digits"))
         .collect();
     let id = |at: usize| {
-        let bytes = bytes[at * UniqueId::BYTES..][..UniqueId::BYTES].try_into().expect("three ids");
+        let bytes = bytes[at * UniqueId::BYTES..][..UniqueId::BYTES].try_into().expect("four ids");
         UniqueId::from_bytes(bytes).expect("an id")
     };
-    let mut three = meet(&[id(0), id(1), id(2)], 1);
+    let mut four = meet(&[id(0), id(1), id(2), id(3)], 1);
     let mut way = 0;
     loop {
-        match three.call(way, 0) {
+        match four.call(way, 0) {
             SWITCH => way = (way + 1) % WAYS,
             STOP => break,
             _ => {}
@@ -163,33 +191,35 @@ fn peer(ids: &str) {
     }
 }
 
-fn compare(c: &mut Criterion, name: &str, three: &mut Three) {
+fn compare(c: &mut Criterion, name: &str, four: &mut Four) {
     let mut group = c.benchmark_group(name);
-    group.bench_function("rust", |bencher| bencher.iter_custom(|calls| three.times(calls)[0]));
-    group.bench_function("c", |bencher| bencher.iter_custom(|calls| three.times(calls)[C]));
+    group.bench_function("rust", |bencher| bencher.iter_custom(|calls| four.times(calls)[0]));
+    group.bench_function("c", |bencher| bencher.iter_custom(|calls| four.times(calls)[C]));
     group.finish();
     let samples: Vec<[f64; WAYS]> = (0..400)
-        .map(|_| three.times(TURN * 8).map(|time| time.as_secs_f64() * 1e9 / (TURN * 8) as f64))
+        .map(|_| four.times(TURN * 8).map(|time| time.as_secs_f64() * 1e9 / (TURN * 8) as f64))
         .collect();
     let median = |of: fn(&[f64; WAYS]) -> f64| {
         let mut values: Vec<f64> = samples.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let longer = median(|[first, c, second]| c - (first + second) / 2.0);
-    let apart = median(|[first, _, second]| second - first);
+    let longer = median(|[first, c, second, _]| c - (first + second) / 2.0);
+    let shared = median(|[first, _, second, shared]| shared - (first + second) / 2.0);
+    let apart = median(|[first, _, second, _]| second - first);
     let _ = writeln!(
         std::io::stdout(),
-        "{name}: C takes {longer:.1} ns longer (median); the other one of Rust {apart:.1} ns longer than the first\n"
+        "{name}: C takes {longer:.1} ns longer (median); Rust for any thread {shared:.1} ns longer; the second one of Rust \
+         {apart:.1} ns longer than the first\n"
     );
 }
 
 fn interfaces(c: &mut Criterion) {
     compare(c, "alone", &mut alone());
-    let (mut three, mut peer) = with_peer();
-    compare(c, "shm", &mut three);
-    three.call(0, STOP);
-    drop(three);
+    let (mut four, mut peer) = with_peer();
+    compare(c, "shm", &mut four);
+    four.call(0, STOP);
+    drop(four);
     assert!(peer.wait().expect("our child").success());
 }
 

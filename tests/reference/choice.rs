@@ -19,6 +19,16 @@ const LONG_CHOICES: u64 = 32;
 /// Takes in all cases, if it is set.
 pub(crate) const EVERYTHING: &str = "TBCCL_TEST_EVERYTHING";
 
+/// The one number of ranks to try, where all cases take too long at once.
+const RANKS_ALONE: &str = "TBCCL_TEST_RANKS";
+
+/// The numbers of ranks that calls are tried with.
+pub(crate) fn ranks() -> impl Iterator<Item = u32> {
+    let only = std::env::var(RANKS_ALONE).ok().map(|ranks| ranks.parse().expect("a number of ranks"));
+    assert!(only.is_none_or(|only| RANKS.contains(&only)), "{RANKS_ALONE} is none of {RANKS:?}");
+    RANKS.filter(move |ranks| only.is_none_or(|only| only == *ranks))
+}
+
 /// Mixes whatever it is given; quick, since all of the product goes through it.
 struct Mixer(u64);
 
