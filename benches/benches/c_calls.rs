@@ -143,7 +143,12 @@ fn alone() -> Four {
         // SAFETY: there is room for the handle of one rank.
         unsafe { tbcclCommInitAll(place, 1, null()) }
     });
-    Four { rust: [first, rust()], c, shared: SharedCommunicator::new(rust()), options: CallOptions::default() }
+    Four {
+        rust: [first, rust()],
+        c,
+        shared: SharedCommunicator::new(rust()),
+        options: CallOptions::default(),
+    }
 }
 
 fn meet(ids: &[UniqueId; WAYS], rank: u32) -> Four {
