@@ -11,7 +11,7 @@ RANKS ?= 2 4
 # The software RDMA device is for Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude softrdma)
 
-.PHONY: help bench simulation agreement test test-python model lint build wheel install tools test-tools
+.PHONY: help bench simulation agreement test test-rust test-python model lint build wheel install tools test-tools
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -28,10 +28,15 @@ agreement: build ## Compare simulations with what is measured on slow software d
 	$(CARGO) build --release -p tbccl -p softrdma --lib --bins --examples
 	tools/agreement target/release
 
+# Each part even if one before it fails, so that one run tells of all.
 test: test-tools ## Run all tests
+	@failed=; for part in test-rust test-python model; do \
+	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
+
+test-rust: test-tools ## Test the Rust crates and the C library
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast
-	$(MAKE) --no-print-directory test-python
-	$(MAKE) --no-print-directory model
 
 # In virtual environments below target/, which are made when they are missing.
 test-python: test-tools ## Build the Python package and test it, with numpy, PyTorch and MLX

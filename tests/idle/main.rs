@@ -13,6 +13,9 @@ use tbccl::Communicator;
 
 /// How long nothing happens.
 const SILENCE: Duration = Duration::from_secs(4);
+/// What a rank may use of a core meanwhile. It is a hundredth or two; on a machine that does much else, each of its short
+/// looks takes longer. One that keeps polling takes all of a core.
+const HARDLY_ANY: f64 = 0.1;
 /// Says to a process that it is a rank, and what it does.
 const ROLE: &str = "TEST_IDLE_ROLE";
 
@@ -103,7 +106,7 @@ fn share(output: &Output) -> f64 {
 fn a_rank_that_waits_for_a_late_one_uses_hardly_any_processor_time() {
     for service in ["TBCCL_RDMA_SERVICE=rc", "TBCCL_RDMA_SERVICE=uc"] {
         let used = share(&ranks("late", &pair("ib", ""), &[service]));
-        assert!(used < 0.02, "{service}: {:.1} % of a core", used * 100.0);
+        assert!(used < HARDLY_ANY, "{service}: {:.1} % of a core", used * 100.0);
     }
 }
 
@@ -111,7 +114,7 @@ fn a_rank_that_waits_for_a_late_one_uses_hardly_any_processor_time() {
 fn an_idle_communicator_uses_hardly_any_processor_time() {
     for (profile, service) in [("ib", "TBCCL_RDMA_SERVICE=rc"), ("apple-tb5", "TBCCL_RDMA_SERVICE=uc")] {
         let used = share(&ranks("idle", &pair(profile, ""), &[service]));
-        assert!(used < 0.02, "{profile}: {:.1} % of a core", used * 100.0);
+        assert!(used < HARDLY_ANY, "{profile}: {:.1} % of a core", used * 100.0);
     }
 }
 
