@@ -123,9 +123,14 @@ impl Job {
     }
 
     /// Waits for the end, and checks that nothing is left: no process and no file.
-    pub(crate) fn finish(mut self) -> Finished {
+    pub(crate) fn finish(self) -> Finished {
+        self.finish_within(PATIENCE)
+    }
+
+    /// As above, of a job that does much.
+    pub(crate) fn finish_within(mut self, limit: Duration) -> Finished {
         use std::os::unix::process::ExitStatusExt;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.process.try_wait().expect("our child") {
                 break status;
