@@ -184,9 +184,10 @@ pub(crate) fn in_place(mail: &Mail, transport: &str, len: usize) {
         carried_in_place(mail, transport, len);
     }
     // Nobody goes on before both have looked at their counters: what comes of the next act is counted, too.
-    let others = (0..mail.size()).filter(|rank| *rank != 1);
     if me == 1 {
-        others.for_each(|rank| send_slice(mail, rank, 5, &[0]).expect("sent"));
+        for rank in (0..mail.size()).filter(|rank| *rank != 1) {
+            send_slice(mail, rank, 5, &[0]).expect("sent");
+        }
     } else {
         recv_slice(mail, 1, 5, &mut [0]).expect("received");
     }
