@@ -29,22 +29,22 @@ use std::{
 
 /// What is measured with perftest, and which column of its line is the result.
 const RUNS: [(&str, &[&str], Column); 5] = [
-    ("ib_write_lat", &["-s", "2", "-n", "20000"], Column::Typical),
-    ("ib_send_lat", &["-s", "2", "-n", "20000"], Column::Typical),
-    ("ib_read_lat", &["-s", "2", "-n", "20000"], Column::Typical),
-    ("ib_write_bw", &["-s", "65536", "-n", "50000", "--report_gbits"], Column::Average),
-    ("ib_send_bw", &["-s", "65536", "-n", "50000", "--report_gbits"], Column::Average),
+    ("ib_write_lat", &["-s", "2", "-n", "20000"], Column::MedianLatency),
+    ("ib_send_lat", &["-s", "2", "-n", "20000"], Column::MedianLatency),
+    ("ib_read_lat", &["-s", "2", "-n", "20000"], Column::MedianLatency),
+    ("ib_write_bw", &["-s", "65536", "-n", "50000", "--report_gbits"], Column::Bandwidth),
+    ("ib_send_bw", &["-s", "65536", "-n", "50000", "--report_gbits"], Column::Bandwidth),
 ];
 
 /// How pages get from one process to another.
-const WAYS: [&str; 2] = ["shared pages", "process_vm"];
+const METHODS: [&str; 2] = ["shared pages", "process_vm"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     /// Microseconds, the median.
-    Typical,
+    MedianLatency,
     /// Gigabits per second, over the whole run.
-    Average,
+    Bandwidth,
 }
 
 impl Column {
@@ -56,23 +56,23 @@ impl Column {
         let line = text.lines().find(is_result)?;
         let column = |index| line.split_ascii_whitespace().nth(index)?.parse::<f64>().ok();
         match self {
-            Column::Typical => column(4),
-            Column::Average => Some(column(3)? / 8.0),
+            Column::MedianLatency => column(4),
+            Column::Bandwidth => Some(column(3)? / 8.0),
         }
     }
 
     fn unit(self) -> &'static str {
-        if self == Column::Typical { "us" } else { "GB/s" }
+        if self == Column::MedianLatency { "us" } else { "GB/s" }
     }
 }
 
 /// The processors that we may use.
-fn allowed() -> CpuSet {
+fn allowed_cpus() -> CpuSet {
     sched_getaffinity(None).expect("the kernel tells")
 }
 
 /// Goes to one of the processors of a set, or to any when there is no such one.
-fn go_to(all: &CpuSet, which: usize) {
+fn pin_to(all: &CpuSet, which: usize) {
     let mut one = CpuSet::new();
     let number = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).nth(which);
     number.into_iter().for_each(|cpu| one.set(cpu));
@@ -81,14 +81,14 @@ fn go_to(all: &CpuSet, which: usize) {
 
 /// Linux may share processors between sessions first, so that a priority counts within a session only. We take a session
 /// of our own, and give it the priority that we were started with, which fails only for lack of permission.
-fn rise_above_sessions() {
+fn raise_session_priority() {
     if let (Ok(_), Ok(nice)) = (setsid(), getpriority_process(None)) {
         let _ = fs::write("/proc/self/autogroup", nice.to_string());
     }
 }
 
 /// Gigabytes per second of copying 64 KiB again and again, as perftest sends them.
-fn copying() -> f64 {
+fn copy_bandwidth() -> f64 {
     const BYTES: usize = 64 * 1024;
     const TIMES: u32 = 50_000;
     /// At the start of a page, as perftest's buffers are: elsewhere a copy may take half as long again.
@@ -103,31 +103,31 @@ fn copying() -> f64 {
 }
 
 /// Microseconds that a cache line takes from one processor to another, as half the time there and back.
-fn line(all: &CpuSet) -> f64 {
+fn cache_line_latency(all: &CpuSet) -> f64 {
     const TIMES: u32 = 50_000;
     #[derive(Default)]
     #[repr(align(128))]
     struct Line(AtomicU32);
     let [there, back] = [Line::default(), Line::default()];
     let await_turn = |line: &Line, turn| {
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         while line.0.load(Acquire) != turn {
-            looks += 1;
+            polls += 1;
             // For machines with one processor.
-            if looks.is_multiple_of(10_000) {
+            if polls.is_multiple_of(10_000) {
                 thread::yield_now();
             }
         }
     };
     let took = thread::scope(|scope| {
         scope.spawn(|| {
-            go_to(all, 0);
+            pin_to(all, 0);
             (1..=TIMES).for_each(|turn| {
                 await_turn(&there, turn);
                 back.0.store(turn, Release);
             });
         });
-        go_to(all, 1);
+        pin_to(all, 1);
         let start = Instant::now();
         (1..=TIMES).for_each(|turn| {
             there.0.store(turn, Release);
@@ -141,15 +141,15 @@ fn line(all: &CpuSet) -> f64 {
 /// One run of perftest, each end on a processor of its own.
 fn perftest(fabric: &Fabric, all: &CpuSet, (program, arguments, column): (&str, &[&str], Column)) -> f64 {
     let arguments = [&["-F"], arguments].concat();
-    let [_, client] = fabric.pair_placed(program, &arguments, |end| go_to(all, end));
+    let [_, client] = fabric.pair_placed(program, &arguments, |end| pin_to(all, end));
     sched_setaffinity(None, all).expect("they are ours");
-    let figure = client.is_well.then(|| column.read(&client.text)).flatten();
-    figure.unwrap_or_else(|| panic!("{program} {arguments:?} failed\n{}", client.text))
+    let result = client.is_well.then(|| column.read(&client.text)).flatten();
+    result.unwrap_or_else(|| panic!("{program} {arguments:?} failed\n{}", client.text))
 }
 
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(results: &mut [f64]) -> f64 {
+    results.sort_by(f64::total_cmp);
+    results[results.len() / 2]
 }
 
 /// The number of rounds from the command line, to which cargo adds words of its own.
@@ -167,23 +167,23 @@ fn main() -> ExitCode {
         let _ = writeln!(io::stderr(), "usage: cargo bench -p softrdma [-- --rounds N]");
         return ExitCode::from(2);
     };
-    rise_above_sessions();
-    let all = allowed();
+    raise_session_priority();
+    let all = allowed_cpus();
     let fabrics = [Fabric::new(None).remapped(), Fabric::new(None)];
     let (mut copies, mut lines) = (Vec::new(), Vec::new());
-    let mut figures = vec![[Vec::new(), Vec::new()]; RUNS.len()];
+    let mut results = vec![[Vec::new(), Vec::new()]; RUNS.len()];
     for _ in 0..rounds {
-        lines.push(line(&all));
-        copies.push(copying());
-        for (run, figures) in RUNS.into_iter().zip(&mut figures) {
-            for (fabric, figures) in fabrics.iter().zip(figures) {
-                figures.push(perftest(fabric, &all, run));
+        lines.push(cache_line_latency(&all));
+        copies.push(copy_bandwidth());
+        for (run, results) in RUNS.into_iter().zip(&mut results) {
+            for (fabric, results) in fabrics.iter().zip(results) {
+                results.push(perftest(fabric, &all, run));
             }
         }
     }
     let mut out = io::stdout().lock();
-    let yardsticks = (median(&mut lines), median(&mut copies));
-    let _ = report(&mut out, rounds, yardsticks, &mut figures);
+    let references = (median(&mut lines), median(&mut copies));
+    let _ = report(&mut out, rounds, references, &mut results);
     ExitCode::SUCCESS
 }
 
@@ -191,19 +191,19 @@ fn report(
     out: &mut impl Write,
     rounds: usize,
     (line, copy): (f64, f64),
-    figures: &mut [[Vec<f64>; 2]],
+    results: &mut [[Vec<f64>; 2]],
 ) -> io::Result<()> {
     writeln!(out, "medians of {rounds} rounds; bandwidths also as a part of a copy by one core")?;
-    writeln!(out, "{:<24} {:>20} {:>20}", "", WAYS[0], WAYS[1])?;
-    for ((program, arguments, column), figures) in RUNS.into_iter().zip(figures) {
+    writeln!(out, "{:<24} {:>20} {:>20}", "", METHODS[0], METHODS[1])?;
+    for ((program, arguments, column), results) in RUNS.into_iter().zip(results) {
         write!(out, "{:<24}", format!("{program} {} B", arguments[1]))?;
-        for figures in figures {
-            let figure = median(figures);
+        for results in results {
+            let result = median(results);
             let part = match column {
-                Column::Typical => String::new(),
-                Column::Average => format!(" {:3.0} %", figure / copy * 100.0),
+                Column::MedianLatency => String::new(),
+                Column::Bandwidth => format!(" {:3.0} %", result / copy * 100.0),
             };
-            write!(out, " {:>20}", format!("{figure:.2} {}{part}", column.unit()))?;
+            write!(out, " {:>20}", format!("{result:.2} {}{part}", column.unit()))?;
         }
         writeln!(out)?;
     }

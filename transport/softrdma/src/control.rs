@@ -1,7 +1,7 @@
 //! Words that all processes of a fabric share: what is wrong with it at the moment, and what has been counted.
 //!
 //! Faults are injected by a process that takes no part, `softrdma fault`. It changes words here and then
-//! increments [`Control::changes`]. Processes that take part look at that one word whenever they post or poll; it
+//! increments [`Control::generation`]. Processes that take part look at that one word whenever they post or poll; it
 //! is rarely written, so the look costs nothing. When it differs from what they saw last, they read the ports and
 //! nodes that concern them, carry out the new [`Command`]s about their own queue pairs, and raise the
 //! asynchronous events that follow.
@@ -11,21 +11,15 @@
 //! written it. Commands are numbered from 1 and read in order; a process that comes late begins with the next one, and
 //! one that slept through more than [`COMMANDS`] of them loses the oldest.
 
-use crate::link_model::Lane;
+use crate::{
+    fabric::{Device, Fabric, GID_TABLE_LEN, GidChange, MAX_CABLES, MAX_NODES, MAX_PORTS, Override},
+    link_model::Lane,
+};
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use verbs_sys::Gid;
-
-/// Cables that a fabric may have.
-pub const CABLES: usize = 512;
-
-/// Ports that a fabric may have.
-pub const PORTS: usize = 1024;
-
-/// Nodes that a fabric may have.
-pub const NODES: usize = 64;
 
 /// A value of [`CableControl::is_unplugged`].
 pub(crate) const UNPLUGGED_CRASHING: u32 = 2;
@@ -38,22 +32,22 @@ pub const COMMANDS: usize = 64;
 #[repr(C, align(64))]
 pub struct Control {
     /// Counts changes of anything here but counters.
-    pub changes: AtomicU32,
+    pub generation: AtomicU32,
     _pad: AtomicU32,
     /// When the first process joined, in nanoseconds of the monotonic clock; 0 before. Late addresses count from it.
-    pub began: AtomicU64,
-    /// How many commands have been begun: each takes its number here.
-    begun: AtomicU64,
+    pub started_at: AtomicU64,
+    /// How many commands have been numbered: each takes its number here.
+    reserved_commands: AtomicU64,
     /// The largest number of a command that was published.
-    issued: AtomicU64,
+    published_commands: AtomicU64,
     /// Command n lies at n modulo their number.
     commands: [CommandRecord; COMMANDS],
     /// In the order of the fabric file.
-    pub nodes: [NodeControl; NODES],
+    pub nodes: [NodeControl; MAX_NODES],
     /// By [`Device::port`](crate::fabric::Device::port).
-    pub ports: [PortControl; PORTS],
+    pub ports: [PortControl; MAX_PORTS],
     /// In the order of the fabric file.
-    pub cables: [CableControl; CABLES],
+    pub cables: [CableControl; MAX_CABLES],
 }
 
 /// A node.
@@ -70,7 +64,7 @@ pub struct NodeControl {
 #[repr(C, align(64))]
 pub struct PortControl {
     /// 0: as the fabric file says; 1: down; 2: up.
-    pub forced: AtomicU32,
+    pub forced_state: AtomicU32,
     /// Counts changes of its addresses: each is an `IBV_EVENT_GID_CHANGE`.
     pub gid_change: AtomicU32,
     /// The IPv4-mapped address: 0: as the fabric file says; 1: not there; 2: there.
@@ -80,7 +74,7 @@ pub struct PortControl {
     /// The IPv4 address: 0: as the fabric file says.
     pub gid_ipv4: AtomicU32,
     /// Protection domains that processes which crashed have left behind in the kernel.
-    pub leaked_domains: AtomicU32,
+    pub leaked_pds: AtomicU32,
 }
 
 /// A cable.
@@ -88,7 +82,7 @@ pub struct PortControl {
 #[repr(C, align(64))]
 pub struct CableControl {
     /// When not 0, both of its ports are down and what is on its way is lost. When 2, devices that crash whoever
-    /// posts to an unplugged port do so; see [`Unplugged`](crate::profile::Unplugged).
+    /// posts to an unplugged port do so; see [`UnplugBehavior`](crate::profile::UnplugBehavior).
     pub is_unplugged: AtomicU32,
     /// From its first end to its second, and back.
     pub lanes: [Lane; 2],
@@ -147,58 +141,16 @@ impl CommandRecord {
     }
 }
 
-/// A word that overrules the fabric file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Override {
-    /// As in the file.
-    AsInFile = 0,
-    /// Down, or not there.
-    Off = 1,
-    /// Up, or there.
-    On = 2,
-}
-
-impl Override {
-    /// A number that nobody writes counts as none.
-    #[must_use]
-    pub const fn of(word: u32) -> Override {
-        match word {
-            1 => Override::Off,
-            2 => Override::On,
-            _ => Override::AsInFile,
-        }
-    }
-
-    /// What holds when the file says `in_file`.
-    #[must_use]
-    pub const fn apply(self, in_file: bool) -> bool {
-        match self {
-            Override::AsInFile => in_file,
-            Override::Off => false,
-            Override::On => true,
-        }
-    }
-}
-
-/// Where an address was moved to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GidChange {
-    /// Its place in the table.
-    pub index: Option<u8>,
-    /// The IPv4 address that it maps.
-    pub ipv4: Option<std::net::Ipv4Addr>,
-}
-
 impl Control {
     /// The number of the last command that was published: where a process that joins begins to read.
     #[must_use]
     pub fn last_command(&self) -> u64 {
-        self.issued.load(Acquire)
+        self.published_commands.load(Acquire)
     }
 
     /// Publishes a command to all processes.
     pub fn issue(&self, command: Command) {
-        let number = self.begun.fetch_add(1, AcqRel).wrapping_add(1);
+        let number = self.reserved_commands.fetch_add(1, AcqRel).wrapping_add(1);
         let record = &self.commands[number as usize % COMMANDS];
         let (kind, port, qp) = match command {
             Command::FailQp { port, qp } => (1, port, qp),
@@ -210,7 +162,7 @@ impl Control {
         record.port.store(port, Release);
         record.qp.store(qp, Release);
         record.number.store(number, Release);
-        self.issued.fetch_max(number, AcqRel);
+        self.published_commands.fetch_max(number, AcqRel);
         self.announce();
     }
 
@@ -239,7 +191,7 @@ impl Control {
 
     /// Says that something has changed.
     pub fn announce(&self) {
-        self.changes.fetch_add(1, AcqRel);
+        self.generation.fetch_add(1, AcqRel);
     }
 
     /// Pulls the cable out, or puts it back.
@@ -255,14 +207,14 @@ impl Control {
     }
 
     /// Leaves behind so many protection domains of crashed processes on a port.
-    pub fn leak_domains(&self, port: usize, domains: u32) {
-        self.ports[port].leaked_domains.store(domains, Release);
+    pub fn leak_pds(&self, port: usize, domains: u32) {
+        self.ports[port].leaked_pds.store(domains, Release);
         self.announce();
     }
 
     /// Takes a port down or up, or leaves it to the fabric file again.
     pub fn force_port(&self, port: usize, state: Override) {
-        self.ports[port].forced.store(state as u32, Release);
+        self.ports[port].forced_state.store(state as u32, Release);
         self.announce();
     }
 
@@ -284,49 +236,49 @@ impl Control {
 
     /// Notes when the fabric came to life, and returns how many nanoseconds ago that was.
     pub fn age(&self, now: u64) -> u64 {
-        match self.began.compare_exchange(0, now.max(1), AcqRel, Acquire) {
+        match self.started_at.compare_exchange(0, now.max(1), AcqRel, Acquire) {
             Ok(_) => 0,
-            Err(began) => now.saturating_sub(began),
+            Err(started_at) => now.saturating_sub(started_at),
         }
     }
 
     /// Is the port of `device` up, as far as its own end and its cable go?
     #[must_use]
-    pub fn is_up(&self, device: &crate::fabric::Device) -> bool {
-        let plugged = device.end.is_some_and(|end| self.cables[end.cable].is_unplugged.load(Acquire) == 0);
-        plugged && Override::of(self.ports[device.port].forced.load(Acquire)).apply(device.is_up)
+    pub fn is_up(&self, device: &Device) -> bool {
+        let plugged =
+            device.cable_end.is_some_and(|end| self.cables[end.cable].is_unplugged.load(Acquire) == 0);
+        plugged && Override::from_word(self.ports[device.port].forced_state.load(Acquire)).apply(device.is_up)
     }
 
     /// Is there a link: are the ports at both ends of the cable up?
     #[must_use]
-    pub fn has_link(&self, fabric: &crate::fabric::Fabric, device: &crate::fabric::Device) -> bool {
+    pub fn has_link(&self, fabric: &Fabric, device: &Device) -> bool {
         self.is_up(device) && fabric.peer(device).is_some_and(|peer| self.is_up(peer))
     }
 
     /// The addresses of a device's port when the fabric is so many nanoseconds old.
     #[must_use]
-    pub fn gids(&self, device: &crate::fabric::Device, age: u64) -> [Gid; crate::fabric::GIDS] {
+    pub fn gids(&self, device: &Device, age: u64) -> [Gid; GID_TABLE_LEN] {
         let words = &self.ports[device.port];
         let index = words.gid_index.load(Acquire).checked_sub(1).and_then(|index| u8::try_from(index).ok());
         let ipv4 = words.gid_ipv4.load(Acquire);
         let change = GidChange { index, ipv4: (ipv4 != 0).then(|| ipv4.into()) };
-        device.gids(age, Override::of(words.gid_state.load(Relaxed)), change)
+        device.gids(age, Override::from_word(words.gid_state.load(Relaxed)), change)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::Fabric;
     use std::{net::Ipv4Addr, path::Path};
 
-    fn fresh() -> Box<Control> {
+    fn new_control() -> Box<Control> {
         Box::new(Control {
-            changes: AtomicU32::default(),
+            generation: AtomicU32::default(),
             _pad: AtomicU32::default(),
-            began: AtomicU64::default(),
-            begun: AtomicU64::default(),
-            issued: AtomicU64::default(),
+            started_at: AtomicU64::default(),
+            reserved_commands: AtomicU64::default(),
+            published_commands: AtomicU64::default(),
             commands: std::array::from_fn(|_| CommandRecord::default()),
             nodes: std::array::from_fn(|_| NodeControl::default()),
             ports: std::array::from_fn(|_| PortControl::default()),
@@ -342,7 +294,7 @@ mod tests {
 
     #[test]
     fn commands_are_read_once_and_in_order() {
-        let control = fresh();
+        let control = new_control();
         let fail = |qp| Command::FailQp { port: 1, qp };
         assert_eq!(control.commands_after(0), (vec![], 0));
         control.issue(fail(7));
@@ -350,7 +302,7 @@ mod tests {
         let (commands, seen) = control.commands_after(0);
         assert_eq!((commands, seen), (vec![fail(7), Command::OverflowCq { port: 0, qp: 0 }], 2));
         assert_eq!(control.commands_after(2), (vec![], 2));
-        assert_eq!(control.changes.load(Relaxed), 2);
+        assert_eq!(control.generation.load(Relaxed), 2);
         // Who sleeps through more than are remembered gets the newest.
         (0..100).for_each(|qp| control.issue(fail(qp)));
         let (commands, seen) = control.commands_after(2);
@@ -359,7 +311,7 @@ mod tests {
 
     #[test]
     fn several_may_issue_commands_at_once() {
-        let control = fresh();
+        let control = new_control();
         std::thread::scope(|scope| {
             for port in 0..4 {
                 let control = &control;
@@ -383,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_port_is_up_when_all_say_so() {
-        let (control, fabric) = (fresh(), pair());
+        let (control, fabric) = (new_control(), pair());
         let is_up = || fabric.devices.iter().map(|device| control.is_up(device)).collect::<Vec<_>>();
         assert_eq!(is_up(), [true, true]);
         control.force_port(1, Override::Off);
@@ -399,13 +351,13 @@ mod tests {
         assert_eq!((is_up(), links()), (vec![true, false], vec![false, false]));
         control.force_port(1, Override::AsInFile);
         assert_eq!(links(), [true, true]);
-        let down = crate::fabric::Device { is_up: false, ..fabric.devices[0].clone() };
+        let down = Device { is_up: false, ..fabric.devices[0].clone() };
         assert!(!control.is_up(&down));
     }
 
     #[test]
     fn addresses_change_with_an_event() {
-        let (control, fabric) = (fresh(), pair());
+        let (control, fabric) = (new_control(), pair());
         let device = &fabric.devices[1];
         let mapped = || control.gids(device, 0).map(|gid| gid.to_ipv4());
         assert_eq!(mapped()[1], Some(device.ipv4));
@@ -418,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_first_to_ask_sets_the_clock() {
-        let control = fresh();
+        let control = new_control();
         assert_eq!((control.age(1000), control.age(1500)), (0, 500));
     }
 }

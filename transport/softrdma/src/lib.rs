@@ -5,11 +5,12 @@
 //! writes the completions of both ends itself. Only where something has a time, because a cable has latency or a
 //! request waits, there is a thread that looks after it while the program does not.
 
+mod config;
 pub mod control;
 pub mod fabric;
 pub mod link_model;
+mod local_node;
 mod log;
-pub mod names;
 mod observer;
 pub mod profile;
 
@@ -18,10 +19,11 @@ mod abi;
 mod nic;
 mod qp_state;
 mod remap;
-mod setup;
 mod shm;
+mod suggestion;
 mod sync;
 mod world;
 
+pub use abi::device_list;
+pub use config::{Config, default_folder};
 pub use observer::Observer;
-pub use setup::{Setup, default_folder};

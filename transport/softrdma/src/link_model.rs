@@ -5,8 +5,8 @@
 //! waits here; whoever reads a completion queue hides what is not due yet.
 //!
 //! Invariants: chance is a function of the seed, the direction and the number of the message, so the k-th message
-//! of a lane has the same fate in every run, whatever the timing. Messages of a lane arrive in the order in which
-//! they were numbered by [`LinkModel::pass`], whatever the jitter. A lane that is all zeroes is a fresh one.
+//! of a lane has the same delivery in every run, whatever the timing. Messages of a lane arrive in the order in which
+//! they were numbered by [`LinkModel::transmit`], whatever the jitter. A lane that is all zeroes is a fresh one.
 
 use std::{
     sync::atomic::{
@@ -22,30 +22,30 @@ pub struct LinkModel {
     /// Nanoseconds from the last bit's departure to its arrival.
     pub latency_ns: u64,
     /// Picoseconds that a byte takes; 0 for no limit.
-    pub byte_ps: u64,
+    pub ps_per_byte: u64,
     /// Added to the latency: between 0 and so many nanoseconds.
     pub jitter_ns: u64,
     /// How likely a message is lost.
-    pub loss: Chance,
+    pub loss: Probability,
     /// How likely a message arrives with a wrong bit.
-    pub corruption: Chance,
+    pub corruption: Probability,
     /// What chance begins with.
     pub seed: u64,
 }
 
 /// A probability, in units of 2^-64; its largest value is certainty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chance(u64);
+pub struct Probability(u64);
 
-impl Chance {
+impl Probability {
     /// It never happens.
-    pub const NEVER: Chance = Chance(0);
+    pub const NEVER: Probability = Probability(0);
 
     /// From 0 to 1.
     #[must_use]
-    pub fn new(probability: f64) -> Option<Chance> {
+    pub fn new(probability: f64) -> Option<Probability> {
         // Conversions of floats saturate, so 1.0 is the largest value, which `happens` takes for certain.
-        (0.0..=1.0).contains(&probability).then(|| Chance((probability * 2_f64.powi(64)) as u64))
+        (0.0..=1.0).contains(&probability).then(|| Probability((probability * 2_f64.powi(64)) as u64))
     }
 
     /// Does it, for this random number?
@@ -62,9 +62,9 @@ pub struct Lane {
     /// When the last message has left, in nanoseconds of the monotonic clock.
     pub free_at: AtomicU64,
     /// When the last message arrives, likewise. Never goes back.
-    pub arrived_at: AtomicU64,
+    pub last_arrival: AtomicU64,
     /// The number of the next message.
-    pub draws: AtomicU64,
+    pub next_number: AtomicU64,
     /// Messages that were sent.
     pub messages: AtomicU64,
     /// Their bytes.
@@ -77,20 +77,20 @@ pub struct Lane {
 
 /// What became of a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct Transmission {
     /// When its last bit has left the sender. Not after `arrives`.
     pub departs: u64,
     /// When its last bit is at the receiver. Not before that of any earlier message.
     pub arrives: u64,
     /// What happens to its bytes.
-    pub fate: Fate,
+    pub delivery: Delivery,
 }
 
 /// What happens to a message's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Delivery {
     /// They arrive.
-    Whole,
+    Intact,
     /// They don't.
     Lost,
     /// They arrive, and this bit of them is flipped: take it modulo the number of bits.
@@ -101,7 +101,7 @@ impl LinkModel {
     /// Bytes that travel with every message, as headers.
     pub const OVERHEAD_BYTES: u64 = 64;
 
-    /// Does it neither delay nor harm anything? Then messages need not go through [`LinkModel::pass`].
+    /// Does it neither delay nor harm anything? Then messages need not go through [`LinkModel::transmit`].
     #[must_use]
     pub fn is_ideal(&self) -> bool {
         *self == LinkModel { seed: self.seed, ..LinkModel::default() }
@@ -110,42 +110,42 @@ impl LinkModel {
     /// Does it delay messages?
     #[must_use]
     pub const fn is_timed(&self) -> bool {
-        self.latency_ns | self.byte_ps | self.jitter_ns != 0
+        self.latency_ns | self.ps_per_byte | self.jitter_ns != 0
     }
 
     /// How long a message of so many bytes occupies the cable.
     #[must_use]
-    pub const fn serialisation(&self, bytes: u64) -> Duration {
+    pub const fn serialization(&self, bytes: u64) -> Duration {
         Duration::from_nanos(
-            bytes.saturating_add(LinkModel::OVERHEAD_BYTES).saturating_mul(self.byte_ps) / 1000,
+            bytes.saturating_add(LinkModel::OVERHEAD_BYTES).saturating_mul(self.ps_per_byte) / 1000,
         )
     }
 
     /// Sends a message of so many bytes at `now`, in nanoseconds of the monotonic clock. `direction` is 0 or 1, and
     /// `lane` the words of that direction. Counts the message.
-    pub fn pass(&self, lane: &Lane, direction: u64, bytes: u64, now: u64) -> Passage {
-        let number = lane.draws.fetch_add(1, Relaxed);
-        let departs = if self.byte_ps == 0 { now } else { self.occupy(lane, bytes, now) };
+    pub fn transmit(&self, lane: &Lane, direction: u64, bytes: u64, now: u64) -> Transmission {
+        let number = lane.next_number.fetch_add(1, Relaxed);
+        let departs = if self.ps_per_byte == 0 { now } else { self.reserve(lane, bytes, now) };
         let random = |purpose| self.random(direction, number, purpose);
         let jitter = if self.jitter_ns == 0 { 0 } else { random(Purpose::Jitter) % (self.jitter_ns + 1) };
         let mut arrives = departs.saturating_add(self.latency_ns + jitter);
         if self.jitter_ns != 0 {
-            arrives = arrives.max(lane.arrived_at.fetch_max(arrives, AcqRel));
+            arrives = arrives.max(lane.last_arrival.fetch_max(arrives, AcqRel));
         }
-        let fate = if self.loss.happens(random(Purpose::Loss)) {
-            Fate::Lost
+        let delivery = if self.loss.happens(random(Purpose::Loss)) {
+            Delivery::Lost
         } else if self.corruption.happens(random(Purpose::Corruption)) {
-            Fate::Corrupted(random(Purpose::Bit))
+            Delivery::Corrupted(random(Purpose::Bit))
         } else {
-            Fate::Whole
+            Delivery::Intact
         };
-        lane.count(bytes, fate);
-        Passage { departs, arrives, fate }
+        lane.count(bytes, delivery);
+        Transmission { departs, arrives, delivery }
     }
 
     /// Takes the lane for as long as the message needs, and returns when it will have left.
-    fn occupy(&self, lane: &Lane, bytes: u64, now: u64) -> u64 {
-        let takes = self.serialisation(bytes).as_nanos() as u64;
+    fn reserve(&self, lane: &Lane, bytes: u64, now: u64) -> u64 {
+        let takes = self.serialization(bytes).as_nanos() as u64;
         let mut free_at = lane.free_at.load(Acquire);
         loop {
             // Somebody may have written nonsense there.
@@ -167,13 +167,13 @@ impl LinkModel {
 
 impl Lane {
     /// Counts a message, also one for which the model was not asked because the cable is ideal.
-    pub fn count(&self, bytes: u64, fate: Fate) {
+    pub fn count(&self, bytes: u64, delivery: Delivery) {
         self.messages.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
-        match fate {
-            Fate::Whole => {}
-            Fate::Lost => _ = self.dropped.fetch_add(1, Relaxed),
-            Fate::Corrupted(_) => _ = self.corrupted.fetch_add(1, Relaxed),
+        match delivery {
+            Delivery::Intact => {}
+            Delivery::Lost => _ = self.dropped.fetch_add(1, Relaxed),
+            Delivery::Corrupted(_) => _ = self.corrupted.fetch_add(1, Relaxed),
         }
     }
 }
@@ -198,33 +198,33 @@ const fn mix(mut z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn fates(model: &LinkModel, direction: u64, messages: usize) -> Vec<Fate> {
+    fn deliveries(model: &LinkModel, direction: u64, messages: usize) -> Vec<Delivery> {
         let lane = Lane::default();
         // The clock differs from call to call, as it does between runs.
-        (0..messages).map(|at| model.pass(&lane, direction, 8, at as u64 * 17 % 1000).fate).collect()
+        (0..messages).map(|at| model.transmit(&lane, direction, 8, at as u64 * 17 % 1000).delivery).collect()
     }
 
-    fn chance(probability: f64) -> Chance {
-        Chance::new(probability).expect("a probability")
+    fn probability(probability: f64) -> Probability {
+        Probability::new(probability).expect("a probability")
     }
 
     #[test]
     fn an_ideal_cable_takes_no_time() {
         let (model, lane) = (LinkModel { seed: 3, ..LinkModel::default() }, Lane::default());
         assert!(model.is_ideal() && !model.is_timed());
-        let passage = model.pass(&lane, 0, 1 << 30, 77);
-        assert_eq!(passage, Passage { departs: 77, arrives: 77, fate: Fate::Whole });
+        let transmission = model.transmit(&lane, 0, 1 << 30, 77);
+        assert_eq!(transmission, Transmission { departs: 77, arrives: 77, delivery: Delivery::Intact });
         assert_eq!((lane.messages.into_inner(), lane.bytes.into_inner()), (1, 1 << 30));
     }
 
     #[test]
     fn messages_queue_up_behind_each_other() {
-        let model = LinkModel { latency_ns: 5000, byte_ps: 100, ..LinkModel::default() };
+        let model = LinkModel { latency_ns: 5000, ps_per_byte: 100, ..LinkModel::default() };
         let lane = Lane::default();
         let bytes = 10_000 - LinkModel::OVERHEAD_BYTES;
-        let sent: Vec<u64> = [0, 0, 10_000].map(|now| model.pass(&lane, 0, bytes, now).departs).to_vec();
+        let sent: Vec<u64> = [0, 0, 10_000].map(|now| model.transmit(&lane, 0, bytes, now).departs).to_vec();
         assert_eq!(sent, [1000, 2000, 11_000]);
-        assert_eq!(model.pass(&lane, 0, bytes, 10_000).arrives, 12_000 + 5000);
+        assert_eq!(model.transmit(&lane, 0, bytes, 10_000).arrives, 12_000 + 5000);
     }
 
     #[test]
@@ -234,13 +234,13 @@ mod tests {
         let mut last = 0;
         let mut delays = Vec::new();
         for now in (0..100_000).step_by(1000) {
-            let passage = model.pass(&lane, 0, 1, now);
-            assert!((1000..=1500).contains(&(passage.arrives - now)), "{passage:?}");
-            delays.push(passage.arrives - now);
+            let transmission = model.transmit(&lane, 0, 1, now);
+            assert!((1000..=1500).contains(&(transmission.arrives - now)), "{transmission:?}");
+            delays.push(transmission.arrives - now);
         }
         assert!(delays.iter().any(|d| *d < 1100) && delays.iter().any(|d| *d > 1400), "{delays:?}");
         for now in 100_000..101_000 {
-            let arrives = model.pass(&lane, 0, 1, now).arrives;
+            let arrives = model.transmit(&lane, 0, 1, now).arrives;
             assert!(arrives >= last);
             last = arrives;
         }
@@ -248,51 +248,68 @@ mod tests {
 
     #[test]
     fn fates_are_as_likely_as_they_should_be() {
-        let model =
-            LinkModel { loss: chance(0.1), corruption: chance(0.02), seed: 42, ..LinkModel::default() };
-        let fates = fates(&model, 0, 100_000);
-        let lost = fates.iter().filter(|fate| **fate == Fate::Lost).count();
-        let corrupted = fates.iter().filter(|fate| matches!(fate, Fate::Corrupted(_))).count();
+        let model = LinkModel {
+            loss: probability(0.1),
+            corruption: probability(0.02),
+            seed: 42,
+            ..LinkModel::default()
+        };
+        let deliveries = deliveries(&model, 0, 100_000);
+        let lost = deliveries.iter().filter(|delivery| **delivery == Delivery::Lost).count();
+        let corrupted =
+            deliveries.iter().filter(|delivery| matches!(delivery, Delivery::Corrupted(_))).count();
         // Six standard deviations around 10,000 and around 1,800.
         assert!((9431..=10_569).contains(&lost), "{lost}");
         assert!((1548..=2052).contains(&corrupted), "{corrupted}");
-        // Chance has no memory: after a loss the next is as likely as ever.
-        let after: Vec<&Fate> = fates.windows(2).filter(|w| w[0] == Fate::Lost).map(|w| &w[1]).collect();
-        let twice = after.iter().filter(|fate| ***fate == Fate::Lost).count();
+        // Probability has no memory: after a loss the next is as likely as ever.
+        let after: Vec<&Delivery> =
+            deliveries.windows(2).filter(|w| w[0] == Delivery::Lost).map(|w| &w[1]).collect();
+        let twice = after.iter().filter(|delivery| ***delivery == Delivery::Lost).count();
         assert!(twice.abs_diff(after.len() / 10) < 180, "{twice} of {}", after.len());
     }
 
     #[test]
     fn fates_repeat_and_depend_on_seed_and_direction() {
-        let model = LinkModel { loss: chance(0.5), corruption: chance(0.5), seed: 7, ..LinkModel::default() };
-        assert_eq!(fates(&model, 0, 1000), fates(&model, 0, 1000));
-        assert_ne!(fates(&model, 0, 1000), fates(&model, 1, 1000));
-        assert_ne!(fates(&model, 0, 1000), fates(&LinkModel { seed: 8, ..model }, 0, 1000));
+        let model = LinkModel {
+            loss: probability(0.5),
+            corruption: probability(0.5),
+            seed: 7,
+            ..LinkModel::default()
+        };
+        assert_eq!(deliveries(&model, 0, 1000), deliveries(&model, 0, 1000));
+        assert_ne!(deliveries(&model, 0, 1000), deliveries(&model, 1, 1000));
+        assert_ne!(deliveries(&model, 0, 1000), deliveries(&LinkModel { seed: 8, ..model }, 0, 1000));
         // Another setting does not change which messages get lost.
         let lost = |model: &LinkModel| {
-            fates(model, 0, 1000).into_iter().map(|fate| fate == Fate::Lost).collect::<Vec<_>>()
+            deliveries(model, 0, 1000)
+                .into_iter()
+                .map(|delivery| delivery == Delivery::Lost)
+                .collect::<Vec<_>>()
         };
-        assert_eq!(lost(&model), lost(&LinkModel { corruption: Chance::NEVER, jitter_ns: 9, ..model }));
+        assert_eq!(lost(&model), lost(&LinkModel { corruption: Probability::NEVER, jitter_ns: 9, ..model }));
     }
 
     #[test]
     fn certain_and_impossible_are_exact() {
-        assert_eq!((Chance::new(1.1), Chance::new(-0.1), Chance::new(f64::NAN)), (None, None, None));
-        assert!(chance(1.0).happens(u64::MAX) && !Chance::NEVER.happens(0));
-        assert!(chance(0.5).happens(1 << 62) && !chance(0.5).happens(1 << 63));
+        assert_eq!(
+            (Probability::new(1.1), Probability::new(-0.1), Probability::new(f64::NAN)),
+            (None, None, None)
+        );
+        assert!(probability(1.0).happens(u64::MAX) && !Probability::NEVER.happens(0));
+        assert!(probability(0.5).happens(1 << 62) && !probability(0.5).happens(1 << 63));
     }
 
     #[test]
     fn senders_at_the_same_time_share_the_bandwidth() {
-        let model = LinkModel { byte_ps: 1000, ..LinkModel::default() };
+        let model = LinkModel { ps_per_byte: 1000, ..LinkModel::default() };
         let lane = Lane::default();
         let (threads, each) = (4, 1000);
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                scope.spawn(|| (0..each).for_each(|_| _ = model.pass(&lane, 0, 36, 0)));
+                scope.spawn(|| (0..each).for_each(|_| _ = model.transmit(&lane, 0, 36, 0)));
             }
         });
         assert_eq!(lane.free_at.load(Relaxed), threads * each * 100);
-        assert_eq!(lane.draws.load(Relaxed), threads * each);
+        assert_eq!(lane.next_number.load(Relaxed), threads * each);
     }
 }

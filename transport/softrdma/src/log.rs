@@ -8,6 +8,6 @@ use std::fmt;
     reason = "callers of verbs see an errno or nothing at all; this is the one place that can say more"
 )]
 #[cold]
-pub(crate) fn say(line: fmt::Arguments<'_>) {
+pub(crate) fn warn(line: fmt::Arguments<'_>) {
     eprintln!("softrdma: {line}");
 }

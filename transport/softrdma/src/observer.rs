@@ -9,7 +9,7 @@ pub struct Observer(Directory);
 
 /// A folder that can't be observed.
 #[derive(Debug)]
-pub struct NotObserved {
+pub struct ObserveError {
     path: std::path::PathBuf,
     error: rustix::io::Errno,
 }
@@ -19,10 +19,10 @@ impl Observer {
     ///
     /// # Errors
     /// The folder can't be written, or belongs to another fabric or version.
-    pub fn open(folder: &Path, digest: u64) -> Result<Observer, NotObserved> {
+    pub fn open(folder: &Path, digest: u64) -> Result<Observer, ObserveError> {
         Directory::open(folder, digest)
             .map(Observer)
-            .map_err(|error| NotObserved { path: folder.to_owned(), error })
+            .map_err(|error| ObserveError { path: folder.to_owned(), error })
     }
 
     /// Wakes all who sleep until something happens, after a fault: those who wait for asynchronous events.
@@ -37,7 +37,7 @@ impl Observer {
     }
 }
 
-impl fmt::Display for NotObserved {
+impl fmt::Display for ObserveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match self.error {
@@ -49,4 +49,4 @@ impl fmt::Display for NotObserved {
     }
 }
 
-impl std::error::Error for NotObserved {}
+impl std::error::Error for ObserveError {}

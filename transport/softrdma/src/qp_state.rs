@@ -73,7 +73,7 @@ pub(crate) fn transition(kind: QpType, from: State, to: State) -> Option<Transit
 }
 
 /// May the change be made with these members?
-pub(crate) fn allows(kind: QpType, from: State, to: State, given: Mask) -> bool {
+pub(crate) fn is_allowed(kind: QpType, from: State, to: State, given: Mask) -> bool {
     transition(kind, from, to).is_some_and(|way| {
         given.contains(way.required) && !given.intersects(Mask(!(way.required | way.optional | ALWAYS).0))
     })
@@ -95,17 +95,17 @@ mod tests {
             (QpType::RC, State::INIT, State::RTR, RTR_RC),
             (QpType::UD, State::RTR, State::RTS, Mask::SQ_PSN),
         ] {
-            assert!(allows(kind, from, to, full | Mask::STATE));
+            assert!(is_allowed(kind, from, to, full | Mask::STATE));
             for bit in Mask::ALL.iter().filter(|bit| full.contains(**bit) && **bit != Mask::STATE) {
-                assert!(!allows(kind, from, to, full.without(*bit)), "{kind:?} {from:?} {to:?} {bit:?}");
+                assert!(!is_allowed(kind, from, to, full.without(*bit)), "{kind:?} {from:?} {to:?} {bit:?}");
             }
         }
     }
 
     #[test]
     fn members_of_other_services_are_refused() {
-        assert!(!allows(QpType::UC, State::INIT, State::RTR, RTR_RC));
-        assert!(!allows(QpType::UD, State::INIT, State::RTR, RTR_UC));
+        assert!(!is_allowed(QpType::UC, State::INIT, State::RTR, RTR_RC));
+        assert!(!is_allowed(QpType::UD, State::INIT, State::RTR, RTR_UC));
     }
 
     #[test]
@@ -115,8 +115,8 @@ mod tests {
         assert_eq!(transition(QpType::RC, State::ERR, State::RTS), None);
         assert_eq!(transition(QpType::RC, State::SQE, State::RTS), None);
         for from in State::ALL {
-            assert!(allows(QpType::RC, *from, State::RESET, Mask::STATE));
-            assert!(allows(QpType::UD, *from, State::ERR, Mask::STATE));
+            assert!(is_allowed(QpType::RC, *from, State::RESET, Mask::STATE));
+            assert!(is_allowed(QpType::UD, *from, State::ERR, Mask::STATE));
         }
     }
 }

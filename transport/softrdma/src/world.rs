@@ -2,7 +2,7 @@
 
 use crate::{
     control::Control,
-    fabric::{Device, Fabric, GIDS},
+    fabric::{Device, Fabric, GID_TABLE_LEN},
     link_model::{Lane, LinkModel},
     profile::Profile,
     shm::SendSlot,
@@ -44,7 +44,7 @@ impl<'a> Way<'a> {
     pub(crate) fn count_if_ideal(&self, bytes: u32) -> bool {
         let is_ideal = self.model.is_ideal();
         if is_ideal {
-            self.lane.count(u64::from(bytes), crate::link_model::Fate::Whole);
+            self.lane.count(u64::from(bytes), crate::link_model::Delivery::Intact);
         }
         is_ideal
     }
@@ -79,7 +79,7 @@ impl World {
         if from == to {
             return Some(Wire { cable: None });
         }
-        let end = device.end?;
+        let end = device.cable_end?;
         let cable = &self.fabric.cables[end.cable];
         let is_connected = cable.ports[1 - end.side] == to as usize && control.is_up(self.device(to));
         let lanes = &control.cables[end.cable].lanes;
@@ -90,12 +90,12 @@ impl World {
 
     /// Does the cable at a port take time?
     pub(crate) fn is_timed(&self, port: u32) -> bool {
-        let cable = self.device(port).end.map(|end| &self.fabric.cables[end.cable]);
+        let cable = self.device(port).cable_end.map(|end| &self.fabric.cables[end.cable]);
         cable.is_some_and(|cable| cable.model.is_timed())
     }
 
     /// The table of addresses of a port.
-    pub(crate) fn gids(&self, control: &Control, port: u32) -> [Gid; GIDS] {
+    pub(crate) fn gids(&self, control: &Control, port: u32) -> [Gid; GID_TABLE_LEN] {
         control.gids(self.device(port), control.age(crate::nic::now()))
     }
 
@@ -128,8 +128,8 @@ impl World {
             grh.paylen = (slot.bytes.min(u32::from(u16::MAX)) as u16).to_be();
             grh.next_hdr = 0x1b;
             grh.hop_limit = 64;
-            grh.sgid = self.gids(control, from)[index as usize % GIDS];
-            grh.dgid = self.gids(control, slot.dest_port)[slot.dest_gid as usize % GIDS];
+            grh.sgid = self.gids(control, from)[index as usize % GID_TABLE_LEN];
+            grh.dgid = self.gids(control, slot.dest_port)[slot.dest_gid as usize % GID_TABLE_LEN];
         }
         grh
     }

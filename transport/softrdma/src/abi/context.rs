@@ -5,7 +5,8 @@
 //! before it.
 
 use super::{
-    code, cq, cq_ex, device::DeviceObject, device::fill, object, place, qp, qp_create, receives, srq,
+    code, cq, cq_ex, device::DeviceObject, device::fill, device::leave_at_exit, object, place, qp, qp_create,
+    receives, srq,
 };
 use crate::{nic::Nic, profile::Profile, shm::epoch};
 use rustix::{
@@ -82,7 +83,7 @@ impl ContextObject {
         attr.state = if is_up { PortState::ACTIVE } else { PortState::DOWN };
         attr.max_mtu = profile.max_mtu;
         attr.active_mtu = profile.active_mtu;
-        attr.gid_tbl_len = crate::fabric::GIDS as c_int;
+        attr.gid_tbl_len = crate::fabric::GID_TABLE_LEN as c_int;
         attr.port_cap_flags = (PortCapFlags::CM_SUP | PortCapFlags::IP_BASED_GIDS).0;
         attr.max_msg_sz = profile.max_message_bytes;
         attr.pkey_tbl_len = 1;
@@ -125,7 +126,7 @@ impl ContextObject {
         attr.max_qp_rd_atom = c_int::from(profile.max_rd_atomic);
         attr.max_qp_init_rd_atom = c_int::from(profile.max_rd_atomic);
         attr.max_res_rd_atom = c_int::from(profile.max_rd_atomic) * profile.reported_qps as c_int;
-        attr.atomic_cap = profile.atomics;
+        attr.atomic_cap = profile.atomic_cap;
         attr.max_ah = if profile.ud { 65_536 } else { 0 };
         attr.max_srq = profile.max_srq as c_int;
         if profile.max_srq > 0 {
@@ -139,7 +140,8 @@ impl ContextObject {
     }
 
     fn open(device: &DeviceObject) -> Result<*mut Context, Errno> {
-        let nic = device.station.nic()?;
+        leave_at_exit();
+        let nic = device.node.nic()?;
         let async_channel = nic.process.new_channel();
         let async_fd = nic.process.waker.listen(nic.process.me.slot, async_channel)?;
         let profile = nic.world.profile(device.port);
@@ -147,7 +149,7 @@ impl ContextObject {
         verbs.query_port = Some(query_port_by_size);
         verbs.query_rt_values = Some(query_rt_values);
         verbs.query_device_ex = Some(query_device_ex);
-        if profile.extended {
+        if profile.extended_verbs {
             verbs.create_cq_ex = Some(cq_ex::create);
             verbs.create_qp_ex = Some(qp_create::create_ex);
             verbs.create_srq_ex = Some(srq::create_ex);
@@ -353,7 +355,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
 ) -> isize {
     super::value(-(libc::EIO as isize), || {
         let Ok(found) = ContextObject::from_c(context) else { return -(libc::EINVAL as isize) };
-        let known = (0..crate::fabric::GIDS as u32).filter_map(|index| gid_entry(found, index).ok());
+        let known = (0..crate::fabric::GID_TABLE_LEN as u32).filter_map(|index| gid_entry(found, index).ok());
         let mut count = 0;
         for entry in known.filter(|entry| !entry.gid.is_empty()) {
             if count == room || entries.is_null() {

@@ -6,10 +6,7 @@
 //! See the module above. Lists are arrays that end with null, made here and freed here.
 
 use super::{Object, errno, object, value};
-use crate::{
-    fabric::Device as Described,
-    setup::{Setup, Station},
-};
+use crate::{config::Config, fabric::Device as Described, local_node::LocalNode};
 use rustix::io::Errno;
 use std::{
     ffi::{c_char, c_int},
@@ -24,7 +21,7 @@ use verbs_sys::Device;
 #[repr(C)]
 pub(super) struct DeviceObject {
     device: Device,
-    pub(super) station: Arc<Station>,
+    pub(super) node: Arc<LocalNode>,
     /// The fabric's number of its port.
     pub(super) port: u32,
 }
@@ -38,7 +35,7 @@ unsafe impl Send for DeviceObject {}
 
 impl DeviceObject {
     pub(super) fn described(&self) -> &Described {
-        self.station.world.device(self.port)
+        self.node.world.device(self.port)
     }
 
     /// In network byte order.
@@ -51,12 +48,12 @@ impl DeviceObject {
 type Identity = (u64, usize, Option<PathBuf>, bool);
 
 /// At the end of a process that has not closed its devices: gives its places in fabrics back.
-pub(crate) fn leave_at_exit() {
+pub(super) fn leave_at_exit() {
     extern "C" fn leave() {
         // Whoever holds it will not go on.
         let Ok(known) = KNOWN.try_lock() else { return };
         for device in known.iter().filter_map(|(_, devices)| devices.first()) {
-            device.station.leave();
+            device.node.leave();
         }
     }
     static ONCE: Once = Once::new();
@@ -74,33 +71,33 @@ static KNOWN: Mutex<Vec<(Identity, &'static [DeviceObject])>> = Mutex::new(Vec::
 pub(crate) struct DeviceList;
 
 impl DeviceList {
-    /// The devices that a setup describes.
+    /// The devices of the node that `config` names.
     #[allow(
         clippy::print_stderr,
         reason = "the caller sees only an errno; this is the one place that can say more"
     )]
-    pub(crate) fn of(setup: &Setup) -> Result<&'static [DeviceObject], Errno> {
-        let station = setup.station().map_err(|message| {
+    pub(crate) fn of(config: &Config) -> Result<&'static [DeviceObject], Errno> {
+        let node = LocalNode::new(config).map_err(|message| {
             eprintln!("softrdma: {message}");
             Errno::INVAL
         })?;
-        let world = &station.world;
-        let identity = (world.fabric.digest, world.node, setup.folder.clone(), setup.remap);
+        let world = &node.world;
+        let identity = (world.fabric.digest, world.node, config.folder.clone(), config.remap);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, devices)) = known.iter().find(|(known, _)| *known == identity) {
             return Ok(devices);
         }
-        let station = Arc::new(station);
-        let devices = station.world.fabric.devices_of(station.world.node).iter().enumerate();
+        let node = Arc::new(node);
+        let devices = node.world.fabric.devices_of(node.world.node).iter().enumerate();
         let devices: Vec<DeviceObject> =
-            devices.map(|(index, device)| new_device(&station, device, index)).collect();
+            devices.map(|(index, device)| new_device(&node, device, index)).collect();
         let devices: &'static [DeviceObject] = Vec::leak(devices);
         known.push((identity, devices));
         Ok(devices)
     }
 }
 
-fn new_device(station: &Arc<Station>, described: &Described, index: usize) -> DeviceObject {
+fn new_device(node: &Arc<LocalNode>, described: &Described, index: usize) -> DeviceObject {
     let mut device = Device::zeroed();
     device.node_type = described.profile.node_type;
     device.transport_type = described.profile.transport_type;
@@ -108,7 +105,7 @@ fn new_device(station: &Arc<Station>, described: &Described, index: usize) -> De
     fill(&mut device.dev_name, &format!("uverbs{index}"));
     fill(&mut device.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
     fill(&mut device.ibdev_path, &format!("/sys/class/infiniband/{}", described.name));
-    DeviceObject { device, station: Arc::clone(station), port: described.port as u32 }
+    DeviceObject { device, node: Arc::clone(node), port: described.port as u32 }
 }
 
 /// Writes a text with its terminating zero, as much as there is room for.
@@ -122,12 +119,22 @@ pub(super) fn fill(room: &mut [c_char], text: &str) {
 /// `ibv_get_device_list`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut Device {
-    object(|| list(&Setup::from_env(), num_devices))
+    object(|| list(&Config::from_env(), num_devices))
 }
 
-/// The list of a setup's devices, in the form that C programs get.
-pub(crate) fn list(setup: &Setup, count: *mut c_int) -> Result<*mut *mut Device, Errno> {
-    let devices = DeviceList::of(setup)?;
+/// Lists the devices of a node as `ibv_get_device_list` would if `config` came from the environment.
+///
+/// Serves tests whose process is on several nodes at once.
+///
+/// # Errors
+/// `EINVAL` when the fabric file or the node does not exist; a line on standard error says why.
+pub fn device_list(config: &Config) -> std::io::Result<*mut *mut Device> {
+    Ok(list(config, ptr::null_mut())?)
+}
+
+/// Returns the devices of the node that `config` names, as a null-terminated array for C programs.
+fn list(config: &Config, count: *mut c_int) -> Result<*mut *mut Device, Errno> {
+    let devices = DeviceList::of(config)?;
     // SAFETY: null or a place for a number.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = devices.len() as c_int;

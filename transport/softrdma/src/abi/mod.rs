@@ -24,7 +24,7 @@ mod receives;
 mod srq;
 mod strings;
 
-pub(crate) use device::{leave_at_exit, list};
+pub use device::device_list;
 
 use rustix::io::Errno;
 use std::{

@@ -64,7 +64,7 @@ fn check(context: &ContextObject, start: u64, len: u64, iova: u64, access: Acces
     if iova != start && !profile.zero_based {
         return Err(errno(profile.errnos.unsupported));
     }
-    if profile.max_mr_enforced && len > profile.max_mr_bytes {
+    if profile.enforces_max_mr_bytes && len > profile.max_mr_bytes {
         return Err(Errno::INVAL);
     }
     if remap::is_mapped(start, end) { Ok(()) } else { Err(Errno::FAULT) }
@@ -82,9 +82,9 @@ fn register(
     let (profile, nic) = (context.profile(), &context.nic);
     let address = start as u64;
     check(context, address, len as u64, iova, access)?;
-    let wraps = profile.is_hazardous(address, len as u64);
+    let wraps = profile.crosses_4gib_line(address, len as u64);
     if wraps {
-        log::say(format_args!(
+        log::warn(format_args!(
             "{len} bytes at {address:#x} cross a 4 GiB line: what lies beyond it is written 4 GiB lower"
         ));
     }

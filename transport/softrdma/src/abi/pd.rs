@@ -60,7 +60,7 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     object(|| {
         let found = ContextObject::from_c(context)?;
         let profile = found.profile();
-        let leaked = found.nic.control().ports[found.port as usize].leaked_domains.load(Relaxed);
+        let leaked = found.nic.control().ports[found.port as usize].leaked_pds.load(Relaxed);
         let _guard = found.nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |view: &View| view.header().domains[found.port as usize].load(Relaxed);
         // On devices with few, the others' count too.
@@ -69,7 +69,8 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
         } else {
             of(found.nic.process.own())
         };
-        if leaked.saturating_add(taken) >= profile.max_pd || !profile.domain_when_down && !found.is_up() {
+        if leaked.saturating_add(taken) >= profile.max_pd || !profile.allocates_pd_when_down && !found.is_up()
+        {
             return Err(errno(profile.errnos.no_domain));
         }
         found.nic.process.own().header().domains[found.port as usize].fetch_add(1, Relaxed);

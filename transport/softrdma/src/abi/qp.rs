@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     nic::{At, Nic, now},
-    profile::{Profile, Unplugged},
+    profile::{Profile, UnplugBehavior},
     shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
 };
 use rustix::io::Errno;
@@ -122,7 +122,7 @@ impl QpObject {
             number => frames[(number - 1) as usize & (slots - 1)],
         };
         let before = up_to(&posting.frames, posting.tail);
-        let after = before + self.profile.units(bytes.into());
+        let after = before + self.profile.depth_units(bytes.into());
         if after - up_to(&posting.frames, freed) > u64::from(self.send_depth) {
             return Err(errno(self.profile.errnos.queue_full));
         }
@@ -139,7 +139,7 @@ impl QpObject {
     /// On devices that crash whoever posts while the cable is out: lets them.
     #[inline]
     pub(super) fn touch_doorbell(&self) {
-        if self.profile.unplugged == Unplugged::Crashes
+        if self.profile.unplug_behavior == UnplugBehavior::Crashes
             && let Ok(at) = self.at()
         {
             self.nic.touch_doorbell(at.qp.fixed.port.load(Relaxed));
@@ -149,7 +149,7 @@ impl QpObject {
     /// Can this be posted at all?
     #[inline]
     pub(super) fn check_opcode(&self, opcode: WrOpcode) -> Result<(), Errno> {
-        if self.profile.allows(self.kind, opcode) {
+        if self.profile.supports_opcode(self.kind, opcode) {
             return Ok(());
         }
         let is_known = WrOpcode::ALL.contains(&opcode);

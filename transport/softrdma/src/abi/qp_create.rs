@@ -36,7 +36,7 @@ use verbs_sys::{
 
 /// Checks what is wanted, and says what is granted.
 fn grant(profile: &Profile, attr: &mut QpInitAttr) -> Result<(), Errno> {
-    if !profile.has(attr.qp_type) {
+    if !profile.supports_service(attr.qp_type) {
         return Err(errno(profile.errnos.unsupported));
     }
     let cap = &mut attr.cap;

@@ -31,7 +31,8 @@ const NEEDS: [(SendOpsFlags, WrOpcode); 7] = [
 /// Are there all of these calls?
 pub(super) fn has(profile: &Profile, kind: QpType, wanted: SendOpsFlags) -> bool {
     let known = NEEDS.iter().fold(SendOpsFlags::NONE, |sum, (flag, _)| sum | *flag);
-    let is_there = |flag: SendOpsFlags, opcode| !wanted.contains(flag) || profile.allows(kind, opcode);
+    let is_there =
+        |flag: SendOpsFlags, opcode| !wanted.contains(flag) || profile.supports_opcode(kind, opcode);
     wanted.without(known) == SendOpsFlags::NONE && NEEDS.iter().all(|&(flag, opcode)| is_there(flag, opcode))
 }
 

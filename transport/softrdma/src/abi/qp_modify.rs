@@ -106,7 +106,7 @@ impl QpObject {
         let from = at.state();
         let to = if mask.contains(Mask::STATE) { attr.qp_state } else { from };
         let is_other = mask.contains(Mask::CUR_STATE) && attr.cur_qp_state != from;
-        if is_other || !qp_state::allows(self.kind, from, to, mask) {
+        if is_other || !qp_state::is_allowed(self.kind, from, to, mask) {
             return Err(Errno::INVAL);
         }
         check(context, attr, mask)?;

@@ -172,7 +172,7 @@ impl ReceiveQueue {
             // SAFETY: the caller's list has so many.
             u64::from(unsafe { (*request.sg_list.add(index)).length })
         });
-        let units = self.profile.units(pieces.sum());
+        let units = self.profile.depth_units(pieces.sum());
         if frames.sum + units > u64::from(self.depth) {
             return Err(super::errno(self.profile.errnos.queue_full));
         }

@@ -12,40 +12,40 @@ pub struct FabricError {
     /// The file.
     pub path: PathBuf,
     /// Line and column, both from 1; none when the file can't be read at all.
-    pub place: Option<(usize, usize)>,
+    pub position: Option<(usize, usize)>,
     /// What is wrong, and what would be valid.
     pub message: String,
 }
 
 /// What is wrong with a range of bytes of the text.
-pub(super) struct Wrong {
-    pub(super) place: Range<usize>,
+pub(super) struct SpannedError {
+    pub(super) span: Range<usize>,
     pub(super) message: String,
 }
 
-impl Wrong {
-    pub(super) fn new(place: Range<usize>, message: impl Into<String>) -> Wrong {
-        Wrong { place, message: message.into() }
+impl SpannedError {
+    pub(super) fn new(span: Range<usize>, message: impl Into<String>) -> SpannedError {
+        SpannedError { span, message: message.into() }
     }
 }
 
 impl FabricError {
     pub(super) fn unreadable(path: &Path, error: &io::Error) -> FabricError {
-        FabricError { path: path.to_owned(), place: None, message: format!("can't be read: {error}") }
+        FabricError { path: path.to_owned(), position: None, message: format!("can't be read: {error}") }
     }
 
-    pub(super) fn at(path: &Path, text: &str, wrong: Wrong) -> FabricError {
-        let before = text.get(..wrong.place.start).unwrap_or(text);
+    pub(super) fn at(path: &Path, text: &str, error: SpannedError) -> FabricError {
+        let before = text.get(..error.span.start).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        FabricError { path: path.to_owned(), place: Some((line, column)), message: wrong.message }
+        FabricError { path: path.to_owned(), position: Some((line, column)), message: error.message }
     }
 }
 
 impl fmt::Display for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
-        if let Some((line, column)) = self.place {
+        if let Some((line, column)) = self.position {
             write!(f, ":{line}:{column}")?;
         }
         write!(f, ": {}", self.message)

@@ -1,11 +1,13 @@
 //! The TOML of fabric files: what may stand there, and what it comes to.
 
-use super::{Cable, Device, End, Fabric, GIDS, GidPlan, Node, error::Wrong};
+use super::{
+    Cable, CableEnd, Device, Fabric, GID_TABLE_LEN, GidAvailability, MAX_CABLES, MAX_NODES, MAX_PORTS, Node,
+    error::SpannedError,
+};
 use crate::{
-    control::{CABLES, NODES, PORTS},
-    link_model::{Chance, LinkModel},
-    names,
+    link_model::{LinkModel, Probability},
     profile::Profile,
+    suggestion,
 };
 use serde::Deserialize;
 use std::{collections::HashMap, net::Ipv4Addr, ops::Range};
@@ -76,7 +78,7 @@ struct Link {
 }
 
 /// Reads a file's text.
-pub(super) fn read(text: &str) -> Result<Fabric, Wrong> {
+pub(super) fn read(text: &str) -> Result<Fabric, SpannedError> {
     let file: File = toml::from_str(text).map_err(|error| from_toml(&error))?;
     let mut fabric = Fabric {
         digest: xxh3_64(text.as_bytes()),
@@ -86,31 +88,38 @@ pub(super) fn read(text: &str) -> Result<Fabric, Wrong> {
     };
     let default = file.profile.as_ref().map(profile).transpose()?;
     if file.node.is_empty() {
-        return Err(Wrong::new(0..0, "a fabric needs a [[node]]"));
+        return Err(SpannedError::new(0..0, "a fabric needs a [[node]]"));
     }
     for node in &file.node {
         add_node(&mut fabric, node, default)?;
     }
     check_addresses(&fabric, &file)?;
     // A fault in the defaults is one even if no cable has them.
-    model(&file.link, &Link::default(), 0)?;
+    link_model(&file.link, &Link::default(), 0)?;
     for cable in &file.cable {
         add_cable(&mut fabric, cable, &file.link)?;
     }
     Ok(fabric)
 }
 
-fn add_node(fabric: &mut Fabric, node: &Spanned<NodeTable>, default: Option<Known>) -> Result<(), Wrong> {
+fn add_node(
+    fabric: &mut Fabric,
+    node: &Spanned<NodeTable>,
+    default: Option<&'static Profile>,
+) -> Result<(), SpannedError> {
     let table = node.get_ref();
     let name = valid_name("node", &table.name)?;
     if let Some(number) = fabric.nodes.iter().position(|node| node.name == name) {
-        return Err(Wrong::new(
+        return Err(SpannedError::new(
             table.name.span(),
-            format!("there is a node `{name}` already: the {}", th(number)),
+            format!("there is a node `{name}` already: the {}", ordinal(number)),
         ));
     }
-    if fabric.nodes.len() == NODES {
-        return Err(Wrong::new(node.span(), format!("too many nodes: a fabric has {NODES} at most")));
+    if fabric.nodes.len() == MAX_NODES {
+        return Err(SpannedError::new(
+            node.span(),
+            format!("too many nodes: a fabric has {MAX_NODES} at most"),
+        ));
     }
     let first = fabric.devices.len();
     for device in &table.device {
@@ -125,23 +134,23 @@ fn read_device(
     fabric: &Fabric,
     first: usize,
     device: &Spanned<DeviceTable>,
-    default: Option<Known>,
-) -> Result<Device, Wrong> {
+    default: Option<&'static Profile>,
+) -> Result<Device, SpannedError> {
     let table = device.get_ref();
     let (node, port) = (fabric.nodes.len(), fabric.devices.len());
     let name = valid_name("device", &table.name)?;
     if fabric.devices[first..].iter().any(|device| device.name == name) {
-        return Err(Wrong::new(table.name.span(), format!("this node has a device `{name}` already")));
+        return Err(SpannedError::new(table.name.span(), format!("this node has a device `{name}` already")));
     }
-    if port == PORTS || port - first == 250 {
-        let message = format!("too many devices: a node has 250 at most, a fabric {PORTS}");
-        return Err(Wrong::new(device.span(), message));
+    if port == MAX_PORTS || port - first == 250 {
+        let message = format!("too many devices: a node has 250 at most, a fabric {MAX_PORTS}");
+        return Err(SpannedError::new(device.span(), message));
     }
     let profile = match &table.profile {
         Some(name) => profile(name)?,
         None => default.ok_or_else(|| {
-            let known = names::advice("", Profile::ALL.map(|profile| profile.name));
-            Wrong::new(
+            let known = suggestion::suggest("", Profile::ALL.map(|profile| profile.name));
+            SpannedError::new(
                 table.name.span(),
                 format!("`{name}` needs a `profile`, here or for all at the top of the file{known}"),
             )
@@ -149,10 +158,11 @@ fn read_device(
     };
     let gid_index = match &table.gid_index {
         None => profile.ipv4_gid_index,
-        Some(index) if (1..GIDS).contains(&usize::from(*index.get_ref())) => *index.get_ref(),
+        Some(index) if (1..GID_TABLE_LEN).contains(&usize::from(*index.get_ref())) => *index.get_ref(),
         Some(index) => {
-            let message = format!("gid_index is from 1 to {}; at 0 is a link-local address", GIDS - 1);
-            return Err(Wrong::new(index.span(), message));
+            let message =
+                format!("gid_index is from 1 to {}; at 0 is a link-local address", GID_TABLE_LEN - 1);
+            return Err(SpannedError::new(index.span(), message));
         }
     };
     let ipv4 = match &table.ipv4 {
@@ -162,7 +172,7 @@ fn read_device(
     };
     let is_up = match &table.port {
         None => true,
-        Some(port) => choice("port", port, &[("up", true), ("down", false)])?,
+        Some(port) => one_of("port", port, &[("up", true), ("down", false)])?,
     };
     let idle_ns = match table.idle_ms {
         None => profile.idle_limit.map_or(0, |limit| limit.as_nanos() as u64),
@@ -171,66 +181,81 @@ fn read_device(
     let usable_depth = match &table.usable_depth {
         None => u32::MAX,
         Some(depth) if *depth.get_ref() > 0 => *depth.get_ref(),
-        Some(depth) => return Err(Wrong::new(depth.span(), "a queue takes one request at least")),
+        Some(depth) => return Err(SpannedError::new(depth.span(), "a queue takes one request at least")),
     };
     let gid = gid(table)?;
-    Ok(Device { name, profile, node, port, is_up, ipv4, gid, gid_index, idle_ns, usable_depth, end: None })
+    Ok(Device {
+        name,
+        profile,
+        node,
+        port,
+        is_up,
+        ipv4,
+        gid,
+        gid_index,
+        idle_ns,
+        usable_depth,
+        cable_end: None,
+    })
 }
 
-fn gid(table: &DeviceTable) -> Result<GidPlan, Wrong> {
+fn gid(table: &DeviceTable) -> Result<GidAvailability, SpannedError> {
     let after = table.gid_after_ms.as_ref();
-    let late = GidPlan::Late(after.map_or(0, |ms| u64::from(*ms.get_ref()) * 1_000_000));
+    let late = GidAvailability::Late(after.map_or(0, |ms| u64::from(*ms.get_ref()) * 1_000_000));
     let plan = match &table.gid {
-        None => GidPlan::Present,
-        Some(gid) => choice(
+        None => GidAvailability::Present,
+        Some(gid) => one_of(
             "gid",
             gid,
-            &[("present", GidPlan::Present), ("late", late), ("missing", GidPlan::Missing)],
+            &[("present", GidAvailability::Present), ("late", late), ("missing", GidAvailability::Missing)],
         )?,
     };
     match (plan, after, &table.gid) {
-        (GidPlan::Late(_), None, Some(gid)) => {
-            Err(Wrong::new(gid.span(), "how late? Add gid_after_ms, e.g. gid_after_ms = 500"))
+        (GidAvailability::Late(_), None, Some(gid)) => {
+            Err(SpannedError::new(gid.span(), "how late? Add gid_after_ms, e.g. gid_after_ms = 500"))
         }
-        (GidPlan::Present | GidPlan::Missing, Some(after), _) => {
-            Err(Wrong::new(after.span(), "gid_after_ms only goes with gid = \"late\""))
+        (GidAvailability::Present | GidAvailability::Missing, Some(after), _) => {
+            Err(SpannedError::new(after.span(), "gid_after_ms only goes with gid = \"late\""))
         }
         _ => Ok(plan),
     }
 }
 
 /// Two ports with one address could not be told apart.
-fn check_addresses(fabric: &Fabric, file: &File) -> Result<(), Wrong> {
+fn check_addresses(fabric: &Fabric, file: &File) -> Result<(), SpannedError> {
     let mut seen = HashMap::new();
     let tables = file.node.iter().flat_map(|node| &node.get_ref().device);
     for (device, table) in fabric.devices.iter().zip(tables) {
         if let Some(other) = seen.insert(device.ipv4, device) {
-            let place = table.get_ref().ipv4.as_ref().map_or(table.span(), Spanned::span);
-            let message = format!("{} is the address of {} already", device.ipv4, fabric.name_of(other));
-            return Err(Wrong::new(place, message));
+            let span = table.get_ref().ipv4.as_ref().map_or(table.span(), Spanned::span);
+            let message = format!("{} is the address of {} already", device.ipv4, fabric.port_name(other));
+            return Err(SpannedError::new(span, message));
         }
     }
     Ok(())
 }
 
-fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) -> Result<(), Wrong> {
+fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) -> Result<(), SpannedError> {
     let table = cable.get_ref();
     let number = fabric.cables.len();
-    if number == CABLES {
-        return Err(Wrong::new(cable.span(), format!("too many cables: a fabric has {CABLES} at most")));
+    if number == MAX_CABLES {
+        return Err(SpannedError::new(
+            cable.span(),
+            format!("too many cables: a fabric has {MAX_CABLES} at most"),
+        ));
     }
     let [first, second] = table.ends.get_ref().as_slice() else {
-        return Err(Wrong::new(
+        return Err(SpannedError::new(
             table.ends.span(),
             "a cable has two ends, e.g. ends = [\"a/rdma0\", \"b/rdma0\"]",
         ));
     };
-    let ports = [plug(fabric, first, End { cable: number, side: 0 })?, {
+    let ports = [plug(fabric, first, CableEnd { cable: number, side: 0 })?, {
         // Both ends in one port are a loopback plug.
         if first.get_ref() == second.get_ref() {
             port(fabric, second)?
         } else {
-            plug(fabric, second, End { cable: number, side: 1 })?
+            plug(fabric, second, CableEnd { cable: number, side: 1 })?
         }
     }];
     let name = match &table.name {
@@ -238,8 +263,8 @@ fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) 
         None => format!("{}--{}", first.get_ref(), second.get_ref()),
     };
     if fabric.cables.iter().any(|cable| cable.name == name) {
-        let place = table.name.as_ref().map_or(cable.span(), Spanned::span);
-        return Err(Wrong::new(place, format!("there is a cable `{name}` already")));
+        let span = table.name.as_ref().map_or(cable.span(), Spanned::span);
+        return Err(SpannedError::new(span, format!("there is a cable `{name}` already")));
     }
     let own = Link {
         latency_us: table.latency_us.clone(),
@@ -249,105 +274,106 @@ fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) 
         corruption: table.corruption.clone(),
         seed: table.seed,
     };
-    let model = model(&own, defaults, number)?;
+    let model = link_model(&own, defaults, number)?;
     fabric.cables.push(Cable { name, ports, model });
     Ok(())
 }
 
 /// The port that is named.
-fn port(fabric: &Fabric, name: &Spanned<String>) -> Result<usize, Wrong> {
+fn port(fabric: &Fabric, name: &Spanned<String>) -> Result<usize, SpannedError> {
     fabric
-        .device(name.get_ref())
+        .find_device(name.get_ref())
         .map(|device| device.port)
-        .map_err(|message| Wrong::new(name.span(), message))
+        .map_err(|message| SpannedError::new(name.span(), message))
 }
 
 /// Puts the end of a cable into the port that is named.
-fn plug(fabric: &mut Fabric, name: &Spanned<String>, end: End) -> Result<usize, Wrong> {
+fn plug(fabric: &mut Fabric, name: &Spanned<String>, end: CableEnd) -> Result<usize, SpannedError> {
     let port = port(fabric, name)?;
-    if let Some(other) = fabric.devices[port].end {
-        let free: Vec<String> =
-            fabric.devices.iter().filter(|d| d.end.is_none()).map(|device| fabric.name_of(device)).collect();
+    if let Some(other) = fabric.devices[port].cable_end {
+        let free: Vec<String> = fabric
+            .devices
+            .iter()
+            .filter(|d| d.cable_end.is_none())
+            .map(|device| fabric.port_name(device))
+            .collect();
         let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
-        let taken = th(other.cable);
+        let taken = ordinal(other.cable);
         let message = format!("`{}` has a cable already, the {taken}; free ports: {free}", name.get_ref());
-        return Err(Wrong::new(name.span(), message));
+        return Err(SpannedError::new(name.span(), message));
     }
-    fabric.devices[port].end = Some(end);
+    fabric.devices[port].cable_end = Some(end);
     Ok(port)
 }
 
 /// A cable's own settings over those of all.
-fn model(own: &Link, defaults: &Link, number: usize) -> Result<LinkModel, Wrong> {
+fn link_model(own: &Link, defaults: &Link, number: usize) -> Result<LinkModel, SpannedError> {
     let latency = own.latency_us.as_ref().or(defaults.latency_us.as_ref());
     let bandwidth = own.bandwidth_gbps.as_ref().or(defaults.bandwidth_gbps.as_ref());
     let jitter = own.jitter_us.as_ref().or(defaults.jitter_us.as_ref());
     Ok(LinkModel {
         latency_ns: nanoseconds("latency_us", latency)?,
-        byte_ps: picoseconds_per_byte(bandwidth)?,
+        ps_per_byte: picoseconds_per_byte(bandwidth)?,
         jitter_ns: nanoseconds("jitter_us", jitter)?,
-        loss: chance("loss", own.loss.as_ref().or(defaults.loss.as_ref()))?,
-        corruption: chance("corruption", own.corruption.as_ref().or(defaults.corruption.as_ref()))?,
+        loss: probability("loss", own.loss.as_ref().or(defaults.loss.as_ref()))?,
+        corruption: probability("corruption", own.corruption.as_ref().or(defaults.corruption.as_ref()))?,
         // Cables that share a seed should not lose the same messages.
         seed: own.seed.unwrap_or_else(|| defaults.seed.unwrap_or_default().wrapping_add(number as u64)),
     })
 }
 
-fn nanoseconds(key: &str, microseconds: Option<&Spanned<f64>>) -> Result<u64, Wrong> {
+fn nanoseconds(key: &str, microseconds: Option<&Spanned<f64>>) -> Result<u64, SpannedError> {
     match microseconds.map(|value| (*value.get_ref(), value.span())) {
         None => Ok(0),
         Some((value, _)) if (0.0..=10_000_000.0).contains(&value) => Ok((value * 1000.0).round() as u64),
-        Some((_, place)) => {
-            Err(Wrong::new(place, format!("{key} is from 0 to 10000000 microseconds, ten seconds")))
+        Some((_, span)) => {
+            Err(SpannedError::new(span, format!("{key} is from 0 to 10000000 microseconds, ten seconds")))
         }
     }
 }
 
-fn picoseconds_per_byte(gbps: Option<&Spanned<f64>>) -> Result<u64, Wrong> {
+fn picoseconds_per_byte(gbps: Option<&Spanned<f64>>) -> Result<u64, SpannedError> {
     match gbps.map(|value| (*value.get_ref(), value.span())) {
         None => Ok(0),
         Some((value, _)) if (0.001..=8000.0).contains(&value) => Ok((8000.0 / value).round() as u64),
-        Some((_, place)) => {
-            Err(Wrong::new(place, "bandwidth_gbps is from 0.001 to 8000; leave it out for no limit"))
+        Some((_, span)) => {
+            Err(SpannedError::new(span, "bandwidth_gbps is from 0.001 to 8000; leave it out for no limit"))
         }
     }
 }
 
-fn chance(key: &str, probability: Option<&Spanned<f64>>) -> Result<Chance, Wrong> {
-    let Some(probability) = probability else { return Ok(Chance::NEVER) };
-    Chance::new(*probability.get_ref())
-        .ok_or_else(|| Wrong::new(probability.span(), format!("{key} is a probability, from 0 to 1")))
+fn probability(key: &str, probability: Option<&Spanned<f64>>) -> Result<Probability, SpannedError> {
+    let Some(probability) = probability else { return Ok(Probability::NEVER) };
+    Probability::new(*probability.get_ref())
+        .ok_or_else(|| SpannedError::new(probability.span(), format!("{key} is a probability, from 0 to 1")))
 }
 
-/// A profile that exists.
-type Known = &'static Profile;
-
-fn profile(name: &Spanned<String>) -> Result<Known, Wrong> {
-    Profile::named(name.get_ref()).map_err(|error| Wrong::new(name.span(), error.to_string()))
+fn profile(name: &Spanned<String>) -> Result<&'static Profile, SpannedError> {
+    Profile::by_name(name.get_ref()).map_err(|error| SpannedError::new(name.span(), error.to_string()))
 }
 
 /// One of several words.
-fn choice<T: Copy>(key: &str, word: &Spanned<String>, words: &[(&str, T)]) -> Result<T, Wrong> {
+fn one_of<T: Copy>(key: &str, word: &Spanned<String>, words: &[(&str, T)]) -> Result<T, SpannedError> {
     let found = words.iter().find(|(valid, _)| valid == word.get_ref());
     found.map(|(_, value)| *value).ok_or_else(|| {
-        let advice = names::advice(word.get_ref(), words.iter().map(|(valid, _)| *valid));
-        Wrong::new(word.span(), format!("unknown {key} `{}`{advice}", word.get_ref()))
+        let advice = suggestion::suggest(word.get_ref(), words.iter().map(|(valid, _)| *valid));
+        SpannedError::new(word.span(), format!("unknown {key} `{}`{advice}", word.get_ref()))
     })
 }
 
 /// Names must fit into the structures of verbs, and into the arguments of commands.
-fn valid_name(kind: &str, name: &Spanned<String>) -> Result<String, Wrong> {
+fn valid_name(kind: &str, name: &Spanned<String>) -> Result<String, SpannedError> {
     let text = name.get_ref();
     let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
     if text.is_empty() || text.len() >= SYSFS_NAME_MAX || (kind != "cable" && text.contains(is_odd)) {
         let message = format!("`{text}` is no name of a {kind}: 1 to 63 bytes, without slashes and spaces");
-        return Err(Wrong::new(name.span(), message));
+        return Err(SpannedError::new(name.span(), message));
     }
     Ok(text.clone())
 }
 
 /// `1st`, `2nd`, ... of numbers from 0.
-fn th(number: usize) -> String {
+fn ordinal(number: usize) -> String {
     let number = number + 1;
     let ending = match (number % 10, number % 100) {
         (1, rest) if rest != 11 => "st",
@@ -359,12 +385,12 @@ fn th(number: usize) -> String {
 }
 
 /// What TOML and serde say, with a suggestion for unknown keys.
-fn from_toml(error: &toml::de::Error) -> Wrong {
-    let place: Range<usize> = error.span().unwrap_or_default();
+fn from_toml(error: &toml::de::Error) -> SpannedError {
+    let span: Range<usize> = error.span().unwrap_or_default();
     let told = error.message().replace('\n', ", ");
-    let Some(rest) = told.strip_prefix("unknown field `") else { return Wrong::new(place, told) };
+    let Some(rest) = told.strip_prefix("unknown field `") else { return SpannedError::new(span, told) };
     let mut quoted = rest.split('`').step_by(2);
     let given = quoted.next().unwrap_or_default().to_owned();
     let valid: Vec<&str> = rest.split('`').skip(2).step_by(2).collect();
-    Wrong::new(place, format!("unknown key `{given}`{}", names::advice(&given, valid)))
+    SpannedError::new(span, format!("unknown key `{given}`{}", suggestion::suggest(&given, valid)))
 }

@@ -8,20 +8,26 @@
 
 mod error;
 mod file;
+mod overrides;
 
 pub use error::FabricError;
+pub use overrides::{GidChange, Override};
 
-use crate::{
-    control::{GidChange, Override},
-    link_model::LinkModel,
-    names,
-    profile::Profile,
-};
+use crate::{link_model::LinkModel, profile::Profile, suggestion};
 use std::{fs, net::Ipv4Addr, path::Path};
 use verbs_sys::Gid;
 
+/// Cables that a fabric may have.
+pub const MAX_CABLES: usize = 512;
+
+/// Ports that a fabric may have.
+pub const MAX_PORTS: usize = 1024;
+
+/// Nodes that a fabric may have.
+pub const MAX_NODES: usize = 64;
+
 /// Places in a port's table of addresses.
-pub const GIDS: usize = 4;
+pub const GID_TABLE_LEN: usize = 4;
 
 /// A fabric.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +67,7 @@ pub struct Device {
     /// What its IPv4-mapped address maps.
     pub ipv4: Ipv4Addr,
     /// When the IPv4-mapped address is there.
-    pub gid: GidPlan,
+    pub gid: GidAvailability,
     /// Where in the table it is.
     pub gid_index: u8,
     /// After so many nanoseconds without a message a connection stops working; 0 for never.
@@ -69,12 +75,12 @@ pub struct Device {
     /// A queue takes no more requests, or frames where those are counted, whatever depth it is said to have.
     pub usable_depth: u32,
     /// The cable in its port.
-    pub end: Option<End>,
+    pub cable_end: Option<CableEnd>,
 }
 
 /// When an IPv4-mapped address is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GidPlan {
+pub enum GidAvailability {
     /// From the beginning.
     Present,
     /// So many nanoseconds after the first process has joined the fabric.
@@ -85,7 +91,7 @@ pub enum GidPlan {
 
 /// One end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct CableEnd {
     /// The cable.
     pub cable: usize,
     /// 0 for its first end, 1 for its second; also the number of the lane that leads away from here.
@@ -118,20 +124,20 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::load`].
     pub fn parse(text: &str, path: &Path) -> Result<Fabric, FabricError> {
-        file::read(text).map_err(|wrong| FabricError::at(path, text, wrong))
+        file::read(text).map_err(|error| FabricError::at(path, text, error))
     }
 
     /// The node with that name or number.
     ///
     /// # Errors
     /// The nearest name, and all of them.
-    pub fn node(&self, text: &str) -> Result<usize, String> {
+    pub fn find_node(&self, text: &str) -> Result<usize, String> {
         let by_name = self.nodes.iter().position(|node| node.name == text);
         let by_number = || text.parse().ok().filter(|number| *number < self.nodes.len());
         by_name.or_else(by_number).ok_or_else(|| {
             format!(
                 "unknown node `{text}`{}",
-                names::advice(text, self.nodes.iter().map(|n| n.name.as_str()))
+                suggestion::suggest(text, self.nodes.iter().map(|n| n.name.as_str()))
             )
         })
     }
@@ -140,11 +146,11 @@ impl Fabric {
     ///
     /// # Errors
     /// The nearest name, and all of them.
-    pub fn device(&self, text: &str) -> Result<&Device, String> {
-        let names: Vec<String> = self.devices.iter().map(|device| self.name_of(device)).collect();
+    pub fn find_device(&self, text: &str) -> Result<&Device, String> {
+        let names: Vec<String> = self.devices.iter().map(|device| self.port_name(device)).collect();
         let found = names.iter().position(|name| name == text);
         found.map(|port| &self.devices[port]).ok_or_else(|| {
-            format!("unknown port `{text}`{}", names::advice(text, names.iter().map(String::as_str)))
+            format!("unknown port `{text}`{}", suggestion::suggest(text, names.iter().map(String::as_str)))
         })
     }
 
@@ -152,19 +158,19 @@ impl Fabric {
     ///
     /// # Errors
     /// The nearest name, and all of them.
-    pub fn cable(&self, text: &str) -> Result<usize, String> {
+    pub fn find_cable(&self, text: &str) -> Result<usize, String> {
         let by_name = self.cables.iter().position(|cable| cable.name == text);
-        let by_end = || self.device(text).ok().and_then(|device| device.end).map(|end| end.cable);
+        let by_end = || self.find_device(text).ok().and_then(|device| device.cable_end).map(|end| end.cable);
         let by_number = || text.parse().ok().filter(|number| *number < self.cables.len());
         by_name.or_else(by_end).or_else(by_number).ok_or_else(|| {
             let known = self.cables.iter().map(|cable| cable.name.as_str());
-            format!("unknown cable `{text}`{}", names::advice(text, known))
+            format!("unknown cable `{text}`{}", suggestion::suggest(text, known))
         })
     }
 
     /// `NODE/DEVICE`.
     #[must_use]
-    pub fn name_of(&self, device: &Device) -> String {
+    pub fn port_name(&self, device: &Device) -> String {
         format!("{}/{}", self.nodes[device.node].name, device.name)
     }
 
@@ -177,7 +183,7 @@ impl Fabric {
     /// The device at the other end of a device's cable, itself when there is a loopback plug.
     #[must_use]
     pub fn peer(&self, device: &Device) -> Option<&Device> {
-        let end = device.end?;
+        let end = device.cable_end?;
         Some(&self.devices[self.cables[end.cable].ports[1 - end.side]])
     }
 }
@@ -194,14 +200,14 @@ impl Device {
     /// First a link-local one, then the IPv4-mapped one at its place, then what the profile puts behind it. Places
     /// between them are holes.
     #[must_use]
-    pub fn gids(&self, age: u64, state: Override, change: GidChange) -> [Gid; GIDS] {
-        let mut table = [Gid::default(); GIDS];
+    pub fn gids(&self, age: u64, state: Override, change: GidChange) -> [Gid; GID_TABLE_LEN] {
+        let mut table = [Gid::default(); GID_TABLE_LEN];
         table[0] = self.link_local(0);
-        let index = usize::from(change.index.unwrap_or(self.gid_index)).clamp(1, GIDS - 1);
+        let index = usize::from(change.index.unwrap_or(self.gid_index)).clamp(1, GID_TABLE_LEN - 1);
         let in_file = match self.gid {
-            GidPlan::Present => true,
-            GidPlan::Late(after) => age >= after,
-            GidPlan::Missing => false,
+            GidAvailability::Present => true,
+            GidAvailability::Late(after) => age >= after,
+            GidAvailability::Missing => false,
         };
         if state.apply(in_file) {
             table[index] = Gid::from_ipv4(change.ipv4.unwrap_or(self.ipv4));

@@ -1,7 +1,7 @@
 //! Tests of fabric files: the shipped ones, and what is wrong with wrong ones.
 
 use super::*;
-use crate::link_model::Chance;
+use crate::link_model::Probability;
 use std::path::PathBuf;
 
 fn read(text: &str) -> Result<Fabric, FabricError> {
@@ -81,7 +81,11 @@ fn shipped_files_are_wired_as_their_names_say() {
         let is_apple = name.starts_with("apple-tb5");
         for device in fabric.devices.iter().filter(|_| is_apple) {
             assert_eq!(device.profile.name, "apple-tb5", "{name}");
-            assert!(device.name.starts_with("rdma_en") && device.end.is_some(), "{name}: {}", device.name);
+            assert!(
+                device.name.starts_with("rdma_en") && device.cable_end.is_some(),
+                "{name}: {}",
+                device.name
+            );
         }
     }
 }
@@ -101,15 +105,18 @@ fn a_cable_joins_two_ports_and_has_settings() {
     );
     let fabric = read(&text).expect("valid");
     let model = &fabric.cables[0].model;
-    assert_eq!((model.latency_ns, model.byte_ps, model.seed), (5000, 100, 9));
-    assert_eq!(model.loss, Chance::new(0.5).expect("a probability"));
-    let device = fabric.device("a/rdma_en3").expect("there");
-    assert_eq!((device.port, device.end), (1, Some(End { cable: 0, side: 0 })));
-    assert_eq!(fabric.peer(device).map(|peer| fabric.name_of(peer)), Some("b/rdma_en2".to_owned()));
+    assert_eq!((model.latency_ns, model.ps_per_byte, model.seed), (5000, 100, 9));
+    assert_eq!(model.loss, Probability::new(0.5).expect("a probability"));
+    let device = fabric.find_device("a/rdma_en3").expect("there");
+    assert_eq!((device.port, device.cable_end), (1, Some(CableEnd { cable: 0, side: 0 })));
+    assert_eq!(fabric.peer(device).map(|peer| fabric.port_name(peer)), Some("b/rdma_en2".to_owned()));
     assert_eq!(fabric.peer(&fabric.devices[0]), None);
-    assert_eq!(fabric.cable("b/rdma_en2"), Ok(0));
-    assert_eq!(fabric.cable("a/rdma_en3--b/rdma_en2"), Ok(0));
-    assert_eq!((fabric.node("b"), fabric.node("1"), fabric.node("7").is_err()), (Ok(1), Ok(1), true));
+    assert_eq!(fabric.find_cable("b/rdma_en2"), Ok(0));
+    assert_eq!(fabric.find_cable("a/rdma_en3--b/rdma_en2"), Ok(0));
+    assert_eq!(
+        (fabric.find_node("b"), fabric.find_node("1"), fabric.find_node("7").is_err()),
+        (Ok(1), Ok(1), true)
+    );
     assert_eq!(fabric.devices_of(0).len(), 2);
 }
 
@@ -222,7 +229,7 @@ fn addresses_come_late_or_elsewhere() {
                 { name = \"y\", gid = \"late\", gid_after_ms = 2 },\n { name = \"z\", gid = \"missing\", gid_index = 2 },\n]\n";
     let fabric = read(text).expect("valid");
     let [x, y, z] = fabric.devices.as_slice() else { panic!("three devices") };
-    let mapped = |gids: [Gid; GIDS]| gids.map(|gid| gid.to_ipv4());
+    let mapped = |gids: [Gid; GID_TABLE_LEN]| gids.map(|gid| gid.to_ipv4());
     let none = GidChange::default();
     let at = |device: &Device, age| mapped(device.gids(age, Override::AsInFile, none));
     assert_eq!(at(x, 0), [None, Some(Ipv4Addr::new(169, 254, 1, 1)), None, None]);
@@ -257,7 +264,7 @@ fn damaged_files_are_errors_with_a_place_or_right_by_chance() {
             bytes.splice(at..end, b"[\"]}=0-\n,#9"[next(11)..].iter().copied().take(length));
         }
         if let Err(error) = read(&String::from_utf8(bytes).expect("the template is ASCII")) {
-            assert!(error.place.is_some() && !error.message.contains('\n'), "{error}");
+            assert!(error.position.is_some() && !error.message.contains('\n'), "{error}");
             wrong += 1;
         }
     }

@@ -15,8 +15,8 @@ use super::{
     travel::{Trip, ack_timeout, is_one_sided},
 };
 use crate::{
-    link_model::Fate,
-    profile::NoReceive,
+    link_model::Delivery,
+    profile::UnmatchedSend,
     shm::{SEND_SGES, SendSlot},
 };
 use std::sync::atomic::Ordering::Relaxed;
@@ -127,7 +127,7 @@ impl Nic {
             self.check_idleness(at, device.idle_ns);
         }
         let found = if kind == QpType::UD { self.addressed(at, request) } else { self.connected(at) };
-        let holds = kind == QpType::UC && profile.uc_without_receive == NoReceive::Hold;
+        let holds = kind == QpType::UC && profile.uc_unmatched_send == UnmatchedSend::Hold;
         if self.is_stalled(at.qp.fixed.port.load(Relaxed)) {
             self.waiting_for(at);
             return self.wait_for(at, None);
@@ -162,10 +162,10 @@ impl Nic {
         }
         // Whether there is a receive for a message that found none when it left is seen when it arrives.
         let is_judged_there = is_one_sided(opcode) || taken.is_none();
-        if errand.trip.fate != Fate::Lost && is_judged_there && self.is_on_its_way(at, &errand.trip) {
+        if errand.trip.delivery != Delivery::Lost && is_judged_there && self.is_on_its_way(at, &errand.trip) {
             return Outcome::Waits;
         }
-        if errand.trip.fate == Fate::Lost || uses_receive && taken.is_none() {
+        if errand.trip.delivery == Delivery::Lost || uses_receive && taken.is_none() {
             // Reliable connections have repeated what was lost, so this is an unreliable one.
             return Done::well(request.bytes, errand.trip.sender_due);
         }

@@ -9,7 +9,7 @@ use super::{
     receive::{Arrival, Taken},
     region::{Denied, Need},
 };
-use crate::{link_model::Fate, profile::Profile, shm::Sge, world::Wire};
+use crate::{link_model::Delivery, profile::Profile, shm::Sge, world::Wire};
 use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{AccessFlags, EventType, Grh, QpType, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 
@@ -71,8 +71,8 @@ impl Nic {
             arrival.flags |= WcFlags::GRH.0 as u8;
         }
         let room = taken.list.total();
-        let is_mismatch =
-            profile.frame_bytes.is_some() && profile.units(u64::from(request.bytes)) != profile.units(room);
+        let is_mismatch = profile.frame_bytes.is_some()
+            && profile.depth_units(u64::from(request.bytes)) != profile.depth_units(room);
         if u64::from(arrival.bytes) > room || is_mismatch {
             if kind == QpType::UD {
                 return Done::well(request.bytes, trip.sender_due);
@@ -109,8 +109,8 @@ impl Nic {
         }
         let bytes = errand.slot.get().bytes as usize;
         self.transfer(&mut errand.slot.list(errand.at).cursor(), &mut to, bytes)?;
-        match errand.trip.fate {
-            Fate::Corrupted(bit) if bytes > 0 => self.flip(taken.list, header, bit % (bytes as u64 * 8)),
+        match errand.trip.delivery {
+            Delivery::Corrupted(bit) if bytes > 0 => self.flip(taken.list, header, bit % (bytes as u64 * 8)),
             _ => Ok(()),
         }
     }
@@ -184,9 +184,9 @@ impl Nic {
         let mut from = errand.slot.list(errand.at).cursor();
         let moved = self.transfer(&mut from, &mut list.cursor(), bytes as usize).and_then(|()| match errand
             .trip
-            .fate
+            .delivery
         {
-            Fate::Corrupted(bit) => self.flip(list, 0, bit % (u64::from(bytes) * 8)),
+            Delivery::Corrupted(bit) => self.flip(list, 0, bit % (u64::from(bytes) * 8)),
             _ => Ok(()),
         });
         moved.map_err(|fault| match fault {

@@ -25,7 +25,7 @@ impl Nic {
     /// Carries out commands that have come since the last look.
     #[inline]
     pub(crate) fn notice(&self) {
-        let changes = self.control().changes.load(Acquire);
+        let changes = self.control().generation.load(Acquire);
         if changes != self.seen_changes.load(Relaxed) {
             self.seen_changes.store(changes, Relaxed);
             self.obey();
@@ -71,7 +71,7 @@ impl Nic {
     /// is pulled, or lets them crash.
     #[inline]
     pub(crate) fn touch_doorbell(&self, port: u32) {
-        let Some(end) = self.world.device(port).end else { return };
+        let Some(end) = self.world.device(port).cable_end else { return };
         let how = self.control().cables[end.cable].is_unplugged.load(Relaxed);
         let warned = &self.warned[end.cable];
         if how != 0 {
@@ -85,11 +85,11 @@ impl Nic {
     fn miss_doorbell(&self, port: u32, how: u32, warned: &AtomicBool) {
         let name = &self.world.device(port).name;
         if how == UNPLUGGED_CRASHING {
-            log::say(format_args!("{name}: posting while the cable is out: crashing, as a Mac does"));
+            log::warn(format_args!("{name}: posting while the cable is out: crashing, as a Mac does"));
             crash();
         }
         if !warned.swap(true, Relaxed) {
-            log::say(format_args!("{name}: posting while the cable is out, which crashes on a Mac: held"));
+            log::warn(format_args!("{name}: posting while the cable is out, which crashes on a Mac: held"));
         }
     }
 

@@ -47,7 +47,10 @@ impl Nic {
     pub(super) fn put_to_sleep(&self, at: At<'_>) {
         if at.qp.fixed.dest_qpn.fetch_or(NOWHERE, Relaxed) & NOWHERE == 0 {
             let (qpn, device) = (at.qpn(), self.world.device(at.qp.fixed.port.load(Relaxed)));
-            log::say(format_args!("{}: queue pair {qpn} was idle for too long and has stopped", device.name));
+            log::warn(format_args!(
+                "{}: queue pair {qpn} was idle for too long and has stopped",
+                device.name
+            ));
         }
     }
 }

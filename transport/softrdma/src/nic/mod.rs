@@ -144,7 +144,7 @@ impl Nic {
     pub(crate) fn join(directory: Arc<Directory>, world: Arc<World>, remap: bool) -> io::Result<Nic> {
         let control = &directory.header().control;
         control.age(now());
-        let seen_changes = AtomicU32::new(control.changes.load(Acquire));
+        let seen_changes = AtomicU32::new(control.generation.load(Acquire));
         let seen_commands = Mutex::new(control.last_command());
         let process = Process::join(directory, world.node as u32)?;
         process.own().header().agenda.grace.store(ticker::GRACE, Relaxed);
@@ -315,7 +315,7 @@ impl Nic {
         let fixed = &at.qp.fixed;
         let is_unreliable = QpType(fixed.kind.load(Relaxed)) != QpType::RC;
         let profile = self.world.profile(fixed.port.load(Relaxed));
-        is_unreliable && profile.unreliable_errors_stop_sends && at.state() != QpState::ERR
+        is_unreliable && profile.unreliable_errors_enter_sqe && at.state() != QpState::ERR
     }
 
     /// The holder of a send queue's lock died. If it got as far as writing the completion of the request at

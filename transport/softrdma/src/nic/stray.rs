@@ -86,7 +86,7 @@ impl Nic {
             let fate =
                 if hit.is_some() { "are" } else { "would be, where nothing is registered: they are lost" };
             let pid = need.view.pid;
-            log::say(format_args!("bytes at {start:#x} of process {pid} {fate} at {wrong:#x}, 4 GiB lower"));
+            log::warn(format_args!("bytes at {start:#x} of process {pid} {fate} at {wrong:#x}, 4 GiB lower"));
         }
         Ok((len, hit))
     }

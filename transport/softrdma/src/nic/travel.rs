@@ -11,7 +11,7 @@
 
 use super::{At, Nic, now};
 use crate::{
-    link_model::{Fate, Passage},
+    link_model::{Delivery, Transmission},
     shm::{Flight, SendSlot},
     world::{Way, Wire},
 };
@@ -23,12 +23,12 @@ use verbs_sys::{QpType, WrOpcode};
 pub(super) struct Trip {
     pub(super) sender_due: u64,
     pub(super) receiver_due: u64,
-    pub(super) fate: Fate,
+    pub(super) delivery: Delivery,
 }
 
 impl Default for Trip {
     fn default() -> Trip {
-        Trip { sender_due: 0, receiver_due: 0, fate: Fate::Whole }
+        Trip { sender_due: 0, receiver_due: 0, delivery: Delivery::Intact }
     }
 }
 
@@ -43,10 +43,10 @@ impl Flight {
         self.has_begun(number).then(|| Trip {
             sender_due: self.sender_due.load(Relaxed),
             receiver_due: self.arrives.load(Relaxed),
-            fate: match self.fate.load(Relaxed) {
-                0 => Fate::Whole,
-                1 => Fate::Lost,
-                bit => Fate::Corrupted(bit),
+            delivery: match self.delivery.load(Relaxed) {
+                0 => Delivery::Intact,
+                1 => Delivery::Lost,
+                bit => Delivery::Corrupted(bit),
             },
         })
     }
@@ -54,12 +54,12 @@ impl Flight {
     fn begin(&self, number: u64, trip: &Trip) {
         self.sender_due.store(trip.sender_due, Relaxed);
         self.arrives.store(trip.receiver_due, Relaxed);
-        let fate = match trip.fate {
-            Fate::Whole => 0,
-            Fate::Lost => 1,
-            Fate::Corrupted(bit) => bit.max(2),
+        let delivery = match trip.delivery {
+            Delivery::Intact => 0,
+            Delivery::Lost => 1,
+            Delivery::Corrupted(bit) => bit.max(2),
         };
-        self.fate.store(fate, Relaxed);
+        self.delivery.store(delivery, Relaxed);
         self.number.store(number + 1, Release);
     }
 }
@@ -93,14 +93,15 @@ impl Nic {
         if let Some(trip) = flight.trip(head) {
             return Some(trip);
         }
-        let Passed { passage, late } = pass(at, kind, &cable, carried(request), leaves(at, request))?;
-        let arrives = passage.arrives + late;
+        let Passed { transmission, late } = pass(at, kind, &cable, carried(request), leaves(at, request))?;
+        let arrives = transmission.arrives + late;
         let is_timed = cable.model.is_timed() || late > 0;
-        let sender_due = if kind == QpType::RC { arrives + cable.model.latency_ns } else { passage.departs };
+        let sender_due =
+            if kind == QpType::RC { arrives + cable.model.latency_ns } else { transmission.departs };
         let trip = Trip {
             sender_due: if is_timed { sender_due } else { 0 },
             receiver_due: if is_timed { arrives } else { 0 },
-            fate: passage.fate,
+            delivery: transmission.delivery,
         };
         flight.begin(head, &trip);
         Some(trip)
@@ -115,9 +116,9 @@ impl Nic {
             return Some(0);
         }
         let leaves = if asked == 0 { now() } else { asked };
-        let Passed { passage, late } = pass(at, QpType::RC, &cable, bytes, leaves)?;
+        let Passed { transmission, late } = pass(at, QpType::RC, &cable, bytes, leaves)?;
         let is_timed = cable.model.is_timed() || late > 0;
-        Some(if is_timed { passage.arrives + late } else { 0 })
+        Some(if is_timed { transmission.arrives + late } else { 0 })
     }
 
     /// Is a request still on its way? Sees to it that it is looked at when it arrives.
@@ -143,24 +144,24 @@ fn leaves(at: At<'_>, request: &SendSlot) -> u64 {
 /// What a message has gone through, and how much later it was for having been repeated.
 #[derive(Clone, Copy, Debug)]
 struct Passed {
-    passage: Passage,
+    transmission: Transmission,
     late: u64,
 }
 
 /// Sends a message in one direction of a cable. A reliable connection repeats what is lost or damaged; `None` when it
 /// gives up.
 fn pass(at: At<'_>, kind: QpType, way: &Way<'_>, bytes: u32, leaves: u64) -> Option<Passed> {
-    let once = || way.model.pass(way.lane, way.direction, u64::from(bytes), leaves);
-    let (mut passage, mut late) = (once(), 0);
+    let once = || way.model.transmit(way.lane, way.direction, u64::from(bytes), leaves);
+    let (mut transmission, mut late) = (once(), 0);
     if kind == QpType::RC {
         let mut tries = at.qp.signals.retry_count.load(Relaxed);
-        while passage.fate != Fate::Whole {
+        while transmission.delivery != Delivery::Intact {
             tries = tries.checked_sub(1)?;
             late += ack_timeout(at).unwrap_or(1_000_000);
-            passage = once();
+            transmission = once();
         }
     }
-    Some(Passed { passage, late })
+    Some(Passed { transmission, late })
 }
 
 /// Bytes that a request takes along. Those of a read come back with the answer.

@@ -322,7 +322,7 @@ impl Process {
             Err(error) => {
                 lock(&self.heap).give(range);
                 if error == io::Errno::NOSPC {
-                    crate::log::say(format_args!(
+                    crate::log::warn(format_args!(
                         "{} is full: no room for a queue",
                         self.directory.path().display()
                     ));

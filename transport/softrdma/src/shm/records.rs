@@ -8,7 +8,7 @@ use super::{
     lock::RobustLock,
 };
 use crate::{
-    control::PORTS,
+    fabric::MAX_PORTS,
     sync::{AtomicU32, AtomicU64},
 };
 
@@ -31,7 +31,7 @@ pub(crate) struct Header {
     /// Bytes of its memory that it shares, whether or not they have been written.
     pub(crate) shared_bytes: AtomicU64,
     /// Protection domains on each port.
-    pub(crate) domains: [AtomicU32; PORTS],
+    pub(crate) domains: [AtomicU32; MAX_PORTS],
     /// Held during an atomic operation on memory that is not shared.
     pub(crate) atomics: RobustLock,
     pub(crate) agenda: Agenda,
@@ -158,7 +158,7 @@ pub(crate) struct Flight {
     /// When its sender learns of it.
     pub(crate) sender_due: AtomicU64,
     /// 0: it arrives whole, 1: it is lost, else: this bit of it is wrong.
-    pub(crate) fate: AtomicU64,
+    pub(crate) delivery: AtomicU64,
     /// No request leaves before this: earlier ones have waited until then.
     pub(crate) not_before: AtomicU64,
 }

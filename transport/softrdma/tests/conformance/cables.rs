@@ -4,7 +4,7 @@ use crate::{
     rig::{Options, Rig},
     verbs::Work,
 };
-use softrdma::profile::NoReceive;
+use softrdma::profile::UnmatchedSend;
 use std::{
     sync::atomic::Ordering::Relaxed,
     time::{Duration, Instant},
@@ -70,7 +70,7 @@ pub(crate) fn damage_reaches_unreliable_receivers(rig: &Rig) {
 pub(crate) fn a_receive_in_time_is_one(rig: &Rig) {
     let rig = rig.beside("", "latency_us = 20000.0");
     let (a, b) = rig.pair(QpType::UC);
-    let holds = rig.profile.uc_without_receive == NoReceive::Hold;
+    let holds = rig.profile.uc_unmatched_send == UnmatchedSend::Hold;
     a.memory.pattern(0, 8, 3);
     let began = Instant::now();
     a.send(1, 0, 8);

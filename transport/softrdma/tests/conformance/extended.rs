@@ -50,7 +50,7 @@ fn extend(end: &mut End, options: Options, send: &Arc<Queue>, recv: &Arc<Queue>)
         (SendOpsFlags::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_CMP_AND_SWP),
         (SendOpsFlags::ATOMIC_FETCH_AND_ADD, WrOpcode::ATOMIC_FETCH_AND_ADD),
     ] {
-        if softrdma::profile::Profile::IB.allows(end.kind, opcode) {
+        if softrdma::profile::Profile::IB.supports_opcode(end.kind, opcode) {
             ops |= flag;
         }
     }

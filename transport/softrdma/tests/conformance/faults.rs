@@ -8,8 +8,9 @@ use crate::{
 };
 use softrdma::{
     Observer,
-    control::{Command, GidChange, Override},
-    profile::NoReceive,
+    control::Command,
+    fabric::{GidChange, Override},
+    profile::UnmatchedSend,
 };
 use std::{
     sync::Arc,
@@ -32,7 +33,7 @@ fn becomes(node: &Arc<Node>, event: EventType, state: PortState) {
 }
 
 fn holds(rig: &Rig, kind: QpType) -> bool {
-    kind == QpType::UC && rig.profile.uc_without_receive == NoReceive::Hold
+    kind == QpType::UC && rig.profile.uc_unmatched_send == UnmatchedSend::Hold
 }
 
 /// What becomes of a message while there is no link, and of the next when there is one again.
@@ -161,14 +162,14 @@ pub(crate) fn addresses_that_change_are_told(rig: &Rig) {
 pub(crate) fn leaked_domains_are_missing(rig: &Rig) {
     let (node, observer) = (rig.open("a"), rig.observer());
     let refused = rig.profile.errnos.no_domain;
-    observer.control().leak_domains(0, rig.profile.max_pd - 1);
+    observer.control().leak_pds(0, rig.profile.max_pd - 1);
     let last = node.pd().expect("the last one");
     assert_eq!(node.pd().err(), Some(refused));
     drop(last);
-    observer.control().leak_domains(0, u32::MAX);
+    observer.control().leak_pds(0, u32::MAX);
     assert_eq!(node.pd().err(), Some(refused));
     assert!(rig.open("b").pd().is_ok(), "another device");
-    observer.control().leak_domains(0, 0);
+    observer.control().leak_pds(0, 0);
     assert!(node.pd().is_ok());
 }
 

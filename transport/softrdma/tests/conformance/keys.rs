@@ -147,7 +147,7 @@ fn remote_opcodes(rig: &Rig, kind: QpType) -> Vec<(WrOpcode, AccessFlags)> {
         (WrOpcode::ATOMIC_FETCH_AND_ADD, AccessFlags::REMOTE_ATOMIC),
     ]
     .into_iter()
-    .filter(|(opcode, _)| rig.profile.allows(kind, *opcode))
+    .filter(|(opcode, _)| rig.profile.supports_opcode(kind, *opcode))
     .collect()
 }
 

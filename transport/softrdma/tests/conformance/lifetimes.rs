@@ -5,7 +5,7 @@ use crate::{
     rig::{ALL, DataPath, End, Options, Rig},
     verbs::{Parts, Work},
 };
-use softrdma::profile::{NoReceive, Profile};
+use softrdma::profile::{Profile, UnmatchedSend};
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
@@ -187,7 +187,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
         } else {
             // Nobody tells an unreliable sender; where sends are held they are held for ever.
             a.send(7, 0, 64);
-            if rig.profile.uc_without_receive == NoReceive::Drop {
+            if rig.profile.uc_unmatched_send == UnmatchedSend::Drop {
                 assert_eq!(a.sent(), (7, WcStatus::SUCCESS));
             } else {
                 a.send.stays_empty();

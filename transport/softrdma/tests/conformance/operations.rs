@@ -47,7 +47,7 @@ pub(crate) fn messages_without_bytes_arrive(rig: &Rig) {
             let received = b.recv.poll();
             assert_eq!((outcome(&received), received.byte_len), ((1, WcStatus::SUCCESS), 0));
             for opcode in [WrOpcode::RDMA_WRITE, WrOpcode::RDMA_READ] {
-                if rig.profile.allows(kind, opcode) {
+                if rig.profile.supports_opcode(kind, opcode) {
                     // No byte is touched, so the key does not matter.
                     a.post(&Work::new(opcode, &pieces).at(card.address, 0));
                     assert_eq!(a.sent(), (0, WcStatus::SUCCESS), "{kind:?} {opcode:?}");
@@ -66,7 +66,7 @@ pub(crate) fn numbers_come_along(rig: &Rig) {
             (WrOpcode::SEND_WITH_IMM, WcOpcode::RECV),
             (WrOpcode::RDMA_WRITE_WITH_IMM, WcOpcode::RECV_RDMA_WITH_IMM),
         ] {
-            if !rig.profile.allows(kind, opcode) {
+            if !rig.profile.supports_opcode(kind, opcode) {
                 continue;
             }
             for len in [0, 40] {

@@ -8,7 +8,7 @@ use verbs_sys::{EventType, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
 /// Do sends wait when there is no receive?
 fn waits(rig: &Rig, kind: QpType) -> bool {
-    kind == QpType::RC || rig.profile.uc_without_receive == softrdma::profile::NoReceive::Hold
+    kind == QpType::RC || rig.profile.uc_unmatched_send == softrdma::profile::UnmatchedSend::Hold
 }
 
 fn quiet(end: &End) -> Work {
@@ -80,7 +80,7 @@ pub(crate) fn requests_that_cannot_be_are_refused(rig: &Rig) {
         );
         assert_eq!(a.qp.post(&Work::new(WrOpcode(99), &[a.piece(0, 8)])), libc::EINVAL, "an unknown opcode");
         for opcode in WrOpcode::ALL {
-            if !rig.profile.allows(kind, *opcode) {
+            if !rig.profile.supports_opcode(kind, *opcode) {
                 let refused = a.qp.post(&Work::new(*opcode, &[a.piece(0, 8)]));
                 assert_eq!(refused, libc::EOPNOTSUPP, "{kind:?} {opcode:?}");
             }

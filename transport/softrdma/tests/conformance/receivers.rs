@@ -4,7 +4,7 @@ use crate::{
     rig::{End, Options, Rig, init_attr},
     verbs::{PATIENCE, Parts, Work},
 };
-use softrdma::profile::NoReceive;
+use softrdma::profile::UnmatchedSend;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -12,7 +12,7 @@ use std::{
 use verbs_sys::{EventType, QpState, QpType, WcStatus};
 
 fn holds(rig: &Rig, kind: QpType) -> bool {
-    kind == QpType::RC || rig.profile.uc_without_receive == NoReceive::Hold
+    kind == QpType::RC || rig.profile.uc_unmatched_send == UnmatchedSend::Hold
 }
 
 /// Held sends are carried out by the posting of the receive, in order; lost ones are lost.

@@ -199,7 +199,7 @@ impl Rig {
     /// The kinds of connections that the profile has.
     pub(crate) fn connections(&self) -> impl Iterator<Item = QpType> + use<> {
         let profile = self.profile;
-        [QpType::RC, QpType::UC].into_iter().filter(|kind| profile.has(*kind))
+        [QpType::RC, QpType::UC].into_iter().filter(|kind| profile.supports_service(*kind))
     }
 
     /// Both ends of a connection, ready to send.

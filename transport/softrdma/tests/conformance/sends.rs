@@ -18,7 +18,7 @@ pub(crate) fn an_unreliable_error_stops_only_sends(rig: &Rig) {
     assert_eq!(a.qp.post_list(&list), (0, 2));
     assert_eq!((a.sent(), a.sent()), ((1, WcStatus::LOC_PROT_ERR), (2, WcStatus::WR_FLUSH_ERR)));
     a.receive(3, 0, 8);
-    if !rig.profile.unreliable_errors_stop_sends {
+    if !rig.profile.unreliable_errors_enter_sqe {
         assert_eq!((a.qp.state(), a.received()), (QpState::ERR, (3, WcStatus::WR_FLUSH_ERR)));
         return;
     }

@@ -6,7 +6,7 @@
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
-use softrdma::Setup;
+use softrdma::Config;
 use std::{
     ffi::{c_int, c_void},
     path::Path,
@@ -83,13 +83,13 @@ impl End {
     /// An end on a node of a fabric, in the state of reset.
     pub(crate) fn new(fabric: &str, node: usize, folder: &Path, plan: Plan) -> End {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics").join(fabric);
-        let setup = Setup {
+        let config = Config {
             fabric: Some(file),
             node: Some(node.to_string()),
             folder: Some(folder.to_owned()),
             remap: false,
         };
-        let list = setup.device_list().expect("devices");
+        let list = softrdma::device_list(&config).expect("devices");
         let mut buffer = vec![0u8; BYTES];
         // SAFETY: see the module.
         unsafe {

@@ -1,10 +1,10 @@
 //! `softrdma env`: what to put into the environment of a program so that it finds itself on a node.
 
 use super::{
-    Failed,
-    library::{self, How, Named},
+    CliError,
+    library::{self, LibraryArg, Placement},
     print,
-    running::Running,
+    running_fabric::RunningFabric,
 };
 use clap::ValueEnum;
 use softrdma::{default_folder, fabric::Fabric};
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     inject: Inject,
 
     #[command(flatten)]
-    named: Named,
+    library: LibraryArg,
 
     /// As JSON, for programs: a list with an object of variables for each node
     #[arg(long)]
@@ -60,23 +60,23 @@ enum Inject {
 }
 
 /// Carries out `softrdma env`.
-pub(crate) fn run(args: &Args) -> Result<(), Failed> {
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let text = fs::read_to_string(&args.fabric)
-        .map_err(|error| Failed::new(format_args!("{}: can't be read: {error}", args.fabric.display())))?;
-    let fabric = Fabric::parse(&text, &args.fabric).map_err(Failed::new)?;
+        .map_err(|error| CliError::new(format_args!("{}: can't be read: {error}", args.fabric.display())))?;
+    let fabric = Fabric::parse(&text, &args.fabric).map_err(CliError::new)?;
     let nodes = match &args.node {
-        Some(node) => vec![fabric.node(node).map_err(Failed::new)?],
+        Some(node) => vec![fabric.find_node(node).map_err(CliError::new)?],
         None => (0..fabric.nodes.len()).collect(),
     };
-    let library = args.named.find()?;
+    let library = args.library.find()?;
     let dir = args.dir.clone().unwrap_or_else(|| default_folder(fabric.digest));
-    let dir = std::path::absolute(&dir).map_err(Failed::new)?;
-    let file = Running::prepare(&dir, &text)?;
+    let dir = std::path::absolute(&dir).map_err(CliError::new)?;
+    let file = RunningFabric::prepare(&dir, &text)?;
     let injection = injection(args.inject, &library, &dir)?;
     let variables = nodes.into_iter().map(|node| variables(&injection, &dir, &file, node));
     let variables: Vec<Variables> = variables.collect();
     if args.json {
-        let text = serde_json::to_string_pretty(&variables).map_err(Failed::new)?;
+        let text = serde_json::to_string_pretty(&variables).map_err(CliError::new)?;
         print(&(text + "\n"));
     } else {
         let exports = variables.into_iter().flatten();
@@ -100,7 +100,7 @@ fn variables(injection: &Variables, dir: &Path, file: &Path, node: usize) -> Var
 }
 
 /// The variables by which a program finds the device. Whatever else is preloaded or searched stays so.
-fn injection(inject: Inject, library: &Path, dir: &Path) -> Result<Variables, Failed> {
+fn injection(inject: Inject, library: &Path, dir: &Path) -> Result<Variables, CliError> {
     let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| path.ends_with("libsoftrdma.so");
     let words = || preloaded.split([':', ' ']).filter(|path| !path.is_empty());
@@ -110,7 +110,7 @@ fn injection(inject: Inject, library: &Path, dir: &Path) -> Result<Variables, Fa
         return Ok(BTreeMap::from([("LD_PRELOAD", all.join(":"))]));
     }
     let folder = dir.join("lib");
-    library::fill(&folder, library, How::Linked)?;
+    library::write_folder(&folder, library, Placement::Symlink)?;
     let folder = folder.display().to_string();
     let searched = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let elsewhere = searched.split(':').filter(|path| !path.is_empty() && *path != folder);

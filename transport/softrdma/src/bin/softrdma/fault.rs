@@ -1,14 +1,14 @@
 //! `softrdma fault`: breaks something in a running fabric, or mends it.
 
 use super::{
-    Failed,
-    running::{Running, Which},
+    CliError,
+    running_fabric::{FabricArgs, RunningFabric},
 };
 use clap::Subcommand;
 use softrdma::{
-    control::{Command, GidChange, Override},
-    fabric::Fabric,
-    profile::Unplugged,
+    control::Command,
+    fabric::{Fabric, GidChange, Override},
+    profile::UnplugBehavior,
 };
 use std::net::Ipv4Addr;
 
@@ -29,7 +29,7 @@ Examples:
 #[command(after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
+    fabric: FabricArgs,
 
     #[command(subcommand)]
     fault: Fault,
@@ -110,17 +110,17 @@ struct GidArgs {
 }
 
 /// Carries out `softrdma fault`.
-pub(crate) fn run(args: &Args) -> Result<(), Failed> {
-    let Running { fabric, observer } = Running::open(&args.which)?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let RunningFabric { fabric, observer } = RunningFabric::open(&args.fabric)?;
     let control = observer.control();
-    let port = |name: &str| fabric.device(name).map(|device| device.port).map_err(Failed::new);
-    let cable = |name: &str| fabric.cable(name).map_err(Failed::new);
-    let node = |name: &str| fabric.node(name).map_err(Failed::new);
+    let port = |name: &str| fabric.find_device(name).map(|device| device.port).map_err(CliError::new);
+    let cable = |name: &str| fabric.find_cable(name).map_err(CliError::new);
+    let node = |name: &str| fabric.find_node(name).map_err(CliError::new);
     match &args.fault {
         Fault::Unplug { cable: name, crash: false } => control.set_unplugged(cable(name)?, true),
         Fault::Unplug { cable: name, crash: true } => {
             let number = cable(name)?;
-            crashes(&fabric, number)?;
+            check_crash_supported(&fabric, number)?;
             control.unplug_and_crash(number);
         }
         Fault::Replug { cable: name } => control.set_unplugged(cable(name)?, false),
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
         Fault::Sleep(target) => {
             control.issue(Command::Sleep { port: port(&target.port)? as u32, qp: target.qp });
         }
-        Fault::Leak(leak) => control.leak_domains(port(&leak.port)?, leak.domains.unwrap_or(u32::MAX)),
+        Fault::Leak(leak) => control.leak_pds(port(&leak.port)?, leak.domains.unwrap_or(u32::MAX)),
         Fault::Stall { node: name } => control.set_stalled(node(name)?, true),
         Fault::Resume { node: name } => control.set_stalled(node(name)?, false),
         Fault::Gid(gid) => {
@@ -153,11 +153,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failed> {
 }
 
 /// Is there a device at this cable that can crash?
-fn crashes(fabric: &Fabric, cable: usize) -> Result<(), Failed> {
-    let crashes = |port: &usize| fabric.devices[*port].profile.unplugged == Unplugged::Crashes;
+fn check_crash_supported(fabric: &Fabric, cable: usize) -> Result<(), CliError> {
+    let crashes = |port: &usize| fabric.devices[*port].profile.unplug_behavior == UnplugBehavior::Crashes;
     if fabric.cables[cable].ports.iter().any(crashes) {
         return Ok(());
     }
     let name = &fabric.cables[cable].name;
-    Err(Failed::new(format_args!("no device at {name} crashes when it is unplugged; leave out --crash")))
+    Err(CliError::new(format_args!("no device at {name} crashes when it is unplugged; leave out --crash")))
 }

@@ -1,8 +1,8 @@
 //! `softrdma check` and `softrdma nodes`: what a fabric file says.
 
-use super::{Failed, print};
+use super::{CliError, print};
 use serde::Serialize;
-use softrdma::fabric::{Device, Fabric, GidPlan};
+use softrdma::fabric::{Device, Fabric, GidAvailability};
 use std::{fmt::Write, path::PathBuf};
 
 /// Say whether fabric files are right, and where they are not
@@ -26,9 +26,9 @@ pub(crate) struct NodesArgs {
 }
 
 /// Carries out `softrdma check`.
-pub(crate) fn check(args: &CheckArgs) -> Result<(), Failed> {
+pub(crate) fn check(args: &CheckArgs) -> Result<(), CliError> {
     for file in &args.files {
-        let fabric = Fabric::load(file).map_err(Failed::new)?;
+        let fabric = Fabric::load(file).map_err(CliError::new)?;
         let count =
             |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
         print(&format!(
@@ -70,15 +70,15 @@ struct DeviceView<'a> {
 }
 
 /// Carries out `softrdma nodes`.
-pub(crate) fn nodes(args: &NodesArgs) -> Result<(), Failed> {
-    let fabric = Fabric::load(&args.file).map_err(Failed::new)?;
+pub(crate) fn nodes(args: &NodesArgs) -> Result<(), CliError> {
+    let fabric = Fabric::load(&args.file).map_err(CliError::new)?;
     let nodes = fabric.nodes.iter().enumerate().map(|(number, node)| NodeView {
         name: &node.name,
         devices: fabric.devices_of(number).iter().map(|device| view(&fabric, device)).collect(),
     });
     let view = FabricView { digest: format!("{:016x}", fabric.digest), nodes: nodes.collect() };
     if args.json {
-        let text = serde_json::to_string_pretty(&view).map_err(Failed::new)?;
+        let text = serde_json::to_string_pretty(&view).map_err(CliError::new)?;
         print(&(text + "\n"));
     } else {
         print(&table(&view));
@@ -92,14 +92,14 @@ fn view<'a>(fabric: &'a Fabric, device: &'a Device) -> DeviceView<'a> {
         profile: device.profile.name,
         ipv4: device.ipv4.to_string(),
         gid: match device.gid {
-            GidPlan::Present => "present",
-            GidPlan::Late(_) => "late",
-            GidPlan::Missing => "missing",
+            GidAvailability::Present => "present",
+            GidAvailability::Late(_) => "late",
+            GidAvailability::Missing => "missing",
         },
         gid_index: device.gid_index,
-        up: device.is_up && device.end.is_some(),
-        cable: device.end.map(|end| fabric.cables[end.cable].name.as_str()),
-        peer: fabric.peer(device).map(|peer| fabric.name_of(peer)),
+        up: device.is_up && device.cable_end.is_some(),
+        cable: device.cable_end.map(|end| fabric.cables[end.cable].name.as_str()),
+        peer: fabric.peer(device).map(|peer| fabric.port_name(peer)),
     }
 }
 

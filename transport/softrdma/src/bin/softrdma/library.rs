@@ -3,7 +3,7 @@
 //! `libibverbs.so.1` has the names and the versions of Debian's library and calls `libsoftrdma.so` beside it. It was
 //! linked by build.rs and travels in this program.
 
-use super::{Failed, print};
+use super::{CliError, print};
 use std::{
     fs, io,
     os::unix::fs::{PermissionsExt, symlink},
@@ -28,24 +28,24 @@ pub(crate) struct Args {
     dir: PathBuf,
 
     #[command(flatten)]
-    named: Named,
+    library: LibraryArg,
 }
 
 /// The device's library.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Named {
+pub(crate) struct LibraryArg {
     /// libsoftrdma.so, when it isn't beside this program
     #[arg(long, value_name = "LIB", env = "SOFTRDMA_LIB")]
     lib: Option<PathBuf>,
 }
 
-impl Named {
+impl LibraryArg {
     /// The library: the one that was named, or the one beside this program.
-    pub(crate) fn find(&self) -> Result<PathBuf, Failed> {
+    pub(crate) fn find(&self) -> Result<PathBuf, CliError> {
         let beside = || Some(std::env::current_exe().ok()?.with_file_name("libsoftrdma.so"));
         let path = self.lib.clone().or_else(beside).unwrap_or_default();
         path.canonicalize().map_err(|_| {
-            Failed::new(format_args!(
+            CliError::new(format_args!(
                 "no library at {}; build it with `cargo build -p softrdma`, or name it with --lib or SOFTRDMA_LIB",
                 path.display()
             ))
@@ -54,53 +54,53 @@ impl Named {
 }
 
 /// The name of a program's verbs library, the device's, and the name that Macs have for it.
-const VERBS: &str = "libibverbs.so.1";
-const DEVICE: &str = "libsoftrdma.so";
-const MAC: &str = "librdma.dylib";
+const LIBIBVERBS_NAME: &str = "libibverbs.so.1";
+const DEVICE_NAME: &str = "libsoftrdma.so";
+const MACOS_NAME: &str = "librdma.dylib";
 
-static LINKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so.1"));
+static LIBIBVERBS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so.1"));
 
 /// How the device's library gets into the folder.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum How {
+pub(crate) enum Placement {
     /// The folder stands by itself.
-    Copied,
+    Copy,
     /// For as long as the library is where it is.
-    Linked,
+    Symlink,
 }
 
 /// Carries out `softrdma lib`.
-pub(crate) fn run(args: &Args) -> Result<(), Failed> {
-    let library = args.named.find()?;
-    fill(&args.dir, &library, How::Copied)?;
-    let dir = args.dir.canonicalize().map_err(Failed::new)?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let library = args.library.find()?;
+    write_folder(&args.dir, &library, Placement::Copy)?;
+    let dir = args.dir.canonicalize().map_err(CliError::new)?;
     print(&format!("{}\n", dir.display()));
     Ok(())
 }
 
 /// Makes the folder, or renews it. Programs that use what was in it keep what they have.
-pub(crate) fn fill(dir: &Path, library: &Path, how: How) -> Result<(), Failed> {
+pub(crate) fn write_folder(dir: &Path, library: &Path, placement: Placement) -> Result<(), CliError> {
     let cannot =
-        |error: io::Error| Failed::new(format_args!("can't put libraries into {}: {error}", dir.display()));
+        |error: io::Error| CliError::new(format_args!("can't put libraries into {}: {error}", dir.display()));
     fs::create_dir_all(dir).map_err(cannot)?;
-    let is_library_there = dir.join(DEVICE).canonicalize().is_ok_and(|there| there == library);
+    let is_library_there = dir.join(DEVICE_NAME).canonicalize().is_ok_and(|there| there == library);
     if !is_library_there {
-        place(dir, DEVICE, |path| match how {
-            How::Copied => fs::copy(library, path).map(|_| ()),
-            How::Linked => symlink(library, path),
+        write_atomically(dir, DEVICE_NAME, |path| match placement {
+            Placement::Copy => fs::copy(library, path).map(|_| ()),
+            Placement::Symlink => symlink(library, path),
         })
         .map_err(cannot)?;
     }
-    place(dir, VERBS, |path| {
-        fs::write(path, LINKED)?;
+    write_atomically(dir, LIBIBVERBS_NAME, |path| {
+        fs::write(path, LIBIBVERBS)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o755))
     })
-    .and_then(|()| place(dir, MAC, |path| symlink(VERBS, path)))
+    .and_then(|()| write_atomically(dir, MACOS_NAME, |path| symlink(LIBIBVERBS_NAME, path)))
     .map_err(cannot)
 }
 
 /// Makes a file under another name first, so that nobody sees half of it.
-fn place(dir: &Path, name: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+fn write_atomically(dir: &Path, name: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let new = dir.join(format!(".{name}.{}", std::process::id()));
     let made = make(&new).and_then(|()| fs::rename(&new, dir.join(name)));
     if made.is_err() {

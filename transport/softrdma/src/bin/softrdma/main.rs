@@ -7,7 +7,7 @@ mod env;
 mod fault;
 mod files;
 mod library;
-mod running;
+mod running_fabric;
 mod stat;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -45,11 +45,11 @@ enum Command {
 
 /// A command that can't be carried out: one line, with the remedy.
 #[derive(Debug)]
-struct Failed(String);
+struct CliError(String);
 
-impl Failed {
-    fn new(message: impl Display) -> Failed {
-        Failed(message.to_string())
+impl CliError {
+    fn new(message: impl Display) -> CliError {
+        CliError(message.to_string())
     }
 }
 
@@ -60,7 +60,8 @@ fn print(text: &str) {
 }
 
 fn main() -> ExitCode {
-    let command = if name() == "tbccl" { Cli::command().bin_name("tbccl fabric") } else { Cli::command() };
+    let command =
+        if program_name() == "tbccl" { Cli::command().bin_name("tbccl fabric") } else { Cli::command() };
     let parsed = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let result = match parsed {
         Ok(cli) => match cli.command {
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed(message)) => report(&message),
+        Err(CliError(message)) => report(&message),
     }
 }
 
@@ -87,20 +88,20 @@ fn report_usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
     }
-    let told = text.split("\n\nUsage:").next().unwrap_or(&text);
-    let told = told.split("\n\nFor more information").next().unwrap_or(told);
-    let parts = told.lines().map(str::trim).filter(|part| !part.is_empty());
+    let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let message = message.split("\n\nFor more information").next().unwrap_or(message);
+    let parts = message.lines().map(str::trim).filter(|part| !part.is_empty());
     let line = parts.map(|part| part.strip_prefix("error: ").unwrap_or(part)).collect::<Vec<_>>().join(", ");
     report(&line.replace(":, ", ": "))
 }
 
 fn report(message: &str) -> ExitCode {
-    let _ = writeln!(io::stderr(), "{}: error: {message}", name().display());
+    let _ = writeln!(io::stderr(), "{}: error: {message}", program_name().display());
     ExitCode::from(2)
 }
 
 /// The name under which we were called.
-fn name() -> OsString {
+fn program_name() -> OsString {
     let called = std::env::args_os().next().unwrap_or_default();
     Path::new(&called).file_name().unwrap_or("softrdma".as_ref()).to_owned()
 }

@@ -1,8 +1,8 @@
 //! `softrdma stat`: what has travelled over the cables of a fabric, and what is out of order.
 
 use super::{
-    Failed, print,
-    running::{Running, Which},
+    CliError, print,
+    running_fabric::{FabricArgs, RunningFabric},
 };
 use serde::Serialize;
 use softrdma::{
@@ -15,7 +15,7 @@ use std::{fmt::Write, sync::atomic::Ordering::Relaxed};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
+    fabric: FabricArgs,
 
     /// As JSON, for programs
     #[arg(long)]
@@ -58,11 +58,11 @@ struct LaneView {
 }
 
 /// Carries out `softrdma stat`.
-pub(crate) fn run(args: &Args) -> Result<(), Failed> {
-    let Running { fabric, observer } = Running::open(&args.which)?;
+pub(crate) fn run(args: &Args) -> Result<(), CliError> {
+    let RunningFabric { fabric, observer } = RunningFabric::open(&args.fabric)?;
     let view = view(&fabric, observer.control());
     if args.json {
-        let text = serde_json::to_string_pretty(&view).map_err(Failed::new)?;
+        let text = serde_json::to_string_pretty(&view).map_err(CliError::new)?;
         print(&(text + "\n"));
     } else {
         print(&table(&view));
@@ -76,25 +76,27 @@ fn view(fabric: &Fabric, control: &Control) -> View {
         unplugged: control.cables[number].is_unplugged.load(Relaxed) != 0,
         lanes: lanes(fabric, control, number, cable),
     });
-    let down =
-        fabric.devices.iter().filter(|device| device.end.is_some() && !control.has_link(fabric, device));
+    let down = fabric
+        .devices
+        .iter()
+        .filter(|device| device.cable_end.is_some() && !control.has_link(fabric, device));
     let stalled = fabric.nodes.iter().zip(&control.nodes);
     let stalled = stalled.filter(|(_, words)| words.is_stalled.load(Relaxed) != 0);
     let leaks = fabric.devices.iter().filter_map(|device| {
-        let leaked = control.ports[device.port].leaked_domains.load(Relaxed);
+        let leaked = control.ports[device.port].leaked_pds.load(Relaxed);
         let domains = leaked.min(device.profile.max_pd);
-        (domains > 0).then(|| LeakView { port: fabric.name_of(device), domains })
+        (domains > 0).then(|| LeakView { port: fabric.port_name(device), domains })
     });
     View {
         leaks: leaks.collect(),
         cables: cables.collect(),
-        down: down.map(|device| fabric.name_of(device)).collect(),
+        down: down.map(|device| fabric.port_name(device)).collect(),
         stalled: stalled.map(|(node, _)| node.name.clone()).collect(),
     }
 }
 
 fn lanes(fabric: &Fabric, control: &Control, number: usize, cable: &Cable) -> Vec<LaneView> {
-    let name = |side: usize| fabric.name_of(&fabric.devices[cable.ports[side]]);
+    let name = |side: usize| fabric.port_name(&fabric.devices[cable.ports[side]]);
     let lane = |side: usize| {
         let words = &control.cables[number].lanes[side];
         LaneView {

@@ -4,13 +4,15 @@
 //! Thunderbolt device of macOS does is not written down in one place; each rule of [`Profile::APPLE_TB5`] says
 //! where it comes from. `TN` is Apple's technical note TN3205.
 
-use crate::names;
+mod devices;
+
+use crate::suggestion;
 use std::{fmt, time::Duration};
 use verbs_sys::{AtomicCap, LinkLayer, Mtu, NodeType, QpType, TransportType, WrOpcode};
 
 /// What becomes of a send on an unreliable connection when the peer has no receive posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoReceive {
+pub enum UnmatchedSend {
     /// It is lost, as the InfiniBand specification says.
     Drop,
     /// It waits, and so does all behind it, until one is posted.
@@ -31,7 +33,7 @@ pub enum SendCompletion {
 
 /// What becomes of work on a port whose cable is pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unplugged {
+pub enum UnplugBehavior {
     /// Reliable connections fail after their retries, unreliable ones lose what they send.
     Fails,
     /// Posting crashes the process: the mapping of the device's doorbell is gone.
@@ -43,7 +45,7 @@ pub enum Unplugged {
 
 /// A depth that queues can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depth {
+pub struct QueueDepth {
     /// What is reported to who makes the queue.
     pub reported: u32,
     /// How much of it receives can fill.
@@ -75,7 +77,7 @@ pub struct Profile {
     /// As fabric files name it.
     pub name: &'static str,
     /// One line about it.
-    pub about: &'static str,
+    pub summary: &'static str,
 
     /// What `ibv_devices` and `ibv_devinfo` say it is.
     pub node_type: NodeType,
@@ -111,11 +113,11 @@ pub struct Profile {
     /// Receives that several queue pairs share; 0 when there are none.
     pub max_srq: u32,
     /// Atomic operations, and with whom they are atomic.
-    pub atomics: AtomicCap,
+    pub atomic_cap: AtomicCap,
     /// Reads and atomic operations under way on one queue pair.
     pub max_rd_atomic: u8,
     /// Extended interfaces of queue pairs and completion queues.
-    pub extended: bool,
+    pub extended_verbs: bool,
 
     /// Does registered memory get a key for peers? If not it is 0.
     pub remote_keys: bool,
@@ -135,7 +137,7 @@ pub struct Profile {
     /// The largest registration that is reported.
     pub max_mr_bytes: u64,
     /// Is a larger registration refused?
-    pub max_mr_enforced: bool,
+    pub enforces_max_mr_bytes: bool,
     /// Completion queues.
     pub max_cq: u32,
     /// Completions in one queue.
@@ -143,7 +145,7 @@ pub struct Profile {
     /// The largest depth of a queue of work requests.
     pub max_wr: u32,
     /// A requested depth is raised to the first of these that suffices; empty when it is granted as it is.
-    pub depths: &'static [Depth],
+    pub depths: &'static [QueueDepth],
     /// Runs of memory of one work request.
     pub max_sge: u32,
     /// Bytes that can be taken at once when posting.
@@ -154,20 +156,20 @@ pub struct Profile {
     /// When set, depths are counted in frames of so many bytes, and both ends of a message must have the same
     /// number of them, or the receive fails.
     pub frame_bytes: Option<u32>,
-    /// See [`NoReceive`].
-    pub uc_without_receive: NoReceive,
+    /// See [`UnmatchedSend`].
+    pub uc_unmatched_send: UnmatchedSend,
     /// See [`SendCompletion`].
     pub uc_send_completion: SendCompletion,
     /// Does a send that fails on an unreliable service stop the send queue only (SQE), and not the queue pair?
-    pub unreliable_errors_stop_sends: bool,
+    pub unreliable_errors_enter_sqe: bool,
     /// Is a registration that was made after a queue pair became ready to receive unknown to that queue pair?
     pub registrations_bound_at_rtr: bool,
     /// Are addresses kept in 32 bits, so that what lies beyond a 4 GiB line lands exactly 4 GiB lower?
     pub wraps_at_4gib: bool,
     /// Can protection domains be made on a port that is down?
-    pub domain_when_down: bool,
-    /// See [`Unplugged`].
-    pub unplugged: Unplugged,
+    pub allocates_pd_when_down: bool,
+    /// See [`UnplugBehavior`].
+    pub unplug_behavior: UnplugBehavior,
     /// A connection on which no message has passed for so long stops working, unless the fabric file says otherwise.
     pub idle_limit: Option<Duration>,
     /// Where the table of GIDs has the IPv4-mapped address, unless the fabric file says otherwise.
@@ -178,192 +180,12 @@ pub struct Profile {
     pub errnos: Errnos,
 }
 
-/// The bits of opcodes.
-const fn opcodes(list: &[WrOpcode]) -> u32 {
-    let (mut bits, mut at) = (0, 0);
-    while at < list.len() {
-        bits |= 1 << list[at].0;
-        at += 1;
-    }
-    bits
-}
-
-const LINUX_ERRNOS: Errnos = Errnos {
-    unsupported: libc::EOPNOTSUPP,
-    no_queue_pair: libc::ENOMEM,
-    no_registration: libc::ENOMEM,
-    no_domain: libc::ENOMEM,
-    queue_full: libc::ENOMEM,
-    no_address: libc::EINVAL,
-    unreachable: libc::ETIMEDOUT,
-};
-
 impl Profile {
-    /// InfiniBand, and what behaves like it: everything that the software device has.
-    pub const IB: Profile = Profile {
-        name: "ib",
-        about: "InfiniBand or RoCE: RC, UC, UD, remote reads and writes, atomics, shared receives, events",
-        node_type: NodeType::CA,
-        transport_type: TransportType::IB,
-        link_layer: LinkLayer::ETHERNET,
-        vendor_id: 0x02_c9ff,
-        vendor_part_id: 1,
-        firmware: "1.0.0",
-        board: "SOFT_IB",
-        active_width: 2,
-        active_speed: 64,
-        max_mtu: Mtu::B4096,
-        active_mtu: Mtu::B4096,
-        rc: true,
-        uc: true,
-        ud: true,
-        opcodes: opcodes(&[
-            WrOpcode::RDMA_WRITE,
-            WrOpcode::RDMA_WRITE_WITH_IMM,
-            WrOpcode::SEND,
-            WrOpcode::SEND_WITH_IMM,
-            WrOpcode::RDMA_READ,
-            WrOpcode::ATOMIC_CMP_AND_SWP,
-            WrOpcode::ATOMIC_FETCH_AND_ADD,
-        ]),
-        max_srq: 256,
-        atomics: AtomicCap::GLOB,
-        max_rd_atomic: 16,
-        extended: true,
-        remote_keys: true,
-        zero_based: true,
-        completion_events: true,
-        reported_qps: 1024,
-        usable_qps: 1024,
-        max_pd: 1024,
-        max_mr: 4096,
-        max_mr_bytes: 1 << 40,
-        max_mr_enforced: true,
-        max_cq: 1024,
-        max_cqe: 65_535,
-        max_wr: 16_384,
-        depths: &[],
-        max_sge: 16,
-        max_inline: 220,
-        max_message_bytes: 1 << 30,
-        frame_bytes: None,
-        uc_without_receive: NoReceive::Drop,
-        uc_send_completion: SendCompletion::Departed,
-        unreliable_errors_stop_sends: true,
-        registrations_bound_at_rtr: false,
-        wraps_at_4gib: false,
-        domain_when_down: true,
-        unplugged: Unplugged::Fails,
-        idle_limit: None,
-        ipv4_gid_index: 1,
-        second_link_local: false,
-        errnos: LINUX_ERRNOS,
-    };
-
-    /// Linux between Thunderbolt or USB4 hosts: the public `thunderbolt-ibverbs` driver in its native mode.
-    pub const USB4: Profile = Profile {
-        name: "usb4",
-        about: "Linux over USB4 or Thunderbolt: RC and UC, remote reads and writes, no UD, no atomics",
-        vendor_part_id: 4,
-        board: "SOFT_USB4",
-        active_width: 4,
-        active_speed: 4,
-        ud: false,
-        opcodes: opcodes(&[
-            WrOpcode::RDMA_WRITE,
-            WrOpcode::RDMA_WRITE_WITH_IMM,
-            WrOpcode::SEND,
-            WrOpcode::RDMA_READ,
-        ]),
-        max_srq: 0,
-        atomics: AtomicCap::NONE,
-        extended: false,
-        max_sge: 4,
-        max_inline: 0,
-        ..Profile::IB
-    };
-
-    /// macOS over Thunderbolt 5.
-    pub const APPLE_TB5: Profile = Profile {
-        name: "apple-tb5",
-        about: "macOS over Thunderbolt 5: UC only, sends into posted receives, polled completions, hard limits",
-        // TN and `ibv_devinfo` output: transport Thunderbolt (100), width 8X, speed 10.0 Gb/s, one port.
-        node_type: NodeType::CA,
-        transport_type: TransportType::THUNDERBOLT,
-        vendor_id: 0x05ac,
-        vendor_part_id: 5,
-        firmware: "0.0.1",
-        board: "SOFT_APPLE_TB5",
-        active_width: 4,
-        active_speed: 4,
-        // TN: RC and UD fail, and so do all opcodes but SEND. mlx issue 4530 has the errno.
-        rc: false,
-        uc: true,
-        ud: false,
-        opcodes: opcodes(&[WrOpcode::SEND]),
-        // gojaccl's notes: `max_srq` 0, `max_qp_rd_atom` 0, `rkey` 0.
-        max_srq: 0,
-        atomics: AtomicCap::NONE,
-        max_rd_atomic: 0,
-        extended: false,
-        remote_keys: false,
-        // mesh's notes: zero-based and IOVA registrations are refused with errno 102.
-        zero_based: false,
-        // No public program uses a completion channel there; gojaccl states that there is none.
-        completion_events: false,
-        // mlx issues 3162 and 4209: 11 reported, the 11th fails with EBUSY; 100 registrations, then ENOMEM.
-        reported_qps: 11,
-        usable_qps: 10,
-        max_pd: 11,
-        max_mr: 100,
-        // mesh's notes and ds4: 0xfa0000 is advertised, registrations of 3 GB work.
-        max_mr_bytes: 0xfa_0000,
-        max_mr_enforced: false,
-        max_cq: 22,
-        // TN's example: a completion queue of 4095 + 1, depths of 4095 frames of 4 KiB, messages of all of them.
-        max_cqe: 4096,
-        max_wr: 4095,
-        frame_bytes: Some(4096),
-        max_message_bytes: 4095 * 4096,
-        // mesh's notes and ds4: 256 requested, 1023 reported. hellas requests 35 and 41: 63 receives are taken, the
-        // 64th fails with ENOMEM. Since depths count frames, and 512 frames in one queue work (llama.cpp), these must
-        // have been 63 of 64 KiB, 1008 frames; that is our reading. A message of 4095 frames, which TN allows, needs
-        // all of the deeper queue.
-        depths: &[Depth { reported: 1023, usable: 1008 }, Depth { reported: 4095, usable: 4095 }],
-        // TN: one run of memory each way. JACCL, llama.cpp and ds4 ask for no inline bytes.
-        max_sge: 1,
-        max_inline: 0,
-        // TN on flow control and on what a completion means. Since sends are held, nothing tells that a peer has
-        // died: mlx issues 3910 and 4530.
-        uc_without_receive: NoReceive::Hold,
-        uc_send_completion: SendCompletion::Departed,
-        // Nobody has reported a queue pair that could be taken on after an error.
-        unreliable_errors_stop_sends: false,
-        // mesh's disassembly and ds4: the registrations are mapped when the queue pair is armed.
-        registrations_bound_at_rtr: true,
-        // mesh's disassembly and test: the key is packed with the low 32 bits of the address.
-        wraps_at_4gib: true,
-        // mlx issues 3777, 4485 and 4530: the device opens, `ibv_alloc_pd` fails.
-        domain_when_down: false,
-        unplugged: Unplugged::Crashes,
-        // gojaccl and exo issue 1973: some 30 minutes.
-        idle_limit: Some(Duration::from_secs(30 * 60)),
-        // TN: [0] fe80 from the hardware address, [1] ::ffff:169.254.x.x, [2] another fe80.
-        ipv4_gid_index: 1,
-        second_link_local: true,
-        // The table of errno numbers in public runbooks; 102 is EOPNOTSUPP on macOS, 96 is ENODATA.
-        errnos: Errnos { no_queue_pair: libc::EBUSY, no_domain: libc::ENODATA, ..LINUX_ERRNOS },
-        ..Profile::IB
-    };
-
-    /// All, in the order in which fabric tables number them.
-    pub const ALL: [&'static Profile; 3] = [&Profile::IB, &Profile::USB4, &Profile::APPLE_TB5];
-
     /// The one with that name.
     ///
     /// # Errors
     /// The nearest name, and all of them.
-    pub fn named(name: &str) -> Result<&'static Profile, UnknownProfile> {
+    pub fn by_name(name: &str) -> Result<&'static Profile, UnknownProfile> {
         Profile::ALL
             .into_iter()
             .find(|profile| profile.name == name)
@@ -378,13 +200,13 @@ impl Profile {
 
     /// The one at that place.
     #[must_use]
-    pub fn at(index: u32) -> Option<&'static Profile> {
+    pub fn by_index(index: u32) -> Option<&'static Profile> {
         Profile::ALL.get(index as usize).copied()
     }
 
     /// Can queue pairs of this kind be made?
     #[must_use]
-    pub const fn has(&self, service: QpType) -> bool {
+    pub const fn supports_service(&self, service: QpType) -> bool {
         match service {
             QpType::RC => self.rc,
             QpType::UC => self.uc,
@@ -396,7 +218,7 @@ impl Profile {
     /// Can work with this opcode be posted to queue pairs of this kind? The specification leaves reads and atomics
     /// to reliable connections, and only sends to datagrams.
     #[must_use]
-    pub const fn allows(&self, service: QpType, opcode: WrOpcode) -> bool {
+    pub const fn supports_opcode(&self, service: QpType, opcode: WrOpcode) -> bool {
         let by_service = match service {
             QpType::RC => true,
             QpType::UC => matches!(
@@ -409,12 +231,12 @@ impl Profile {
             QpType::UD => matches!(opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM),
             _ => false,
         };
-        by_service && self.has(service) && opcode.0 < 32 && self.opcodes >> opcode.0 & 1 != 0
+        by_service && self.supports_service(service) && opcode.0 < 32 && self.opcodes >> opcode.0 & 1 != 0
     }
 
     /// How many units of a queue's depth a message of so many bytes takes: its frames, or one.
     #[must_use]
-    pub const fn units(&self, bytes: u64) -> u64 {
+    pub const fn depth_units(&self, bytes: u64) -> u64 {
         match self.frame_bytes {
             Some(frame) if bytes > 0 => bytes.div_ceil(frame as u64),
             _ => 1,
@@ -439,7 +261,7 @@ impl Profile {
 
     /// Does a region cross a line at which the device loses the upper half of addresses?
     #[must_use]
-    pub const fn is_hazardous(&self, address: u64, bytes: u64) -> bool {
+    pub const fn crosses_4gib_line(&self, address: u64, bytes: u64) -> bool {
         self.wraps_at_4gib && bytes > 0 && address >> 32 != (address.wrapping_add(bytes - 1)) >> 32
     }
 }
@@ -451,7 +273,7 @@ pub struct UnknownProfile(String);
 impl fmt::Display for UnknownProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = Profile::ALL.map(|profile| profile.name);
-        write!(f, "unknown profile `{}`{}", self.0, names::advice(&self.0, names))
+        write!(f, "unknown profile `{}`{}", self.0, suggestion::suggest(&self.0, names))
     }
 }
 
@@ -464,45 +286,45 @@ mod tests {
     #[test]
     fn profiles_are_found_by_name_and_place() {
         for profile in Profile::ALL {
-            assert_eq!(Profile::named(profile.name), Ok(profile));
-            assert_eq!(Profile::at(profile.index()), Some(profile));
+            assert_eq!(Profile::by_name(profile.name), Ok(profile));
+            assert_eq!(Profile::by_index(profile.index()), Some(profile));
         }
-        assert_eq!(Profile::at(3), None);
-        let error = Profile::named("apple").expect_err("not a profile").to_string();
+        assert_eq!(Profile::by_index(3), None);
+        let error = Profile::by_name("apple").expect_err("not a profile").to_string();
         assert_eq!(error, "unknown profile `apple`, did you mean `apple-tb5`?; known: ib, usb4, apple-tb5");
     }
 
     #[test]
     fn opcodes_need_the_profile_and_the_service() {
         let allowed = |profile: &Profile, service| {
-            WrOpcode::ALL.iter().filter(|opcode| profile.allows(service, **opcode)).count()
+            WrOpcode::ALL.iter().filter(|opcode| profile.supports_opcode(service, **opcode)).count()
         };
         assert_eq!([QpType::RC, QpType::UC, QpType::UD].map(|s| allowed(&Profile::IB, s)), [7, 4, 2]);
         assert_eq!([QpType::RC, QpType::UC, QpType::UD].map(|s| allowed(&Profile::USB4, s)), [4, 3, 0]);
         assert_eq!([QpType::RC, QpType::UC, QpType::UD].map(|s| allowed(&Profile::APPLE_TB5, s)), [0, 1, 0]);
-        assert!(!Profile::IB.allows(QpType::RC, WrOpcode(99)));
-        assert!(!Profile::IB.allows(QpType::XRC_SEND, WrOpcode::SEND));
+        assert!(!Profile::IB.supports_opcode(QpType::RC, WrOpcode(99)));
+        assert!(!Profile::IB.supports_opcode(QpType::XRC_SEND, WrOpcode::SEND));
     }
 
     #[test]
     fn depths_are_counted_in_frames_where_the_device_does() {
         let apple = Profile::APPLE_TB5;
-        assert_eq!([0, 1, 4096, 4097, 524_288].map(|bytes| apple.units(bytes)), [1, 1, 1, 2, 128]);
-        assert_eq!(Profile::IB.units(524_288), 1);
+        assert_eq!([0, 1, 4096, 4097, 524_288].map(|bytes| apple.depth_units(bytes)), [1, 1, 1, 2, 128]);
+        assert_eq!(Profile::IB.depth_units(524_288), 1);
         assert_eq!([1, 256, 1024, 4095].map(|d| apple.granted_depth(d)), [1023, 1023, 4095, 4095].map(Some));
         assert_eq!((apple.granted_depth(4096), Profile::IB.granted_depth(7)), (None, Some(7)));
         assert_eq!([1023, 4095, 7].map(|reported| apple.usable_depth(reported)), [1008, 4095, 7]);
         assert_eq!(Profile::IB.usable_depth(1023), 1023);
         assert_eq!(apple.max_message_bytes, 16_773_120);
-        assert!(apple.units(apple.max_message_bytes.into()) <= apple.usable_depth(4095).into());
+        assert!(apple.depth_units(apple.max_message_bytes.into()) <= apple.usable_depth(4095).into());
     }
 
     #[test]
     fn four_gib_lines_are_seen() {
         let line = 1_u64 << 32;
         let apple = Profile::APPLE_TB5;
-        assert!(!apple.is_hazardous(line - 4096, 4096) && apple.is_hazardous(line - 4096, 4097));
-        assert!(apple.is_hazardous(line, line + 1) && !apple.is_hazardous(line, line));
-        assert!(!apple.is_hazardous(line - 1, 0) && !Profile::IB.is_hazardous(line - 1, 2));
+        assert!(!apple.crosses_4gib_line(line - 4096, 4096) && apple.crosses_4gib_line(line - 4096, 4097));
+        assert!(apple.crosses_4gib_line(line, line + 1) && !apple.crosses_4gib_line(line, line));
+        assert!(!apple.crosses_4gib_line(line - 1, 0) && !Profile::IB.crosses_4gib_line(line - 1, 2));
     }
 }

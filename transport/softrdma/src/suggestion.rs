@@ -1,8 +1,7 @@
 //! Names that people type or write into files, and what is said when they are wrong.
 
 /// `; did you mean `x`?` for the nearest of the valid names, when one is near, and then all of them.
-#[must_use]
-pub fn advice<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn suggest<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let valid: Vec<&str> = valid.into_iter().collect();
     let lower = given.to_lowercase();
     let nearest = valid
@@ -23,8 +22,8 @@ mod tests {
 
     #[test]
     fn the_nearest_name_is_offered_before_all() {
-        assert_eq!(advice("usb", ["ib", "usb4"]), ", did you mean `usb4`?; known: ib, usb4");
-        assert_eq!(advice("xyz", ["ib", "usb4"]), "; known: ib, usb4");
-        assert_eq!(advice("xyz", []), "; there are none");
+        assert_eq!(suggest("usb", ["ib", "usb4"]), ", did you mean `usb4`?; known: ib, usb4");
+        assert_eq!(suggest("xyz", ["ib", "usb4"]), "; known: ib, usb4");
+        assert_eq!(suggest("xyz", []), "; there are none");
     }
 }

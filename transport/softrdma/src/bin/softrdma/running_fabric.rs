@@ -1,6 +1,6 @@
 //! A fabric's folder, as seen by somebody who takes no part.
 
-use super::Failed;
+use super::CliError;
 use softrdma::{Observer, default_folder, fabric::Fabric};
 use std::{
     fs,
@@ -9,11 +9,11 @@ use std::{
 };
 
 /// The fabric file's copy in the folder of a fabric: what its processes read, whatever happens to the original.
-const COPY: &str = "fabric.toml";
+const FABRIC_FILE: &str = "fabric.toml";
 
-/// Which fabric is meant.
+/// The fabric a command works on.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Which {
+pub(crate) struct FabricArgs {
     /// The fabric's folder; the one that its file leads to when left out
     #[arg(long, value_name = "DIR", env = "SOFTRDMA_DIR")]
     dir: Option<PathBuf>,
@@ -25,17 +25,17 @@ pub(crate) struct Which {
 
 /// A fabric that may be running.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningFabric {
     pub(crate) fabric: Fabric,
     pub(crate) observer: Observer,
 }
 
-impl Running {
+impl RunningFabric {
     /// Makes the folder with a copy of the file, whose path is returned; or finds both there.
-    pub(crate) fn prepare(dir: &Path, text: &str) -> Result<PathBuf, Failed> {
-        let copy = dir.join(COPY);
+    pub(crate) fn prepare(dir: &Path, text: &str) -> Result<PathBuf, CliError> {
+        let copy = dir.join(FABRIC_FILE);
         if dir.metadata().is_ok_and(|about| about.uid() != rustix::process::getuid().as_raw()) {
-            return Err(Failed::new(format_args!(
+            return Err(CliError::new(format_args!(
                 "{} is another user's; name another with --dir",
                 dir.display()
             )));
@@ -43,7 +43,7 @@ impl Running {
         match fs::read_to_string(&copy) {
             Ok(there) if there == text => return Ok(copy),
             Ok(_) => {
-                return Err(Failed::new(format_args!(
+                return Err(CliError::new(format_args!(
                     "{} belongs to another fabric; name another folder with --dir, or remove it",
                     dir.display()
                 )));
@@ -56,30 +56,30 @@ impl Running {
             .mode(0o700)
             .create(dir)
             .and_then(|()| fs::write(&copy, text))
-            .map_err(|error| Failed::new(format_args!("can't make {}: {error}", copy.display())))?;
+            .map_err(|error| CliError::new(format_args!("can't make {}: {error}", copy.display())))?;
         Ok(copy)
     }
 
     /// Opens the fabric that is meant.
-    pub(crate) fn open(which: &Which) -> Result<Running, Failed> {
-        let file = match (&which.fabric, &which.dir) {
+    pub(crate) fn open(args: &FabricArgs) -> Result<RunningFabric, CliError> {
+        let file = match (&args.fabric, &args.dir) {
             (Some(file), _) => file.clone(),
-            (None, Some(dir)) => dir.join(COPY),
+            (None, Some(dir)) => dir.join(FABRIC_FILE),
             (None, None) => {
-                return Err(Failed::new(
+                return Err(CliError::new(
                     "which fabric? Name its folder with --dir, or its file with --fabric",
                 ));
             }
         };
-        let fabric = Fabric::load(&file).map_err(Failed::new)?;
-        let dir = which.dir.clone().unwrap_or_else(|| default_folder(fabric.digest));
+        let fabric = Fabric::load(&file).map_err(CliError::new)?;
+        let dir = args.dir.clone().unwrap_or_else(|| default_folder(fabric.digest));
         if !dir.is_dir() {
-            return Err(Failed::new(format_args!(
+            return Err(CliError::new(format_args!(
                 "the fabric is not running: there is no {}",
                 dir.display()
             )));
         }
-        let observer = Observer::open(&dir, fabric.digest).map_err(Failed::new)?;
-        Ok(Running { fabric, observer })
+        let observer = Observer::open(&dir, fabric.digest).map_err(CliError::new)?;
+        Ok(RunningFabric { fabric, observer })
     }
 }
