@@ -11,7 +11,7 @@ use crate::{
     call::{CallKind, CallRecord},
     error::{Error, Place, Result},
     executor::{Binding, Packed, Program, Sizing},
-    kernels::{Reducer, quantise::Packer},
+    kernels::{Reducer, quantize::Packer},
     recorder::Outcome,
 };
 use collectives::{

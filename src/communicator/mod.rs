@@ -20,7 +20,7 @@ mod machine;
 mod members;
 mod mixed;
 mod plans;
-mod quantised;
+mod quantized;
 mod raw;
 mod registered;
 mod relayed;

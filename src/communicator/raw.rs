@@ -215,9 +215,9 @@ impl RawCall {
                         |send, recv| us.all_reduce(send, recv, op),
                     )
                 }
-                RawWhat::AllReduceQuantised(op, codec) => self.buffers(count, count, Together::Same)?.bind(
-                    |data| us.all_reduce_quantised_in_place(data, op, codec),
-                    |send, recv| us.all_reduce_quantised(send, recv, op, codec),
+                RawWhat::AllReduceQuantized(op, codec) => self.buffers(count, count, Together::Same)?.bind(
+                    |data| us.all_reduce_quantized_in_place(data, op, codec),
+                    |send, recv| us.all_reduce_quantized(send, recv, op, codec),
                 ),
                 RawWhat::Scan(op) => self
                     .buffers(count, count, Together::Same)?

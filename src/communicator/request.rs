@@ -1,7 +1,7 @@
 //! Calls whose arguments have been checked: a communicator carries one out at once, a group when it is run.
 //!
 //! What a call of each name needs of its arguments is said once, by the functions of [`Us`] in `typed`, `rooted`,
-//! `uneven` and `quantised`, for slices and for addresses. Nothing here moves bytes or asks peers: a request is made of what this rank knows.
+//! `uneven` and `quantized`, for slices and for addresses. Nothing here moves bytes or asks peers: a request is made of what this rank knows.
 
 use super::call::{Blocks, Call};
 use crate::{

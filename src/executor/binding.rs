@@ -1,7 +1,7 @@
 //! The memory of one call, by the chunks of its plan.
 
 use super::program::Run;
-use crate::kernels::{Reducer, Threads, quantise::Packer};
+use crate::kernels::{Reducer, Threads, quantize::Packer};
 use collectives::{BlockLayout, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
 use std::sync::Arc;
 use transport::{

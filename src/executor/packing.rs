@@ -5,7 +5,7 @@
 //! of a cache line from the start of memory that is aligned to its elements. Spans of one step are equal or disjoint, as
 //! the plan's verifier sees to, and a packed chunk is in memory of its own.
 
-use crate::kernels::quantise::Packer;
+use crate::kernels::quantize::Packer;
 use transport::memory::{Span, SpanMut};
 
 /// The elements in so many bytes; all of them are `f32`.

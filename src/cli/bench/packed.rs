@@ -40,9 +40,9 @@ pub(super) fn run<T: Value>(
     };
     match case.form {
         Form::OutOfPlace => {
-            comm.all_reduce_quantised(input.get(case.count), output.get_mut(case.count), op, packed.codec)
+            comm.all_reduce_quantized(input.get(case.count), output.get_mut(case.count), op, packed.codec)
         }
-        Form::InPlace => comm.all_reduce_quantised_in_place(output.get_mut(case.count), op, packed.codec),
+        Form::InPlace => comm.all_reduce_quantized_in_place(output.get_mut(case.count), op, packed.codec),
     }
 }
 

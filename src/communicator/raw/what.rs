@@ -15,8 +15,8 @@ pub enum RawWhat {
     AllReduce(ReduceOp),
     /// The same, with every rank's contribution multiplied first by a factor that is its own.
     AllReduceScaled(ReduceOp, Scale),
-    /// As [`Communicator::all_reduce_quantised`]; in place if `send` equals `recv`.
-    AllReduceQuantised(ReduceOp, Codec),
+    /// As [`Communicator::all_reduce_quantized`]; in place if `send` equals `recv`.
+    AllReduceQuantized(ReduceOp, Codec),
     /// As [`Communicator::reduce`]; in place if `send` equals `recv` at the root. Others' `recv` is not looked at.
     Reduce(ReduceOp, Rank),
     /// The same, with every rank's contribution multiplied first.

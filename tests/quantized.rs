@@ -63,11 +63,11 @@ fn run(case: &Case) -> Vec<Vec<f32>> {
     let results = on_every_rank(case.ranks, &config(case), |comm| {
         let mut data = case.inputs[comm.rank().index()].clone();
         if case.in_place {
-            comm.all_reduce_quantised_in_place(&mut data, case.op, case.codec).expect("right");
+            comm.all_reduce_quantized_in_place(&mut data, case.op, case.codec).expect("right");
             return data;
         }
         let mut result = vec![f32::NAN; data.len()];
-        comm.all_reduce_quantised(&data, &mut result, case.op, case.codec).expect("right");
+        comm.all_reduce_quantized(&data, &mut result, case.op, case.codec).expect("right");
         result
     });
     results.into_iter().map(|(result, _)| result).collect()
@@ -164,7 +164,7 @@ fn a_quarter_or_half_of_the_bytes_is_moved() {
                 match codec {
                     None => comm.all_reduce(&data, &mut result, ReduceOp::Sum).expect("right"),
                     Some(codec) => {
-                        comm.all_reduce_quantised(&data, &mut result, ReduceOp::Sum, codec).expect("right");
+                        comm.all_reduce_quantized(&data, &mut result, ReduceOp::Sum, codec).expect("right");
                     }
                 }
             });
@@ -200,14 +200,14 @@ fn a_number_that_is_not_finite_is_noticed_on_every_rank() {
 fn what_cannot_be_packed_is_refused_and_harms_nothing() {
     let results = on_every_rank(2, &Config::default(), |comm| {
         let mut data = [1.0f32; 10];
-        let op = comm.all_reduce_quantised_in_place(&mut data, ReduceOp::Max, INT8).expect_err("not max");
+        let op = comm.all_reduce_quantized_in_place(&mut data, ReduceOp::Max, INT8).expect_err("not max");
         let length =
-            comm.all_reduce_quantised(&[1.0; 3], &mut data, ReduceOp::Sum, INT8).expect_err("3 are not 10");
+            comm.all_reduce_quantized(&[1.0; 3], &mut data, ReduceOp::Sum, INT8).expect_err("3 are not 10");
         comm.set_numerics(Numerics::Reproducible);
         let order =
-            comm.all_reduce_quantised_in_place(&mut data, ReduceOp::Sum, INT8).expect_err("not reproducible");
+            comm.all_reduce_quantized_in_place(&mut data, ReduceOp::Sum, INT8).expect_err("not reproducible");
         comm.set_numerics(Numerics::Fast);
-        comm.all_reduce_quantised_in_place(&mut data, ReduceOp::Sum, INT8).expect("nothing has happened");
+        comm.all_reduce_quantized_in_place(&mut data, ReduceOp::Sum, INT8).expect("nothing has happened");
         assert_eq!(comm.encodings_of(10, INT8).expect("a plan"), 1);
         ([op, length, order].map(|error| error.to_string()), data)
     });
@@ -228,7 +228,7 @@ fn ranks_that_pack_differently_are_told_so() {
                 scope.spawn(move || {
                     let mut data = noise(0, 100_000);
                     let done = match codecs[comm.rank().index()] {
-                        Some(codec) => comm.all_reduce_quantised_in_place(&mut data, ReduceOp::Sum, codec),
+                        Some(codec) => comm.all_reduce_quantized_in_place(&mut data, ReduceOp::Sum, codec),
                         None => comm.all_reduce_in_place(&mut data, ReduceOp::Sum),
                     };
                     done.expect_err("they disagree")

@@ -20,7 +20,7 @@ use collectives::{
 use topology::Rank;
 
 impl Us {
-    pub(super) fn all_reduce_quantised<'m>(
+    pub(super) fn all_reduce_quantized<'m>(
         self,
         send: Elements<'m>,
         recv: ElementsMut<'m>,
@@ -28,16 +28,16 @@ impl Us {
         codec: Codec,
     ) -> Result<Request<'m>> {
         lengths("recv", recv.count, send.count)?;
-        Ok(between(quantised(send.dtype, send.count, InPlace::No, op, codec)?, send, recv))
+        Ok(between(quantized(send.dtype, send.count, InPlace::No, op, codec)?, send, recv))
     }
 
-    pub(super) fn all_reduce_quantised_in_place(
+    pub(super) fn all_reduce_quantized_in_place(
         self,
         data: ElementsMut<'_>,
         op: ReduceOp,
         codec: Codec,
     ) -> Result<Request<'_>> {
-        Ok(within(quantised(data.dtype, data.count, InPlace::Yes, op, codec)?, data))
+        Ok(within(quantized(data.dtype, data.count, InPlace::Yes, op, codec)?, data))
     }
 }
 
@@ -47,27 +47,27 @@ impl Communicator {
     ///
     /// # Errors
     /// See [`Error`]. Other operations are refused, and so is every call while results are to be reproducible.
-    pub fn all_reduce_quantised(
+    pub fn all_reduce_quantized(
         &mut self,
         send: &[f32],
         recv: &mut [f32],
         op: ReduceOp,
         codec: Codec,
     ) -> Result<()> {
-        self.at_once(&self.us().all_reduce_quantised(send.into(), recv.into(), op, codec)?)
+        self.at_once(&self.us().all_reduce_quantized(send.into(), recv.into(), op, codec)?)
     }
 
-    /// As [`Communicator::all_reduce_quantised`], with the input where the output will be.
+    /// As [`Communicator::all_reduce_quantized`], with the input where the output will be.
     ///
     /// # Errors
     /// As there.
-    pub fn all_reduce_quantised_in_place(
+    pub fn all_reduce_quantized_in_place(
         &mut self,
         data: &mut [f32],
         op: ReduceOp,
         codec: Codec,
     ) -> Result<()> {
-        self.at_once(&self.us().all_reduce_quantised_in_place(data.into(), op, codec)?)
+        self.at_once(&self.us().all_reduce_quantized_in_place(data.into(), op, codec)?)
     }
 
     /// The most times that an element of an `all_reduce` of `count` elements is packed on its way by `codec`: what its
@@ -93,7 +93,7 @@ impl Communicator {
     }
 }
 
-fn quantised(dtype: DType, count: usize, in_place: InPlace, op: ReduceOp, codec: Codec) -> Result<Call> {
+fn quantized(dtype: DType, count: usize, in_place: InPlace, op: ReduceOp, codec: Codec) -> Result<Call> {
     if dtype != DType::F32 {
         let what = format!("{dtype} cannot be packed by {codec}; give f32, or call all_reduce");
         return Err(Error::InvalidArgument(what));

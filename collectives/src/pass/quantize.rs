@@ -30,7 +30,7 @@ type Block = u32;
 const TAKE_TURNS: usize = 2;
 
 /// The steps of one rank, rewritten; and the blocks of packed memory that they need.
-pub(crate) fn quantise(
+pub(crate) fn quantize(
     memory: &Memory,
     chunks: u32,
     steps: &[Drafted],
