@@ -9,7 +9,7 @@ OP ?= all_reduce
 RANKS ?= 2 4
 
 # The software RDMA device is for Linux.
-SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude softrdma)
+SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model lint build wheel install tools test-tools
 
@@ -25,7 +25,7 @@ simulation: build ## Make the pictures and tables of docs/simulation.md
 	$(TBCCL) plan simulate --figures docs/img
 
 agreement: build ## Compare simulations with what is measured on slow software devices (Linux)
-	$(CARGO) build --release -p tbccl -p softrdma --lib --bins --examples
+	$(CARGO) build --release -p tbccl-cli -p tbccl-softrdma --lib --bins --examples
 	tools/agreement target/release
 
 # Each part even if one before it fails, so that one run tells of all.
@@ -45,7 +45,7 @@ test-python: test-tools ## Build the Python package and test it, with numpy, PyT
 # Its own target folder, since the flags would have all else built anew.
 model: ## Check queues and locks in shared memory under all interleavings
 	$(if $(SKIP),,RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off timeout 600 \
-	  $(CARGO) test -p softrdma --lib --release --target-dir target/loom loom_)
+	  $(CARGO) test -p tbccl-softrdma --lib --release --target-dir target/loom loom_)
 
 lint: test-tools ## Check format, lints and documentation
 	$(CARGO) fmt --all --check
@@ -59,7 +59,7 @@ wheel: tools ## Build the Python package, optimised, below target/wheels
 	PATH="$$(tools/python-env plain)/bin:$$PATH" pip wheel -q --no-deps --no-build-isolation --wheel-dir target/wheels .
 
 install: tools ## Install the command line, the C library and that for MLX below PREFIX
-	$(CARGO) build --release -p tbccl -p ffi -p mpi-shim
+	$(CARGO) build --release -p tbccl-cli -p tbccl-ffi -p tbccl-mpi-shim
 	ffi/install.sh target/release "$(PREFIX)" "$(DESTDIR)"
 
 tools: ## Install what is missing to build; does nothing when nothing is

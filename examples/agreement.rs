@@ -2,7 +2,7 @@
 //! latency and bandwidth:
 //!
 //! ```sh
-//! cargo build -p tbccl -p softrdma --examples --bins --lib
+//! cargo build -p tbccl-cli -p tbccl-softrdma --examples --bins --lib
 //! TBCCL_TRANSPORT=verbs TBCCL_ALGO=ring target/debug/tbccl fabric run --fabric configs/fabrics/ib-slow4.toml -- \
 //!     target/debug/examples/agreement configs/fabrics/ib-slow4.toml all_reduce
 //! ```

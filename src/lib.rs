@@ -1,45 +1,13 @@
-//! Collective communication for Macs and PCs that are wired together.
+//! The command `tbccl`: starts the ranks of a job, measures collectives, and shows and verifies plans.
 //!
-//! ```no_run
-//! use tbccl::{Communicator, ReduceOp};
+//! | module | purpose |
+//! |---|---|
+//! | `commands` | one module per subcommand: arguments in, calls of the library out |
+//! | [`launch`] | starts ranks on the hosts of a job, supervises them, and ends them |
 //!
-//! // In each process that `tbccl run -n 4 -- ./program` has started:
-//! let mut comm = Communicator::from_env()?;
-//! let mut gradients = vec![1.0f32; 1000];
-//! comm.all_reduce_in_place(&mut gradients, ReduceOp::Sum)?;
-//! assert_eq!(gradients[0], comm.size() as f32);
-//! # Ok::<(), tbccl::Error>(())
-//! ```
-//!
-//! This crate is the runtime: it brings ranks together, turns calls into plans (crate `collectives`), and carries them
-//! out over links (crate `transport`). It is the only place where a plan meets a wire.
+//! This is a library only so that tests reach [`launch`] without a command line. Programs link the package `tbccl`.
 
-mod agreement;
-pub mod bootstrap;
-mod call;
-pub mod communicator;
-mod config;
-mod error;
-mod executor;
-pub mod forks;
-mod identity;
+mod commands;
 pub mod launch;
-pub mod mail;
-mod recorder;
-pub mod shared;
 
-pub use bootstrap::UniqueId;
-pub use call::{CallKind, CallRecord};
-pub use collectives::{BlockLen, Codec, Collective, DType, MAX_RANKS, Numerics, ReduceOp, parse_bytes};
-pub use communicator::{
-    Buffer, CallOptions, Communicator, Group, RawAllReduce, RawCall, RawWhat, RegisteredSlice, Registration,
-    Scale, Stats, record_on_signal,
-};
-pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
-pub use error::{Error, PeerName, Place, Result};
-pub use identity::{launcher_of_env, ranks_of_env};
-pub use kernels::{self, Element, element};
-pub use mail::{Delivery, Letter, Mail};
-pub use shared::{Pending, SharedCommunicator};
-pub use topology::Rank;
-pub use transport::{Counters, PollCounters, driver::RailInfo};
+pub use commands::main;

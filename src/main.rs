@@ -1,7 +1,5 @@
 //! The command `tbccl`.
 
-mod cli;
-
 fn main() -> std::process::ExitCode {
-    cli::main(std::env::args_os())
+    tbccl_cli::main(std::env::args_os())
 }

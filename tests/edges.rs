@@ -10,19 +10,37 @@ use std::{
 };
 
 /// Which of our packages a package may depend on.
-const EDGES: [(&str, &[&str]); 11] = [
-    ("topology", &[]),
-    ("collectives", &["topology"]),
-    ("kernels", &["collectives"]),
-    ("verbs-sys", &[]),
-    ("transport", &["verbs-sys"]),
-    ("softrdma", &["verbs-sys"]),
-    ("tbccl", &["collectives", "kernels", "transport", "topology"]),
-    ("ffi", &["tbccl"]),
-    ("mpi-shim", &["tbccl"]),
-    ("python", &["tbccl"]),
-    ("benches", &["ffi", "tbccl"]),
+const EDGES: [(&str, &[&str]); 13] = [
+    ("tbccl-topology", &[]),
+    ("tbccl-collectives", &["tbccl-topology"]),
+    ("tbccl-kernels", &["tbccl-collectives"]),
+    ("tbccl-verbs-sys", &[]),
+    ("tbccl-transport", &["tbccl-verbs-sys"]),
+    ("tbccl-softrdma", &["tbccl-verbs-sys"]),
+    ("tbccl-bootstrap", &["tbccl-topology", "tbccl-transport"]),
+    (
+        "tbccl",
+        &["tbccl-bootstrap", "tbccl-collectives", "tbccl-kernels", "tbccl-transport", "tbccl-topology"],
+    ),
+    (
+        "tbccl-cli",
+        &[
+            "tbccl",
+            "tbccl-bootstrap",
+            "tbccl-collectives",
+            "tbccl-kernels",
+            "tbccl-transport",
+            "tbccl-topology",
+        ],
+    ),
+    ("tbccl-ffi", &["tbccl"]),
+    ("tbccl-mpi-shim", &["tbccl"]),
+    ("tbccl-python", &["tbccl"]),
+    ("benches", &["tbccl-ffi", "tbccl"]),
 ];
+
+/// Packages that the library must not depend on: those of a program.
+const NOT_IN_THE_LIBRARY: [&str; 4] = ["clap", "humantime", "indicatif", "shlex"];
 
 /// The packages of the pure middle, which only compute.
 const PURE: [&str; 2] = ["collectives", "topology"];
@@ -41,19 +59,19 @@ const UNSAFE: &[&str] = &[
     "python/src/comm.rs",
     "python/src/memory.rs",
     "python/src/view/",
-    "src/communicator/buffer.rs",
-    "src/communicator/elements.rs",
-    "src/communicator/raw.rs",
-    "src/communicator/raw/all_reduce.rs",
-    "src/communicator/registered.rs",
-    "src/communicator/scale.rs",
-    "src/executor/packing.rs",
-    "src/executor/sink.rs",
-    "src/forks.rs",
+    "runtime/src/communicator/buffer.rs",
+    "runtime/src/communicator/elements.rs",
+    "runtime/src/communicator/raw.rs",
+    "runtime/src/communicator/raw/all_reduce.rs",
+    "runtime/src/communicator/registered.rs",
+    "runtime/src/communicator/scale.rs",
+    "runtime/src/executor/packing.rs",
+    "runtime/src/executor/sink.rs",
+    "runtime/src/forks.rs",
     "src/launch/spawn.rs",
-    "src/mail/mod.rs",
-    "src/shared/mod.rs",
-    "src/shared/seat/guarded.rs",
+    "runtime/src/mail/mod.rs",
+    "runtime/src/shared/mod.rs",
+    "runtime/src/shared/seat/guarded.rs",
     "tests/hot_path.rs",
     "tests/mail/parcel.rs",
     "tests/raw.rs",
@@ -192,6 +210,15 @@ fn packages_depend_only_on_what_they_may() {
         for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
             assert!(may.contains(&dependency.name.as_str()), "{name} must not depend on {}", dependency.name);
         }
+    }
+}
+
+#[test]
+fn the_library_carries_no_launcher() {
+    let crates = crates_with_features(&["-p", "tbccl", "--edges=no-dev"]);
+    for name in NOT_IN_THE_LIBRARY {
+        let is_there = crates.iter().any(|line| line.split(' ').next() == Some(name));
+        assert!(!is_there, "the library must not depend on {name}: that belongs to the command");
     }
 }
 

@@ -228,11 +228,11 @@ fn packed_elements_by_address_are_what_they_are_by_slice() {
     job(3, |comm| {
         let mut twins = Twins::<f32> { comm, make: f32::from, count: 1000 };
         for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max] {
-            let what = RawWhat::AllReduceQuantised(op, INT8);
-            twins.apart(what.clone(), (1000, 1000), |c, s, r| c.all_reduce_quantised(s, r, op, INT8));
-            twins.within(what, (1000, 0, 0), |c, d| c.all_reduce_quantised_in_place(d, op, INT8));
+            let what = RawWhat::AllReduceQuantized(op, INT8);
+            twins.apart(what.clone(), (1000, 1000), |c, s, r| c.all_reduce_quantized(s, r, op, INT8));
+            twins.within(what, (1000, 0, 0), |c, d| c.all_reduce_quantized_in_place(d, op, INT8));
         }
-        let what = RawWhat::AllReduceQuantised(ReduceOp::Sum, INT8);
+        let what = RawWhat::AllReduceQuantized(ReduceOp::Sum, INT8);
         let mut data = [1u32; 8];
         let error = carry_out(comm, &in_place(what, 8, &mut data, (0, 0))).expect_err("no u32").to_string();
         assert!(error.contains("u32 cannot be packed"), "{error}");
@@ -322,7 +322,7 @@ fn every_call_may_be_in_a_group() {
             (RawWhat::AllReduce(sum), COUNT, COUNT),
             (RawWhat::Barrier, 0, 0),
             (RawWhat::AllReduceScaled(sum, Scale::new(3.0f32)), COUNT, COUNT),
-            (RawWhat::AllReduceQuantised(sum, INT8), COUNT, COUNT),
+            (RawWhat::AllReduceQuantized(sum, INT8), COUNT, COUNT),
             (RawWhat::Reduce(sum, root), COUNT, COUNT),
             (RawWhat::ReduceScaled(sum, root, Scale::new(2.0f32)), COUNT, COUNT),
             (RawWhat::Broadcast(root), COUNT, COUNT),

@@ -26,7 +26,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use std::{hint::black_box, time::Duration};
 use tbccl::{
     Codec, DType, ReduceOp,
-    kernels::{self, Reducer, Threads, quantise::Packer},
+    kernels::{self, Reducer, Threads, quantize::Packer},
 };
 
 const KIB: usize = 1 << 10;

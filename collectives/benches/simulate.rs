@@ -1,4 +1,4 @@
-//! Events per second of a simulation: `cargo bench -p collectives`.
+//! Events per second of a simulation: `cargo bench -p tbccl-collectives`.
 
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 

@@ -13,7 +13,7 @@
 //!
 //! # Error bound
 //!
-//! A result of a quantised `all_reduce` is a sum in which some partial sums, and mostly the result, were packed on their
+//! A result of a quantized `all_reduce` is a sum in which some partial sums, and mostly the result, were packed on their
 //! way. Let `d` be the most encodings that a contribution goes through ([`Report::encodings`]), `δ` what one encoding
 //! loses at most, relative to the largest magnitude in the block, and `S` the sum, over the ranks, of the largest magnitude
 //! that each rank has in the block (for `bf16`: of the element alone). Give each encoding the height `h` that is one more

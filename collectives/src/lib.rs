@@ -40,6 +40,7 @@ pub use numerics::Numerics;
 pub use op::{IllegalOp, ReduceOp};
 pub use schedule::Schedule;
 pub use size::parse_bytes;
-pub use spec::{MAX_RANKS, MAX_REPLICAS, MAX_SEGMENTS, MAX_STEPS, PlanError, Spec};
+pub use spec::{MAX_REPLICAS, MAX_SEGMENTS, MAX_STEPS, PlanError, Spec};
+pub use topology::MAX_RANKS;
 pub use topology::Rank;
 pub use weights::{MAX_WEIGHT, Weights};

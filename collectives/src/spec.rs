@@ -3,10 +3,7 @@
 use crate::schedule::InPlace;
 use crate::{Codec, Collective, Hosts, Numerics, UnknownName, Weights};
 use thiserror::Error;
-use topology::Rank;
-
-/// The ranks that any plan can have at most.
-pub const MAX_RANKS: u32 = 4096;
+use topology::{MAX_RANKS, Rank};
 
 /// The pieces that a chunk can be cut into at most.
 pub const MAX_SEGMENTS: u32 = 1024;

@@ -1,5 +1,5 @@
 //! What plans gain from sends that follow receives, as it is simulated. The table in docs/simulation.md is what
-//! `cargo test -p collectives --test fusing -- --nocapture` prints.
+//! `cargo test -p tbccl-collectives --test fusing -- --nocapture` prints.
 
 use collectives::plan::{ALGORITHMS, plan};
 use collectives::simulate::{Costs, simulate};

@@ -99,7 +99,7 @@ pub unsafe extern "C" fn tbcclAllReduceQuantized(
         let codec = Codec::from_code(codec)
             .ok_or_else(|| Failure::argument(format!("codec is {codec}, which no codec has")))?;
         let op = operation(op, dtype, found)?.plain("tbcclAllReduceQuantized")?;
-        Ok(raw(RawWhat::AllReduceQuantised(op, codec), sendbuff, recvbuff, count, dtype))
+        Ok(raw(RawWhat::AllReduceQuantized(op, codec), sendbuff, recvbuff, count, dtype))
     })
 }
 

@@ -37,7 +37,7 @@ impl From<&UniqueId> for tbcclUniqueId {
 
 impl tbcclUniqueId {
     pub(crate) fn read(&self) -> Outcome<UniqueId> {
-        Ok(UniqueId::from_bytes(self.internal.map(|byte| byte as u8))?)
+        Ok(UniqueId::from_bytes(self.internal.map(|byte| byte as u8)).map_err(tbccl::Error::from)?)
     }
 }
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn tbcclGetUniqueId(
     boundary(|| {
         let place = out("uniqueId", uniqueId)?;
         notice_forks();
-        place.write((&UniqueId::create()?).into());
+        place.write((&UniqueId::create().map_err(tbccl::Error::from)?).into());
         Ok(())
     })
 }

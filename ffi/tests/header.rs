@@ -1,4 +1,4 @@
-//! `tbccl.h` is what the sources say. After a change: `TBCCL_WRITE_HEADER=1 cargo test -p ffi --test header`.
+//! `tbccl.h` is what the sources say. After a change: `TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test header`.
 
 use std::{fmt::Write, fs, path::Path};
 use tbccl::{Codec, DType, ReduceOp};
@@ -72,6 +72,6 @@ fn the_header_is_what_the_sources_say() {
     let committed = fs::read_to_string(&path).expect("a header");
     assert!(
         text == committed,
-        "tbccl.h is not what the sources say; write it anew with: TBCCL_WRITE_HEADER=1 cargo test -p ffi --test header"
+        "tbccl.h is not what the sources say; write it anew with: TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test header"
     );
 }

@@ -1,5 +1,5 @@
 //! What the shared library exports: the functions of the header, all of them and nothing else. `symbols.txt` pins them: one
-//! that was there is not taken away. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p ffi --test symbols`.
+//! that was there is not taken away. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p tbccl-ffi --test symbols`.
 
 #[allow(dead_code)] // It has more than is needed here.
 mod workshop;

@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tbccl::bootstrap::harness::ranks_say;
+use bootstrap::harness::ranks_say;
 
 fuzz_target!(|bytes: &[u8]| ranks_say(bytes));

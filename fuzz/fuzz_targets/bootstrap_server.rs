@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tbccl::bootstrap::harness::server_says;
+use bootstrap::harness::server_says;
 
 fuzz_target!(|bytes: &[u8]| server_says(bytes));

@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tbccl::bootstrap::harness::stranger_says;
+use bootstrap::harness::stranger_says;
 
 fuzz_target!(|bytes: &[u8]| stranger_says(bytes));

@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tbccl::bootstrap::harness::ways_there;
+use bootstrap::harness::ways_there;
 
 fuzz_target!(|bytes: &[u8]| ways_there(bytes));

@@ -28,7 +28,7 @@ mod isa;
 mod narrow;
 mod ops;
 pub mod parallel;
-pub mod quantise;
+pub mod quantize;
 mod table;
 #[cfg(test)]
 mod tests;

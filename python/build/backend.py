@@ -57,7 +57,7 @@ def _put_all() -> None:
 def _build_extras() -> None:
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--profile", PROFILE]
     # As one command with the extension module, so that crates are built once and for all.
-    for package in ("tbccl", "ffi", "mpi-shim", "python"):
+    for package in ("tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim", "tbccl-python"):
         cargo += ["-p", package]
     subprocess.run(cargo, cwd=ROOT, check=True)
     _put_all()

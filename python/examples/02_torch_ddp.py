@@ -73,7 +73,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(network())
     if arguments.quantised:
-        model.register_comm_hook(tbccl.torch.QuantisedState(), tbccl.torch.quantised_hook)
+        model.register_comm_hook(tbccl.torch.QuantizedState(), tbccl.torch.quantized_hook)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     numbers = torch.Generator().manual_seed(100 + rank)  # every rank has pictures of its own
     for step in range(arguments.steps):

@@ -40,7 +40,7 @@ pub(crate) struct Numbers {
     pub(crate) what: i32,
     pub(crate) dtype: i32,
     pub(crate) op: i32,
-    /// The root, the other end of a message, or the codec of a quantised all-reduce.
+    /// The root, the other end of a message, or the codec of a quantized all-reduce.
     pub(crate) root: i64,
 }
 
@@ -90,9 +90,9 @@ fn even(what: What, numbers: Numbers) -> PyResult<RawWhat> {
         What::Barrier => RawWhat::Barrier,
         What::Send => RawWhat::Send(root()?),
         What::Recv => RawWhat::Recv(root()?),
-        What::AllReduceQuantised => {
+        What::AllReduceQuantized => {
             let codec = i32::try_from(numbers.root).unwrap_or(-1);
-            RawWhat::AllReduceQuantised(op()?, numbers::codec(codec)?)
+            RawWhat::AllReduceQuantized(op()?, numbers::codec(codec)?)
         }
         _ => return Err(invalid(format!("{what:?} needs the counts of each block"))),
     })

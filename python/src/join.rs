@@ -28,7 +28,7 @@ pub(crate) fn config(timeout: Option<f64>, options: Option<BTreeMap<String, Stri
     let environment =
         std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let own = options.unwrap_or_default().into_iter().map(|(name, value)| (full_name(&name), value));
-    let mut config = Config::from_vars(environment.chain(own)).map_err(|error| raised(&error))?;
+    let mut config = Config::from_vars(environment.chain(own)).map_err(|error| raised(&error.into()))?;
     if let Some(given) = timeout {
         config.timeout = match seconds(given)? {
             Some(Duration::ZERO) => return Err(invalid("timeout is 0; it is more")),
@@ -64,7 +64,7 @@ fn make(
     check_fork()?;
     notice_forks();
     let made = aside(py, move || work(&config).and_then(|comm| with_mail(comm, mail, &config)))?;
-    let (comm, mail) = made.map_err(|error| raised(&error))?;
+    let (comm, mail) = made.map_err(|error| raised(&error.into()))?;
     Ok(Made { state: State::new(comm, mail), options: CallOptions::default() })
 }
 
@@ -73,7 +73,7 @@ fn make(
 pub(crate) fn unique_id(py: Python<'_>) -> PyResult<Vec<u8>> {
     check_fork()?;
     notice_forks();
-    let id = py.detach(UniqueId::create).map_err(|error| raised(&error))?;
+    let id = py.detach(UniqueId::create).map_err(|error| raised(&error.into()))?;
     Ok(id.as_bytes().to_vec())
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn id_of(bytes: &[u8]) -> PyResult<UniqueId> {
     let bytes = bytes.try_into().map_err(|_| {
         invalid(format!("a unique id has {} bytes, and this has {}", UniqueId::BYTES, bytes.len()))
     })?;
-    UniqueId::from_bytes(bytes).map_err(|error| raised(&error))
+    UniqueId::from_bytes(bytes).map_err(|error| raised(&error.into()))
 }
 
 /// Makes a communicator of `size` ranks, which all call this with the same id; waits for them.

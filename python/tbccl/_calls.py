@@ -108,9 +108,9 @@ def all_reduce(comm: Any, data: Any, op: Any, out: Any) -> Call:
     return Call(*numbers, (data, send, out, recv), out)
 
 
-def all_reduce_quantised(comm: Any, data: Any, codec: Any, op: Any, out: Any) -> Call:
+def all_reduce_quantized(comm: Any, data: Any, codec: Any, op: Any, out: Any) -> Call:
     call = all_reduce(comm, data, op, out)
-    return call._replace(what=_native.ALL_REDUCE_QUANTISED, root=codec_number(codec))
+    return call._replace(what=_native.ALL_REDUCE_QUANTIZED, root=codec_number(codec))
 
 
 def scan(comm: Any, data: Any, op: Any, out: Any) -> Call:

@@ -49,7 +49,7 @@ class Collectives:
         """As `all_reduce`, at once: the result is the Work's."""
         return self._start(_calls.all_reduce(self, data, op, out), timeout)
 
-    def all_reduce_quantised(
+    def all_reduce_quantized(
         self,
         data: A,
         codec: str = "int8",
@@ -62,9 +62,9 @@ class Collectives:
 
         The operation is "sum" or "avg". docs/collectives.md has the bound of the error.
         """
-        return self._do(_calls.all_reduce_quantised(self, data, codec, op, out), timeout)
+        return self._do(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
 
-    def all_reduce_quantised_async(
+    def all_reduce_quantized_async(
         self,
         data: A,
         codec: str = "int8",
@@ -73,8 +73,8 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `all_reduce_quantised`, at once: the result is the Work's."""
-        return self._start(_calls.all_reduce_quantised(self, data, codec, op, out), timeout)
+        """As `all_reduce_quantized`, at once: the result is the Work's."""
+        return self._start(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
 
     def reduce(
         self,

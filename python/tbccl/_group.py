@@ -79,9 +79,9 @@ class Group:
         """As `Communicator.all_reduce`, when the group is made."""
         return self._do(_calls.all_reduce(self, data, op, out), None)
 
-    def all_reduce_quantised(self, data: A, codec: str = "int8", op: str = "sum", *, out: A | None = None) -> A:
-        """As `Communicator.all_reduce_quantised`, when the group is made."""
-        return self._do(_calls.all_reduce_quantised(self, data, codec, op, out), None)
+    def all_reduce_quantized(self, data: A, codec: str = "int8", op: str = "sum", *, out: A | None = None) -> A:
+        """As `Communicator.all_reduce_quantized`, when the group is made."""
+        return self._do(_calls.all_reduce_quantized(self, data, codec, op, out), None)
 
     def reduce(self, data: A, op: str = "sum", root: int = 0, *, out: A | None = None) -> A | None:
         """As `Communicator.reduce`, when the group is made."""

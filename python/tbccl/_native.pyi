@@ -19,7 +19,7 @@ EXCLUSIVE_SCAN: int
 BARRIER: int
 SEND: int
 RECV: int
-ALL_REDUCE_QUANTISED: int
+ALL_REDUCE_QUANTIZED: int
 ALL_GATHER_V: int
 REDUCE_SCATTER_V: int
 GATHER_V: int
@@ -52,7 +52,7 @@ BAND: int
 BOR: int
 BXOR: int
 
-# Codecs, as tbccl.h numbers them: the root of an ALL_REDUCE_QUANTISED.
+# Codecs, as tbccl.h numbers them: the root of an ALL_REDUCE_QUANTIZED.
 CODEC_INT8: int
 CODEC_INT8_BLOCK64: int
 CODEC_INT8_BLOCK256: int

@@ -76,7 +76,7 @@ def on_fabric(ranks: int) -> list[str]:
     # The program of the tree and not of the wheel: the device is a library beside it.
     here = next((ROOT / "target" / one for one in ("debug", "release") if (ROOT / "target" / one / "softrdma").exists()), None)
     if here is None:
-        pytest.fail("the software device is not built: cargo build -p softrdma --lib --bins")
+        pytest.fail("the software device is not built: cargo build -p tbccl-softrdma --lib --bins")
     fabric = ROOT / "configs" / "fabrics" / f"apple-tb5-mesh{ranks}.toml"
     return [str(here / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs", "--"]
 

@@ -1,8 +1,8 @@
 //! What a rank learns from its environment.
 
 use super::LaunchError;
-use crate::IDENTITY;
 use std::ffi::OsString;
+use tbccl::IDENTITY;
 
 /// Where a rank stands in its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

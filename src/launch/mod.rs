@@ -35,7 +35,7 @@ mod supervisor;
 pub use ended::Ended;
 pub use error::LaunchError;
 
-use crate::bootstrap::Server;
+use bootstrap::Server;
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -85,7 +85,7 @@ pub enum OnFailure {
     /// They are ended, and the job has failed.
     #[default]
     EndAll,
-    /// They go on: they may be able to do without ([`crate::Communicator::shrink`]). The job has failed if no rank succeeds.
+    /// They go on: they may be able to do without ([`tbccl::Communicator::shrink`]). The job has failed if no rank succeeds.
     GoOn,
 }
 

@@ -1,13 +1,13 @@
 //! Ranks that do not come together.
 
 use crate::job::{Finished, Job, as_rank};
+use bootstrap::{Server, ServerSpec};
 use std::{
     io::{Read, Write},
     os::{linux::net::SocketAddrExt, unix::net::UnixStream},
     process::Command,
     time::{Duration, Instant},
 };
-use tbccl::bootstrap::{Server, ServerSpec};
 
 /// One rank, started by hand.
 fn rank(server: &Server, rank: u32, size: u32, env: &[(&str, &str)]) -> Job {

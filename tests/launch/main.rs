@@ -16,7 +16,7 @@ use std::{
     sync::Mutex,
     time::{Duration, Instant},
 };
-use tbccl::launch::{Ended, LaunchError, LaunchSpec, Outcome, Rendezvous, launch};
+use tbccl_cli::launch::{Ended, LaunchError, LaunchSpec, Outcome, Rendezvous, launch};
 
 #[test]
 fn all_ranks_run_and_success_is_success() {

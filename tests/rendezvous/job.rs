@@ -132,7 +132,7 @@ pub(crate) fn rank_command(role: &str, env: &[(&str, &str)]) -> Command {
 
 /// A secret for one test.
 pub(crate) fn secret() -> String {
-    tbccl::bootstrap::Secret::generate().expect("random numbers").to_hex().to_string()
+    bootstrap::Secret::generate().expect("random numbers").to_hex().to_string()
 }
 
 /// A port that nobody listens on now.

@@ -32,6 +32,6 @@ pub use cores::{Bind, Core, Cores, parse_cpu_list};
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
 pub use hostfile::{Format, Host, Hostfile, HostfileError};
 pub use placement::{HostIndex, Placement, PlacementError};
-pub use rank::Rank;
+pub use rank::{MAX_RANKS, Rank};
 pub use reach::Reach;
 pub use wiring::{Port, Rail, Wiring};

@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Most ranks that a communicator can have.
+pub const MAX_RANKS: u32 = 4096;
+
 /// The number of a participant in a communicator, `0..size`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

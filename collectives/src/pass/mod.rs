@@ -1,12 +1,12 @@
 //! Passes: from a plan to a plan that computes the same in another way.
 //!
 //! They work on the steps that a planner has given, before the builder finds out what must come after what, so they do
-//! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: messages are packed (`quantise`), chunks are cut
+//! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: messages are packed (`quantize`), chunks are cut
 //! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()). In the end, sends that
 //! may [follow](fuse()) a receive are marked.
 
 pub(crate) mod fuse;
-pub(crate) mod quantise;
+pub(crate) mod quantize;
 pub(crate) mod replicate;
 pub(crate) mod segment;
 pub(crate) mod stripe;

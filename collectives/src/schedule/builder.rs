@@ -15,7 +15,7 @@
 
 use super::{Action, After, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use crate::analysis::{Flow, Matching, Memory, Order, Touched, Turn, Values};
-use crate::pass::{Cuts, fuse, quantise::quantise};
+use crate::pass::{Cuts, fuse, quantize::quantize};
 use crate::verify::structure;
 use crate::{Codec, Packing, PlanError, Spec};
 use topology::Rank;
@@ -171,7 +171,7 @@ impl Builder {
             for draft in &mut drafts {
                 let blocks;
                 (draft.steps, blocks) =
-                    quantise(&draft.memory, shape.chunks, &draft.steps, self.results_travel);
+                    quantize(&draft.memory, shape.chunks, &draft.steps, self.results_travel);
                 most = most.max(blocks);
             }
             shape.packing = Some(Packing { codec, blocks: most });

@@ -53,7 +53,7 @@ pub struct Report {
     /// What can be said of the order in which contributions are combined. Where nothing is combined, the strongest.
     pub numerics: Numerics,
     /// The most times that a contribution to a result is packed on its way, alone or as part of a sum. The error of a
-    /// quantised result depends on it, see [`Codec::error_bound`](crate::Codec::error_bound).
+    /// quantized result depends on it, see [`Codec::error_bound`](crate::Codec::error_bound).
     pub encodings: u32,
 }
 

@@ -3,7 +3,7 @@
 use super::fault::{At, Fault};
 use crate::analysis::Memory;
 use crate::schedule::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
-use crate::spec::MAX_RANKS;
+use topology::MAX_RANKS;
 use topology::Rank;
 
 /// More chunks than this on all ranks together are taken for a mistake.

@@ -42,7 +42,7 @@ pub(crate) fn programs() -> &'static Path {
         cargo.args(["build", "-q", "--workspace", "--lib", "--bins", "--target-dir"]);
         cargo.arg(folder.parent().expect("a folder"));
         if !cfg!(target_os = "linux") {
-            cargo.args(["--exclude", "softrdma"]);
+            cargo.args(["--exclude", "tbccl-softrdma"]);
         }
         if folder.ends_with("release") {
             cargo.arg("--release");

@@ -29,9 +29,9 @@ def _autoload() -> None:
 from . import backend as _backend  # noqa: E402
 from .backend import BACKEND  # noqa: E402
 from .group import ProcessGroup  # noqa: E402
-from .hooks import QuantisedState, quantised_all_reduce, quantised_hook  # noqa: E402
+from .hooks import QuantizedState, quantized_all_reduce, quantized_hook  # noqa: E402
 
-__all__ = ["BACKEND", "ProcessGroup", "QuantisedState", "quantised_all_reduce", "quantised_hook"]
+__all__ = ["BACKEND", "ProcessGroup", "QuantizedState", "quantized_all_reduce", "quantized_hook"]
 
 _is_loading = False
 _autoload()

@@ -79,7 +79,7 @@ def over_fabric(ranks: int, program: Path, *args: str) -> Done:
     built = (ROOT / "target" / profile for profile in ("debug", "release"))
     here = next((folder for folder in built if (folder / "softrdma").exists()), None)
     if here is None:
-        pytest.fail("the software device is not built: cargo build -p tbccl -p softrdma -p mpi-shim --lib --bins")
+        pytest.fail("the software device is not built: cargo build -p tbccl-cli -p tbccl-softrdma -p tbccl-mpi-shim --lib --bins")
     fabric = ROOT / "configs" / "fabrics" / f"apple-tb5-mesh{ranks}.toml"
     command = [str(here / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs"]
     return finish([*command, "--", sys.executable, str(program), *args])

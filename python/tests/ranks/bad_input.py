@@ -74,7 +74,7 @@ def arguments(comm: tbccl.Communicator) -> None:
     with refused("", tbccl.IllegalOperationError):
         comm.all_reduce(data, "band")
     with refused("there are int8"):
-        comm.all_reduce_quantised(data, "int7")
+        comm.all_reduce_quantized(data, "int7")
     with refused("root 2 is not one of the ranks 0..2"):
         comm.broadcast(data, 2)
     with refused("root -1"):

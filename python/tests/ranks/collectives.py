@@ -149,7 +149,7 @@ def groups(comm: tbccl.Communicator) -> None:
 
 def others(comm: tbccl.Communicator) -> None:
     size, rank = comm.size, comm.rank
-    packed = comm.all_reduce_quantised(np.linspace(0, rank, 1000, dtype=np.float32))
+    packed = comm.all_reduce_quantized(np.linspace(0, rank, 1000, dtype=np.float32))
     wanted = sum(np.linspace(0, one, 1000, dtype=np.float32) for one in range(size))
     assert np.abs(packed - wanted).max() <= 0.02 * max(wanted.max(), 1), np.abs(packed - wanted).max()
     comm.barrier()

@@ -151,9 +151,9 @@ def train_ddp_with_a_hook_of_two_calls() -> tuple[Parameters, Parameters]:
     return dict(model.module.state_dict()), alone()
 
 
-def train_ddp_with_quantised_messages_of_short_buckets() -> tuple[Parameters, Parameters]:
+def train_ddp_with_quantized_messages_of_short_buckets() -> tuple[Parameters, Parameters]:
     model = DistributedDataParallel(fresh())
-    model.register_comm_hook(None, tbccl.torch.quantised_hook)
+    model.register_comm_hook(None, tbccl.torch.quantized_hook)
     learn(model, sgd(model.parameters()))
     return dict(model.module.state_dict()), alone()
 
@@ -247,8 +247,8 @@ def check_compressing_hooks() -> None:
         "fp16": (None, default_hooks.fp16_compress_hook),
         "bf16": (None, default_hooks.bf16_compress_hook),
         "power": (powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook),
-        "int8": (tbccl.torch.QuantisedState(exact_below_bytes=0), tbccl.torch.quantised_hook),
-        "packed": (tbccl.torch.QuantisedState(codec="bf16", exact_below_bytes=0), tbccl.torch.quantised_hook),
+        "int8": (tbccl.torch.QuantizedState(exact_below_bytes=0), tbccl.torch.quantized_hook),
+        "packed": (tbccl.torch.QuantizedState(codec="bf16", exact_below_bytes=0), tbccl.torch.quantized_hook),
     }
     exact = alone()
     for name, (state, hook) in states.items():

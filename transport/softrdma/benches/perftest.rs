@@ -164,7 +164,7 @@ fn rounds() -> Option<usize> {
 
 fn main() -> ExitCode {
     let Some(rounds) = rounds() else {
-        let _ = writeln!(io::stderr(), "usage: cargo bench -p softrdma [-- --rounds N]");
+        let _ = writeln!(io::stderr(), "usage: cargo bench -p tbccl-softrdma [-- --rounds N]");
         return ExitCode::from(2);
     };
     raise_session_priority();

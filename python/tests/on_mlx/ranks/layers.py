@@ -25,7 +25,7 @@ def check_linear_layers_forwards():
     close(shard_linear(linear, "sharded-to-all")(x[:, part()]), whole)
 
 
-def check_quantised_layers_forwards():
+def check_quantized_layers_forwards():
     mx.random.seed(8)
     x, linear = mx.random.normal((4, WIDTH)), nn.Linear(WIDTH, WIDTH).to_quantized(group_size=32, bits=8)
     whole = linear(x)

@@ -144,7 +144,7 @@ def check_sparse_all_reduce() -> None:
     same(tensor.to_dense(), mine(0).to_dense())
 
 
-def check_quantised_all_reduce() -> None:
+def check_quantized_all_reduce() -> None:
     torch.manual_seed(rank)
     tensor = torch.randn(10_000)
     exact, largest = tensor.double(), tensor.abs().max()
@@ -152,7 +152,7 @@ def check_quantised_all_reduce() -> None:
     dist.all_reduce(largest)
     for codec, once in (("int8", 1 / 254), ("int8/64", 1 / 254), ("int8/256", 1 / 254), ("bf16", 1 / 256)):
         packed = tensor.clone()
-        tbccl.torch.quantised_all_reduce(packed, dist.ReduceOp.AVG, codec=codec)
+        tbccl.torch.quantized_all_reduce(packed, dist.ReduceOp.AVG, codec=codec)
         off = (packed.double() - exact).abs().max().item()
         # Whichever plan is chosen, a contribution is packed once per rank at most.
         bound = largest.item() * ((1 + once) ** size - 1) / size

@@ -24,8 +24,8 @@ def check_bad_input() -> None:
     raises(TypeError, "one type", lambda: group.all_gather_single(torch.empty(size), torch.ones(1, dtype=torch.int32)))
     raises(ValueError, "not one of the", lambda: group.broadcast([torch.ones(1)], size))
     raises(ValueError, "tag", lambda: dist.isend(torch.ones(1), rank, tag=-1))
-    raises(ValueError, "packed", lambda: tbccl.torch.quantised_all_reduce(torch.ones(3), dist.ReduceOp.MAX))
-    raises(ValueError, "codec", lambda: tbccl.torch.quantised_all_reduce(torch.ones(3), codec="int3"))
+    raises(ValueError, "packed", lambda: tbccl.torch.quantized_all_reduce(torch.ones(3), dist.ReduceOp.MAX))
+    raises(ValueError, "codec", lambda: tbccl.torch.quantized_all_reduce(torch.ones(3), codec="int3"))
     raises((ValueError, RuntimeError), "", lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND))
     # Nothing was issued.
     tensor = given(rank)

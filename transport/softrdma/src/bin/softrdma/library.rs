@@ -46,7 +46,7 @@ impl LibraryArg {
         let path = self.lib.clone().or_else(beside).unwrap_or_default();
         path.canonicalize().map_err(|_| {
             CliError::new(format_args!(
-                "no library at {}; build it with `cargo build -p softrdma`, or name it with --lib or SOFTRDMA_LIB",
+                "no library at {}; build it with `cargo build -p tbccl-softrdma`, or name it with --lib or SOFTRDMA_LIB",
                 path.display()
             ))
         })

@@ -1,0 +1,146 @@
+//! What MLX's own launcher tells its ranks, whichever of its backends it was started for.
+//!
+//! | `mlx.launch --backend` | how many ranks | where rank 0 is |
+//! |---|---|---|
+//! | `nccl` | `MLX_WORLD_SIZE` | `NCCL_HOST_IP`, `NCCL_PORT` |
+//! | `ring` | the file of `MLX_HOSTFILE`: a list with the addresses of each rank | the first of them |
+//! | `jaccl`, `jaccl-ring` | the file of `MLX_IBV_DEVICES`: a list with the devices of each rank | `MLX_JACCL_COORDINATOR` |
+//!
+//! `--backend mpi` starts an `mpirun`, which says more itself. A program that uses tbccl does not use the backend that it was
+//! started for, so the port is free for the ranks to meet at.
+
+use super::launchers::Vars;
+use crate::host_and_port;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+/// The name of this launcher.
+pub(super) const NAME: &str = "mlx.launch";
+/// Which rank this is.
+pub(super) const RANK: &str = "MLX_RANK";
+/// How many there are, if it is said there.
+pub(super) const SIZE: &str = "MLX_WORLD_SIZE";
+const HOSTFILE: &str = "MLX_HOSTFILE";
+const DEVICES: &str = "MLX_IBV_DEVICES";
+
+/// A file of which each entry is for a rank, and how many it has.
+pub(super) struct Roll {
+    /// The variable that names it.
+    pub(super) variable: &'static str,
+    /// How many ranks it has, as text.
+    pub(super) ranks: String,
+}
+
+/// How many ranks there are by the file that says it, if there is one.
+///
+/// # Errors
+/// Says which file can't be read.
+pub(super) fn roll(vars: &Vars) -> Result<Option<Roll>, String> {
+    let Some(variable) = [HOSTFILE, DEVICES].into_iter().find(|name| vars.get(name).is_some()) else {
+        return Ok(None);
+    };
+    let entries: Vec<IgnoredAny> = read(vars, variable)?;
+    // A ring of one has an empty file.
+    Ok(Some(Roll { variable, ranks: entries.len().max(1).to_string() }))
+}
+
+/// What is in the file that a variable names; nothing where it is empty.
+fn read<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, String> {
+    let path = vars.get(variable).unwrap_or_default();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{variable}={path}: {e}"))?;
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    serde_json::from_str(&text).map_err(|e| {
+        format!(
+            "{variable}={path} is not as mlx.launch writes it, a list in JSON with an entry per rank: {e}"
+        )
+    })
+}
+
+/// The host and the port at which the ranks can meet.
+///
+/// # Errors
+/// Says which variable is missing or senseless.
+pub(super) fn root(vars: &Vars) -> Result<(String, u16), String> {
+    if let Some(host) = vars.get("NCCL_HOST_IP") {
+        let port = vars.get("NCCL_PORT").ok_or("NCCL_HOST_IP is set and NCCL_PORT is not set")?;
+        let number = port.parse().ok().filter(|port| *port != 0);
+        return Ok((host.to_owned(), number.ok_or_else(|| format!("NCCL_PORT={port} is not a port"))?));
+    }
+    if vars.get(HOSTFILE).is_some() {
+        let hosts: Vec<Vec<String>> = read(vars, HOSTFILE)?;
+        let first =
+            hosts.first().and_then(|addresses| addresses.first()).map(String::as_str).unwrap_or_default();
+        let found = host_and_port(first);
+        return found.ok_or_else(|| {
+            format!("{HOSTFILE}: the first address of rank 0 is `{first}`, and not HOST:PORT")
+        });
+    }
+    if let Some(text) = vars.get("MLX_JACCL_COORDINATOR") {
+        return host_and_port(text).ok_or_else(|| format!("MLX_JACCL_COORDINATOR={text} is not HOST:PORT"));
+    }
+    Err(format!(
+        "{RANK} says which rank this is, but nothing says where rank 0 is: start the program with `tbccl run`, or with \
+         `mlx.launch` of the backend nccl, ring or jaccl, whose variables are NCCL_HOST_IP and NCCL_PORT, {HOSTFILE}, or \
+         MLX_JACCL_COORDINATOR"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(text.as_bytes()).expect("written");
+        file
+    }
+
+    fn with(pairs: &[(&str, &str)]) -> Vars {
+        Vars::of(pairs)
+    }
+
+    #[test]
+    fn files_say_how_many_ranks_there_are_and_where_the_first_is() {
+        let ring = file(r#"[["10.0.0.1:32323", "10.0.0.1:32324"], ["10.0.0.2:32325"], ["[fd00::3]:1"]]"#);
+        let vars = with(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
+        assert_eq!(roll(&vars).map(|roll| roll.map(|roll| roll.ranks)), Ok(Some("3".into())));
+        assert_eq!(root(&vars), Ok(("10.0.0.1".into(), 32323)));
+        let devices = file(r#"[[null, "rdma_en2"], ["rdma_en3", null]]"#);
+        let vars = with(&[
+            (DEVICES, devices.path().to_str().expect("a path")),
+            ("MLX_JACCL_COORDINATOR", "10.0.0.7:5000"),
+        ]);
+        assert_eq!(roll(&vars).map(|roll| roll.map(|roll| roll.ranks)), Ok(Some("2".into())));
+        assert_eq!(root(&vars), Ok(("10.0.0.7".into(), 5000)));
+        assert!(matches!(roll(&with(&[(SIZE, "2")])), Ok(None)));
+    }
+
+    #[test]
+    fn a_ring_of_one_has_an_empty_file() {
+        let ring = file("\n");
+        let vars = with(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
+        assert_eq!(roll(&vars).map(|roll| roll.map(|roll| roll.ranks)), Ok(Some("1".into())));
+    }
+
+    #[test]
+    fn what_is_missing_or_senseless_is_said_by_name() {
+        let broken = file("10.0.0.1");
+        let odd = file(r#"[["10.0.0.1"], ["10.0.0.2:1"]]"#);
+        let (broken, odd) = (broken.path().to_str().expect("a path"), odd.path().to_str().expect("a path"));
+        let no_roll = |pairs: &[(&str, &str)]| roll(&with(pairs)).map(drop).expect_err("no list");
+        assert!(no_roll(&[(HOSTFILE, broken)]).contains("is not as mlx.launch writes it"));
+        assert!(no_roll(&[(DEVICES, "/nowhere")]).contains("MLX_IBV_DEVICES=/nowhere: "));
+        for (pairs, says) in [
+            (&[][..], "NCCL_HOST_IP and NCCL_PORT, MLX_HOSTFILE, or MLX_JACCL_COORDINATOR"),
+            (&[("NCCL_HOST_IP", "h")], "NCCL_PORT is not set"),
+            (&[("NCCL_HOST_IP", "h"), ("NCCL_PORT", "0")], "NCCL_PORT=0 is not a port"),
+            (&[("MLX_JACCL_COORDINATOR", "h")], "MLX_JACCL_COORDINATOR=h is not HOST:PORT"),
+            (&[(HOSTFILE, odd)], "`10.0.0.1`, and not HOST:PORT"),
+        ] {
+            let error = root(&with(pairs)).expect_err(says);
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

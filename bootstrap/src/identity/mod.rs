@@ -1,0 +1,258 @@
+//! Who this process is: which rank of how many, and where the others are met.
+//!
+//! Launchers say it by variables ([`launchers`]). All say which rank a process is; ours also says where the others are
+//! met. Where a launcher doesn't, rank 0 opens the rendezvous in its own process ([`meeting`]) and the others are told
+//! where: by PyTorch's [`store`] under torchrun, else by a host and a port that are agreed on beforehand (`TBCCL_ROOT`).
+//!
+//! The environment is read once, before anything is opened, into what was [`Announced`]; once the ranks have
+//! met there is an [`Identity`].
+
+mod launchers;
+mod meeting;
+mod mlx;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use meeting::Met;
+
+use crate::{
+    Address, Place, Secret,
+    error::{Error, Result},
+    host_and_port,
+};
+use launchers::{Told, Vars, first_host, spoken_of, who};
+use std::{
+    net::IpAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use topology::Rank;
+
+/// How long a rank tries to reach a rendezvous that must be there already.
+const RETRY: Duration = Duration::from_secs(3);
+
+/// How often ranks of this process have met through a store. All ranks do it equally often.
+static MEETINGS: AtomicU32 = AtomicU32::new(0);
+
+/// Who this process is, and where the others are.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub rank: u32,
+    pub size: u32,
+    /// Where the others are met.
+    pub place: Place,
+    /// Is that in this process?
+    pub keeps: bool,
+    /// What the job is made from, if it is one of ranks that know each other.
+    pub descent: Option<Descent>,
+}
+
+/// A job of ranks that come from another one.
+#[derive(Clone, Debug)]
+pub struct Descent {
+    /// What it is called.
+    pub job: String,
+    pub origins: Arc<Origins>,
+}
+
+/// What ranks are called in the job that they come from, which is what files about ranks speak of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origins {
+    /// By rank.
+    pub of: Vec<u32>,
+    /// How many ranks that job has.
+    pub ranks: u32,
+}
+
+impl Origins {
+    /// Those of some ranks.
+    pub fn of(&self, members: &[Rank]) -> Origins {
+        Origins { of: members.iter().map(|member| self.of[member.index()]).collect(), ranks: self.ranks }
+    }
+}
+
+impl Identity {
+    /// What the ranks are called in the job that they come from.
+    pub fn origins(&self) -> Arc<Origins> {
+        match &self.descent {
+            Some(descent) => Arc::clone(&descent.origins),
+            None => Arc::new(Origins { of: (0..self.size).collect(), ranks: self.size }),
+        }
+    }
+}
+
+/// What a launcher has said.
+#[derive(Clone, Debug)]
+pub struct Announced {
+    rank: u32,
+    size: u32,
+    meeting: Meeting,
+}
+
+/// Where the ranks of a job meet.
+#[derive(Clone, Debug)]
+enum Meeting {
+    /// At a rendezvous that is there.
+    At(Place),
+    /// This is the only rank.
+    Alone,
+    /// At one that rank 0 opens for ranks of this host and user; all know it by this host's loopback and a port, which
+    /// is a name here and nothing that anybody listens on.
+    Here { host: String, port: u16 },
+    /// At one that rank 0 opens on this port; the others know this host as its own.
+    Root { host: String, port: u16, secret: Secret },
+    /// At one that rank 0 opens on any port, and tells the others of through PyTorch's store at this host and port.
+    Store { host: String, port: u16, key: String, secret: Option<Secret> },
+}
+
+impl Announced {
+    /// As the environment says.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] when a variable is missing or senseless; it says which, and how to start the program.
+    pub fn from_env() -> Result<Announced> {
+        let mut announced = Announced::from_vars(&Vars::of_process()).map_err(Error::Rendezvous)?;
+        if let Meeting::Store { key, .. } = &mut announced.meeting {
+            // What was said for an earlier communicator is still in the store.
+            *key = format!("{key}/{}", MEETINGS.fetch_add(1, Relaxed));
+        }
+        Ok(announced)
+    }
+
+    fn from_vars(vars: &Vars) -> Result<Announced, String> {
+        let told = who(vars)?;
+        let meeting = meeting_of(vars, &told)?;
+        Ok(Announced { rank: told.rank, size: told.size, meeting })
+    }
+}
+
+/// Which launcher the environment speaks of: `tbccl run`, `mlx.launch`, `torchrun`, `Open MPI` and so on. None means that this
+/// process is on its own, and [`crate::Communicator::from_env`] would fail.
+#[must_use]
+pub fn launcher_of_env() -> Option<&'static str> {
+    spoken_of(&Vars::of_process())
+}
+
+/// How many ranks the launcher of this process says that there are; none if it does not, or nothing that makes sense.
+#[must_use]
+pub fn ranks_of_env() -> Option<u32> {
+    who(&Vars::of_process()).ok().map(|told| told.size)
+}
+
+fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
+    let secret = secret(vars)?;
+    if let Some(text) = vars.get("TBCCL_BOOTSTRAP") {
+        let addresses = Address::list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
+        return Ok(Meeting::At(Place { addresses, secret, patience: RETRY, keeper: None }));
+    }
+    if told.size == 1 {
+        return Ok(Meeting::Alone);
+    }
+    if vars.get("TBCCL_RANK").is_some() && vars.get("TBCCL_ROOT").is_none() {
+        return Err(
+            "TBCCL_BOOTSTRAP is not set: start the program with `tbccl run -n RANKS -- PROGRAM`, or set \
+                    TBCCL_ROOT=HOST:PORT on all ranks, with a free port of rank 0's host"
+                .into(),
+        );
+    }
+    if vars.get("TBCCL_ROOT").is_none() && has_store(vars) {
+        let (host, port) = master(vars)?;
+        let run = vars.get("TORCHELASTIC_RUN_ID").unwrap_or("none");
+        let restarts = vars.get("TORCHELASTIC_RESTART_COUNT").unwrap_or("0");
+        let key = format!("tbccl/{run}/{restarts}/rendezvous");
+        return Ok(Meeting::Store { host, port, key, secret });
+    }
+    let (host, port) = root(vars, told)?;
+    let Some(secret) = secret else {
+        if is_loopback(&host) {
+            return Ok(Meeting::Here { host, port });
+        }
+        return Err(format!(
+            "{} says that this is rank {} of {}, and the ranks meet at {host}:{port}, but TBCCL_SECRET is not set: set \
+             it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex 32` makes some), or \
+             TBCCL_SECRET_FILE to a file with them",
+            told.by, told.rank, told.size
+        ));
+    };
+    Ok(Meeting::Root { host, port, secret })
+}
+
+/// Does torchrun's agent listen on `MASTER_PORT`?
+fn has_store(vars: &Vars) -> bool {
+    let says = |name: &str| vars.get(name).map(str::to_ascii_lowercase);
+    match says("TORCHELASTIC_USE_AGENT_STORE").as_deref() {
+        Some(text) => matches!(text, "true" | "1"),
+        None => vars.get("TORCHELASTIC_RUN_ID").is_some(),
+    }
+}
+
+fn master(vars: &Vars) -> Result<(String, u16), String> {
+    let missing =
+        |name: &str| format!("{name} is not set, and RANK and WORLD_SIZE are: torchrun sets all of them");
+    let host = vars.get("MASTER_ADDR").ok_or_else(|| missing("MASTER_ADDR"))?;
+    let port = vars.get("MASTER_PORT").ok_or_else(|| missing("MASTER_PORT"))?;
+    let number = port.parse().ok().filter(|port| *port != 0);
+    Ok((host.to_owned(), number.ok_or_else(|| format!("MASTER_PORT={port} is not a port"))?))
+}
+
+/// The host of rank 0 and the port that it is to open.
+fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
+    if let Some(text) = vars.get("TBCCL_ROOT") {
+        let full = match text.strip_prefix(':') {
+            Some(port) => format!("{}:{port}", host_of_rank_0(vars).unwrap_or_default()),
+            None => text.to_owned(),
+        };
+        return host_and_port(&full).ok_or_else(|| {
+            format!("TBCCL_ROOT={text} is not HOST:PORT, with the host of rank 0 and a free port there")
+        });
+    }
+    if told.by == mlx::NAME {
+        return mlx::root(vars);
+    }
+    // PyTorch programs that are not started by torchrun open the master port themselves; the next one is ours.
+    if let (Ok((host, port)), "torchrun") = (master(vars), told.by) {
+        let next = port.checked_add(1).ok_or_else(|| {
+            "MASTER_PORT=65535, and the ranks of tbccl meet on the next port: choose a lower one".to_owned()
+        })?;
+        return Ok((host, next));
+    }
+    let host = host_of_rank_0(vars).unwrap_or_else(|| "HOST".into());
+    Err(format!(
+        "{} says that this is rank {} of {}, but not where rank 0 is: set TBCCL_ROOT={host}:PORT on all ranks, with the \
+         host of rank 0 and a free port there, and TBCCL_SECRET to the same 64 hexadecimal digits; or start the program \
+         with `tbccl run`",
+        told.by, told.rank, told.size
+    ))
+}
+
+/// Is a host this one by its very name, so that all ranks are here?
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// The host of rank 0, where a launcher tells.
+fn host_of_rank_0(vars: &Vars) -> Option<String> {
+    if let Some(host) = vars.get("MASTER_ADDR") {
+        return Some(host.to_owned());
+    }
+    let list = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"].into_iter().find_map(|name| vars.get(name));
+    list.and_then(first_host)
+}
+
+/// The job's secret, from the environment or a file.
+fn secret(vars: &Vars) -> Result<Option<Secret>, String> {
+    if let Some(digits) = vars.get("TBCCL_SECRET") {
+        return Secret::from_hex(digits).map(Some).map_err(|e| format!("TBCCL_SECRET: {e}"));
+    }
+    match vars.get("TBCCL_SECRET_FILE") {
+        Some(path) => {
+            Secret::from_file(Path::new(path)).map(Some).map_err(|e| format!("TBCCL_SECRET_FILE: {e}"))
+        }
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,300 @@
+//! Where a rank can be met again, when its communicator is no use any more or another one is to be made of it.
+//!
+//! Each rank opens its own while the ranks come together, and all learn of all: sockets that listen, without a thread.
+//! Most are never used. When some of the ranks are to make another communicator, one of them serves its sockets
+//! ([`Muster::serve`]) and the others go there ([`Muster::place`]), whether or not the first rendezvous is still there.
+//! Who comes too early waits in the kernel, and who comes for another job is told that this one is not it.
+//!
+//! Ranks that have a secret are met over TCP as well, with the same secret; others are of one host and one user.
+
+use super::{
+    Address, Place, Secret,
+    server::{Gathering, Server, Sockets, local_address},
+};
+use crate::error::{Error, Result};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Sockets at which this rank can be met.
+#[derive(Debug)]
+pub struct Muster {
+    sockets: Sockets,
+    secret: Option<Secret>,
+    addresses: String,
+}
+
+/// The rank in whose process a rendezvous is opened some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keeper {
+    /// Its rank in the job that meets there.
+    pub rank: u32,
+    /// By rank of that job: what people call it.
+    pub titles: Arc<[String]>,
+}
+
+impl Keeper {
+    /// What people call it.
+    pub(super) fn title(&self) -> String {
+        self.title_of(self.rank)
+    }
+
+    /// What people call a rank of its job.
+    pub(super) fn title_of(&self, rank: u32) -> String {
+        self.titles.get(rank as usize).map_or_else(|| format!("rank {rank}"), |title| format!("rank {title}"))
+    }
+}
+
+impl Muster {
+    /// Opens sockets: one for this host, and one for other hosts at each of these addresses if the ranks have a secret.
+    ///
+    /// # Errors
+    /// When the system refuses a socket.
+    pub fn open(at: &[IpAddr], secret: Option<Secret>) -> Result<Muster> {
+        let listen: Vec<SocketAddr> = match secret {
+            Some(_) => at.iter().map(|ip| SocketAddr::new(*ip, 0)).collect(),
+            None => Vec::new(),
+        };
+        let sockets = Sockets::open(&listen)?;
+        let mut addresses = local_address(sockets.name);
+        for bound in sockets.addresses()? {
+            addresses.push_str(&format!(",{}", Address::Tcp(bound.ip().to_string(), bound.port())));
+        }
+        Ok(Muster { sockets, secret, addresses })
+    }
+
+    /// The ways there, as text.
+    pub fn addresses(&self) -> &str {
+        &self.addresses
+    }
+
+    /// Has ranks of a job meet here, from now on until all are in; `titles` are what people call them, by rank.
+    ///
+    /// # Errors
+    /// When the system refuses descriptors or a thread.
+    pub fn serve(&self, job: &str, titles: &[String]) -> Result<Server> {
+        let sockets = self.sockets.again().map_err(|e| Error::system("opening a place to meet", e))?;
+        Server::gather(
+            sockets,
+            Gathering { job: job.to_owned(), titles: titles.to_vec(), secret: self.secret.clone() },
+        )
+    }
+
+    /// Where a rank is met that can be reached in these ways; it may come later, by so much.
+    ///
+    /// # Errors
+    /// Says what is not an address.
+    pub fn place(
+        addresses: &str,
+        secret: Option<&Secret>,
+        keeper: Keeper,
+        patience: Duration,
+    ) -> Result<Place, String> {
+        let addresses = Address::list(addresses)?;
+        Ok(Place { addresses, secret: secret.cloned(), patience, keeper: Some(keeper) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::*, *};
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn hello(job: &str, rank: u32, size: u32, patience: Duration) -> Hello {
+        let member = Member {
+            rank,
+            pid: 0,
+            host: String::new(),
+            probe_address: 0,
+            probe_value: 0,
+            muster: String::new(),
+            keeps: rank == 0,
+        };
+        Hello {
+            magic: MAGIC.to_owned(),
+            protocol: PROTOCOL,
+            size,
+            job: job.to_owned(),
+            member,
+            options: std::collections::BTreeMap::new(),
+            arena: false,
+            patience_ms: patience.as_millis() as u64,
+            silence_ms: 1400,
+        }
+    }
+
+    fn muster() -> Muster {
+        let secret = Secret::generate().expect("random numbers");
+        Muster::open(&[[127, 0, 0, 1].into()], Some(secret)).expect("sockets")
+    }
+
+    /// Its Unix socket, or the one over TCP.
+    fn place(muster: &Muster, way: usize, patience: Duration) -> Place {
+        let keeper = Keeper { rank: 0, titles: titles(3).into() };
+        let place = Muster::place(muster.addresses(), muster.secret.as_ref(), keeper, patience);
+        let mut place = place.expect("our own addresses");
+        place.addresses = vec![place.addresses.remove(way)];
+        place
+    }
+
+    fn titles(ranks: u32) -> Vec<String> {
+        (0..ranks).map(|rank| format!("{rank} ({} before)", rank + 1)).collect()
+    }
+
+    fn come(place: &Place, job: &str, rank: u32, size: u32, patience: Duration) -> Result<Connection> {
+        let Joined { mut connection, .. } = Connection::join(place, &hello(job, rank, size, patience), None)?;
+        connection.agree_on_pulling(None)?;
+        Ok(connection)
+    }
+
+    #[test]
+    fn who_comes_before_the_keeper_is_let_in_when_it_serves() {
+        for way in [0, 1] {
+            let muster = muster();
+            let place = &place(&muster, way, LONG);
+            thread::scope(|scope| {
+                let early = scope.spawn(move || come(place, "a", 1, 2, LONG).map(drop));
+                // Longer than a rendezvous that is there may take to prove that it has the secret.
+                thread::sleep(Duration::from_millis(if way == 1 { 5500 } else { 300 }));
+                let _server = muster.serve("a", &titles(2)).expect("a thread");
+                let ours = come(place, "a", 0, 2, LONG).expect("both are there");
+                early.join().expect("no panic").expect("both are there");
+                drop(ours);
+            });
+        }
+    }
+
+    #[test]
+    fn one_job_after_the_other_meets_at_the_same_sockets() {
+        for way in [0, 1] {
+            let muster = muster();
+            let place = &place(&muster, way, LONG);
+            let mut servers = Vec::new();
+            for round in 0..20 {
+                let job = &format!("job {round}");
+                thread::scope(|scope| {
+                    let others: Vec<_> =
+                        (1..3).map(|rank| scope.spawn(move || come(place, job, rank, 3, LONG))).collect();
+                    servers.push(muster.serve(job, &titles(3)).expect("a thread"));
+                    let mut all = vec![come(place, job, 0, 3, LONG)];
+                    all.extend(others.into_iter().map(|other| other.join().expect("no panic")));
+                    for connection in all {
+                        connection.expect("all are there").goodbye(Vec::new());
+                    }
+                });
+            }
+            assert!(servers.iter().all(|server| server.refused() == Refused::default()), "way {way}");
+        }
+    }
+
+    #[test]
+    fn who_comes_for_the_next_job_waits_until_this_one_is_over() {
+        for way in [0, 1] {
+            let muster = muster();
+            let place = &place(&muster, way, LONG);
+            let first = muster.serve("first", &titles(3)).expect("a thread");
+            thread::scope(|scope| {
+                let ahead = scope.spawn(move || come(place, "second", 1, 2, LONG).map(drop));
+                thread::sleep(Duration::from_millis(200));
+                assert!(!ahead.is_finished());
+                drop(first);
+                let _second = muster.serve("second", &titles(2)).expect("a thread");
+                let ours = come(place, "second", 0, 2, LONG).expect("both are there");
+                ahead.join().expect("no panic").expect("both are there");
+                drop(ours);
+            });
+        }
+    }
+
+    #[test]
+    fn who_is_hung_up_on_by_a_job_that_is_just_over_comes_again() {
+        for way in [0, 1] {
+            let muster = muster();
+            let place = &place(&muster, way, LONG);
+            thread::scope(|scope| {
+                let other = scope.spawn(move || come(place, "second", 1, 2, LONG).map(drop));
+                while match way {
+                    0 => muster.sockets.unix.accept().is_err(),
+                    _ => muster.sockets.networks[0].accept().is_err(),
+                } {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let _second = muster.serve("second", &titles(2)).expect("a thread");
+                let ours = come(place, "second", 0, 2, LONG).expect("both are there");
+                other.join().expect("no panic").expect("both are there");
+                drop(ours);
+            });
+        }
+    }
+
+    #[test]
+    fn who_does_not_come_in_time_is_named_as_people_know_it_and_by_number() {
+        for way in [0, 1] {
+            let muster = muster();
+            let short = Duration::from_millis(500);
+            let _server = muster.serve("a", &titles(3)).expect("a thread");
+            let began = Instant::now();
+            match come(&place(&muster, way, short), "a", 0, 3, short) {
+                Err(Error::Absent { ranks, why }) => {
+                    assert_eq!(ranks, [topology::Rank(1), topology::Rank(2)]);
+                    assert!(why.contains("1 (2 before), 2 (3 before)"), "{why}");
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(began.elapsed() < Duration::from_secs(5));
+        }
+    }
+
+    #[test]
+    fn a_keeper_that_never_comes_and_one_that_is_gone_are_named() {
+        for way in [0, 1] {
+            let muster = muster();
+            let short = Duration::from_millis(600);
+            let there = place(&muster, way, short);
+            let absent = |what: &str| match come(&there, "a", 1, 2, short) {
+                Err(Error::Absent { ranks, why }) => {
+                    assert_eq!(ranks, [topology::Rank(0)]);
+                    assert!(why.contains("rank 0 (1 before)"), "{what}: {why}");
+                }
+                other => panic!("{what}: {other:?}"),
+            };
+            let began = Instant::now();
+            absent("never serves");
+            let server = muster.serve("b", &titles(2)).expect("a thread");
+            match come(&there, "a", 1, 2, short) {
+                Err(Error::Rendezvous(why)) => assert!(why.contains("`b`") && why.contains("`a`"), "{why}"),
+                other => panic!("{other:?}"),
+            }
+            drop(server);
+            drop(muster);
+            absent("gone");
+            assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_keeper_that_dies_while_others_wait_at_its_door_is_named_at_once() {
+        for way in [0, 1] {
+            let muster = muster();
+            let place = &place(&muster, way, LONG);
+            thread::scope(|scope| {
+                let waiting = scope.spawn(move || come(place, "a", 1, 2, LONG).map(drop));
+                thread::sleep(Duration::from_millis(300));
+                let began = Instant::now();
+                drop(muster);
+                match waiting.join().expect("no panic") {
+                    Err(Error::Absent { ranks, .. }) => assert_eq!(ranks, [topology::Rank(0)]),
+                    other => panic!("{other:?}"),
+                }
+                assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+            });
+        }
+    }
+}

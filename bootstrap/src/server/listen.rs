@@ -1,0 +1,262 @@
+//! The sockets of a rendezvous: their names, and who may connect.
+//!
+//! A Unix socket is always there, for the ranks of this host. On Linux it has a name in the abstract space, which no
+//! file system holds; elsewhere it is a file in a folder of its own that is removed with the server.
+
+use crate::error::{Error, Result};
+use rustix::{
+    io::Errno,
+    net::{bind, listen, sockopt},
+};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::{UnixListener, UnixStream},
+    sync::Arc,
+};
+
+/// Connections that the kernel keeps for us until we take them. It keeps fewer where its limit is lower.
+const BACKLOG: i32 = 4096;
+
+/// Sockets that listen, and that nobody need serve yet: who connects meanwhile waits in the kernel.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    pub unix: UnixListener,
+    /// By what the Unix socket is known.
+    pub name: u128,
+    pub networks: Vec<TcpListener>,
+    /// Of the Unix socket's file, where it has one; removed with the last that holds it.
+    pub(super) folder: Option<Arc<Folder>>,
+}
+
+impl Sockets {
+    /// Opens a Unix socket, and one at each of these addresses.
+    pub(crate) fn open(addresses: &[SocketAddr]) -> Result<Sockets> {
+        let refused = |e| Error::system("opening the rendezvous socket", e);
+        let name = random_name().map_err(refused)?;
+        let (unix, folder) = on_this_host(name).map_err(refused)?;
+        Ok(Sockets { unix, name, networks: on_networks(addresses)?, folder: folder.map(Arc::new) })
+    }
+
+    /// Opens a Unix socket under a name that others know beforehand.
+    pub(crate) fn open_by_name(name: u128) -> Result<Sockets> {
+        let (unix, folder) =
+            on_this_host(name).map_err(|e| Error::system("opening the rendezvous socket", e))?;
+        Ok(Sockets { unix, name, networks: Vec::new(), folder: folder.map(Arc::new) })
+    }
+
+    /// Where it listens over TCP.
+    pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>> {
+        let bound: io::Result<Vec<SocketAddr>> = self.networks.iter().map(TcpListener::local_addr).collect();
+        bound.map_err(|e| Error::system("asking for our own port", e))
+    }
+
+    /// The same sockets once more. Whoever takes in a connection has it; so one serves them at a time.
+    pub(crate) fn again(&self) -> io::Result<Sockets> {
+        Ok(Sockets {
+            unix: self.unix.try_clone()?,
+            name: self.name,
+            networks: self.networks.iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?,
+            folder: self.folder.clone(),
+        })
+    }
+}
+
+/// Is the other end a process of our user?
+pub(super) fn same_user(stream: &UnixStream) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        // The socket's folder can be entered by its owner only.
+        let _ = stream;
+        true
+    }
+}
+
+/// A folder that only its owner can enter, removed when dropped.
+#[derive(Debug)]
+pub(super) struct Folder(std::path::PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A name that nobody guesses.
+fn random_name() -> io::Result<u128> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+/// The folder of the socket of a name, where sockets are files.
+#[cfg(not(target_os = "linux"))]
+fn folder_of(name: u128) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("tbccl-{name:032x}"))
+}
+
+/// The address of the Unix socket of a name.
+pub(crate) fn local_address(name: u128) -> String {
+    #[cfg(target_os = "linux")]
+    {
+        format!("unix-abstract:tbccl-{name:032x}")
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        format!("unix:{}", folder_of(name).join("s").display())
+    }
+}
+
+/// Opens the Unix socket of a name, and the folder of its file if it has one.
+#[cfg(target_os = "linux")]
+fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
+    let listener = UnixListener::bind_addr(&abstract_name(name)?)?;
+    ready(&listener)?;
+    Ok((listener, None))
+}
+
+/// Opens the Unix socket of a name, and the folder of its file if it has one.
+#[cfg(not(target_os = "linux"))]
+fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
+    use std::os::unix::fs::DirBuilderExt;
+    let folder = folder_of(name);
+    let make = || std::fs::DirBuilder::new().mode(0o700).create(&folder);
+    match make() {
+        // A process that was killed leaves its folder behind.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            if connect_by_name(name).is_ok() {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            std::fs::remove_dir_all(&folder)?;
+            make()?;
+        }
+        other => other?,
+    }
+    let folder = Folder(folder);
+    let listener = UnixListener::bind(folder.0.join("s"))?;
+    ready(&listener)?;
+    Ok((listener, Some(folder)))
+}
+
+#[cfg(target_os = "linux")]
+fn abstract_name(name: u128) -> io::Result<std::os::unix::net::SocketAddr> {
+    use std::os::linux::net::SocketAddrExt;
+    std::os::unix::net::SocketAddr::from_abstract_name(format!("tbccl-{name:032x}"))
+}
+
+/// Connects to the Unix socket of a name.
+pub(crate) fn connect_by_name(name: u128) -> io::Result<UnixStream> {
+    #[cfg(target_os = "linux")]
+    {
+        UnixStream::connect_addr(&abstract_name(name)?)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        UnixStream::connect(folder_of(name).join("s"))
+    }
+}
+
+/// Was the Unix socket of this name, to which this is a connection, opened by a process of our user?
+pub(crate) fn is_ours(stream: &UnixStream, name: u128) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let _ = name;
+        same_user(stream)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let _ = stream;
+        let us = rustix::process::geteuid().as_raw();
+        std::fs::symlink_metadata(folder_of(name)).is_ok_and(|about| about.is_dir() && about.uid() == us)
+    }
+}
+
+fn ready(listener: &UnixListener) -> io::Result<()> {
+    listen(listener, BACKLOG)?;
+    listener.set_nonblocking(true)
+}
+
+/// Opens the TCP sockets. Where the system is to choose the port, it chooses one, and all have the same if they can.
+fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
+    let mut listeners: Vec<TcpListener> = Vec::new();
+    let mut chosen = None;
+    for address in addresses {
+        let wish = SocketAddr::new(address.ip(), chosen.unwrap_or(0));
+        let listener = match (address.port(), chosen) {
+            (0, Some(_)) => on_network(wish).or_else(|_| on_network(*address)),
+            _ => on_network(*address),
+        };
+        let listener = listener.map_err(|errno| refused(*address, errno))?;
+        let bound = listener.local_addr().map_err(|e| Error::system("asking for our own port", e))?;
+        chosen.get_or_insert(bound.port());
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
+    let socket = super::super::socket::for_address(&address)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        // Each family is listened to only when asked for.
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// The error for an address that can't be listened on, with the remedy.
+fn refused(address: SocketAddr, errno: Errno) -> Error {
+    let (ip, port) = (address.ip(), address.port());
+    let remedy = match errno {
+        Errno::ADDRINUSE => format!(
+            "port {port} is in use; end the program that has it (`ss -ltnp 'sport = :{port}'` shows it), choose \
+             another port, or 0 to let the system choose"
+        ),
+        Errno::ADDRNOTAVAIL => {
+            format!("{ip} is not an address of this host; `ip address` or `ifconfig` lists those it has")
+        }
+        Errno::ACCESS => format!("port {port} is for root only; choose one from 1024 on, or 0"),
+        Errno::AFNOSUPPORT => format!("this host has no {}", if ip.is_ipv4() { "IPv4" } else { "IPv6" }),
+        other => return Error::system(format!("listening on {address} for ranks"), other),
+    };
+    Error::Rendezvous(format!("can't listen on {address} for ranks: {remedy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(address: &str) -> Result<Vec<TcpListener>> {
+        on_networks(&[address.parse().expect("an address")])
+    }
+
+    #[test]
+    fn a_port_in_use_and_a_foreign_address_are_errors_with_the_remedy() {
+        let taken = on("127.0.0.1:0").expect("a port");
+        let address = taken[0].local_addr().expect("bound");
+        let error = on(&address.to_string()).expect_err("in use").to_string();
+        assert!(error.contains(&format!("port {} is in use", address.port())), "{error}");
+        let error = on("192.0.2.1:0").expect_err("a documentation address").to_string();
+        assert!(error.contains("192.0.2.1 is not an address of this host"), "{error}");
+    }
+
+    #[test]
+    fn both_families_get_the_same_port_where_the_system_chooses() {
+        let addresses = ["127.0.0.1:0", "[::1]:0"].map(|text| text.parse().expect("an address"));
+        let Ok(listeners) = on_networks(&addresses) else {
+            eprintln!("not tried: this host has no IPv6");
+            return;
+        };
+        let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().expect("bound").port()).collect();
+        // Another program may just have taken the second; then it has one of its own.
+        assert_eq!(ports.len(), 2);
+        assert!(ports.iter().all(|port| *port != 0));
+    }
+}

@@ -1,0 +1,226 @@
+//! A rendezvous in 128 bytes, for programs that bring their ranks together by means of their own.
+//!
+//! One process makes an id, which opens a rendezvous there, and gives the bytes to the others in whatever way it has;
+//! then all ranks make a communicator of it. The bytes hold the job's secret: whoever has them can join.
+//!
+//! | bytes | hold |
+//! |---|---|
+//! | 0..5 | `tbid` and the version of this table |
+//! | 5, 6..8 | how many addresses there are, and the port of all of them, highest byte first |
+//! | 8..40 | the secret |
+//! | 40..56 | the name of the socket for ranks of the same host |
+//! | 56..124 | four addresses: 4 or 6, and 4 or 16 bytes |
+//! | 124..128 | a checksum of all that |
+
+use super::{Address, Place, Secret, Server, ServerSpec, server::local_address};
+use crate::error::{Error, Result};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 4] = *b"tbid";
+const VERSION: u8 = 1;
+const SECRET: usize = 8;
+const NAME: usize = 40;
+const ADDRESSES: usize = 56;
+const CHECKSUM: usize = 124;
+/// A family and 16 bytes.
+const ADDRESS: usize = 17;
+/// How many addresses there is room for.
+const MOST: usize = 4;
+
+/// Names a job to all of its ranks, wherever they are. Holds the job's secret, so it is to be passed on as one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UniqueId([u8; UniqueId::BYTES]);
+
+/// The rendezvous of ids that were made in this process and are not used yet.
+static OPEN: Mutex<Vec<(UniqueId, Server)>> = Mutex::new(Vec::new());
+
+impl UniqueId {
+    /// Bytes of an id.
+    pub const BYTES: usize = 128;
+
+    /// Makes a new one, and opens its rendezvous in this process, which must live as long as the job. Other hosts reach
+    /// it at the addresses of this host's interfaces, four at most.
+    ///
+    /// # Errors
+    /// When the system refuses sockets, threads or random numbers.
+    pub fn create() -> Result<UniqueId> {
+        let secret = Secret::generate().map_err(|e| Error::Rendezvous(e.to_string()))?;
+        let both = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+        let listen = both.map(|ip| SocketAddr::new(ip, 0)).to_vec();
+        let server = Server::start(&ServerSpec::network(0, listen.clone(), secret.clone()))
+            // Not every host has both families.
+            .or_else(|error| {
+                Server::start(&ServerSpec::network(0, listen[..1].to_vec(), secret.clone()))
+                    .map_err(|_| error)
+            })?;
+        let port = server.addresses()[0].port();
+        let has_v6 = server.addresses().iter().any(|address| address.is_ipv6() && address.port() == port);
+        let ours: Vec<IpAddr> = our_addresses().into_iter().filter(|ip| ip.is_ipv4() || has_v6).collect();
+        let id = UniqueId::new(&secret, server.name(), port, &ours);
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((id.clone(), server));
+        Ok(id)
+    }
+
+    fn new(secret: &Secret, name: u128, port: u16, addresses: &[IpAddr]) -> UniqueId {
+        let mut bytes = [0; UniqueId::BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = addresses.len().min(MOST) as u8;
+        bytes[6..SECRET].copy_from_slice(&port.to_be_bytes());
+        bytes[SECRET..NAME].copy_from_slice(&*secret.to_bytes());
+        bytes[NAME..ADDRESSES].copy_from_slice(&name.to_be_bytes());
+        for (room, address) in bytes[ADDRESSES..CHECKSUM].chunks_exact_mut(ADDRESS).zip(addresses) {
+            match address {
+                IpAddr::V4(ip) => {
+                    room[0] = 4;
+                    room[1..5].copy_from_slice(&ip.octets());
+                }
+                IpAddr::V6(ip) => {
+                    room[0] = 6;
+                    room[1..].copy_from_slice(&ip.octets());
+                }
+            }
+        }
+        let checksum = checksum(&bytes);
+        bytes[CHECKSUM..].copy_from_slice(&checksum);
+        UniqueId(bytes)
+    }
+
+    /// The bytes to be passed on.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; UniqueId::BYTES] {
+        &self.0
+    }
+
+    /// The id that another process has made.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when these are not the bytes of an id.
+    pub fn from_bytes(bytes: [u8; UniqueId::BYTES]) -> Result<UniqueId> {
+        let wrong = |what: &str| Err(Error::InvalidArgument(format!("a unique id that is none: {what}")));
+        let id = UniqueId(bytes);
+        if bytes[..4] != MAGIC {
+            return wrong("it does not begin as ours do; pass on all 128 bytes of it");
+        }
+        if bytes[4] != VERSION {
+            return wrong("it was made by another version of tbccl; use the same everywhere");
+        }
+        if checksum(&bytes) != bytes[CHECKSUM..] || id.place(Duration::ZERO).is_none() {
+            return wrong("it has changed on its way; pass on all 128 bytes of it");
+        }
+        Ok(id)
+    }
+
+    /// Where its rendezvous is.
+    fn place(&self, patience: Duration) -> Option<Place> {
+        let bytes = &self.0;
+        let port = u16::from_be_bytes([bytes[6], bytes[7]]);
+        let name = u128::from_be_bytes(bytes[NAME..ADDRESSES].try_into().ok()?);
+        let mut addresses = Address::list(&local_address(name)).ok()?;
+        for room in bytes[ADDRESSES..CHECKSUM].chunks_exact(ADDRESS).take(usize::from(bytes[5])) {
+            let ip: IpAddr = match room[0] {
+                4 => <[u8; 4]>::try_from(&room[1..5]).ok()?.into(),
+                6 => <[u8; 16]>::try_from(&room[1..]).ok()?.into(),
+                _ => return None,
+            };
+            addresses.push(Address::Tcp(ip.to_string(), port));
+        }
+        let secret = Secret::from_bytes(bytes[SECRET..NAME].try_into().ok()?);
+        Some(Place { addresses, secret: Some(secret), patience, keeper: None })
+    }
+
+    /// Where its rendezvous is, and the rendezvous itself where it is in this process and nobody has it yet.
+    pub fn meet(&self, patience: Duration) -> Result<(Place, Option<Server>)> {
+        let place =
+            self.place(patience).ok_or_else(|| Error::InvalidArgument("a unique id that is none".into()))?;
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = open.iter().position(|(id, _)| id == self);
+        Ok((place, at.map(|at| open.swap_remove(at).1)))
+    }
+}
+
+fn checksum(bytes: &[u8; UniqueId::BYTES]) -> [u8; 4] {
+    (xxh3_64(&bytes[..CHECKSUM]) as u32).to_le_bytes()
+}
+
+/// By which addresses others reach this host, those that reach farthest first; its own loopback if there is no other.
+pub(crate) fn our_addresses() -> Vec<IpAddr> {
+    let mut ours: Vec<IpAddr> = if_addrs::get_if_addrs()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|interface| !interface.is_loopback())
+        .map(|interface| interface.ip())
+        // Those need the name of an interface, which differs from host to host.
+        .filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()))
+        .collect();
+    let rank = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => u8::from(ip.is_link_local()) * 2,
+        IpAddr::V6(_) => 1,
+    };
+    ours.sort_by_key(rank);
+    ours.dedup();
+    if ours.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { ours }
+}
+
+/// Without the secret.
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses = self.place(Duration::ZERO).map(|place| place.addresses);
+        f.debug_struct("UniqueId").field("addresses", &addresses).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_leads_back_to_its_rendezvous() {
+        let id = UniqueId::create().expect("a rendezvous");
+        let again = UniqueId::from_bytes(*id.as_bytes()).expect("the same bytes");
+        let (place, server) = again.meet(Duration::ZERO).expect("an id");
+        let server = server.expect("it is in this process");
+        assert_eq!(place.addresses[0].to_string(), server.address());
+        let ports: Vec<u16> = server.addresses().iter().map(SocketAddr::port).collect();
+        assert!(matches!(&place.addresses[1], Address::Tcp(_, port) if ports.contains(port)), "{place:?}");
+        assert!(again.meet(Duration::ZERO).expect("an id").1.is_none(), "only one has it");
+    }
+
+    #[test]
+    fn addresses_of_both_families_are_kept_and_the_secret_is_not_shown() {
+        let secret = Secret::from_bytes([0xab; 32]);
+        let addresses: Vec<IpAddr> = ["10.1.2.3", "fd00::7", "192.168.0.1", "1.2.3.4", "5.6.7.8"]
+            .map(|text| text.parse().expect("an address"))
+            .to_vec();
+        let id = UniqueId::new(&secret, 77, 4711, &addresses);
+        let place = id.place(Duration::ZERO).expect("ours");
+        let text: Vec<String> = place.addresses[1..].iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            ["tcp://10.1.2.3:4711", "tcp://[fd00::7]:4711", "tcp://192.168.0.1:4711", "tcp://1.2.3.4:4711"]
+        );
+        assert_eq!(*place.secret.expect("a secret").to_bytes(), [0xab; 32]);
+        let shown = format!("{id:?}");
+        assert!(!shown.contains("abab") && !shown.contains("171"), "{shown}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_id_are_refused() {
+        let good = *UniqueId::new(&Secret::from_bytes([1; 32]), 1, 1, &[]).as_bytes();
+        UniqueId::from_bytes(good).expect("an id");
+        for (at, says) in
+            [(0, "does not begin"), (4, "another version"), (5, "changed"), (99, "changed"), (127, "changed")]
+        {
+            let mut bytes = good;
+            bytes[at] ^= 0x10;
+            let error = UniqueId::from_bytes(bytes).expect_err("not ours").to_string();
+            assert!(error.contains(says), "{at}: {error}");
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! What ranks tell each other outside of messages: the calls they are in, and the first failure of the job.
+//!
+//! Every rank writes its own board and reads the others'. The failure is the exception: it is on rank 0's board,
+//! and the first rank to claim it writes it, so that all ranks report the same cause however many follow from it.
+//!
+//! Where boards are not shared memory, a rank has mirrors of the others'. What is new on its own ([`Agreement::news`])
+//! travels to those by other means, and so does the failure: whoever decides which one was first, it is the one that
+//! is entered ([`Agreement::enter_failure`]).
+//!
+//! | words | what |
+//! |---|---|
+//! | 0 | number of the latest collective entered |
+//! | 1 | number of the latest collective finished |
+//! | 2 | not 0: this rank has closed its communicator |
+//! | 3 | not 0: this rank is sending or receiving a message |
+//! | 8.. | the failure: claimed by (rank + 1), ready, kind, two ranks, two records, length, text |
+//! | 160..168 | the latest message call |
+//! | 256..768 | the latest 64 collectives, one cache line each |
+//!
+//! A line is written as a sequence lock: stamp 0, words, stamp; readers take it only if the stamp is the same
+//! before and after.
+//!
+//! This module does not wait; who looks at boards, and when, is the watch's business.
+
+use crate::{
+    call::CallRecord,
+    error::{Error, PeerName, Place},
+};
+use bootstrap::Word;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+    fence,
+};
+use topology::Rank;
+use transport::{Board, TransportError};
+
+const ENTERED: usize = 0;
+const FINISHED: usize = 1;
+const LEFT: usize = 2;
+const IN_MESSAGE: usize = 3;
+const FAILURE: usize = 8;
+const FAILURE_TEXT: usize = FAILURE + 16;
+const FAILURE_TEXT_BYTES: usize = 960;
+const MESSAGE: usize = 160;
+const CALLS: usize = 256;
+const CALLS_KEPT: u64 = 64;
+
+/// The first failure of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// A rank's process ended.
+    Died { rank: Rank, how: String },
+    /// Two ranks are in different calls.
+    Mismatch { calls: [(Rank, CallRecord); 2] },
+    /// A rank failed in another way, and says so.
+    Failed { rank: Rank, message: String },
+}
+
+impl Failure {
+    /// The error that the failure is for a call that was at this place.
+    pub(crate) fn into_error(self, names: &[PeerName], place: Place) -> Error {
+        match self {
+            Failure::Died { rank, how } => Error::PeerDied {
+                peer: names.get(rank.index()).cloned().unwrap_or(PeerName {
+                    rank,
+                    pid: 0,
+                    host: "unknown".into(),
+                }),
+                how,
+                place: Box::new(place),
+            },
+            Failure::Mismatch { calls } => Error::Mismatch { calls: Box::new(calls) },
+            Failure::Failed { rank, message } => Error::Remote { rank, message },
+        }
+    }
+}
+
+/// The boards of all ranks, as one of them sees them.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreement {
+    rank: Rank,
+    boards: Vec<Board>,
+    /// Are the others' boards those that they write, and not mirrors?
+    mapped: bool,
+}
+
+/// What others know of our board.
+#[derive(Debug)]
+pub(crate) struct Published(Box<[u64; Board::WORDS]>);
+
+impl Default for Published {
+    fn default() -> Published {
+        Published(Box::new([0; Board::WORDS]))
+    }
+}
+
+impl Agreement {
+    pub(crate) fn new(rank: Rank, boards: Vec<Board>) -> Agreement {
+        Agreement { rank, boards, mapped: true }
+    }
+
+    /// A board of our own, and mirrors of the others'.
+    pub(crate) fn mirrored(rank: Rank, ranks: u32) -> Result<Agreement, TransportError> {
+        let boards = (0..ranks).map(|_| Board::private()).collect::<Result<_, _>>()?;
+        Ok(Agreement { rank, boards, mapped: false })
+    }
+
+    /// Do we see the others' boards themselves?
+    #[inline]
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    /// What is new on our board since it was last asked for.
+    pub(crate) fn news(&self, published: &mut Published) -> Vec<Word> {
+        let own = self.own().iter().zip(published.0.iter_mut()).enumerate();
+        own.filter(|(index, _)| !(FAILURE..MESSAGE).contains(index))
+            .filter_map(|(index, (word, known))| {
+                let value = word.load(Relaxed);
+                (std::mem::replace(known, value) != value).then_some((index as u16, value))
+            })
+            .collect()
+    }
+
+    /// Enters what is new on a peer's board into our mirror of it. What makes no sense is left out.
+    pub(crate) fn mirror(&self, peer: u32, words: &[Word]) {
+        let Some(board) = self.boards.get(peer as usize).filter(|_| Rank(peer) != self.rank) else { return };
+        for (index, value) in words.iter().filter(|(index, _)| !(FAILURE..MESSAGE).contains(&(*index).into()))
+        {
+            if let Some(word) = board.words().get(usize::from(*index)) {
+                word.store(*value, Relaxed);
+            }
+        }
+    }
+
+    /// The words of a failure.
+    pub(crate) fn failure_words(&self, failure: &Failure) -> Vec<Word> {
+        let words: Vec<AtomicU64> = (0..MESSAGE).map(|_| AtomicU64::new(0)).collect();
+        words[FAILURE].store(u64::from(self.rank.0) + 1, Relaxed);
+        words[FAILURE + 1].store(1, Relaxed);
+        write_failure(&words, failure);
+        let set = words.iter().enumerate().map(|(index, word)| (index as u16, word.load(Relaxed)));
+        set.filter(|(_, value)| *value != 0).collect()
+    }
+
+    /// Makes this the failure of the job, as it was decided elsewhere.
+    pub(crate) fn enter_failure(&self, words: &[Word]) {
+        let area = &self.boards[0].words()[..MESSAGE];
+        for (index, value) in words.iter().filter(|(index, _)| usize::from(*index) >= FAILURE) {
+            if let Some(word) = area.get(usize::from(*index)) {
+                word.store(*value, Relaxed);
+            }
+        }
+    }
+
+    fn own(&self) -> &[AtomicU64] {
+        self.boards[self.rank.index()].words()
+    }
+
+    /// Says that this rank enters a collective.
+    #[inline]
+    pub(crate) fn enter(&self, record: &CallRecord) {
+        let own = self.own();
+        write_line(line(own, CALLS + 8 * (record.seq % CALLS_KEPT) as usize), record);
+        own[ENTERED].store(record.seq, Release);
+    }
+
+    /// Says that this rank is through with a collective.
+    #[inline]
+    pub(crate) fn finish(&self, seq: u64) {
+        self.own()[FINISHED].store(seq, Relaxed);
+    }
+
+    /// Says that this rank sends or receives a message.
+    pub(crate) fn enter_message(&self, record: &CallRecord) {
+        write_line(line(self.own(), MESSAGE), record);
+        self.own()[IN_MESSAGE].store(1, Relaxed);
+    }
+
+    /// Says that this rank is through with its message.
+    pub(crate) fn finish_message(&self) {
+        self.own()[IN_MESSAGE].store(0, Relaxed);
+    }
+
+    /// Says that this rank's communicator is closed.
+    pub(crate) fn leave(&self) {
+        self.own()[LEFT].store(1, Release);
+    }
+
+    pub(crate) fn has_left(&self, peer: Rank) -> bool {
+        self.boards[peer.index()].words()[LEFT].load(Acquire) != 0
+    }
+
+    /// Is a rank through with the collective of this number?
+    pub(crate) fn has_finished(&self, peer: Rank, seq: u64) -> bool {
+        self.boards[peer.index()].words()[FINISHED].load(Acquire) >= seq
+    }
+
+    /// The number of the latest collective that a rank has entered.
+    #[inline]
+    pub(crate) fn entered(&self, peer: Rank) -> u64 {
+        self.boards[peer.index()].words()[ENTERED].load(Acquire)
+    }
+
+    /// The collective with this number on a rank, if it has entered it and it is among the latest ones.
+    pub(crate) fn call(&self, peer: Rank, seq: u64) -> Option<CallRecord> {
+        let words = self.boards[peer.index()].words();
+        read_line(line(words, CALLS + 8 * (seq % CALLS_KEPT) as usize)).filter(|record| record.seq == seq)
+    }
+
+    /// The call of a rank with this digest, if it is among its latest ones.
+    pub(crate) fn find(&self, peer: Rank, digest: u64) -> Option<CallRecord> {
+        let words = self.boards[peer.index()].words();
+        let calls = (0..CALLS_KEPT as usize).map(|i| CALLS + 8 * i);
+        calls
+            .chain([MESSAGE])
+            .filter_map(|at| read_line(line(words, at)))
+            .find(|call| call.digest() == digest)
+    }
+
+    /// What a rank was last seen to do, for people.
+    pub(crate) fn activity(&self, peer: Rank) -> String {
+        let seen = self.activity_seen(peer);
+        if self.mapped { seen } else { format!("{seen}, as far as it has told") }
+    }
+
+    fn activity_seen(&self, peer: Rank) -> String {
+        let words = self.boards[peer.index()].words();
+        let (entered, finished) = (words[ENTERED].load(Acquire), words[FINISHED].load(Acquire));
+        if self.has_left(peer) {
+            return format!("rank {peer} has closed its communicator");
+        }
+        if words[IN_MESSAGE].load(Acquire) != 0
+            && let Some(message) = read_line(line(words, MESSAGE))
+        {
+            return format!("rank {peer} is in a {message}");
+        }
+        match self.call(peer, entered) {
+            None => format!("rank {peer} has entered no collective"),
+            Some(call) if finished < entered => format!("rank {peer} is in call {entered} ({call})"),
+            Some(call) => format!("rank {peer} is outside, after call {entered} ({call})"),
+        }
+    }
+
+    /// Has any rank of the job failed? Quick enough for every call.
+    #[inline]
+    pub(crate) fn has_failure(&self) -> bool {
+        self.boards[0].words()[FAILURE].load(Relaxed) != 0
+    }
+
+    /// Makes this the failure of the job, unless there is one already; returns the one that holds.
+    pub(crate) fn raise(&self, failure: Failure) -> Failure {
+        let words = self.boards[0].words();
+        let claim = u64::from(self.rank.0) + 1;
+        if words[FAILURE].compare_exchange(0, claim, Acquire, Relaxed).is_err() {
+            return self.failure().unwrap_or(failure);
+        }
+        write_failure(words, &failure);
+        words[FAILURE + 1].store(1, Release);
+        // Whoever reads what our user writes from now on also sees that the job has failed.
+        fence(Release);
+        failure
+    }
+
+    /// The failure of the job, if there is one. A claimed failure that never becomes ready (its writer died in between) is reported as such.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        let words = self.boards[0].words();
+        let claim = words[FAILURE].load(Acquire);
+        if claim == 0 {
+            return None;
+        }
+        for _ in 0..1000 {
+            if words[FAILURE + 1].load(Acquire) != 0 {
+                return Some(read_failure(words));
+            }
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        Some(Failure::Failed {
+            rank: Rank((claim - 1) as u32),
+            message: "it ended while reporting a failure".into(),
+        })
+    }
+}
+
+fn line(words: &[AtomicU64], at: usize) -> &[AtomicU64; 8] {
+    words[at..at + 8].try_into().expect("eight words")
+}
+
+#[inline]
+fn write_line(line: &[AtomicU64; 8], record: &CallRecord) {
+    line[0].store(0, Relaxed);
+    fence(Release);
+    for (word, value) in line[1..].iter().zip(record.encode()) {
+        word.store(value, Relaxed);
+    }
+    line[0].store(record.seq, Release);
+}
+
+fn read_line(line: &[AtomicU64; 8]) -> Option<CallRecord> {
+    let stamp = line[0].load(Acquire);
+    let words = std::array::from_fn(|i| line[1 + i].load(Relaxed));
+    fence(Acquire);
+    if stamp == 0 || line[0].load(Relaxed) != stamp { None } else { CallRecord::decode(words) }
+}
+
+fn write_failure(words: &[AtomicU64], failure: &Failure) {
+    let put = |at: usize, value: u64| words[FAILURE + at].store(value, Relaxed);
+    match failure {
+        Failure::Died { rank, how } => {
+            put(2, 1);
+            put(3, rank.0.into());
+            write_text(words, how);
+        }
+        Failure::Failed { rank, message } => {
+            put(2, 2);
+            put(3, rank.0.into());
+            write_text(words, message);
+        }
+        Failure::Mismatch { calls } => {
+            put(2, 3);
+            for (i, (rank, call)) in calls.iter().enumerate() {
+                put(3 + i, rank.0.into());
+                for (j, word) in call.encode().into_iter().enumerate() {
+                    put(5 + i * CallRecord::WORDS + j, word);
+                }
+            }
+        }
+    }
+}
+
+fn read_failure(words: &[AtomicU64]) -> Failure {
+    let get = |at: usize| words[FAILURE + at].load(Relaxed);
+    let rank = Rank(get(3) as u32);
+    let call = |i: usize| {
+        let record = CallRecord::decode(std::array::from_fn(|j| get(5 + i * CallRecord::WORDS + j)))?;
+        Some((Rank(get(3 + i) as u32), record))
+    };
+    match get(2) {
+        1 => Failure::Died { rank, how: read_text(words) },
+        3 if let (Some(first), Some(second)) = (call(0), call(1)) => {
+            Failure::Mismatch { calls: [first, second] }
+        }
+        _ => Failure::Failed { rank, message: read_text(words) },
+    }
+}
+
+fn write_text(words: &[AtomicU64], text: &str) {
+    let mut bytes = text.as_bytes();
+    if bytes.len() > FAILURE_TEXT_BYTES {
+        bytes = &bytes[..text.floor_char_boundary(FAILURE_TEXT_BYTES)];
+    }
+    words[FAILURE_TEXT - 1].store(bytes.len() as u64, Relaxed);
+    for (word, part) in words[FAILURE_TEXT..].iter().zip(bytes.chunks(8)) {
+        let mut value = [0; 8];
+        value[..part.len()].copy_from_slice(part);
+        word.store(u64::from_le_bytes(value), Relaxed);
+    }
+}
+
+fn read_text(words: &[AtomicU64]) -> String {
+    let len = (words[FAILURE_TEXT - 1].load(Relaxed) as usize).min(FAILURE_TEXT_BYTES);
+    let bytes: Vec<u8> = words[FAILURE_TEXT..FAILURE_TEXT + len.div_ceil(8)]
+        .iter()
+        .flat_map(|word| word.load(Relaxed).to_le_bytes())
+        .take(len)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::CallKind;
+    use collectives::{Collective, DType};
+    use transport::{memory::ArenaLayout, ring::RingLayout};
+
+    fn pair() -> [Agreement; 2] {
+        let layout = ArenaLayout { ranks: 2, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 20 };
+        let arenas = transport::driver::local::arenas(layout).expect("memory for a test");
+        [0, 1].map(|r| Agreement::new(Rank(r), arenas.iter().map(|a| a.board()).collect()))
+    }
+
+    fn record(seq: u64) -> CallRecord {
+        CallRecord {
+            seq,
+            kind: CallKind::Collective(Collective::Broadcast),
+            dtype: DType::F32,
+            op: None,
+            count: seq * 3,
+            root: Rank(1),
+            plan: 5,
+            uneven: false,
+            codec: None,
+        }
+    }
+
+    #[test]
+    fn the_latest_calls_of_a_peer_can_be_read() {
+        let [a, b] = pair();
+        for seq in 1..=100 {
+            a.enter(&record(seq));
+            a.finish(seq - 1);
+        }
+        assert_eq!(b.entered(Rank(0)), 100);
+        assert_eq!(b.call(Rank(0), 100), Some(record(100)));
+        assert_eq!(b.call(Rank(0), 37), Some(record(37)));
+        assert_eq!(b.call(Rank(0), 36), None, "only 64 are kept");
+        assert_eq!(b.call(Rank(0), 101), None);
+        assert_eq!(b.find(Rank(0), record(50).digest()), Some(record(50)));
+        a.enter_message(&CallRecord { kind: CallKind::Send, ..record(3) });
+        let received = CallRecord { kind: CallKind::Recv, root: Rank(0), ..record(3) };
+        assert_eq!(b.find(Rank(0), received.digest()).map(|call| call.kind), Some(CallKind::Send));
+        assert_eq!(b.find(Rank(0), 1), None);
+        assert_eq!(b.activity(Rank(0)), "rank 0 is in a send of 9 f32 to rank 1");
+        a.finish_message();
+        assert!(b.activity(Rank(0)).starts_with("rank 0 is in call 100"));
+        assert!(b.activity(Rank(0)).starts_with("rank 0 is in call 100 (broadcast of 300 f32"));
+    }
+
+    #[test]
+    fn the_first_failure_wins_on_every_rank() {
+        let [a, b] = pair();
+        assert!(!a.has_failure() && a.failure().is_none());
+        let first = Failure::Died { rank: Rank(1), how: "killed by SIGKILL, ünïcode".into() };
+        assert_eq!(b.raise(first.clone()), first);
+        assert_eq!(a.raise(Failure::Failed { rank: Rank(0), message: "later".into() }), first);
+        assert!(a.has_failure());
+        assert_eq!(a.failure(), Some(first));
+    }
+
+    #[test]
+    fn failures_survive_the_board() {
+        let long = "é".repeat(1000);
+        let cut = "é".repeat(480);
+        for (given, read) in [
+            (
+                Failure::Mismatch { calls: [(Rank(0), record(1)), (Rank(1), record(2))] },
+                Failure::Mismatch { calls: [(Rank(0), record(1)), (Rank(1), record(2))] },
+            ),
+            (
+                Failure::Failed { rank: Rank(1), message: long },
+                Failure::Failed { rank: Rank(1), message: cut },
+            ),
+        ] {
+            let [a, b] = pair();
+            a.raise(given);
+            assert_eq!(b.failure(), Some(read));
+        }
+    }
+}

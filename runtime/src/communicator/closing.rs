@@ -1,0 +1,125 @@
+//! The last of communicators: what they have sent arrives, and then their rendezvous ends.
+//!
+//! When a communicator is closed whose process has the rendezvous, others may still be at work, and would take its end for
+//! that of the job. So closing waits until all have gone. And what was sent may lie with the system until its receiver takes
+//! it; if the connection were closed before, it could be lost. So closing waits for that, too.
+//!
+//! But where a process has more than one communicator, others may wait for it to do something with the next one before they
+//! do what is waited for. So only the last one waits: for all rendezvous that are still attended, and for communicators that
+//! are closed by threads of their own ([`behind`]).
+
+use super::{Communicator, watch::Peers};
+use bootstrap::Server;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+use topology::Rank;
+use transport::driver::Endpoint;
+
+/// How long a rank that closes waits for anything where not all is well, or where it has other communicators.
+pub(super) const CLOSING: Duration = Duration::from_secs(2);
+
+/// Between looks at how others are while what was sent is on its way.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What the communicators of this process leave to each other.
+#[derive(Debug)]
+struct Open {
+    /// How many there are, but for those behind.
+    communicators: usize,
+    /// Those that are being closed by threads.
+    behind: Vec<JoinHandle<()>>,
+    /// Rendezvous whose ranks here have gone, and until when others may take to go.
+    left: Vec<(Server, Option<Instant>)>,
+}
+
+static OPEN: Mutex<Open> = Mutex::new(Open { communicators: 0, behind: Vec::new(), left: Vec::new() });
+
+fn open() -> MutexGuard<'static, Open> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A communicator has been made.
+pub(super) fn opened() {
+    open().communicators += 1;
+}
+
+/// Waits until what this rank has sent has arrived, and closes the endpoint: what has not arrived by then may be lost. The last
+/// communicator waits as long as `patience` says, since a receiver may take its time; but where a rank has failed or died, most
+/// likely nobody ever receives it.
+pub(super) fn settle(endpoint: &mut dyn Endpoint, peers: &mut Peers, patience: Duration, is_behind: bool) {
+    let began = Instant::now();
+    while !endpoint.settle(LOOK_EVERY, &|rank| peers.is_gone(Rank(rank))) {
+        peers.keep_in_touch();
+        let is_patient = peers.are_all_well() && (is_behind || open().communicators == 1);
+        if began.elapsed() >= if is_patient { patience } else { CLOSING.min(patience) } {
+            break;
+        }
+    }
+    endpoint.close(CLOSING);
+}
+
+/// Closes a communicator that may have sent what its receivers take their time to take. Others of this process can be used
+/// meanwhile.
+pub(super) fn behind(mut comm: Communicator) {
+    let endpoint = comm.endpoint.as_mut().filter(|_| comm.failed.is_none());
+    if endpoint.is_none_or(|endpoint| endpoint.settle(Duration::ZERO, &|_| false)) {
+        return;
+    }
+    comm.is_behind = true;
+    let name = format!("tbccl-closing-{}", comm.rank());
+    // If there is no thread to be had, it is closed by this one.
+    let began = thread::Builder::new().name(name).spawn(|| drop(comm));
+    let mut open = open();
+    open.behind.retain(|closing| !closing.is_finished());
+    open.behind.extend(began);
+    open.communicators -= 1;
+    let is_last = open.communicators == 0;
+    drop(open);
+    if is_last {
+        last();
+    }
+}
+
+/// A communicator is closed; its rendezvous, if it is in this process, and how long others may take to go.
+pub(super) fn closed(server: Option<(Server, Duration)>, is_behind: bool) {
+    let mut open = open();
+    open.left.extend(server.map(|(server, patience)| (server, Instant::now().checked_add(patience))));
+    if !is_behind {
+        open.communicators -= 1;
+    }
+    if !is_behind && open.communicators == 0 {
+        drop(open);
+        return last();
+    }
+    let ended = open.left.extract_if(.., |(server, _)| is_empty(server)).collect();
+    drop(open);
+    end(ended);
+}
+
+/// No communicator is open: waits for those behind, and for others to go.
+fn last() {
+    let behind = std::mem::take(&mut open().behind);
+    for closing in behind {
+        // It has told of a panic itself.
+        let _ = closing.join();
+    }
+    let left = std::mem::take(&mut open().left);
+    end(left);
+}
+
+/// Waits until all have gone of some rendezvous, and ends them.
+fn end(left: Vec<(Server, Option<Instant>)>) {
+    for (server, until) in left {
+        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+        server.wait_until(|attendance| attendance.gone == attendance.joined, left);
+    }
+}
+
+/// Have all gone?
+fn is_empty(server: &Server) -> bool {
+    let attendance = server.wait_until(|_| true, Duration::ZERO);
+    attendance.is_over || attendance.gone == attendance.joined
+}

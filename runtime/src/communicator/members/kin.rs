@@ -1,0 +1,107 @@
+//! How processes find each other again to make another communicator.
+//!
+//! Each rank has opened sockets of its own before the ranks came together, and all have heard of all. The first of the new
+//! ranks that has some serves them, and the others go there; from then on it is as if they had been started anew. Nothing
+//! is asked of the first rendezvous, nor of any rank that is not to take part.
+
+use super::super::{Communicator, connect};
+use super::{hall::Hall, titles};
+use crate::{
+    Config,
+    error::{Error, PeerName, Result},
+};
+use bootstrap::{Descent, Identity, Keeper, Member, Muster, Origins, Secret};
+use std::sync::Arc;
+use topology::Rank;
+
+/// By what ranks find each other again.
+#[derive(Debug)]
+pub(in super::super) enum Kin {
+    /// Threads of one process.
+    Threads(Arc<Hall>),
+    /// Processes.
+    Processes(Box<Processes>),
+}
+
+/// Ranks that are processes, as one of them knows them.
+#[derive(Debug)]
+pub(in super::super) struct Processes {
+    /// Where this one can be met, if the system let it have the sockets.
+    muster: Option<Muster>,
+    /// By rank: where each can be met, as text; empty if nowhere.
+    places: Vec<String>,
+    secret: Option<Secret>,
+    /// What they are called in the job that they come from.
+    origins: Arc<Origins>,
+}
+
+impl Kin {
+    /// Those who have come together.
+    pub(in super::super) fn processes(
+        muster: Option<Muster>,
+        members: &[Member],
+        identity: &Identity,
+    ) -> Kin {
+        Kin::Processes(Box::new(Processes {
+            muster,
+            places: members.iter().map(|member| member.muster.clone()).collect(),
+            secret: identity.place.secret.clone(),
+            origins: identity.origins(),
+        }))
+    }
+}
+
+impl Processes {
+    /// Brings these members together, one of which we are; its communicator.
+    pub(super) fn meet(
+        &self,
+        job: &str,
+        (me, names): (Rank, &[PeerName]),
+        members: &[Rank],
+        config: &Config,
+    ) -> Result<Communicator> {
+        let Some(keeper) = members.iter().position(|member| !self.places[member.index()].is_empty()) else {
+            return Err(Error::Bootstrap(format!(
+                "{job}: no rank of it had descriptors for sockets at which it could be met; raise the limit on open files \
+                 (ulimit -n)"
+            )));
+        };
+        let titles = named(members, names);
+        let server = match &self.muster {
+            Some(muster) if members[keeper] == me => Some(muster.serve(job, &titles)?),
+            _ => None,
+        };
+        let there = &self.places[members[keeper].index()];
+        let keeper = Keeper { rank: keeper as u32, titles: titles.into() };
+        let place = Muster::place(there, self.secret.as_ref(), keeper, config.timeout);
+        let rank = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
+        let identity = Identity {
+            rank,
+            size: members.len() as u32,
+            place: place.map_err(Error::Bootstrap)?,
+            keeps: server.is_some(),
+            descent: Some(Descent { job: job.to_owned(), origins: Arc::new(self.origins.of(members)) }),
+        };
+        // What a model says of machines and cables it says of the ranks of the whole job.
+        let config = Config { model: None, ..config.clone() };
+        let mut communicator = connect::join(&identity, &config)?;
+        communicator.server = server;
+        Ok(communicator)
+    }
+}
+
+/// What people call the members: their numbers, and where they run.
+fn named(members: &[Rank], names: &[PeerName]) -> Vec<String> {
+    let where_it_runs = |member: &Rank| {
+        let name = names.get(member.index());
+        name.map_or_else(String::new, |name| format!(", process {} on {}", name.pid, name.host))
+    };
+    titles(members)
+        .into_iter()
+        .zip(members)
+        .map(|(title, member)| match title.strip_suffix(')') {
+            Some(title) => format!("{title}{})", where_it_runs(member)),
+            None => format!("{title} ({})", where_it_runs(member).trim_start_matches(", ")),
+        })
+        .collect()
+}

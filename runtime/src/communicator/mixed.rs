@@ -1,0 +1,71 @@
+//! Shared memory within a host and another transport between hosts, as a rank of a job opens it.
+
+use super::{connect::not_started, tcp, verbs};
+use crate::{Config, Transport, error::Result};
+use bootstrap::Identity;
+use std::time::Duration;
+use transport::{
+    TransportError,
+    driver::{
+        Endpoint, Home, Preferred, Tell,
+        mixed::{Between, Mixed},
+        verbs::{VerbsConfig, VerbsEndpoint},
+    },
+    memory::ArenaLayout,
+};
+
+/// How long a device's address is waited for where TCP does as well.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Gets ready to share memory with the ranks of this host, and to reach those of others.
+pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) -> Result<Box<dyn Endpoint>> {
+    let between = match config.transport {
+        Transport::MixedVerbs => {
+            let (rank, options) = (identity.rank, verbs::options(identity, config)?);
+            let mut say = verbs::say(rank);
+            Box::new(move |home: &mut Home| over_verbs(&options, rank, home, &mut say)) as Between
+        }
+        Transport::MixedAuto => over_either(identity, config)?,
+        _ => {
+            let between = tcp::open_between(identity, config)?;
+            Box::new(|_: &mut Home| Ok(between))
+        }
+    };
+    match Mixed::open(between, layout, identity.rank, &config.host_id, config.timeout) {
+        Ok(endpoint) => Ok(Box::new(endpoint)),
+        Err(error) => Err(not_started(identity.rank, error)),
+    }
+}
+
+fn over_verbs(
+    options: &VerbsConfig,
+    rank: u32,
+    home: &mut Home,
+    say: &mut dyn FnMut(&str),
+) -> std::result::Result<Box<dyn Endpoint>, TransportError> {
+    Ok(Box::new(VerbsEndpoint::open_at(options, rank, home, say)?))
+}
+
+/// RDMA if it connects all hosts, TCP if not. Nothing that is wrong with RDMA is an error.
+fn over_either(identity: &Identity, config: &Config) -> Result<Between> {
+    let rank = identity.rank;
+    let patient = Config { timeout: config.timeout.min(ADDRESS_PATIENCE), ..config.clone() };
+    let options = verbs::options(identity, &patient)
+        .map_err(|error| TransportError::Wiring { rank, what: error.to_string() });
+    let says = rank == 0 && identity.descent.is_none();
+    let second = tcp::open_between(identity, config)?;
+    Ok(Box::new(move |home: &mut Home| {
+        let first = options.and_then(|options| over_verbs(&options, rank, home, &mut |_| ()));
+        let hosts = home.hosts().to_vec();
+        Ok(Box::new(Preferred::new(rank, hosts, first, second, teller(says))))
+    }))
+}
+
+/// Rank 0 of a job says what was taken, once.
+fn teller(says: bool) -> Tell {
+    Box::new(move |_, why_not| match why_not {
+        _ if !says => {}
+        None => eprintln!("tbccl: hosts are connected by RDMA (shm+verbs)"),
+        Some(why) => eprintln!("tbccl: hosts are connected by TCP (shm+tcp), not by RDMA: {why}"),
+    })
+}

@@ -1,0 +1,447 @@
+//! Communicators: a group of ranks, and the calls they make together.
+//!
+//! A communicator is made from the launcher's environment ([`Communicator::from_env`]) or for threads of this process
+//! ([`Communicator::local`]). All its ranks make the same calls in the same order. A call blocks, progresses on the
+//! caller's thread, and either completes or fails within the time limit; once it has failed, the communicator stays
+//! failed, on every rank.
+//!
+//! Nothing here moves bytes: calls are turned into plans (`plans`) and carried out by the executor.
+
+mod buffer;
+mod call;
+mod call_options;
+mod closing;
+mod connect;
+mod control;
+mod dumps;
+mod elements;
+mod group;
+mod machine;
+mod members;
+mod mixed;
+mod plans;
+mod quantized;
+mod raw;
+mod registered;
+mod relayed;
+mod request;
+mod rooted;
+mod scale;
+mod stopped;
+mod tcp;
+mod typed;
+mod uneven;
+mod verbs;
+mod watch;
+mod wires;
+
+pub use buffer::Buffer;
+pub use call_options::CallOptions;
+pub use control::Stats;
+pub(crate) use control::{Control, closed};
+pub use dumps::record_on_signal;
+pub use group::Group;
+pub use raw::{RawAllReduce, RawCall, RawWhat};
+pub use registered::{RegisteredSlice, Registration};
+pub use scale::Scale;
+pub(crate) use wires::{About, Wires};
+
+use crate::{
+    Config,
+    agreement::{Agreement, Published},
+    error::{Error, PeerName, Result},
+    executor::{Executor, Program, Protocols},
+    kernels::Threads,
+};
+use bootstrap::{Connection, Server};
+use call_options::check_segments;
+use collectives::{
+    Collective, DType, Hosts, Numerics,
+    schedule::InPlace,
+    select::{Fingerprint, Names, Overrides},
+};
+use control::stats_of;
+use machine::{Processors, fingerprint, placement_of, ranks_on_host_of};
+use members::kin::Kin;
+use plans::{CallShape, Plans};
+use std::{sync::Arc, time::Duration};
+use topology::{Rank, Reach};
+use transport::{
+    Counters, Link, PollCounters, WaitPolicy,
+    driver::{Endpoint, RailInfo},
+    memory::{Registered, Slab},
+};
+use watch::Peers;
+
+/// A group of ranks, as one of them.
+///
+/// Not cloned and not shared between threads: `&mut self` keeps a rank's calls in order.
+#[derive(Debug)]
+pub struct Communicator {
+    peers: Peers,
+    executor: Executor,
+    plans: Plans,
+    slab: Slab,
+    // Boxed, so that taking it for a call moves a pointer.
+    scratch: Option<Box<Registered>>,
+    /// What the links stand on, where that is more than memory. After them, so that they end first.
+    endpoint: Option<Box<dyn Endpoint>>,
+    /// Held by every registration of the program's own memory.
+    lending: Arc<()>,
+    threads: Threads,
+    timeout: Duration,
+    numerics: Numerics,
+    transport: &'static str,
+    /// The number of the latest collective.
+    seq: u64,
+    /// Per peer: the numbers of the latest message sent to it and received from it.
+    message_seqs: Vec<(u64, u64)>,
+    /// Per peer and direction.
+    message_programs: Vec<Option<Arc<Program>>>,
+    /// The error that every further call gives.
+    failed: Option<Error>,
+    /// How long others may take to go when this is closed, if they meet in this process.
+    farewell: Duration,
+    /// Does a thread close it, so that the program need not wait for that?
+    is_behind: bool,
+    /// How to find the others again.
+    kin: Kin,
+    /// The rendezvous, where it is in this process. The last to end.
+    server: Option<Server>,
+}
+
+/// What a communicator is put together from.
+struct Parts {
+    rank: Rank,
+    names: Vec<PeerName>,
+    agreement: Agreement,
+    slab: Slab,
+    links: Vec<Option<Box<dyn Link>>>,
+    reach: Reach,
+    connection: Option<Connection>,
+    endpoint: Option<Box<dyn Endpoint>>,
+    transport: &'static str,
+    kin: Kin,
+    /// In whose process the rendezvous is, if it is one of the ranks'.
+    keeper: Option<Rank>,
+    /// Is it made from no other communicator? What is to be said about a job has been said of those.
+    is_first: bool,
+}
+
+/// The longest sleep of a rank that its device wakes. It then looks whether its peers live.
+const WOKEN_SLEEP: Duration = Duration::from_millis(25);
+
+impl Communicator {
+    /// Lanes between each pair of ranks.
+    pub(crate) const LANES: u8 = 2;
+
+    fn assemble(parts: Parts, config: &Config) -> Communicator {
+        let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport, .. } = parts;
+        let size = names.len() as u32;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
+        let on_this_host = ranks_on_host_of(rank, &names);
+        let mut wait = WaitPolicy::for_host(on_this_host, cores);
+        if let Some(polls) = config.spin_polls {
+            wait.spin_polls = polls;
+        }
+        let sleeper = endpoint.as_ref().and_then(|endpoint| endpoint.sleeper());
+        if sleeper.is_some() {
+            wait.sleep_most = WOKEN_SLEEP;
+        }
+        if endpoint.is_some() {
+            wait.poll_interval = config.poll_interval;
+        }
+        let protocols =
+            Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
+        let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
+        let placement = placement_of(endpoint.as_deref(), &names);
+        let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
+        let names: Arc<[PeerName]> = names.into();
+        let control = Control::new(rank, &names, transport, &agreement, config.dump.clone());
+        let control = dumps::enlist(control);
+        let here = fingerprint(transport, &names);
+        // The same on all ranks: those of one host see the same machine.
+        let cores = config.cores.map_or(Processors::here().cores, |cores| cores as usize);
+        let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
+        let together = placement.is_none_or(|placement| placement.hosts() == 1);
+        let crowded = by_memory && together && size as usize > cores;
+        if let Some((what, there, here)) = config.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
+            && rank.0 == 0
+            && parts.is_first
+        {
+            eprintln!(
+                "tbccl: warning: the tuning file is not used: it was measured with {what} {there}, and this job has {here}; \
+                 measure anew with `tbccl tune`"
+            );
+        }
+        if let Some(Err(why)) = config.model.as_ref().map(|model| model.covers(size))
+            && rank.0 == 0
+        {
+            eprintln!("tbccl: warning: the model is not used: {why}");
+        }
+        closing::opened();
+        Communicator {
+            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here, crowded), config),
+            executor: Executor::new(links, slab.clone(), wait, protocols)
+                .with_sleeper(sleeper)
+                .with_wish(control.wanted()),
+            peers: Peers {
+                rank,
+                died: vec![None; names.len()],
+                names,
+                control,
+                agreement,
+                published: Published::default(),
+                connection,
+                launcher_gone: false,
+                keeper: parts.keeper,
+                next_looked_at: 0,
+            },
+            slab,
+            scratch: None,
+            endpoint,
+            lending: Arc::new(()),
+            threads: Threads::up_to(threads as usize),
+            timeout: config.timeout,
+            numerics: config.numerics,
+            transport,
+            seq: 0,
+            message_seqs: vec![(0, 0); size as usize],
+            message_programs: vec![None; 2 * size as usize],
+            failed: None,
+            farewell: config.timeout,
+            is_behind: false,
+            kin: parts.kin,
+            server: None,
+        }
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.peers.rank
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.peers.names.len() as u32
+    }
+
+    /// The driver that moves the bytes: `local`, `shm`, or what [`crate::Transport`] names.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.transport
+    }
+
+    /// Everyone, in rank order.
+    #[must_use]
+    pub fn members(&self) -> &[PeerName] {
+        &self.peers.names
+    }
+
+    /// What this rank's links have done since the communicator was made.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.executor.links().counters()
+    }
+
+    /// How this rank's links have looked for completions. All zero where they look at memory and at no queue.
+    #[must_use]
+    pub fn poll_counters(&self) -> PollCounters {
+        self.executor.links().poll_counters()
+    }
+
+    /// What has been done since the communicator was made.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.peers.control.counted(stats_of(self.executor.links()))
+    }
+
+    /// What other threads use of it.
+    pub(crate) fn control(&self) -> Arc<Control> {
+        Arc::clone(&self.peers.control)
+    }
+
+    /// The error that every further call gives, if it has failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.failed.clone()
+    }
+
+    /// The cables to a peer, in the order that both ends number them; none where the transport has one way to it that
+    /// has no name.
+    #[must_use]
+    pub fn rails(&self, peer: Rank) -> Vec<RailInfo> {
+        self.endpoint.as_ref().map(|endpoint| endpoint.rails(peer.0)).unwrap_or_default()
+    }
+
+    /// From the next call on, what travels between this rank and a peer takes that rail, or all of them again with
+    /// `None`. Both ends say it between the same two calls. While the rail is down the others are used; a transport
+    /// without rails takes no note.
+    pub fn prefer_rail(&mut self, peer: Rank, rail: Option<usize>) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.prefer_rail(peer.0, rail);
+        }
+    }
+
+    /// The algorithm that a call of these arguments takes, and the segments it cuts each chunk into. `count` is the
+    /// number of elements of one block.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] when no algorithm, or not the one that the options ask for, can do with the cables there are.
+    pub fn plan_of(
+        &self,
+        collective: Collective,
+        count: u64,
+        dtype: DType,
+        root: Rank,
+    ) -> Result<(&'static str, u32)> {
+        let elem_bytes = dtype.size() as u32;
+        let (in_place, numerics) = (InPlace::No, self.numerics);
+        self.plans.choose(&CallShape {
+            collective,
+            count,
+            elem_bytes,
+            root,
+            in_place,
+            uneven: false,
+            numerics,
+            codec: None,
+        })
+    }
+
+    /// Plans a collective, so that the first call of these arguments need not. `count` is the number of elements of one
+    /// block; `in_place`, whether input and output are the same memory. Calls whose plan is at hand find it in a few tens of
+    /// nanoseconds. Nothing is sent, and other ranks need not do the same.
+    ///
+    /// # Errors
+    /// As for [`Communicator::plan_of`]; [`Error::InvalidArgument`] for a root that there is not.
+    pub fn plan_ahead(
+        &mut self,
+        collective: Collective,
+        count: u64,
+        dtype: DType,
+        root: Rank,
+        in_place: bool,
+    ) -> Result<()> {
+        self.us().check_rank("root", root)?;
+        let elem_bytes = dtype.size() as u32;
+        let in_place = if in_place { InPlace::Yes } else { InPlace::No };
+        let (uneven, numerics, codec) = (false, self.numerics, None);
+        let shape = CallShape { collective, count, elem_bytes, root, in_place, uneven, numerics, codec };
+        let (place, fitted) = self.plans.borrow(&shape)?;
+        self.plans.give_back(place, fitted.program);
+        Ok(())
+    }
+
+    /// From the next call on, collectives that have this algorithm are carried out by it, or fail if it can't do the call;
+    /// others choose for themselves. Several names are taken as [`Config::algorithm`] has it. `segments` is the number of
+    /// pieces that chunks are cut into, 0 for as many as suit. This comes before all that the options say; `None`,
+    /// whatever the segments, lets the options decide again. All ranks say it between the same two calls.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`] for an algorithm that no collective has, [`Error::InvalidArgument`] for too many segments.
+    /// Nothing has changed then.
+    pub fn set_algorithm(&mut self, algorithm: Option<&str>, segments: u32) -> Result<()> {
+        let wanted = algorithm.map(Names::parse).transpose()?;
+        check_segments(segments)?;
+        self.plans.ask(wanted.map(|names| (Overrides { names, rules: Vec::new() }, segments)));
+        Ok(())
+    }
+
+    /// What this job runs on, the same on all ranks: what a tuning file must have been measured on to be used.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint(self.transport, &self.peers.names)
+    }
+
+    /// What calls promise from now on about the order in which contributions are combined. All ranks say it between the
+    /// same two calls.
+    pub fn set_numerics(&mut self, numerics: Numerics) {
+        self.numerics = numerics;
+    }
+
+    /// How long a call may wait without progress.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {
+            closing::settle(&mut **endpoint, &mut self.peers, self.farewell, self.is_behind);
+        }
+        self.peers.leave();
+        dumps::strike_off(&self.peers.control);
+        let patience = if self.failed.is_some() { closing::CLOSING } else { self.farewell };
+        closing::closed(self.server.take().map(|server| (server, patience)), self.is_behind);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use collectives::MAX_SEGMENTS;
+
+    fn alone() -> Communicator {
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+        Communicator::local(4, &config).expect("memory for a test").swap_remove(0)
+    }
+
+    #[test]
+    fn an_algorithm_that_a_program_asks_for_holds_until_it_lets_go() {
+        let mut comm = alone();
+        let of = |comm: &Communicator, collective| {
+            comm.plan_of(collective, 1 << 20, DType::F32, Rank(0)).expect("a plan")
+        };
+        let before = of(&comm, Collective::AllReduce);
+        let gather = of(&comm, Collective::AllGather);
+        comm.set_algorithm(Some("recursive-doubling"), 3).expect("known");
+        assert_eq!(of(&comm, Collective::AllReduce), ("recursive_doubling", 3));
+        comm.set_algorithm(Some("mesh"), 0).expect("known");
+        assert_eq!(of(&comm, Collective::AllReduce).0, "mesh");
+        assert_eq!(of(&comm, Collective::AllGather), gather, "it has no mesh");
+        let error = comm.set_algorithm(Some("mash"), 0).expect_err("unknown").to_string();
+        assert!(error.contains("did you mean `mesh`"), "{error}");
+        assert!(comm.set_algorithm(Some("ring"), MAX_SEGMENTS + 1).is_err());
+        assert_eq!(of(&comm, Collective::AllReduce).0, "mesh", "an error changes nothing");
+        comm.set_algorithm(None, 0).expect("always");
+        assert_eq!(of(&comm, Collective::AllReduce), before);
+    }
+
+    #[test]
+    fn what_is_planned_ahead_is_what_a_call_takes() {
+        let mut comm = alone();
+        let ahead = |comm: &mut Communicator, root| {
+            comm.plan_ahead(Collective::Broadcast, 1 << 20, DType::F32, Rank(root), true)
+        };
+        ahead(&mut comm, 1).expect("a plan");
+        let planned = comm.plans.at_hand();
+        assert_eq!(planned, 1);
+        ahead(&mut comm, 1).expect("at hand");
+        assert_eq!(comm.plans.at_hand(), planned, "it is not planned twice");
+        let error = ahead(&mut comm, 4).expect_err("there is none").to_string();
+        assert!(error.contains("root") && error.contains("0..4"), "{error}");
+    }
+
+    #[test]
+    fn threads_of_one_process_don_t_take_each_other_s_earlier_choice() {
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+        let comms = Communicator::local(2, &config).expect("memory for a test");
+        std::thread::scope(|scope| {
+            for mut comm in comms {
+                scope.spawn(move || {
+                    for (algorithm, messages) in [("mesh", 1), ("rsag_mesh", 2), ("mesh", 1)] {
+                        comm.set_algorithm(Some(algorithm), 1).expect("known");
+                        let before = comm.counters().sent_messages;
+                        comm.all_reduce_in_place(&mut [1.0f32; 64], collectives::ReduceOp::Sum)
+                            .expect("done");
+                        assert_eq!(comm.counters().sent_messages - before, messages, "{algorithm}");
+                    }
+                });
+            }
+        });
+    }
+}

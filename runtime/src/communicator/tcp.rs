@@ -1,0 +1,80 @@
+//! The TCP transport as a rank of a job opens it: from options, and who this rank is, to an endpoint.
+
+use super::{Communicator, connect::not_started};
+use crate::{
+    Config,
+    error::{Error, Result},
+};
+use bootstrap::{Identity, Place, resolve};
+use std::net::IpAddr;
+use transport::driver::{
+    Endpoint,
+    tcp::{Bind, Say, TcpConfig, TcpEndpoint, addresses_of_interface, local_address_towards},
+};
+
+/// Bytes of address space for registered memory, when nothing else is said: what is not touched costs nothing.
+const SLAB_BYTES: u64 = 16 << 30;
+/// As much as is never used, where registered memory is another driver's.
+const NO_SLAB: u64 = 1 << 20;
+
+/// Listens for the other ranks.
+pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
+    open_with(identity, config, config.slab_bytes.unwrap_or(SLAB_BYTES))
+}
+
+/// Listens for the ranks of other hosts, where registered memory is another driver's.
+pub(super) fn open_between(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
+    open_with(identity, config, NO_SLAB)
+}
+
+fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Box<dyn Endpoint>> {
+    let Identity { rank, place, .. } = identity;
+    if place.secret.is_none() && place.addresses.iter().any(|address| address.is_remote()) {
+        return Err(Error::Bootstrap(format!(
+            "rank {rank} has no secret, without which the other ranks can't tell it from a stranger: set TBCCL_SECRET or \
+             TBCCL_SECRET_FILE on all ranks"
+        )));
+    }
+    let options = TcpConfig {
+        bind: config.interface.clone().unwrap_or_else(|| address_towards(place)),
+        // Without one the rendezvous is of this host and this user, and so are all who hear rank 0's.
+        secret: place.secret.clone(),
+        security: config.security,
+        sockets: config.tcp_sockets,
+        slab_bytes: slab_bytes as usize,
+        buffer_bytes: config.tcp_buffer_bytes,
+        lanes: Communicator::LANES,
+        patience: config.timeout,
+        silence: config.silence,
+        ..TcpConfig::default()
+    };
+    let of = *rank;
+    let say = Say::to(move |what| eprintln!("tbccl: warning: rank {of}: {what}"));
+    match TcpEndpoint::open(&options, *rank, say) {
+        Ok(endpoint) => Ok(Box::new(endpoint)),
+        Err(error) => Err(not_started(*rank, error)),
+    }
+}
+
+/// The addresses at which other ranks reach this one, as far as that can be said without asking them.
+pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr> {
+    let towards = || match address_towards(&identity.place) {
+        Bind::Address(address) => vec![address],
+        Bind::Interface(_) => Vec::new(),
+    };
+    match &config.interface {
+        None => towards(),
+        Some(Bind::Address(address)) => vec![*address],
+        Some(Bind::Interface(name)) => {
+            let found = addresses_of_interface(name);
+            if found.is_empty() { towards() } else { found }
+        }
+    }
+}
+
+/// The address of ours from which the rendezvous is reached; that of this host alone where it is not over a network.
+fn address_towards(place: &Place) -> Bind {
+    let addresses = place.addresses.iter().filter_map(|address| resolve(address).ok()).flatten();
+    let ours = addresses.filter_map(|address| local_address_towards(address).ok());
+    ours.map(Bind::Address).next().unwrap_or_default()
+}

@@ -1,0 +1,66 @@
+//! The verbs transport as a rank of a job opens it: from options to an endpoint.
+
+use super::connect::not_started;
+use crate::{
+    Config, Transport,
+    error::{Error, Result},
+};
+use bootstrap::Identity;
+use topology::{DeviceMatrix, Rank};
+use transport::driver::{
+    Endpoint,
+    verbs::{VerbsConfig, VerbsEndpoint},
+};
+
+/// Opens the devices of a rank.
+pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
+    debug_assert!(config.transport == Transport::Verbs);
+    let Identity { rank, size, .. } = *identity;
+    match VerbsEndpoint::open(&options(identity, config)?, rank, size, &mut say(rank)) {
+        Ok(endpoint) => Ok(Box::new(endpoint)),
+        Err(error) => Err(not_started(rank, error)),
+    }
+}
+
+/// Tells the user what a rank waits for.
+pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
+    move |what| eprintln!("tbccl: rank {rank}: {what}")
+}
+
+/// What the driver is told. The device matrix is read, where there is one.
+pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
+    let origins = identity.origins();
+    // One rank alone, as a split may leave it, has no cable that a matrix could name.
+    let path = config.ibv_devices.as_ref().filter(|_| identity.descent.is_none() || identity.size > 1);
+    let matrix = path.map(|path| {
+        let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))
+        })?;
+        let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
+        matrix.check_size(origins.ranks).map_err(|error| broken(error.to_string()))?;
+        let row = |from: &u32| origins.of.iter().map(|to| (Rank(*from), Rank(*to))).collect::<Vec<_>>();
+        Ok::<_, Error>(
+            (origins.of.iter())
+                .map(|from| row(from).into_iter().map(|(from, to)| matrix.rails(from, to).to_vec()).collect())
+                .collect(),
+        )
+    });
+    Ok(VerbsConfig {
+        library: config.verbs_lib.clone(),
+        matrix: matrix.transpose()?,
+        slab_bytes: config.slab_bytes,
+        segment_bytes: config.segment_bytes,
+        cache_regions: config.cache_regions,
+        cache_bytes: config.cache_bytes,
+        piece_bytes: config.rdma_piece_bytes,
+        window: config.rdma_window,
+        checksum: config.checksum,
+        reliable: config.reliable,
+        patience: config.timeout,
+        poll_batch: config.poll_batch as usize,
+        events: config.poll_events,
+        event_percent: config.poll_event_percent,
+        keep_alive: config.keep_alive,
+    })
+}

@@ -1,0 +1,361 @@
+//! What a rank looks at when a wait gets long: has anyone failed, died, left, or called something else?
+
+use super::control::{Control, stats_of};
+use crate::{
+    agreement::{Agreement, Failure, Published},
+    call::{CallKind, CallRecord},
+    error::{Error, PeerName, Place, Result},
+    executor::{Waiting, Watch},
+};
+use bootstrap::{Connection, Notice};
+use std::{
+    sync::{
+        Arc,
+        atomic::{Ordering::Acquire, fence},
+    },
+    time::{Duration, Instant},
+};
+use topology::Rank;
+
+/// What a rank knows of the others' lives.
+#[derive(Debug)]
+pub(super) struct Peers {
+    pub(super) rank: Rank,
+    pub(super) names: Arc<[PeerName]>,
+    /// What other threads want of the communicator.
+    pub(super) control: Arc<Control>,
+    pub(super) agreement: Agreement,
+    /// What others know of our board, where they do not see it.
+    pub(super) published: Published,
+    /// The way to the launcher; none where ranks are threads.
+    pub(super) connection: Option<Connection>,
+    /// How each rank died, as far as told.
+    pub(super) died: Vec<Option<String>>,
+    pub(super) launcher_gone: bool,
+    /// In whose process the rendezvous is, if it is one of the ranks'.
+    pub(super) keeper: Option<Rank>,
+    /// From which rank on the others are looked at next, where they are too many to look at all each time.
+    pub(super) next_looked_at: u32,
+}
+
+impl Peers {
+    pub(super) fn others(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.names.iter().map(|name| name.rank).filter(|rank| *rank != self.rank)
+    }
+
+    /// The most ranks that are looked at in one look. With more, each look takes the next ones.
+    const LOOKED_AT: u32 = 64;
+
+    /// Those whose turn it is to be looked at; the next look takes others.
+    fn some_others(&mut self) -> Vec<Rank> {
+        let size = self.names.len() as u32;
+        let from = self.next_looked_at;
+        let count = size.min(Peers::LOOKED_AT + 1);
+        self.next_looked_at = (from + count) % size;
+        (from..from + count).map(|rank| Rank(rank % size)).filter(|rank| *rank != self.rank).collect()
+    }
+
+    /// How long the rank that raises a failure waits to hear which one holds.
+    const VERDICT: Duration = Duration::from_millis(500);
+
+    /// Reads what has come over the connection, after waiting for it for a time at most.
+    fn read_notices(&mut self, within: Duration) {
+        let mut within = within;
+        while let Some(notice) = self.connection.as_mut().and_then(|c| c.notice(within)) {
+            within = Duration::ZERO;
+            match notice {
+                Notice::Died { rank, how } => {
+                    if let Some(slot) = self.died.get_mut(rank as usize) {
+                        slot.get_or_insert(how);
+                    }
+                }
+                Notice::News(boards) => {
+                    boards.iter().for_each(|(rank, words)| self.agreement.mirror(*rank, words));
+                }
+                Notice::Failed(words) => self.agreement.enter_failure(&words),
+                Notice::ServerGone => {
+                    self.launcher_gone = true;
+                    if let Some(keeper) = self.keeper {
+                        self.died[keeper.index()].get_or_insert_with(|| ENDED.to_owned());
+                    }
+                    self.connection = None;
+                }
+            }
+        }
+    }
+
+    /// Where boards are not shared memory: tells what is new on ours, and hears what is new on others'.
+    pub(super) fn keep_in_touch(&mut self) {
+        if !self.agreement.is_mapped() {
+            let words = self.agreement.news(&mut self.published);
+            if let Some(connection) = &mut self.connection {
+                connection.look(words);
+            }
+        }
+        self.read_notices(Duration::ZERO);
+    }
+
+    /// Has nobody failed or died, as far as it is known here?
+    pub(super) fn are_all_well(&self) -> bool {
+        let is_well = self.died.iter().all(Option::is_none) && !self.launcher_gone;
+        is_well && !self.agreement.has_failure() && !self.control.is_aborted()
+    }
+
+    /// Has this rank died, or closed its part of the communicator?
+    pub(super) fn is_gone(&self, rank: Rank) -> bool {
+        self.died[rank.index()].is_some() || self.agreement.has_left(rank)
+    }
+
+    /// Is there a way that news of others come by?
+    pub(super) fn hears_news(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Makes this the failure of the job, unless there is one already; returns the one that holds.
+    pub(super) fn raise(&mut self, failure: Failure) -> Failure {
+        self.read_notices(Duration::ZERO);
+        if !self.agreement.is_mapped()
+            && !self.agreement.has_failure()
+            && let Some(connection) = &mut self.connection
+        {
+            connection.raise(self.agreement.failure_words(&failure));
+            let asked = Instant::now();
+            while !self.agreement.has_failure()
+                && self.connection.is_some()
+                && asked.elapsed() < Peers::VERDICT
+            {
+                self.read_notices(Duration::from_millis(20));
+            }
+        }
+        // Ours, if boards are shared or nobody has told us of another one.
+        self.agreement.raise(failure)
+    }
+
+    /// Closes this rank's part of the communicator.
+    pub(super) fn leave(&mut self) {
+        self.agreement.leave();
+        // Closed with this: a rendezvous in this process waits for all to go.
+        if let Some(mut connection) = self.connection.take() {
+            let mapped = self.agreement.is_mapped();
+            connection.goodbye(if mapped { Vec::new() } else { self.agreement.news(&mut self.published) });
+        }
+    }
+
+    /// Is one that has left, or died, missed by who receives from any rank? One that died may have been about to send. Of
+    /// those that have left, as they may, none is missed before all have.
+    fn may_have_sent(&self, peer: Rank) -> bool {
+        self.died[peer.index()].is_some() || self.others().all(|rank| self.agreement.has_left(rank))
+    }
+
+    /// How a rank died, if it is known to have.
+    pub(super) fn death_of(&mut self, rank: Rank) -> Option<String> {
+        self.read_notices(Duration::ZERO);
+        self.died[rank.index()].clone()
+    }
+
+    /// The error that a failure of the job is for a call here.
+    pub(super) fn error_of(&self, failure: Failure, place: Place) -> Error {
+        if self.control.is_aborted() {
+            return Error::Aborted { place: Box::new(place) };
+        }
+        failure.into_error(&self.names, place)
+    }
+}
+
+/// How a rank has ended of which no more is known, as the rest of a sentence.
+const ENDED: &str = "is gone: it ended without a word, or its host can't be reached";
+
+/// The watch over one call, or over several that run together.
+#[derive(Debug)]
+pub(super) struct CallWatch<'a> {
+    pub(super) peers: &'a mut Peers,
+    /// The calls that run together; at least one.
+    pub(super) calls: &'a [CallRecord],
+    pub(super) timeout: Duration,
+    /// How long nothing had moved when it was last looked at.
+    pub(super) waited: Duration,
+    /// Has a wait got long, or has another thread wanted something?
+    pub(super) has_looked: bool,
+}
+
+impl CallWatch<'_> {
+    /// The call that errors name: the first one, unless another one is known to be meant.
+    pub(super) fn call(&self) -> CallRecord {
+        self.calls[0]
+    }
+
+    fn place(&self, waiting: &Waiting<'_>) -> Place {
+        Place { rank: self.peers.rank, call: self.call(), step: waiting.step(), waited: waiting.waited }
+    }
+
+    /// Can this rank still take part in the call by what it has sent already? A rank that was through with it has
+    /// sent all it had to.
+    fn is_needed(&self, peer: Rank) -> bool {
+        self.calls.iter().any(|call| match call.kind {
+            CallKind::Collective(_) => !self.peers.agreement.has_finished(peer, call.seq),
+            CallKind::Send | CallKind::Recv => {
+                peer == call.root || call.root == CallRecord::ANY && self.peers.may_have_sent(peer)
+            }
+        })
+    }
+
+    /// The failure of the job while this call was carried out. A rank that has failed gives its memory back to its
+    /// user, so what was read in place from then on may be anything: a call is good only if none has.
+    #[inline]
+    pub(super) fn failure_meanwhile(&self, step: impl FnOnce() -> String) -> Option<Error> {
+        fence(Acquire);
+        if !self.peers.agreement.has_failure() && !self.peers.control.is_aborted() {
+            return None;
+        }
+        let place =
+            Place { rank: self.peers.rank, call: self.call(), step: Some(step()), waited: self.waited };
+        if self.peers.control.is_aborted() {
+            return Some(Error::Aborted { place: Box::new(place) });
+        }
+        self.peers.agreement.failure().map(|failure| self.peers.error_of(failure, place))
+    }
+
+    fn look_for_deaths(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        let dead = self.peers.others().find(|r| self.peers.died[r.index()].is_some() && self.is_needed(*r));
+        if let Some(rank) = dead {
+            let how = self.peers.died[rank.index()].clone().unwrap_or_default();
+            let failure = self.peers.raise(Failure::Died { rank, how });
+            return Err(self.peers.error_of(failure, self.place(waiting)));
+        }
+        if self.peers.launcher_gone { Err(self.without_rendezvous(waiting)) } else { Ok(()) }
+    }
+
+    /// The rendezvous is gone. Where it is in a rank's process, that rank is: it would have waited for us otherwise.
+    fn without_rendezvous(&mut self, waiting: &Waiting<'_>) -> Error {
+        let Some(rank) = self.peers.keeper else { return Error::LauncherGone };
+        let how = self.peers.died[rank.index()].clone().unwrap_or_else(|| ENDED.to_owned());
+        let failure = self.peers.raise(Failure::Died { rank, how });
+        self.peers.error_of(failure, self.place(waiting))
+    }
+
+    /// Has this rank closed its part of the communicator?
+    pub(super) fn has_left(&self, peer: Rank) -> bool {
+        self.peers.agreement.has_left(peer)
+    }
+
+    fn look_for_leavers(&mut self, some: &[Rank], waiting: &Waiting<'_>) -> Result<()> {
+        let left = some.iter().copied().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
+        match left {
+            Some(rank) => Err(Error::PeerLeft {
+                peer: self.peers.names[rank.index()].clone(),
+                place: Box::new(self.place(waiting)),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares this collective with what some others entered under the same number.
+    pub(super) fn look_for_mismatch(&mut self, some: &[Rank]) -> Result<()> {
+        let numbered = self.calls.iter().filter(|call| matches!(call.kind, CallKind::Collective(_)));
+        for ours in numbered {
+            let differs = some.iter().find_map(|&peer| {
+                let theirs = self.peers.agreement.call(peer, ours.seq)?;
+                (theirs.digest() != ours.digest()).then_some((peer, theirs))
+            });
+            if let Some((peer, theirs)) = differs {
+                return Err(self.mismatch(peer, ours.digest(), theirs));
+            }
+        }
+        Ok(())
+    }
+
+    /// The call of a peer with this digest. Where boards are not shared memory the peer, if it waits, is about to tell.
+    pub(super) fn find(&mut self, peer: Rank, digest: u64) -> Option<CallRecord> {
+        const TELLING: Duration = Duration::from_millis(500);
+        let asked = Instant::now();
+        loop {
+            let found = self.peers.agreement.find(peer, digest);
+            let is_over = self.peers.agreement.is_mapped()
+                || self.peers.agreement.has_failure()
+                || asked.elapsed() > TELLING;
+            if found.is_some() || is_over {
+                return found;
+            }
+            self.peers.keep_in_touch();
+            self.peers.read_notices(Duration::from_millis(5));
+        }
+    }
+
+    /// The error for a peer that is in another call than ours with this digest.
+    pub(super) fn mismatch(&mut self, peer: Rank, digest: u64, theirs: CallRecord) -> Error {
+        let ours = self.calls.iter().find(|call| call.digest() == digest).copied().unwrap_or(self.call());
+        let (ours, theirs) = self.first_difference(peer, ours, theirs);
+        let calls = [(self.peers.rank, ours), (peer, theirs)];
+        let failure = self.peers.raise(Failure::Mismatch { calls });
+        let place = Place { rank: self.peers.rank, call: self.call(), step: None, waited: Duration::ZERO };
+        self.peers.error_of(failure, place)
+    }
+
+    /// Where we and a peer that is in another collective went apart: the earlier of the two numbers, unless we agree
+    /// on that one.
+    fn first_difference(&self, peer: Rank, ours: CallRecord, theirs: CallRecord) -> (CallRecord, CallRecord) {
+        let agreement = &self.peers.agreement;
+        let numbered = |call: &CallRecord| matches!(call.kind, CallKind::Collective(_));
+        if numbered(&ours) && numbered(&theirs) {
+            let seq = ours.seq.min(theirs.seq);
+            if let (Some(a), Some(b)) = (agreement.call(self.peers.rank, seq), agreement.call(peer, seq))
+                && a.digest() != b.digest()
+            {
+                return (a, b);
+            }
+        }
+        (ours, theirs)
+    }
+
+    /// What the others were last seen to do; of many, those who are behind come first and the rest are counted.
+    fn what_others_do(&self) -> String {
+        const SHOWN: usize = 16;
+        let agreement = &self.peers.agreement;
+        let mut others: Vec<Rank> = self.peers.others().collect();
+        let has_entered = |rank: &Rank| agreement.call(*rank, self.call().seq).is_some();
+        if others.len() > SHOWN {
+            others.sort_by_key(has_entered);
+        }
+        let shown: Vec<String> = others.iter().take(SHOWN).map(|rank| agreement.activity(*rank)).collect();
+        match others.len().saturating_sub(SHOWN) {
+            0 => shown.join(", "),
+            more => {
+                let inside = others[SHOWN..].iter().filter(|rank| has_entered(rank)).count();
+                format!("{}, and {more} more, {inside} of them in this call", shown.join(", "))
+            }
+        }
+    }
+
+    fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        if waiting.waited < self.timeout {
+            return Ok(());
+        }
+        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: self.what_others_do() })
+    }
+}
+
+impl Watch for CallWatch<'_> {
+    fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
+        self.waited = waiting.waited;
+        self.has_looked = true;
+        if self.peers.control.wants_out() {
+            self.peers.control.abort();
+        }
+        if self.peers.control.is_aborted() {
+            return Err(Error::Aborted { place: Box::new(self.place(waiting)) });
+        }
+        self.peers.control.tell(|| stats_of(waiting.links()));
+        if !waiting.waited.is_zero() {
+            self.peers.control.recorder.at(waiting.step(), waiting.waited);
+        }
+        self.peers.keep_in_touch();
+        if let Some(failure) = self.peers.agreement.failure() {
+            return Err(self.peers.error_of(failure, self.place(waiting)));
+        }
+        self.look_for_deaths(waiting)?;
+        let some = self.peers.some_others();
+        self.look_for_mismatch(&some)?;
+        self.look_for_leavers(&some, waiting)?;
+        self.look_at_the_clock(waiting)
+    }
+}

@@ -1,0 +1,214 @@
+//! Errors of the runtime: what went wrong, where, and what to do about it.
+//!
+//! An error is cheap to clone, because a communicator that failed gives the same error to every later call.
+
+use crate::call::CallRecord;
+use collectives::{IllegalOp, UnknownName};
+use std::{fmt, io, sync::Arc, time::Duration};
+use thiserror::Error;
+use topology::Rank;
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where an operation was when it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The rank that reports.
+    pub rank: Rank,
+    /// What it was carrying out.
+    pub call: CallRecord,
+    /// The step it waited for, as in `tbccl plan show`, e.g. `step 3 of ring: recv from rank 1`.
+    pub step: Option<String>,
+    /// How long it had been waiting.
+    pub waited: Duration,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} in {}", self.rank, self.call)?;
+        if let Some(step) = &self.step {
+            write!(f, ", {step}")?;
+        }
+        write!(f, ", after {:.3} s", self.waited.as_secs_f64())
+    }
+}
+
+/// A participant as people find it: number, process, host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerName {
+    /// Its rank.
+    pub rank: Rank,
+    /// Its process id.
+    pub pid: u32,
+    /// The name of its host.
+    pub host: String,
+}
+
+impl fmt::Display for PeerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (process {} on {})", self.rank, self.pid, self.host)
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument that no call can have.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// An operation that the element type does not have.
+    #[error(transparent)]
+    IllegalOp(#[from] IllegalOp),
+    /// A name that nothing has.
+    #[error(transparent)]
+    UnknownName(#[from] UnknownName),
+    /// No plan fits the call.
+    #[error(transparent)]
+    Plan(#[from] collectives::PlanError),
+    /// A peer's process ended.
+    #[error("{peer} {how} [{place}]")]
+    PeerDied {
+        /// Who died.
+        peer: PeerName,
+        /// How, as the rest of a sentence: `was killed by SIGKILL`.
+        how: String,
+        /// Where we were.
+        place: Box<Place>,
+    },
+    /// A peer closed its communicator while we waited for it.
+    #[error("{peer} closed its communicator without taking part [{place}]")]
+    PeerLeft {
+        /// Who left.
+        peer: PeerName,
+        /// Where we were.
+        place: Box<Place>,
+    },
+    /// The program has aborted the communicator, on this rank.
+    #[error("the program aborted the communicator [{place}]")]
+    Aborted {
+        /// Where we were.
+        place: Box<Place>,
+    },
+    /// Two ranks are not in the same call.
+    #[error("the ranks disagree on call {}: rank {} called {}, rank {} called {}", .calls[0].1.seq, .calls[0].0, .calls[0].1, .calls[1].0, .calls[1].1)]
+    Mismatch {
+        /// Two ranks and what each of them called.
+        calls: Box<[(Rank, CallRecord); 2]>,
+    },
+    /// A message is longer than the memory it was to be received in. It is lost; what else is on its way is not.
+    #[error(
+        "rank {rank}: a message of {bytes} bytes with tag {tag} in context {context} from {peer} is longer than the {capacity} \
+         bytes it was to be received in"
+    )]
+    Truncated {
+        /// The rank that receives.
+        rank: Rank,
+        /// Who sent it.
+        peer: PeerName,
+        /// Its context.
+        context: u32,
+        /// Its tag.
+        tag: i32,
+        /// Its length.
+        bytes: usize,
+        /// The length of the memory.
+        capacity: usize,
+    },
+    /// The deadline passed.
+    #[error(
+        "no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this can be slow"
+    )]
+    Timeout {
+        /// Where we were.
+        place: Box<Place>,
+        /// What every other rank was last seen to do.
+        peers: String,
+    },
+    /// Another rank failed first; this is what it said.
+    #[error("rank {rank} failed: {message}")]
+    Remote {
+        /// The rank that failed.
+        rank: Rank,
+        /// Its error.
+        message: String,
+    },
+    /// The library's memory is not to be had.
+    #[error("{0}")]
+    Transport(Arc<transport::TransportError>),
+    /// The transport could not be brought up.
+    #[error("rank {rank} on {host}: {error}")]
+    Start {
+        /// Whose transport.
+        rank: Rank,
+        /// The name of its host.
+        host: String,
+        /// Why.
+        error: Arc<transport::TransportError>,
+    },
+    /// A link failed.
+    #[error("the link to {peer} failed: {error} [{place}]")]
+    Link {
+        /// Who is at the other end.
+        peer: PeerName,
+        /// What failed.
+        error: Arc<transport::TransportError>,
+        /// Where we were.
+        place: Box<Place>,
+    },
+    /// The ranks could not be brought together.
+    #[error("{0}")]
+    Bootstrap(String),
+    /// Some ranks have not come to where others make another communicator with them.
+    #[error("{why}")]
+    Absent {
+        /// Who, by their ranks in the communicator that it is made from.
+        ranks: Vec<Rank>,
+        /// A sentence about them.
+        why: String,
+    },
+    /// A defect of this library.
+    #[error("{0}")]
+    Defect(String),
+    /// The launcher is gone, and with it the news of other ranks.
+    #[error("the launcher that started this job is gone")]
+    LauncherGone,
+    /// The operating system refused something.
+    #[error("{what}: {source}{}", remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default())]
+    System {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: Arc<io::Error>,
+        /// What the user can do.
+        remedy: Option<&'static str>,
+    },
+}
+
+impl Error {
+    /// A refusal of the operating system, with the remedy that its number suggests.
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
+        let source = source.into();
+        let remedy = bootstrap::remedy(&source);
+        Error::System { what: what.into(), source: Arc::new(source), remedy }
+    }
+}
+
+impl From<transport::TransportError> for Error {
+    fn from(error: transport::TransportError) -> Error {
+        Error::Transport(Arc::new(error))
+    }
+}
+
+impl From<bootstrap::Error> for Error {
+    fn from(error: bootstrap::Error) -> Error {
+        use bootstrap::Error as Bootstrap;
+        match error {
+            Bootstrap::InvalidArgument(why) => Error::InvalidArgument(why),
+            Bootstrap::Absent { ranks, why } => Error::Absent { ranks, why },
+            Bootstrap::System { what, source, remedy } => Error::System { what, source, remedy },
+            other => Error::Bootstrap(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The memory of one call, by the chunks of its plan.
+
+use super::program::Run;
+use crate::kernels::{Reducer, Threads, quantize::Packer};
+use collectives::{BlockLayout, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
+use std::sync::Arc;
+use transport::{
+    Capabilities, Protocol, Size,
+    memory::{Span, SpanMut},
+};
+
+/// Sizes from which on protocols are used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Protocols {
+    /// Messages of at least this many bytes from foreign memory are pulled where possible.
+    pub(crate) pull_min_bytes: usize,
+    /// Operations of at least this many bytes move registered memory without copying it.
+    pub(crate) direct_min_bytes: u64,
+}
+
+impl Protocols {
+    /// Whether an operation of so many bytes is worth setting up transfers without copies for.
+    #[inline]
+    pub(crate) fn size(&self, operation_bytes: u64) -> Size {
+        if operation_bytes >= self.direct_min_bytes { Size::Bulk } else { Size::Small }
+    }
+
+    /// How a message travels: by the link's capabilities, the operation's size, and the message's memory.
+    #[inline]
+    pub(super) fn choose(
+        &self,
+        capabilities: &Capabilities,
+        size: Size,
+        message_bytes: usize,
+        registered: impl FnOnce() -> bool,
+    ) -> Protocol {
+        if capabilities.direct && size == Size::Bulk && registered() {
+            Protocol::Direct
+        } else if capabilities.pull && message_bytes >= self.pull_min_bytes {
+            Protocol::Pull
+        } else {
+            Protocol::Copy
+        }
+    }
+}
+
+/// What the messages of a call are worth, so that both ends say the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sizing {
+    /// All ranks know how much the call moves.
+    ByCall(Size),
+    /// Only the two ends of a message know how long it is.
+    ByMessage,
+}
+
+/// The packed chunks of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packed {
+    pub(crate) packer: Packer,
+    pub(crate) layout: PackedLayout,
+    /// Where they begin in the call's scratch memory, behind its chunks: a multiple of a cache line.
+    pub(crate) start: usize,
+}
+
+/// The memory of one call, and what its messages carry beside bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Binding<'a> {
+    /// Names the call in its messages.
+    pub(crate) digest: u64,
+    pub(crate) input: Span<'a>,
+    pub(crate) output: SpanMut<'a>,
+    pub(crate) scratch: SpanMut<'a>,
+    pub(crate) layout: BlockLayout,
+    /// Where blocks have lengths of their own; then `layout` is not used.
+    pub(crate) uneven: Option<Arc<UnevenLayout>>,
+    /// Where messages travel packed.
+    pub(crate) packed: Option<Packed>,
+    pub(crate) elem_bytes: usize,
+    /// How elements are combined, where they are.
+    pub(crate) reducer: Option<Reducer>,
+    /// What an average divides by.
+    pub(crate) ranks: u32,
+    pub(crate) threads: Threads,
+    /// Follows from the bytes of the call, which are the same on all ranks, and not from buffers, which are not.
+    pub(crate) sizing: Sizing,
+    /// Sends are complete only when they are matched: this rank hears of its peers by nothing else.
+    pub(crate) confirmed: bool,
+}
+
+impl<'a> Binding<'a> {
+    /// Where a run of chunks is within its buffer: offset and length in bytes.
+    #[inline]
+    fn bytes(&self, run: &Run) -> (usize, usize) {
+        if let Some(packed) = self.packed.as_ref().filter(|_| run.buffer == Buffer::Packed) {
+            return self.packed_bytes(packed, run);
+        }
+        if let Some(uneven) = &self.uneven {
+            return self.uneven_bytes(uneven, run);
+        }
+        let from = self.layout.offset(run.from.0, run.from.1);
+        let to = self.layout.offset(run.to.0, run.to.1);
+        (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
+    }
+
+    /// The same for a packed chunk: there is one in a run.
+    fn packed_bytes(&self, packed: &Packed, run: &Run) -> (usize, usize) {
+        let (block, chunk) = run.from;
+        let len = packed.layout.codec.packed_bytes(self.layout.len(chunk));
+        (packed.start + packed.layout.offset(block, chunk) as usize, len as usize)
+    }
+
+    #[cold]
+    fn uneven_bytes(&self, layout: &UnevenLayout, run: &Run) -> (usize, usize) {
+        let from = layout.offset(run.buffer, run.from.0, run.from.1);
+        let to = layout.offset(run.buffer, run.to.0, run.to.1);
+        (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
+    }
+
+    /// What a message of so many bytes is worth.
+    #[inline]
+    pub(super) fn size_of(&self, protocols: &Protocols, message_bytes: usize) -> Size {
+        match self.sizing {
+            Sizing::ByCall(size) => size,
+            Sizing::ByMessage => protocols.size(message_bytes as u64),
+        }
+    }
+
+    /// The bytes of a run, for reading.
+    #[inline]
+    pub(super) fn source(&self, run: &Run) -> Span<'a> {
+        let (offset, len) = self.bytes(run);
+        match run.buffer {
+            Buffer::Input => self.input.sub(offset, len),
+            Buffer::Output => self.output.as_span().sub(offset, len),
+            Buffer::Scratch | Buffer::Packed => self.scratch.as_span().sub(offset, len),
+        }
+    }
+
+    /// The bytes of a run, for writing.
+    #[inline]
+    pub(super) fn target(&self, run: &Run) -> SpanMut<'a> {
+        let (offset, len) = self.bytes(run);
+        match run.buffer {
+            Buffer::Output => self.output.sub(offset, len),
+            Buffer::Scratch | Buffer::Packed => self.scratch.sub(offset, len),
+            Buffer::Input => unreachable!("the verifier admits no step that writes input"),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Local steps that pack and unpack.
+//!
+//! # Safety
+//! Packers take addresses; here they come from spans, whose bytes are accessible. Chunks of elements begin at multiples
+//! of a cache line from the start of memory that is aligned to its elements. Spans of one step are equal or disjoint, as
+//! the plan's verifier sees to, and a packed chunk is in memory of its own.
+
+use crate::kernels::quantize::Packer;
+use transport::memory::{Span, SpanMut};
+
+/// The elements in so many bytes; all of them are `f32`.
+fn elements(bytes: usize) -> usize {
+    bytes / size_of::<f32>()
+}
+
+fn check(packer: &Packer, elements_bytes: usize, packed: usize) -> usize {
+    let count = elements(elements_bytes);
+    let wanted = packer.codec().packed_bytes(count as u64) as usize;
+    assert!(packed == wanted, "{packed} bytes for {count} elements packed into {wanted}");
+    count
+}
+
+/// `dst = packed(src)`.
+pub(super) fn encode(packer: &Packer, dst: SpanMut<'_>, src: Span<'_>) {
+    let count = check(packer, src.len(), dst.len());
+    // SAFETY: the spans are as long as `count` elements, and their packed bytes, are; they are disjoint.
+    unsafe { packer.encode(dst.as_mut_ptr(), src.as_ptr().cast(), count) }
+}
+
+/// `dst = unpacked(src)`.
+pub(super) fn decode(packer: &Packer, dst: SpanMut<'_>, src: Span<'_>) {
+    let count = check(packer, dst.len(), src.len());
+    // SAFETY: as for `encode`.
+    unsafe { packer.decode(dst.as_mut_ptr().cast(), src.as_ptr(), count) }
+}
+
+/// `dst = local + unpacked(src)`, divided by `ranks` where an average is complete.
+pub(super) fn decode_add(
+    packer: &Packer,
+    dst: SpanMut<'_>,
+    local: Span<'_>,
+    src: Span<'_>,
+    ranks: Option<u32>,
+) {
+    assert!(dst.len() == local.len(), "operands of different lengths");
+    let count = check(packer, dst.len(), src.len());
+    // SAFETY: as for `encode`; `local` equals the destination or is disjoint from it.
+    unsafe { packer.decode_add(dst.as_mut_ptr().cast(), local.as_ptr().cast(), src.as_ptr(), count, ranks) }
+}

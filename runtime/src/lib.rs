@@ -1,0 +1,41 @@
+//! Collective communication for Macs and PCs that are wired together.
+//!
+//! ```no_run
+//! use tbccl::{Communicator, ReduceOp};
+//!
+//! // In each process that `tbccl run -n 4 -- ./program` has started:
+//! let mut comm = Communicator::from_env()?;
+//! let mut gradients = vec![1.0f32; 1000];
+//! comm.all_reduce_in_place(&mut gradients, ReduceOp::Sum)?;
+//! assert_eq!(gradients[0], comm.size() as f32);
+//! # Ok::<(), tbccl::Error>(())
+//! ```
+//!
+//! This crate is the runtime: it brings ranks together, turns calls into plans (crate `collectives`), and carries them
+//! out over links (crate `transport`). It is the only place where a plan meets a wire.
+
+mod agreement;
+mod call;
+pub mod communicator;
+mod config;
+mod error;
+mod executor;
+pub mod forks;
+pub mod mail;
+mod recorder;
+pub mod shared;
+
+pub use bootstrap::{self, UniqueId, launcher_of_env, ranks_of_env};
+pub use call::{CallKind, CallRecord};
+pub use collectives::{BlockLen, Codec, Collective, DType, MAX_RANKS, Numerics, ReduceOp, parse_bytes};
+pub use communicator::{
+    Buffer, CallOptions, Communicator, Group, RawAllReduce, RawCall, RawWhat, RegisteredSlice, Registration,
+    Scale, Stats, record_on_signal,
+};
+pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
+pub use error::{Error, PeerName, Place, Result};
+pub use kernels::{self, Element, element};
+pub use mail::{Delivery, Letter, Mail};
+pub use shared::{Pending, SharedCommunicator};
+pub use topology::Rank;
+pub use transport::{Counters, PollCounters, driver::RailInfo};

@@ -1,0 +1,310 @@
+//! What is to be measured, checked as far as one process can before others are started.
+
+use super::{
+    super::{Failed, place::Place},
+    args::{Args, Choice, Transport},
+    memory,
+    operation::{Form, Named, Operation},
+};
+use collectives::{Codec, Collective, DType, Numerics, Rank, ReduceOp, plan, select::Names};
+use std::{path::PathBuf, time::Duration};
+use tbccl::Config;
+
+/// A checked request.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) op: Named,
+    pub(super) ranks: u32,
+    pub(super) transport: Transport,
+    pub(super) place: Place,
+    pub(super) sizes: Sizes,
+    pub(super) types: Vec<Elements>,
+    /// All ranks in turn, if none.
+    pub(super) root: Option<Rank>,
+    /// The forms to measure; the first one is the one that JSON lines are about.
+    pub(super) forms: Vec<Form>,
+    /// Was nothing but the in-place form asked for?
+    pub(super) in_place: bool,
+    pub(super) effort: Effort,
+    pub(super) registered: bool,
+    /// How messages are packed.
+    pub(super) codec: Option<Codec>,
+    pub(super) pin: bool,
+    pub(super) stats: bool,
+    pub(super) output: Output,
+    /// For the communicator.
+    pub(super) config: Config,
+}
+
+/// An element type, and what is done to elements of it.
+#[derive(Clone, Debug)]
+pub(super) struct Elements {
+    pub(super) dtype: DType,
+    /// One `None` where nothing is reduced.
+    pub(super) redops: Vec<Option<ReduceOp>>,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    pub(super) time: Duration,
+    /// Runs before, if it is not the time that decides.
+    pub(super) warmup: Option<u32>,
+    /// Runs to measure, if it is not the time that decides.
+    pub(super) iterations: Option<u32>,
+}
+
+/// Where results go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Output {
+    Table,
+    /// JSON on stdout.
+    Json,
+    TableAndJson(PathBuf),
+}
+
+/// A geometric series of sizes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Sizes {
+    pub(in crate::commands) min: u64,
+    pub(in crate::commands) max: u64,
+    pub(in crate::commands) factor: u64,
+}
+
+impl Sizes {
+    /// The numbers of elements of one block, ascending, for buffers of `blocks` blocks.
+    pub(in crate::commands) fn counts(self, dtype: DType, blocks: u32) -> Vec<u64> {
+        let unit = dtype.size() as u64 * u64::from(blocks.max(1));
+        let series = std::iter::successors(Some(self.min), |size| size.checked_mul(self.factor));
+        let fitting = series.take_while(|size| *size <= self.max);
+        let mut counts: Vec<u64> = fitting.map(|size| size / unit).filter(|count| *count > 0).collect();
+        counts.dedup();
+        counts
+    }
+}
+
+impl Job {
+    /// Checks the arguments.
+    pub(super) fn new(args: Args) -> Result<Job, Failed> {
+        let operation = args.op.operation;
+        let config = config(&args)?;
+        let transport = args.transport.unwrap_or(Transport::Between(config.transport));
+        let place = if transport == Transport::Local { Place::Launcher } else { Place::here(args.ranks)? };
+        let ranks = place.ranks(args.ranks, "bench ...")?;
+        let job = Job {
+            sizes: Sizes { min: args.min_bytes, max: args.max_bytes, factor: args.factor },
+            types: types(operation, args.dtype, args.redop)?,
+            root: root(operation, args.root, ranks)?,
+            forms: forms(&args)?,
+            in_place: args.in_place,
+            effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
+            registered: args.registered,
+            codec: args.codec,
+            pin: !args.no_pin,
+            stats: args.stats,
+            config,
+            place,
+            output: match args.json {
+                None => Output::Table,
+                Some(path) if path.as_os_str() == "-" => Output::Json,
+                Some(path) => Output::TableAndJson(path),
+            },
+            op: args.op,
+            ranks,
+            transport,
+        };
+        job.check_ranks()?;
+        job.check_sizes()?;
+        job.check_codec()?;
+        memory::check(&job)?;
+        Ok(job)
+    }
+
+    /// The numbers of elements of one block, ascending.
+    pub(super) fn counts(&self, dtype: DType) -> Vec<u64> {
+        if self.op.operation.has_data() {
+            self.sizes.counts(dtype, self.op.operation.blocks(self.ranks))
+        } else {
+            vec![0]
+        }
+    }
+
+    /// The largest buffer's bytes.
+    pub(super) fn largest_bytes(&self) -> u64 {
+        if self.op.operation.has_data() { self.sizes.max } else { 0 }
+    }
+
+    fn check_ranks(&self) -> Result<(), Failed> {
+        let (ranks, most) = (self.ranks, collectives::MAX_RANKS);
+        if ranks > most {
+            return Err(Failed::new(format_args!("--ranks {ranks}: a job has up to {most} ranks")));
+        }
+        if self.op.operation == Operation::PingPong && ranks < 2 {
+            return Err(Failed::new("pingpong is played by ranks 0 and 1; use --ranks 2 or more"));
+        }
+        let asked = self.config.algorithm.as_deref().map(Names::parse).transpose().map_err(Failed::new)?;
+        let (Some(collective), Some(names)) = (self.op.operation.collective(), asked) else { return Ok(()) };
+        let mut wanted = names.wanted(collective).filter_map(|name| plan::algorithm(collective, name).ok());
+        let checked: Vec<_> = wanted.by_ref().map(|algorithm| algorithm.check_ranks(ranks)).collect();
+        match checked.iter().any(Result::is_ok) {
+            true => Ok(()),
+            false => checked.into_iter().collect::<Result<(), _>>().map_err(Failed::new),
+        }
+    }
+
+    /// Packed are the messages of an `all_reduce` of `f32`, where they are added.
+    fn check_codec(&self) -> Result<(), Failed> {
+        let Some(codec) = self.codec else { return Ok(()) };
+        if self.op.operation != Operation::Collective(Collective::AllReduce) {
+            return Err(Failed::new(format_args!(
+                "--codec {codec}: only messages of all_reduce can be packed, not those of {}",
+                self.op.spelling
+            )));
+        }
+        if self.config.numerics == Numerics::Reproducible {
+            return Err(Failed::new(format_args!(
+                "--codec {codec}: results are not reproducible then; leave out TBCCL_NUMERICS"
+            )));
+        }
+        let adds = |op: &Option<ReduceOp>| matches!(op, Some(ReduceOp::Sum | ReduceOp::Avg));
+        if self.types.iter().any(|e| e.dtype != DType::F32 || !e.redops.iter().all(adds)) {
+            return Err(Failed::new(format_args!(
+                "--codec {codec}: only float32 elements are packed, for sum and avg; use -d float32 -o sum"
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_sizes(&self) -> Result<(), Failed> {
+        let Sizes { min, max, .. } = self.sizes;
+        if min == 0 {
+            return Err(Failed::new("-b 0: sizes begin with 1 byte"));
+        }
+        if min > max {
+            return Err(Failed::new(format_args!(
+                "-b {min} is larger than -e {max}; the smallest size comes first"
+            )));
+        }
+        if self.types.iter().all(|elements| self.counts(elements.dtype).is_empty()) {
+            let dtype = self.types.first().map_or(DType::U8, |elements| elements.dtype);
+            let unit = dtype.size() as u64 * u64::from(self.op.operation.blocks(self.ranks));
+            return Err(Failed::new(format_args!(
+                "no size from {min} to {max} holds {dtype} elements for {} on {} ranks, which takes {unit} bytes; raise -e",
+                self.op.spelling, self.ranks
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn types(
+    operation: Operation,
+    dtype: Choice<DType>,
+    redop: Choice<ReduceOp>,
+) -> Result<Vec<Elements>, Failed> {
+    let dtypes = match dtype {
+        _ if !operation.has_data() => vec![DType::U8],
+        Choice::One(dtype) => vec![dtype],
+        Choice::All => DType::ALL.to_vec(),
+    };
+    if !operation.reduces() {
+        return Ok(dtypes.into_iter().map(|dtype| Elements { dtype, redops: vec![None] }).collect());
+    }
+    if let (Choice::One(dtype), Choice::One(redop)) = (dtype, redop) {
+        redop.check(dtype).map_err(Failed::new)?;
+    }
+    let averages = operation.collective().is_some_and(Collective::averages);
+    if !averages && redop == Choice::One(ReduceOp::Avg) {
+        let name = operation.collective().map_or("", Collective::name);
+        return Err(Failed::new(format_args!("{name} has no average; choose another -o, e.g. sum")));
+    }
+    let legal = |dtype: DType| {
+        let wanted = ReduceOp::ALL.into_iter().filter(|op| redop == Choice::All || redop == Choice::One(*op));
+        let defined = wanted.filter(|op| averages || *op != ReduceOp::Avg);
+        defined.filter(|op| op.is_legal_for(dtype)).map(Some).collect::<Vec<_>>()
+    };
+    let all = dtypes.into_iter().map(|dtype| Elements { dtype, redops: legal(dtype) });
+    Ok(all.filter(|elements| !elements.redops.is_empty()).collect())
+}
+
+fn root(operation: Operation, root: Option<u32>, ranks: u32) -> Result<Option<Rank>, Failed> {
+    match root {
+        Some(root) if root >= ranks => Err(Failed::new(format_args!(
+            "-r {root}: there are {ranks} ranks, so the root is one of 0..={}",
+            ranks - 1
+        ))),
+        Some(root) => Ok(Some(Rank(root))),
+        None if operation.has_root() => Ok(None),
+        None => Ok(Some(Rank(0))),
+    }
+}
+
+fn forms(args: &Args) -> Result<Vec<Form>, Failed> {
+    let forms = args.op.operation.forms();
+    if args.in_place {
+        if !forms.contains(&Form::InPlace) {
+            return Err(Failed::new(format_args!(
+                "{} has no in-place form; leave out --in-place",
+                args.op.spelling
+            )));
+        }
+        return Ok(vec![Form::InPlace]);
+    }
+    // Without a table there is nowhere for a second form to go.
+    let only_json = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    Ok(if only_json { forms[..1].to_vec() } else { forms.to_vec() })
+}
+
+/// The options of the environment, and those of the arguments over them.
+fn config(args: &Args) -> Result<Config, Failed> {
+    let mut config = Config::from_env().map_err(Failed::new)?;
+    if let Some(Transport::Between(transport)) = args.transport {
+        config.transport = transport;
+    }
+    if let Some(name) = &args.algo {
+        let Some(collective) = args.op.operation.collective() else {
+            return Err(Failed::new("--algo: pingpong sends messages, it has no algorithms to choose from"));
+        };
+        let algorithm = plan::algorithm(collective, name).map_err(Failed::new)?;
+        config.algorithm = Some(algorithm.name.to_owned());
+    }
+    if let Some(segments) = args.segments {
+        config.segments = segments;
+    }
+    if args.registered {
+        // Two buffers, and as much again for what algorithms keep.
+        let wanted = args.max_bytes.saturating_mul(4).saturating_add(1 << 30).min(1 << 40);
+        // Not more than that: devices may have to be told of all of it beforehand.
+        config.slab_bytes = config.slab_bytes.max(Some(wanted));
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes { min: 4, max: 100, factor: 4 };
+
+    #[test]
+    fn sizes_grow_by_the_factor_up_to_the_largest() {
+        assert_eq!(SIZES.counts(DType::F32, 1), [1, 4, 16]);
+        assert_eq!(SIZES.counts(DType::F64, 1), [2, 8]);
+    }
+
+    #[test]
+    fn sizes_are_rounded_down_to_whole_blocks_and_not_repeated() {
+        assert_eq!(SIZES.counts(DType::F32, 3), [1, 5]);
+        let dense = Sizes { min: 8, max: 31, factor: 2 };
+        assert_eq!(dense.counts(DType::F32, 4), [1]);
+        assert_eq!(Sizes { min: u64::MAX / 2, max: u64::MAX, factor: 3 }.counts(DType::U8, 1).len(), 1);
+    }
+
+    #[test]
+    fn all_types_and_operations_are_the_legal_pairs() {
+        let all_reduce = Operation::Collective(Collective::AllReduce);
+        let types = types(all_reduce, Choice::All, Choice::All).expect("legal");
+        assert_eq!(types.len(), 14);
+        assert_eq!(types.iter().map(|elements| elements.redops.len()).sum::<usize>(), 5 * 5 + 8 * 8 + 7);
+    }
+}

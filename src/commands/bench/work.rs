@@ -1,0 +1,276 @@
+//! One rank's part of one operation: the call, its input, and the check of its output.
+
+use super::{
+    buffers::Buffers,
+    operation::{Form, Operation},
+    packed::{self, Judgement, Packed},
+    pattern::{Table, Value},
+};
+use collectives::{Collective, Rank, ReduceOp};
+use std::ops::Range;
+use tbccl::{Communicator, Result};
+
+/// An operation on given buffers, whatever their element type.
+pub(in crate::commands) trait Work {
+    /// Carries it out once. The root is ignored where there is none.
+    fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()>;
+
+    /// Writes the input of this seed, and poison where output is expected.
+    fn fill(&mut self, root: Rank, seed: u64);
+
+    /// How many elements of this rank's output are wrong, after [`Work::fill`] with the same arguments.
+    fn count_wrong(&self, root: Rank, seed: u64) -> u64;
+
+    /// How near this rank's output is to the exact one, likewise; none where it must be exact.
+    fn judge(&self, root: Rank, seed: u64) -> Option<Judgement>;
+
+    /// A number that stands for the bits of this rank's output.
+    fn fingerprint(&self) -> u64;
+
+    /// Makes everything zero, so that results that become inputs stay what they are.
+    fn clear(&mut self);
+}
+
+/// What is done, and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Case {
+    pub(in crate::commands) operation: Operation,
+    pub(in crate::commands) redop: Option<ReduceOp>,
+    pub(in crate::commands) form: Form,
+    /// Elements per block.
+    pub(in crate::commands) count: usize,
+    pub(in crate::commands) rank: u32,
+    pub(in crate::commands) ranks: u32,
+    /// Messages are packed, and the result is not exact.
+    pub(in crate::commands) packed: Option<Packed>,
+}
+
+impl Case {
+    /// Elements of the input and of the output buffer. In place, all is in the latter.
+    pub(in crate::commands) fn lengths(&self) -> (usize, usize) {
+        let (input, output) = self.operation.input_and_output_blocks(self.ranks);
+        let (input, output) = (input as usize * self.count, output as usize * self.count);
+        match self.form {
+            Form::OutOfPlace => (input, output),
+            Form::InPlace => (0, input.max(output)),
+        }
+    }
+
+    /// Where this rank's own block is in a buffer of one block per rank.
+    fn own_block(&self) -> Range<usize> {
+        let first = self.rank as usize * self.count;
+        first..first + self.count
+    }
+
+    /// Is this rank idle? A ping-pong takes two.
+    fn is_idle(&self) -> bool {
+        self.operation == Operation::PingPong && self.rank > 1
+    }
+}
+
+/// A case on buffers.
+pub(in crate::commands) struct Task<'a, T: Value> {
+    case: Case,
+    buffers: &'a mut Buffers<T>,
+}
+
+impl<'a, T: Value> Task<'a, T> {
+    pub(in crate::commands) fn new(case: Case, buffers: &'a mut Buffers<T>) -> Task<'a, T> {
+        Task { case, buffers }
+    }
+
+    /// The slices of this case.
+    fn slices(&mut self) -> (&mut [T], &mut [T]) {
+        let (input, output) = self.case.lengths();
+        (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output))
+    }
+
+    /// What a rank puts in.
+    fn table_of(&self, rank: u32, seed: u64) -> Table<T> {
+        let Case { operation, redop, count, ranks, .. } = self.case;
+        let (input, _) = operation.input_and_output_blocks(ranks);
+        Table::input(redop, rank, ranks, seed, input as usize * count)
+    }
+
+    /// What must be in the output: patterns, each with where in the output it goes and its first index.
+    fn wanted(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
+        let Case { operation, redop, form, count, rank, ranks, .. } = self.case;
+        let redop = redop.unwrap_or(ReduceOp::Sum);
+        let reduced = |len| Table::reduced(redop, ranks, ranks, seed, len);
+        let prefix = |among| vec![(Table::reduced(redop, among, ranks, seed, count), 0..count, 0)];
+        let block = |from: u32| from as usize * count..(from as usize + 1) * count;
+        let side_by_side = || (0..ranks).map(|r| (self.table_of(r, seed), block(r), 0)).collect();
+        let from = |rank| vec![(self.table_of(rank, seed), 0..count, 0)];
+        let Operation::Collective(collective) = operation else {
+            return if self.case.is_idle() { Vec::new() } else { from(1 - rank) };
+        };
+        match collective {
+            Collective::AllReduce => vec![(reduced(count), 0..count, 0)],
+            Collective::ReduceScatter => {
+                let place = if form == Form::InPlace { self.case.own_block() } else { 0..count };
+                vec![(reduced(count * ranks as usize), place, self.case.own_block().start)]
+            }
+            Collective::AllGather => side_by_side(),
+            Collective::Reduce | Collective::Gather if rank != root.0 => Vec::new(),
+            Collective::Reduce => vec![(reduced(count), 0..count, 0)],
+            Collective::Gather => side_by_side(),
+            Collective::Scatter => vec![(self.table_of(root.0, seed), 0..count, self.case.own_block().start)],
+            Collective::Scan => prefix(rank + 1),
+            Collective::ExclusiveScan if rank == 0 => Vec::new(),
+            Collective::ExclusiveScan => prefix(rank),
+            Collective::AllToAll => {
+                let first = self.case.own_block().start;
+                (0..ranks).map(|r| (self.table_of(r, seed), block(r), first)).collect()
+            }
+            Collective::Broadcast => from(root.0),
+            Collective::SendRecv => from((rank + ranks - 1) % ranks),
+            Collective::Barrier => Vec::new(),
+        }
+    }
+}
+
+impl<T: Value> Work for Task<'_, T> {
+    fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()> {
+        let Case { operation, redop, form, rank, packed, .. } = self.case;
+        if let Some(packed) = packed {
+            return packed::run(packed, &self.case, self.buffers, comm);
+        }
+        let (input, output) = self.slices();
+        let redop = redop.unwrap_or(ReduceOp::Sum);
+        let Operation::Collective(collective) = operation else {
+            return play(comm, rank, input, output);
+        };
+        match (collective, form) {
+            (Collective::AllReduce, Form::OutOfPlace) => comm.all_reduce(input, output, redop),
+            (Collective::AllReduce, Form::InPlace) => comm.all_reduce_in_place(output, redop),
+            (Collective::AllGather, Form::OutOfPlace) => comm.all_gather(input, output),
+            (Collective::AllGather, Form::InPlace) => comm.all_gather_in_place(output),
+            (Collective::ReduceScatter, Form::OutOfPlace) => comm.reduce_scatter(input, output, redop),
+            (Collective::ReduceScatter, Form::InPlace) => comm.reduce_scatter_in_place(output, redop),
+            (Collective::Broadcast, Form::OutOfPlace) => comm.broadcast_from(input, output, root),
+            (Collective::Broadcast, Form::InPlace) => comm.broadcast(output, root),
+            (Collective::Reduce, Form::OutOfPlace) => comm.reduce(input, output, redop, root),
+            (Collective::Reduce, Form::InPlace) => comm.reduce_in_place(output, redop, root),
+            (Collective::Gather, _) => comm.gather(input, output, root),
+            (Collective::Scatter, _) => comm.scatter(input, output, root),
+            (Collective::Scan, Form::OutOfPlace) => comm.scan(input, output, redop),
+            (Collective::Scan, Form::InPlace) => comm.scan_in_place(output, redop),
+            (Collective::ExclusiveScan, Form::OutOfPlace) => comm.exclusive_scan(input, output, redop),
+            (Collective::ExclusiveScan, Form::InPlace) => comm.exclusive_scan_in_place(output, redop),
+            (Collective::AllToAll, _) => comm.all_to_all(input, output),
+            (Collective::SendRecv, _) => comm.send_recv(input, output),
+            (Collective::Barrier, _) => comm.barrier(),
+        }
+    }
+
+    fn fill(&mut self, root: Rank, seed: u64) {
+        for (table, place, first) in self.wanted(root, seed) {
+            let (_, output) = self.slices();
+            table.poison().write(&mut output[place], first);
+        }
+        let case = self.case;
+        if !case.operation.has_data() {
+            return;
+        }
+        let own = self.table_of(case.rank, seed);
+        let (input, output) = self.slices();
+        match (case.operation, case.form) {
+            (_, Form::OutOfPlace) => own.write(input, 0),
+            (Operation::Collective(Collective::AllGather), _) => own.write(&mut output[case.own_block()], 0),
+            (Operation::Collective(Collective::Broadcast), _) if case.rank != root.0 => {}
+            _ => own.write(output, 0),
+        }
+    }
+
+    fn judge(&self, root: Rank, seed: u64) -> Option<Judgement> {
+        let (packed, (wanted, ..)) = (self.case.packed?, self.wanted(root, seed).pop()?);
+        let inputs = (0..self.case.ranks).map(|rank| self.table_of(rank, seed).period().to_vec());
+        let found = self.buffers.output.get(self.case.count);
+        Some(packed::judge(packed, &self.case, found, wanted.period(), inputs))
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let (_, len) = self.case.lengths();
+        packed::fingerprint(self.buffers.output.get(len))
+    }
+
+    fn count_wrong(&self, root: Rank, seed: u64) -> u64 {
+        let (_, len) = self.case.lengths();
+        let output = self.buffers.output.get(len);
+        let wanted = self.wanted(root, seed);
+        wanted.into_iter().map(|(table, place, first)| table.count_wrong(&output[place], first)).sum()
+    }
+
+    fn clear(&mut self) {
+        let (input, output) = self.slices();
+        input.fill(T::default());
+        output.fill(T::default());
+    }
+}
+
+/// A ball between ranks 0 and 1. The others watch.
+fn play<T: Value>(comm: &mut Communicator, rank: u32, input: &[T], output: &mut [T]) -> Result<()> {
+    match rank {
+        0 => {
+            comm.send(input, Rank(1))?;
+            comm.recv(output, Rank(1))
+        }
+        1 => {
+            comm.recv(output, Rank(0))?;
+            comm.send(input, Rank(0))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tbccl::Config;
+
+    /// Rank 1 of 3.
+    fn communicator() -> Communicator {
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+        Communicator::local(3, &config).expect("memory for a test").swap_remove(1)
+    }
+
+    fn case(operation: Operation, form: Form) -> Case {
+        let redop = operation.reduces().then_some(ReduceOp::Max);
+        Case { operation, redop, form, count: 100, rank: 1, ranks: 3, packed: None }
+    }
+
+    fn every_operation() -> impl Iterator<Item = Operation> {
+        Collective::ALL.into_iter().map(Operation::Collective).chain([Operation::PingPong])
+    }
+
+    #[test]
+    fn all_output_is_wrong_before_the_operation() {
+        let comm = communicator();
+        for operation in every_operation() {
+            let case = case(operation, Form::OutOfPlace);
+            let (input, output) = case.lengths();
+            let mut buffers = Buffers::<bool>::new(&comm, input, output, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers);
+            task.fill(Rank(1), 9);
+            assert_eq!(task.count_wrong(Rank(1), 9), output as u64, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn in_place_the_input_is_where_the_output_will_be() {
+        let comm = communicator();
+        let wrong = |collective, root| {
+            let case = case(Operation::Collective(collective), Form::InPlace);
+            let (_, output) = case.lengths();
+            let mut buffers = Buffers::<u64>::new(&comm, 0, output, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers);
+            task.fill(Rank(root), 9);
+            task.count_wrong(Rank(root), 9)
+        };
+        assert_eq!(wrong(Collective::AllGather, 0), 200);
+        assert_eq!(wrong(Collective::Broadcast, 0), 100);
+        assert_eq!(wrong(Collective::Broadcast, 1), 0);
+        assert!(wrong(Collective::AllReduce, 0) > 50);
+        assert!(wrong(Collective::ReduceScatter, 0) > 50);
+    }
+}

@@ -1,0 +1,119 @@
+//! `tbccl fabric run`: one process per node of a fabric.
+
+use super::{
+    Failed,
+    folder::Folder,
+    tool::{Tool, Variables},
+};
+use crate::commands::run::Job;
+use crate::launch::{LaunchSpec, launch};
+use bootstrap::{Server, ServerSpec};
+use collectives::MAX_RANKS;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl fabric run --fabric apple-tb5-mesh3.toml -- ibv_devinfo    on each of three nodes
+  tbccl fabric run --fabric apple-tb5-mesh3.toml -- tbccl bench all_reduce
+  tbccl fabric run --fabric pair.toml --per-node 2 --transport shm+verbs -- tbccl bench all_reduce
+  tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
+  tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
+
+The program need not know of it: LD_PRELOAD, or with --inject library-path a folder with a
+libibverbs.so.1 in LD_LIBRARY_PATH, puts the software device in the place of libibverbs, and
+TBCCL_VERBS_LIB names it to programs that load such a library themselves, as tbccl does. The process of
+node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and
+SOFTRDMA_DIR. With --per-node the ranks of one node follow each other, and TBCCL_HOST_ID keeps those of
+different nodes from sharing memory. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
+
+Runs with --node meet when their fabric files are equal, or when they name the same --dir. While a
+program runs, `tbccl fabric fault` breaks its fabric and `tbccl fabric stat` shows its traffic.";
+
+/// Start a program on each node of a fabric of software RDMA devices, or on one of them
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The fabric file
+    #[arg(long, value_name = "FILE")]
+    fabric: PathBuf,
+
+    /// Only on this node: its name or number
+    #[arg(long, value_name = "NODE")]
+    node: Option<OsString>,
+
+    /// How many processes each node gets
+    #[arg(long, value_name = "K", value_parser = crate::commands::arguments::ranks, default_value = "1")]
+    per_node: u32,
+
+    /// Where the processes of the fabric meet; the folder is kept
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// How a program is made to find the device instead of libibverbs
+    #[arg(long, value_name = "HOW", default_value = "preload")]
+    inject: Inject,
+
+    #[command(flatten)]
+    job: Job,
+}
+
+/// Ways in which a program is given another libibverbs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Inject {
+    /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
+    Preload,
+    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
+    LibraryPath,
+}
+
+/// Carries out `tbccl fabric run`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+    let tool = Tool::find()?;
+    let (nodes, _folder) = prepare(&tool, &args)?;
+    let ranks = u32::try_from(nodes.len()).ok().and_then(|nodes| nodes.checked_mul(args.per_node));
+    let ranks = ranks.filter(|ranks| *ranks <= MAX_RANKS).ok_or_else(|| {
+        Failed::new(format_args!("--per-node {}: a job has at most {MAX_RANKS} ranks", args.per_node))
+    })?;
+    let library = tool.library()?;
+    let of_node = |node: Variables| {
+        let host = node.get("SOFTRDMA_NODE").filter(|_| args.per_node > 1).cloned();
+        let host = host.map(|name| ("TBCCL_HOST_ID".into(), name.into()));
+        let variables = node.into_iter().map(|(name, value)| (name.into(), value.into()));
+        variables.chain([("TBCCL_VERBS_LIB".into(), library.clone().into())]).chain(host).collect()
+    };
+    let spec = LaunchSpec {
+        rank_env: nodes
+            .into_iter()
+            .map(of_node)
+            .flat_map(|env: Vec<_>| vec![env; args.per_node as usize])
+            .collect(),
+        name: "tbccl fabric run",
+        ..args.job.spec(ranks)?
+    };
+    let server = Server::start(&ServerSpec::local(ranks)).map_err(Failed::new)?;
+    let outcome = launch(&spec, &server).map_err(Failed::new)?;
+    Ok(ExitCode::from(outcome.exit_code()))
+}
+
+/// The variables of each node, and what is removed at the end.
+fn prepare(tool: &Tool, args: &Args) -> Result<(Vec<Variables>, Option<Folder>), Failed> {
+    let environments =
+        |dir: Option<&Path>| tool.environments(&args.fabric, args.node.as_deref(), dir, args.inject);
+    match (&args.node, &args.dir) {
+        (_, Some(dir)) => Ok((environments(Some(dir))?, None)),
+        (None, None) => {
+            let folder = Folder::of_our_own();
+            Ok((environments(Some(folder.path()))?, Some(folder)))
+        }
+        (Some(_), None) => {
+            let nodes = environments(None)?;
+            let dir = nodes.first().and_then(|node| node.get("SOFTRDMA_DIR"));
+            let folder = dir.map(|dir| Folder::shared(dir.into())).transpose()?;
+            Ok((nodes, folder))
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The program `softrdma` and the library `libsoftrdma.so`, which lie beside this program.
+
+use super::{Failed, run::Inject};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Output},
+};
+
+/// Where both are.
+#[derive(Debug)]
+pub(super) struct Tool {
+    program: PathBuf,
+    library: PathBuf,
+}
+
+/// The variables of one node.
+pub(super) type Variables = BTreeMap<String, String>;
+
+impl Tool {
+    /// Looks beside this program and in `deps` there, where cargo puts what it builds; `SOFTRDMA_LIB` names another
+    /// library.
+    pub(super) fn find() -> Result<Tool, Failed> {
+        let here = std::env::current_exe().map_err(Failed::new)?;
+        let library = match std::env::var_os("SOFTRDMA_LIB").filter(|path| !path.is_empty()) {
+            Some(path) => PathBuf::from(path),
+            None => beside(&here, "libsoftrdma.so")?,
+        };
+        Ok(Tool { program: beside(&here, "softrdma")?, library })
+    }
+
+    /// The library, wherever it is looked for from.
+    pub(super) fn library(&self) -> Result<PathBuf, Failed> {
+        std::path::absolute(&self.library).map_err(Failed::new)
+    }
+
+    /// The tool speaks in our name.
+    fn command(&self, command: &str) -> Command {
+        let mut tool = Command::new(&self.program);
+        tool.arg0("tbccl").arg(command);
+        tool
+    }
+
+    /// Runs a command of the tool, and returns its status. What it has to say it says itself.
+    pub(super) fn pass(
+        &self,
+        command: &str,
+        dir: Option<&Path>,
+        args: &[OsString],
+    ) -> Result<ExitCode, Failed> {
+        let mut tool = self.command(command);
+        if let Some(dir) = dir {
+            tool.arg("--dir").arg(dir);
+        }
+        let status = tool.args(args).status().map_err(|error| self.cannot_start(&error))?;
+        Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(Failed::STATUS)))
+    }
+
+    /// The variables of the nodes of a fabric, one or all. The folder, when it is left out, is the one that equal
+    /// files share; it is made if it isn't there.
+    pub(super) fn environments(
+        &self,
+        fabric: &Path,
+        node: Option<&OsStr>,
+        dir: Option<&Path>,
+        inject: Inject,
+    ) -> Result<Vec<Variables>, Failed> {
+        let mut tool = self.command("env");
+        tool.args(["--json", "--fabric"]).arg(fabric).arg("--lib").arg(&self.library);
+        if let Inject::LibraryPath = inject {
+            tool.args(["--inject", "library-path"]);
+        }
+        for (option, value) in [("--node", node), ("--dir", dir.map(Path::as_os_str))] {
+            if let Some(value) = value {
+                tool.arg(option).arg(value);
+            }
+        }
+        let Output { status, stdout, stderr } = tool.output().map_err(|error| self.cannot_start(&error))?;
+        if !status.success() {
+            let said = String::from_utf8_lossy(&stderr);
+            return Err(Failed::new(said.trim().trim_start_matches("tbccl: error: ")));
+        }
+        serde_json::from_slice(&stdout).map_err(|error| {
+            Failed::new(format_args!("{} is of another version: {error}", self.program.display()))
+        })
+    }
+
+    fn cannot_start(&self, error: &std::io::Error) -> Failed {
+        Failed::new(format_args!("{} can't be started: {error}", self.program.display()))
+    }
+}
+
+fn beside(program: &Path, name: &str) -> Result<PathBuf, Failed> {
+    let folder = program.parent().unwrap_or(Path::new("."));
+    let places = [folder.join(name), folder.join("deps").join(name)];
+    places.into_iter().find(|place| place.is_file()).ok_or_else(|| {
+        Failed::new(format_args!(
+            "no {name} in {}; build it with `cargo build -p tbccl-softrdma`",
+            folder.display()
+        ))
+    })
+}

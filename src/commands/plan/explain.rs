@@ -1,0 +1,305 @@
+//! `tbccl plan explain`: which algorithm is chosen for a call, and why not another one.
+
+use super::machine;
+use crate::commands::{Failed, arguments, print};
+use collectives::{
+    Collective, Hosts, Numerics, PlanError, Spec,
+    schedule::InPlace,
+    select::{
+        Call, Choice, Names, Overrides, Policy, Wanted, choose,
+        price::{Candidates, Effort, Kind, Model, Verdict},
+        survey::block_bytes,
+    },
+    uneven::has_vector_form,
+};
+use serde_json::json;
+use std::{fmt::Write, process::ExitCode};
+use tbccl::Config;
+use topology::{Cluster, Rank, Reach};
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl plan explain all_reduce --ranks 4 --bytes 64K
+  tbccl plan explain all_reduce --ranks 5 --bytes 64M --cluster ring
+  tbccl plan explain broadcast --ranks 4 --root 2 --cluster configs/clusters/mac-mesh4.toml --exhaustive
+  tbccl plan explain all_reduce --ranks 8 --cluster configs/clusters/two-tiers.toml --hosts 4,4
+  tbccl plan explain all_to_all --ranks 4 --uneven
+  TBCCL_ALGO=^rsag_mesh tbccl plan explain all_reduce --ranks 4 --bytes 64M
+
+For each algorithm that can do the call a bound is found first: the time that its plan takes with empty messages, or
+that its busiest link takes, whichever is longer. In the order of bounds the plans are simulated, whole and in a few
+numbers of segments; those whose bound is above the best time so far are not (`-`), unless --exhaustive is given. busbw is
+the bandwidth that wires see, as in `tbccl bench`. The two last lines are what no plan at all can undercut, and what a call
+takes by TBCCL_RULES, TBCCL_ALGO, TBCCL_TUNING, TBCCL_MODEL or thresholds, which decide in this order (docs/selection.md).
+With --uneven blocks are priced at their mean length, and only by algorithms whose plans are right for any lengths. A named
+cluster has one rank per host and cables of 75 Gb/s and 5 us; shm has all ranks on one host.";
+
+/// Explain which algorithm is the fastest for a call
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The collective, e.g. all_reduce
+    #[arg(value_name = "OP")]
+    collective: Collective,
+
+    /// How many ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    ranks: u32,
+
+    /// Bytes of the larger side of the operation, input or output; K, M, G and T are understood
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    bytes: u64,
+
+    /// The root, for collectives that have one
+    #[arg(short = 'r', long, value_name = "R", default_value = "0")]
+    root: u32,
+
+    /// What connects the ranks: mesh, ring, hypercube or shm, or the file of a cluster or a fabric
+    #[arg(long, value_name = "NAME|FILE", default_value = "mesh")]
+    cluster: String,
+
+    /// What messages and work cost: ideal, rdma or jaccl, or a file [default: the cluster's, or rdma]
+    #[arg(long, value_name = "NAME|FILE")]
+    costs: Option<String>,
+
+    /// What is promised about the order of contributions: fast or reproducible [default: TBCCL_NUMERICS]
+    #[arg(long, value_name = "HOW")]
+    numerics: Option<Numerics>,
+
+    /// Price a call whose input and output are the same memory
+    #[arg(long)]
+    in_place: bool,
+
+    /// Price a call whose blocks may differ in length, as all_gather_v; --bytes is what they come to together
+    #[arg(long)]
+    uneven: bool,
+
+    /// Ranks on each host, which hierarchical plans ask for: 4 (on each), 3,1 or turns:2 [default: the cluster's]
+    #[arg(long, value_name = "RANKS,...", allow_hyphen_values = true)]
+    hosts: Option<Hosts>,
+
+    /// Simulate also what bounds rule out
+    #[arg(long)]
+    exhaustive: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A call, what became of it, and what a running job would do.
+struct Case {
+    model: Model,
+    kind: Kind,
+    bytes: u64,
+    verdict: Verdict,
+    /// What a job takes, and its seconds; or why it would fail.
+    taken: Result<(Choice, Option<f64>), String>,
+}
+
+/// Carries out `tbccl plan explain`.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
+    let config = Config::from_env().map_err(Failed::new)?;
+    let mut model = machine::model(&args.cluster, args.ranks)?;
+    if let Some(name) = &args.costs {
+        model.costs = machine::costs(name)?;
+    }
+    let numerics = args.numerics.unwrap_or(config.numerics);
+    if args.uneven && !has_vector_form(args.collective) {
+        return Err(Failed::new(format_args!(
+            "blocks of {} don't differ in length; leave --uneven out",
+            args.collective
+        )));
+    }
+    Spec::new(args.collective, args.ranks)
+        .and_then(|spec| spec.with_root(Rank(args.root)))
+        .map_err(Failed::new)?;
+    let hosts = args.hosts.unwrap_or_else(|| on(&model.cluster, args.ranks));
+    if !hosts.suit(args.ranks) {
+        return Err(Failed::new(PlanError::Hosts { hosts, ranks: args.ranks }));
+    }
+    let kind = Kind {
+        collective: args.collective,
+        ranks: args.ranks,
+        root: Rank(args.root),
+        in_place: if args.in_place { InPlace::Yes } else { InPlace::No },
+        wanted: Wanted { uneven: args.uneven, numerics, hosts },
+    };
+    let case = Case::new(model, kind, args, &config)?;
+    print(&if args.json { case.json() } else { case.text() });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How the first ranks of a cluster are dealt to its hosts.
+fn on(cluster: &Cluster, ranks: u32) -> Hosts {
+    let hosts = Hosts::on(cluster);
+    if hosts.count(ranks) > 1 { hosts } else { Hosts::One }
+}
+
+impl Case {
+    fn new(model: Model, kind: Kind, args: &Args, config: &Config) -> Result<Case, Failed> {
+        let policy = policy(config)?;
+        let block_bytes = block_bytes(kind.collective, kind.ranks, args.bytes);
+        let reach = Reach::new(kind.ranks, |a, b| model.cluster.route(a, b).is_some());
+        let candidates =
+            Candidates::new(&model, kind, &reach, &policy.overrides.names).map_err(Failed::new)?;
+        let effort = if args.exhaustive { Effort::Exhaustive } else { Effort::Pruned };
+        let verdict = candidates.price(block_bytes, &policy.tuning, effort).map_err(Failed::new)?;
+        let call = Call { collective: kind.collective, ranks: kind.ranks, block_bytes };
+        let taken = choose(call, kind.root, &reach, &policy, kind.wanted).map(|mut choice| {
+            if config.segments > 0 && kind.collective != Collective::Barrier {
+                choice.segments = config.segments;
+            }
+            let seconds = candidates.seconds(choice.algorithm, choice.segments, block_bytes);
+            (choice, seconds)
+        });
+        let (bytes, taken) = (args.bytes, taken.map_err(|error| error.to_string()));
+        Ok(Case { kind, bytes, verdict, taken, model })
+    }
+
+    /// Are there any that the call is about?
+    fn bytes_count(&self) -> bool {
+        self.kind.collective != Collective::Barrier
+    }
+
+    /// What wires see, in GB/s.
+    fn busbw(&self, seconds: f64) -> f64 {
+        self.bytes as f64 / seconds * self.kind.collective.busbw_factor(self.kind.ranks) * 1e-9
+    }
+
+    /// How ranks are dealt to hosts, where several share one and there are others.
+    fn dealt(&self) -> Option<Hosts> {
+        Some(self.kind.wanted.hosts).filter(|hosts| *hosts != Hosts::One)
+    }
+
+    fn text(&self) -> String {
+        let Verdict { choice, seconds, candidates, excluded, bounds } = &self.verdict;
+        let mut text = format!(
+            "{}{}{} on {} ranks{} of: {}\nfastest: {} in {}, {:.2} us\n\n",
+            self.kind.collective,
+            if self.kind.wanted.uneven { "_v" } else { "" },
+            if self.bytes_count() { format!(" of {} bytes", self.bytes) } else { String::new() },
+            self.kind.ranks,
+            self.dealt().map_or_else(String::new, |hosts| format!(", {hosts},")),
+            self.model.cluster.name(),
+            choice.algorithm,
+            pieces(choice.segments),
+            seconds * 1e6
+        );
+        // Writing to a string can't fail.
+        let _ = writeln!(
+            text,
+            "{:<22} {:>8} {:>12} {:>13} {:>12}",
+            "algorithm", "segments", "time (us)", "busbw (GB/s)", "bound (us)"
+        );
+        for priced in candidates {
+            let [segments, time, busbw] = match priced.best {
+                Some((segments, seconds)) => [
+                    segments.to_string(),
+                    format!("{:.2}", seconds * 1e6),
+                    format!("{:.3}", self.busbw(seconds)),
+                ],
+                None => ["-", "-", "-"].map(str::to_owned),
+            };
+            let bound = priced.bound * 1e6;
+            let _ =
+                writeln!(text, "{:<22} {segments:>8} {time:>12} {busbw:>13} {bound:>12.2}", priced.algorithm);
+        }
+        if !excluded.is_empty() {
+            text.push_str("\nout:\n");
+        }
+        for out in excluded {
+            let _ = writeln!(text, "  {}: {}", out.algorithm, out.why);
+        }
+        let above = above(*seconds, bounds.seconds()).map_or_else(String::new, |percent| {
+            format!("; the fastest takes {percent:.1} % more than the larger one")
+        });
+        let _ = writeln!(
+            text,
+            "\nno plan takes less than: latency {:.2} us, bandwidth {:.2} us{above}",
+            bounds.latency * 1e6,
+            bounds.bandwidth * 1e6
+        );
+        text.push_str(&self.taken_text());
+        text
+    }
+
+    /// What a job would take.
+    fn taken_text(&self) -> String {
+        match &self.taken {
+            Ok((taken, _)) if self.is_fastest(taken) => {
+                format!("a job takes it, too: {}\n", taken.why)
+            }
+            Ok((taken, seconds)) => format!(
+                "a job takes {} in {}{}: {}\n",
+                taken.algorithm,
+                pieces(taken.segments),
+                seconds.map_or_else(String::new, |seconds| format!(", {:.2} us", seconds * 1e6)),
+                taken.why
+            ),
+            Err(why) => format!("a job fails: {why}\n"),
+        }
+    }
+
+    fn is_fastest(&self, taken: &Choice) -> bool {
+        let fastest = &self.verdict.choice;
+        (taken.algorithm, taken.segments) == (fastest.algorithm, fastest.segments)
+    }
+
+    fn json(&self) -> String {
+        let Verdict { choice, seconds, candidates, excluded, bounds } = &self.verdict;
+        let candidates = candidates.iter().map(|priced| {
+            json!({
+                "algorithm": priced.algorithm,
+                "bound_us": priced.bound * 1e6,
+                "segments": priced.best.map(|(segments, _)| segments),
+                "us": priced.best.map(|(_, seconds)| seconds * 1e6),
+                "busbw_gbs": priced.best.map(|(_, seconds)| self.busbw(seconds)),
+                "tried": priced.tried.iter().map(|(segments, seconds)| json!([segments, seconds * 1e6])).collect::<Vec<_>>(),
+            })
+        });
+        let excluded = excluded.iter().map(|out| json!({ "algorithm": out.algorithm, "why": out.why }));
+        let taken = match &self.taken {
+            Ok((taken, seconds)) => json!({
+                "algorithm": taken.algorithm,
+                "segments": taken.segments,
+                "us": seconds.map(|seconds| seconds * 1e6),
+                "why": taken.why,
+            }),
+            Err(why) => json!({ "error": why }),
+        };
+        let whole = json!({
+            "collective": self.kind.collective.name(),
+            "ranks": self.kind.ranks,
+            "hosts": self.dealt().map(|hosts| hosts.to_string()),
+            "uneven": self.kind.wanted.uneven,
+            "bytes": self.bytes,
+            "cluster": self.model.cluster.name(),
+            "fastest": { "algorithm": choice.algorithm, "segments": choice.segments, "us": seconds * 1e6 },
+            "candidates": candidates.collect::<Vec<_>>(),
+            "excluded": excluded.collect::<Vec<_>>(),
+            "latency_bound_us": bounds.latency * 1e6,
+            "bandwidth_bound_us": bounds.bandwidth * 1e6,
+            "above_bound_percent": above(*seconds, bounds.seconds()),
+            "taken": taken,
+        });
+        format!("{whole:#}\n")
+    }
+}
+
+/// What the environment's options decide by. A tuning file counts whatever it was measured on: who names it asks for it.
+fn policy(config: &Config) -> Result<Policy, Failed> {
+    let names = Names::parse(config.algorithm.as_deref().unwrap_or_default()).map_err(Failed::new)?;
+    let overrides = Overrides { names, rules: config.rules.clone() };
+    let (tuned, model) = (config.tuned.clone(), config.model.clone());
+    Ok(Policy { overrides, tuned, model, ..Policy::default() })
+}
+
+/// How much longer something takes than it must, in percent.
+fn above(seconds: f64, bound: f64) -> Option<f64> {
+    (bound > 0.0).then(|| 100.0 * (seconds / bound - 1.0))
+}
+
+fn pieces(segments: u32) -> String {
+    if segments == 1 { "one piece".to_owned() } else { format!("{segments} segments") }
+}

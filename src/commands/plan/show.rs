@@ -1,0 +1,117 @@
+//! `tbccl plan show`: one schedule, readable or as TOML.
+
+use super::variant::Variant;
+use crate::commands::{Failed, WRONG, arguments, print};
+use collectives::{
+    Codec, Collective, Schedule, Spec,
+    plan::{algorithms, plan},
+    schedule::InPlace,
+    verify::{Credits, verify},
+};
+use std::{fmt::Write, process::ExitCode};
+use topology::Rank;
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl plan show all_reduce --algo ring --ranks 4
+  tbccl plan show broadcast --algo chain --ranks 5 --root 2 --segments 3
+  tbccl plan show all_gather --algo direct --ranks 3 --rank 0     what rank 0 does
+  tbccl plan show all_reduce --algo hierarchical --ranks 8 --hosts 4,4
+  tbccl plan show all_reduce --algo mesh --ranks 4 --toml >mesh.toml
+  tbccl plan show all_reduce --algo ring --ranks 4 --codec int8   with packed messages
+
+A step waits for the steps after `after`, and for its turn: messages to one rank on one lane keep their
+order. `input[2]` is chunk 2 of the input; how many elements that is depends on the call.";
+
+/// Show the steps of every rank
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The collective, e.g. all_reduce
+    #[arg(value_name = "OP")]
+    collective: Collective,
+
+    /// The algorithm, e.g. ring
+    #[arg(long = "algo", value_name = "NAME")]
+    algorithm: Option<String>,
+
+    /// How many ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    ranks: u32,
+
+    /// The root, for collectives that have one
+    #[arg(short = 'r', long, value_name = "R", default_value = "0")]
+    root: u32,
+
+    /// Cut every chunk into so many pieces
+    #[arg(long, value_name = "K", default_value = "1")]
+    segments: u32,
+
+    /// Plan for a call whose input and output are the same memory
+    #[arg(long)]
+    in_place: bool,
+
+    /// Have messages of an all_reduce travel packed: int8, int8/64, int8/256 or bf16
+    #[arg(long, value_name = "CODEC")]
+    codec: Option<Codec>,
+
+    #[command(flatten)]
+    variant: Variant,
+
+    /// Show this rank only
+    #[arg(long, value_name = "R")]
+    rank: Option<u32>,
+
+    /// Print the form that `tbccl plan verify FILE.toml` reads
+    #[arg(long, conflicts_with = "rank")]
+    toml: bool,
+}
+
+/// Carries out `tbccl plan show`.
+pub(super) fn run(args: Args) -> Result<ExitCode, Failed> {
+    let Some(name) = args.algorithm else {
+        let names: Vec<&str> = algorithms(args.collective).map(|algorithm| algorithm.name).collect();
+        let names = names.join(", ");
+        return Err(Failed::new(format_args!(
+            "choose one of {}'s algorithms with --algo: {names}",
+            args.collective
+        )));
+    };
+    if let Some(rank) = args.rank.filter(|rank| *rank >= args.ranks) {
+        return Err(Failed::new(format_args!("there is no rank {rank}; the last one is {}", args.ranks - 1)));
+    }
+    let in_place = if args.in_place { InPlace::Yes } else { InPlace::No };
+    let schedule = Spec::new(args.collective, args.ranks)
+        .and_then(|spec| spec.with_root(Rank(args.root)))
+        .and_then(|spec| spec.with_segments(args.segments))
+        .and_then(|spec| args.variant.apply(spec.with_in_place(in_place).with_codec(args.codec)))
+        .and_then(|spec| plan(&spec, &name))
+        .map_err(Failed::new)?;
+    if args.toml {
+        print(&schedule.to_toml());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = match args.rank {
+        Some(rank) => steps_of(&schedule, rank),
+        None => schedule.to_string(),
+    };
+    let verdict = verify(&schedule, Credits(0));
+    let summary = match &verdict {
+        Ok(report) => format!("verified: {report}"),
+        Err(fault) => format!("WRONG: {fault}"),
+    };
+    let _ = writeln!(text, "{summary}; hash {:016x}", schedule.stable_hash());
+    print(&text);
+    Ok(if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+}
+
+/// The header, and the steps of one rank.
+fn steps_of(schedule: &Schedule, rank: u32) -> String {
+    let text = schedule.to_string();
+    let mut sections =
+        text.split_inclusive('\n').skip(1).skip_while(|line| *line != format!("rank {rank}\n"));
+    let header = text.split_inclusive('\n').take(1);
+    let title = sections.by_ref().take(1);
+    let title: Vec<&str> = title.collect();
+    header.chain(title).chain(sections.take_while(|line| !line.starts_with("rank "))).collect()
+}

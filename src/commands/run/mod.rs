@@ -1,0 +1,224 @@
+//! `tbccl run`: starts the ranks of a job on this host and others, as mpirun does.
+
+mod devices;
+mod hosts;
+mod mlx;
+pub(super) mod mpi_library;
+mod rendezvous;
+
+use super::{Failed, arguments, error};
+use crate::launch::{HostSpec, Hosts, LaunchSpec, OnFailure, Output, Place, Stdin, launch};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    process::ExitCode,
+    str::FromStr,
+    time::Duration,
+};
+use tbccl::Transport;
+use topology::Bind;
+
+const EXAMPLES: &str = "\
+Examples:
+  tbccl run -n 4 ./train --batch 32           four ranks of ./train on this machine
+  tbccl run --hostfile hosts.toml ./train     as many ranks as the hosts have slots
+  tbccl run --hosts a,b:2 -n 3 ./train        one rank on a, two on b, reached by ssh
+  tbccl run -n 2 -x RUST_LOG=debug -- ./app   a variable for every rank
+  tbccl run -n 4 --tag-output ./app           `[2] ` before each line of rank 2
+  tbccl run -n 8 --timeout 60 ./app           ended after a minute, exit status 124
+
+Each rank finds TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
+TBCCL_BOOTSTRAP in its environment, and RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
+MLX_RANK and MLX_WORLD_SIZE for programs that expect them, and in MLX_MPI_LIBNAME the library that
+makes groups of MLX ours, where it is installed; with a hostfile also MLX_HOSTFILE,
+MLX_IBV_DEVICES and MLX_JACCL_COORDINATOR, as its backend needs them, and TBCCL_IBV_DEVICES if it says
+which RDMA devices lead where.
+
+Other hosts get the variables of -x, of the hostfile, and ours that begin with TBCCL_. Every host
+must have this tbccl, in the same place or in PATH, and `ssh HOST true` must work without a password.
+
+The exit status is that of the first rank that fails: its own, or 128 + the number of the signal
+that killed it, or 255 when its host is lost. The other ranks are then ended: one second to find out
+by themselves, SIGTERM, and SIGKILL after --grace; with --keep-going they run on, and the status is 0
+if any rank succeeds. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
+passed on to all ranks; a second SIGINT kills them.";
+
+/// Start the ranks of a job, here or on several hosts, and end them together
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How many ranks (mpirun's -np is understood as well); without it as many as the hosts have slots
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true, required_unless_present_any = ["hostfile", "hosts"])]
+    ranks: Option<u32>,
+
+    #[command(flatten)]
+    job: Job,
+
+    #[command(flatten)]
+    hosts: hosts::HostArgs,
+}
+
+/// What is started, and how: what does not depend on who starts it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Job {
+    /// Set a variable for every rank, or pass one of ours on; may be repeated, the last one wins
+    #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
+    env: Vec<OsString>,
+
+    /// What moves the bytes between ranks: auto, shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; short for -x
+    /// TBCCL_TRANSPORT=NAME [default: auto; shm+auto on several hosts]
+    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    transport: Option<Transport>,
+
+    /// The folder in which every rank starts; on other hosts it is ours without this
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+
+    /// Keep each rank on a share of the cores (core), on the cores near one part of the memory (numa), or not (none)
+    #[arg(long, value_name = "WHERE", default_value = "none")]
+    bind: BindTo,
+
+    /// Begin each line of output with its rank: `[2] ` for stdout, `[2:err] ` for stderr
+    #[arg(long)]
+    tag_output: bool,
+
+    /// Begin each line of output with the time, in UTC
+    #[arg(long)]
+    timestamp: bool,
+
+    /// Write the output of rank 2 to DIR/rank.2.out and DIR/rank.2.err, and so on
+    #[arg(long, value_name = "DIR", conflicts_with = "tag_output")]
+    output: Option<PathBuf>,
+
+    /// Who gets what this command reads: the number of a rank, all, or none
+    #[arg(long, value_name = "WHO", value_parser = stdin, default_value = "0")]
+    stdin: Stdin,
+
+    /// End the job after so many seconds, with exit status 124
+    #[arg(long, value_name = "SECONDS", value_parser = arguments::seconds)]
+    timeout: Option<Duration>,
+
+    /// Seconds from SIGTERM to SIGKILL when ranks have to be ended
+    #[arg(long, value_name = "SECONDS", value_parser = arguments::seconds, default_value = "3")]
+    grace: Duration,
+
+    /// Let the other ranks run on when one fails; the exit status is then 0 if any rank succeeds
+    #[arg(long)]
+    keep_going: bool,
+
+    /// The program that each rank runs, and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// [`Bind`], as it is typed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum BindTo {
+    None,
+    Core,
+    Numa,
+}
+
+/// Reads `2`, `all` or `none`.
+fn stdin(text: &str) -> Result<Stdin, String> {
+    match text {
+        "all" => Ok(Stdin::All),
+        "none" => Ok(Stdin::None),
+        _ => text.parse().map(Stdin::Rank).map_err(|_| "a rank, `all` or `none` was expected".to_owned()),
+    }
+}
+
+/// Carries out `tbccl run`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+    let mut spec = args.job.spec(args.ranks.unwrap_or(1))?;
+    let across = args.hosts.place(args.ranks, &mut spec)?;
+    check_stdin(&spec)?;
+    let server = rendezvous::open(spec.ranks, across)?;
+    let outcome = launch(&spec, &server).map_err(Failed::new)?;
+    Ok(ExitCode::from(outcome.exit_code()))
+}
+
+fn check_stdin(spec: &LaunchSpec) -> Result<(), Failed> {
+    match &spec.place {
+        Place::Hosts(Hosts { stdin: Stdin::Rank(rank), .. }) if *rank >= spec.ranks => {
+            Err(Failed::new(format_args!(
+                "--stdin {rank}: there is no such rank among {}; name one from 0 to {}",
+                spec.ranks,
+                spec.ranks - 1
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// This program, as the agent of hosts.
+fn this_program() -> Result<PathBuf, Failed> {
+    std::env::current_exe()
+        .map_err(|why| Failed::new(format_args!("the path of this program can't be found: {why}")))
+}
+
+impl Job {
+    /// For so many ranks on this host.
+    pub(crate) fn spec(self, ranks: u32) -> Result<LaunchSpec, Failed> {
+        let place = self.place(ranks)?;
+        let mut command = self.command.into_iter();
+        let program = command.next().ok_or_else(|| Failed::new("no program was given"))?;
+        let mut env = variables(self.env)?;
+        env.extend(self.transport.map(|transport| ("TBCCL_TRANSPORT".into(), transport.name().into())));
+        let library = mpi_library::variable(&env);
+        env.extend(library);
+        let absolute = |cwd| std::path::absolute(cwd).map_err(|e| Failed::new(format_args!("--cwd: {e}")));
+        Ok(LaunchSpec {
+            args: command.collect(),
+            env,
+            cwd: self.cwd.map(absolute).transpose()?,
+            bind: match self.bind {
+                BindTo::None => Bind::None,
+                BindTo::Core => Bind::Core,
+                BindTo::Numa => Bind::Numa,
+            },
+            place,
+            timeout: self.timeout,
+            grace: self.grace,
+            on_failure: if self.keep_going { OnFailure::GoOn } else { OnFailure::EndAll },
+            ..LaunchSpec::new(ranks, program)
+        })
+    }
+
+    /// Ranks are our children unless something has to stand between them and us.
+    fn place(&self, ranks: u32) -> Result<Place, Failed> {
+        let output = match &self.output {
+            Some(folder) => Output::Files { folder: folder.clone(), stamped: self.timestamp },
+            None => Output::Lines { tagged: self.tag_output, stamped: self.timestamp },
+        };
+        if output == Output::default() && self.stdin == Stdin::default() {
+            return Ok(Place::Here);
+        }
+        let here = HostSpec::new("localhost");
+        let plan = Hosts::new(vec![here], vec![0; ranks as usize], this_program()?);
+        Ok(Place::Hosts(Hosts { output, stdin: self.stdin, ..plan }))
+    }
+}
+
+/// Reads `KEY=VALUE`, and `KEY` for a variable of ours, which ranks of this host inherit anyway.
+fn variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsString)>, Failed> {
+    let mut variables = Vec::new();
+    for text in given {
+        let mut parts = text.as_bytes().splitn(2, |byte| *byte == b'=');
+        let key = OsString::from(OsStr::from_bytes(parts.next().unwrap_or_default()));
+        if key.is_empty() {
+            return Err(Failed::new(format_args!(
+                "-x {}: a variable needs a name, as in -x KEY=VALUE",
+                text.display()
+            )));
+        }
+        match (parts.next(), std::env::var_os(&key)) {
+            (Some(value), _) => variables.push((key, OsStr::from_bytes(value).to_owned())),
+            (None, Some(value)) => variables.push((key, value)),
+            // Open MPI warns and goes on, and scripts rely on it.
+            (None, None) => error::warn(format_args!("-x {}: not set here, so not passed on", key.display())),
+        }
+    }
+    Ok(variables)
+}
