@@ -11,8 +11,8 @@
 //!
 //! This crate loads no library and holds no state; `transport::verbs` does.
 
-mod numbers;
+mod enums;
 mod structures;
 
-pub use numbers::*;
+pub use enums::*;
 pub use structures::*;

@@ -1,7 +1,7 @@
 //! Sizes, offsets and numbers, compared with the C header that programs are compiled with.
 
 use std::{collections::BTreeMap, fmt::Write, mem::offset_of, process::Command};
-use verbs_sys::{LAYOUTS, NAMES, SYSFS_NAME_MAX, SYSFS_PATH_MAX, SendWr};
+use verbs_sys::{ENUMS, LAYOUTS, SYSFS_NAME_MAX, SYSFS_PATH_MAX, SendWr};
 
 /// Numbers that not every header has yet.
 const NEWER: [&str; 3] = ["IBV_WR_FLUSH", "IBV_WR_ATOMIC_WRITE", "IBV_WC_ATOMIC_WRITE"];
@@ -16,7 +16,7 @@ fn expectations() -> BTreeMap<String, u64> {
             all.insert(format!("offsetof({}, {field})", layout.c_type), *offset as u64);
         }
     }
-    for (prefix, names) in NAMES.into_iter().flatten() {
+    for (prefix, names) in ENUMS.into_iter().flatten() {
         for (name, number) in *names {
             // A name of ours can't begin with a digit.
             let name = format!("{prefix}{name}").replace("IBV_MTU_B", "IBV_MTU_");

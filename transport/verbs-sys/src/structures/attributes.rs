@@ -3,7 +3,7 @@
 //! # Safety
 //! See the module above, whose macro defines these structures.
 
-use super::{CompChannel, Cq, Gid, Mr, Pd, Srq, Td, Xrcd, structures, tables::Unused};
+use super::{CompChannel, Cq, Gid, Pd, Srq, Td, Unused, Xrcd, structures};
 use crate::{MigState, Mtu, QpState, QpType, SrqType};
 use std::ffi::{c_int, c_void};
 
@@ -213,21 +213,6 @@ structures! {
         alloc: Unused = 24,
         free: Unused = 32,
         pd_context: *mut c_void = 40,
-    }
-
-    /// `struct ibv_mw_bind_info`: what a memory window shows.
-    MwBindInfo = "struct ibv_mw_bind_info", 32 {
-        mr: *mut Mr = 0,
-        addr: u64 = 8,
-        length: u64 = 16,
-        mw_access_flags: u32 = 24,
-    }
-
-    /// `struct ibv_mw_bind`.
-    MwBind = "struct ibv_mw_bind", 48 {
-        wr_id: u64 = 0,
-        send_flags: u32 = 8,
-        bind_info: MwBindInfo = 16,
     }
 
     /// `struct ibv_ece`: what vendors agree upon between their devices.

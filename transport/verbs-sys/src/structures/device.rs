@@ -3,10 +3,10 @@
 //! # Safety
 //! See the module above, whose macro defines these structures.
 
-use super::{Cq, Qp, Srq, structures, tables::Unused};
-use crate::{AtomicCap, EventType, GidType, LinkLayer, Mtu, NodeType, PortState, TransportType};
+use super::{Unused, structures};
+use crate::{AtomicCap, GidType, LinkLayer, Mtu, NodeType, PortState, TransportType};
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{c_char, c_int},
     fmt,
 };
 
@@ -224,12 +224,6 @@ structures! {
         ndev_ifindex: u32 = 28,
     }
 
-    /// `struct ibv_async_event`: something happened to an object, or to a port.
-    AsyncEvent = "struct ibv_async_event", 16 {
-        element: AsyncElement = 0,
-        event_type: EventType = 8,
-    }
-
     /// `struct ibv_values_ex`.
     ValuesEx = "struct ibv_values_ex", 24 {
         comp_mask: u32 = 0,
@@ -251,28 +245,6 @@ pub struct Clock(pub libc::timespec);
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}", self.0.tv_sec, self.0.tv_nsec)
-    }
-}
-
-/// What an event is about; its type says which member.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub union AsyncElement {
-    /// A completion queue.
-    pub cq: *mut Cq,
-    /// A queue pair.
-    pub qp: *mut Qp,
-    /// A shared receive queue.
-    pub srq: *mut Srq,
-    /// A work queue.
-    pub wq: *mut c_void,
-    /// A port.
-    pub port_num: c_int,
-}
-
-impl fmt::Debug for AsyncElement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AsyncElement")
     }
 }
 

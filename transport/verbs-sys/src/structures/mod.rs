@@ -6,15 +6,16 @@
 
 mod attributes;
 mod device;
+mod extended;
 mod objects;
-mod tables;
-mod work;
 
 pub use attributes::*;
 pub use device::*;
+pub use extended::*;
 pub use objects::*;
-pub use tables::*;
-pub use work::*;
+
+/// A slot whose function neither the driver nor the device uses.
+pub type Unused = Option<unsafe extern "C" fn()>;
 
 /// Where the members of a C structure lie.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +29,8 @@ pub struct Layout {
 }
 
 /// All structures, for comparison with a C header.
-pub const LAYOUTS: [&[Layout]; 5] =
-    [attributes::LAYOUTS, device::LAYOUTS, objects::LAYOUTS, tables::LAYOUTS, work::LAYOUTS];
+pub const LAYOUTS: [&[Layout]; 4] =
+    [attributes::LAYOUTS, device::LAYOUTS, extended::LAYOUTS, objects::LAYOUTS];
 
 /// Defines structures whose members have the names they have in C. The numbers are sizes and offsets on 64-bit
 /// x86 with glibc, and are checked there when this crate is compiled.

@@ -3,8 +3,8 @@
 //! # Safety
 //! See the module above, whose macro defines these structures.
 
-use super::{ContextOps, Device, structures};
-use crate::{MwType, QpState, QpType};
+use super::{Device, Unused, structures};
+use crate::{EventType, MwType, QpState, QpType, WcOpcode, WcStatus, WrOpcode};
 use std::{
     ffi::{c_int, c_void},
     fmt,
@@ -46,6 +46,42 @@ structures! {
         /// [`ABI_IS_EXTENDED`](crate::ABI_IS_EXTENDED) when this is the end of a
         /// [`VerbsContext`](crate::VerbsContext).
         abi_compat: *mut c_void = 320,
+    }
+
+    /// `struct ibv_context_ops`: the inline functions of C callers go through these slots.
+    ContextOps = "struct ibv_context_ops", 256 {
+        _compat_query_device: Unused = 0,
+        _compat_query_port: Unused = 8,
+        _compat_alloc_pd: Unused = 16,
+        _compat_dealloc_pd: Unused = 24,
+        _compat_reg_mr: Unused = 32,
+        _compat_rereg_mr: Unused = 40,
+        _compat_dereg_mr: Unused = 48,
+        alloc_mw: Option<unsafe extern "C" fn(*mut Pd, MwType) -> *mut Mw> = 56,
+        bind_mw: Option<unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int> = 64,
+        dealloc_mw: Option<unsafe extern "C" fn(*mut Mw) -> c_int> = 72,
+        _compat_create_cq: Unused = 80,
+        poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int> = 88,
+        req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int> = 96,
+        _compat_cq_event: Unused = 104,
+        _compat_resize_cq: Unused = 112,
+        _compat_destroy_cq: Unused = 120,
+        _compat_create_srq: Unused = 128,
+        _compat_modify_srq: Unused = 136,
+        _compat_query_srq: Unused = 144,
+        _compat_destroy_srq: Unused = 152,
+        post_srq_recv: Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int> = 160,
+        _compat_create_qp: Unused = 168,
+        _compat_query_qp: Unused = 176,
+        _compat_modify_qp: Unused = 184,
+        _compat_destroy_qp: Unused = 192,
+        post_send: Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int> = 200,
+        post_recv: Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int> = 208,
+        _compat_create_ah: Unused = 216,
+        _compat_destroy_ah: Unused = 224,
+        _compat_attach_mcast: Unused = 232,
+        _compat_detach_mcast: Unused = 240,
+        _compat_async_event: Unused = 248,
     }
 
     /// `struct ibv_pd`: a protection domain.
@@ -140,5 +176,226 @@ structures! {
         mutex: Mutex = 64,
         cond: Cond = 104,
         events_completed: u32 = 152,
+    }
+
+    /// `struct ibv_mw_bind_info`: what a memory window shows.
+    MwBindInfo = "struct ibv_mw_bind_info", 32 {
+        mr: *mut Mr = 0,
+        addr: u64 = 8,
+        length: u64 = 16,
+        mw_access_flags: u32 = 24,
+    }
+
+    /// `struct ibv_mw_bind`.
+    MwBind = "struct ibv_mw_bind", 48 {
+        wr_id: u64 = 0,
+        send_flags: u32 = 8,
+        bind_info: MwBindInfo = 16,
+    }
+
+    /// `struct ibv_wc`: a completion.
+    Wc = "struct ibv_wc", 48 {
+        wr_id: u64 = 0,
+        status: WcStatus = 8,
+        /// Only valid, as are all below but `vendor_err` and `qp_num`, when the status is success.
+        opcode: WcOpcode = 12,
+        vendor_err: u32 = 16,
+        byte_len: u32 = 20,
+        /// In network byte order, with [`WcFlags::WITH_IMM`](crate::WcFlags::WITH_IMM); the key that was
+        /// invalidated, with [`WcFlags::WITH_INV`](crate::WcFlags::WITH_INV).
+        imm_data: u32 = 24,
+        qp_num: u32 = 28,
+        src_qp: u32 = 32,
+        /// [`WcFlags`](crate::WcFlags).
+        wc_flags: u32 = 36,
+        pkey_index: u16 = 40,
+        slid: u16 = 42,
+        sl: u8 = 44,
+        dlid_path_bits: u8 = 45,
+    }
+
+    /// `struct ibv_sge`: a run of registered memory that a work request reads or writes.
+    Sge = "struct ibv_sge", 16 {
+        /// Its address in this process.
+        addr: u64 = 0,
+        /// Its bytes.
+        length: u32 = 8,
+        /// The key of the registration that covers it.
+        lkey: u32 = 12,
+    }
+
+    /// `struct ibv_data_buf`: a run of memory whose bytes are taken at once.
+    DataBuf = "struct ibv_data_buf", 16 {
+        addr: *mut c_void = 0,
+        length: usize = 8,
+    }
+
+    /// `struct ibv_recv_wr`: a receive, in a list.
+    RecvWr = "struct ibv_recv_wr", 32 {
+        wr_id: u64 = 0,
+        next: *mut RecvWr = 8,
+        sg_list: *mut Sge = 16,
+        num_sge: c_int = 24,
+    }
+
+    /// `struct ibv_send_wr`: anything posted to a send queue, in a list.
+    SendWr = "struct ibv_send_wr", 128 {
+        wr_id: u64 = 0,
+        next: *mut SendWr = 8,
+        sg_list: *mut Sge = 16,
+        num_sge: c_int = 24,
+        opcode: WrOpcode = 28,
+        /// [`SendFlags`](crate::SendFlags).
+        send_flags: u32 = 32,
+        /// In network byte order; or the key to invalidate.
+        imm_data: u32 = 36,
+        /// The opcode and the queue pair's type say which member.
+        wr: SendTarget = 40,
+        qp_type: SendXrc = 72,
+        bind_mw: SendExtra = 80,
+    }
+
+    /// `struct ibv_async_event`: something happened to an object, or to a port.
+    AsyncEvent = "struct ibv_async_event", 16 {
+        element: AsyncElement = 0,
+        event_type: EventType = 8,
+    }
+}
+
+/// The peer's memory that an RDMA operation works on.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RdmaTarget {
+    /// Its address over there.
+    pub remote_addr: u64,
+    /// The key of the registration that covers it.
+    pub rkey: u32,
+}
+
+/// The 8 bytes of the peer's memory that an atomic operation works on.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AtomicTarget {
+    /// Their address over there.
+    pub remote_addr: u64,
+    /// What they are compared with, or what is added.
+    pub compare_add: u64,
+    /// What replaces them.
+    pub swap: u64,
+    /// The key of the registration that covers them.
+    pub rkey: u32,
+}
+
+/// Whom a datagram is for.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DatagramTarget {
+    /// The port.
+    pub ah: *mut Ah,
+    /// The queue pair.
+    pub remote_qpn: u32,
+    /// Its key.
+    pub remote_qkey: u32,
+}
+
+/// The binding of a memory window.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct BindTarget {
+    /// The window.
+    pub mw: *mut Mw,
+    /// Its new key.
+    pub rkey: u32,
+    /// What it shows.
+    pub bind_info: MwBindInfo,
+}
+
+/// The header of a segmented send.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SegmentedHeader {
+    /// Its bytes.
+    pub hdr: *mut c_void,
+    /// How many they are.
+    pub hdr_sz: u16,
+    /// How many bytes follow each copy of it.
+    pub mss: u16,
+}
+
+/// The member `wr` of a [`SendWr`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union SendTarget {
+    /// Of RDMA reads and writes.
+    pub rdma: RdmaTarget,
+    /// Of atomic operations.
+    pub atomic: AtomicTarget,
+    /// Of datagrams.
+    pub ud: DatagramTarget,
+}
+
+/// The member `qp_type` of a [`SendWr`].
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SendXrc {
+    /// The shared receive queue of an extended reliable connection.
+    pub remote_srqn: u32,
+}
+
+/// The last member of a [`SendWr`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union SendExtra {
+    /// Of [`WrOpcode::BIND_MW`].
+    pub bind_mw: BindTarget,
+    /// Of [`WrOpcode::TSO`].
+    pub tso: SegmentedHeader,
+}
+
+impl fmt::Debug for SendTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SendTarget")
+    }
+}
+
+impl fmt::Debug for SendExtra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SendExtra")
+    }
+}
+
+impl Default for Sge {
+    fn default() -> Sge {
+        Sge::zeroed()
+    }
+}
+
+impl PartialEq for Sge {
+    fn eq(&self, other: &Sge) -> bool {
+        (self.addr, self.length, self.lkey) == (other.addr, other.length, other.lkey)
+    }
+}
+
+impl Eq for Sge {}
+
+/// What an event is about; its type says which member.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union AsyncElement {
+    /// A completion queue.
+    pub cq: *mut Cq,
+    /// A queue pair.
+    pub qp: *mut Qp,
+    /// A shared receive queue.
+    pub srq: *mut Srq,
+    /// A work queue.
+    pub wq: *mut c_void,
+    /// A port.
+    pub port_num: c_int,
+}
+
+impl fmt::Debug for AsyncElement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AsyncElement")
     }
 }

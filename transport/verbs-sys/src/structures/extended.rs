@@ -5,57 +5,17 @@
 //! pointers that are valid, to objects of the same library.
 
 use super::{
-    Ah, CompChannel, Cond, Context, Cq, CqInitAttrEx, DataBuf, DeviceAttrEx, ModifyCqAttr, Mutex, Mw, MwBind,
+    Ah, CompChannel, Cond, Context, Cq, CqInitAttrEx, DataBuf, DeviceAttrEx, ModifyCqAttr, Mutex, Mw,
     MwBindInfo, ParentDomainInitAttr, Pd, PollCqAttr, PortAttr, Qp, QpInitAttrEx, QpRateLimitAttr,
-    QueryDeviceExInput, RecvWr, SendWr, Sge, Srq, SrqInitAttrEx, Td, TdInitAttr, ValuesEx, Wc, WcTmInfo,
-    structures,
+    QueryDeviceExInput, Sge, Srq, SrqInitAttrEx, Td, TdInitAttr, Unused, ValuesEx, WcTmInfo, structures,
 };
-use crate::{MwType, WcOpcode, WcStatus};
+use crate::{WcOpcode, WcStatus};
 use std::ffi::{c_int, c_void};
-
-/// A slot whose function neither the driver nor the device uses.
-pub type Unused = Option<unsafe extern "C" fn()>;
 
 /// `__VERBS_ABI_IS_EXTENDED`: in [`Context::abi_compat`], it says that a [`VerbsContext`] ends there.
 pub const ABI_IS_EXTENDED: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
 
 structures! {
-    /// `struct ibv_context_ops`: the inline functions of C callers go through these slots.
-    ContextOps = "struct ibv_context_ops", 256 {
-        _compat_query_device: Unused = 0,
-        _compat_query_port: Unused = 8,
-        _compat_alloc_pd: Unused = 16,
-        _compat_dealloc_pd: Unused = 24,
-        _compat_reg_mr: Unused = 32,
-        _compat_rereg_mr: Unused = 40,
-        _compat_dereg_mr: Unused = 48,
-        alloc_mw: Option<unsafe extern "C" fn(*mut Pd, MwType) -> *mut Mw> = 56,
-        bind_mw: Option<unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int> = 64,
-        dealloc_mw: Option<unsafe extern "C" fn(*mut Mw) -> c_int> = 72,
-        _compat_create_cq: Unused = 80,
-        poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int> = 88,
-        req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int> = 96,
-        _compat_cq_event: Unused = 104,
-        _compat_resize_cq: Unused = 112,
-        _compat_destroy_cq: Unused = 120,
-        _compat_create_srq: Unused = 128,
-        _compat_modify_srq: Unused = 136,
-        _compat_query_srq: Unused = 144,
-        _compat_destroy_srq: Unused = 152,
-        post_srq_recv: Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int> = 160,
-        _compat_create_qp: Unused = 168,
-        _compat_query_qp: Unused = 176,
-        _compat_modify_qp: Unused = 184,
-        _compat_destroy_qp: Unused = 192,
-        post_send: Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int> = 200,
-        post_recv: Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int> = 208,
-        _compat_create_ah: Unused = 216,
-        _compat_destroy_ah: Unused = 224,
-        _compat_attach_mcast: Unused = 232,
-        _compat_detach_mcast: Unused = 240,
-        _compat_async_event: Unused = 248,
-    }
-
     /// `struct verbs_context`: what newer libraries put before a [`Context`]. It grows at its front, so a caller
     /// finds a slot by its distance from the context, and `sz` says whether it is there.
     VerbsContext = "struct verbs_context", 648 {

@@ -1,10 +1,10 @@
 //! Of devices and ports.
 
-use super::numbers;
+use super::enums;
 
-numbers! {
+enums! {
     /// `enum ibv_node_type`: what kind of device it is.
-    number NodeType(u32) = "IBV_NODE_" {
+    plain NodeType(u32) = "IBV_NODE_" {
         /// Not known.
         UNKNOWN = u32::MAX,
         /// A channel adapter, also of Ethernet.
@@ -24,7 +24,7 @@ numbers! {
     }
 
     /// `enum ibv_transport_type`: what runs on the wire.
-    number TransportType(u32) = "IBV_TRANSPORT_" {
+    plain TransportType(u32) = "IBV_TRANSPORT_" {
         /// Not known.
         UNKNOWN = u32::MAX,
         /// InfiniBand, also over Ethernet.
@@ -40,7 +40,7 @@ numbers! {
     }
 
     /// `enum ibv_port_state`.
-    number PortState(u32) = "IBV_PORT_" {
+    plain PortState(u32) = "IBV_PORT_" {
         /// None.
         NOP = 0,
         /// No cable, or nobody at its other end.
@@ -56,7 +56,7 @@ numbers! {
     }
 
     /// `enum ibv_mtu`: the size of a packet, as a code.
-    number Mtu(u32) = "IBV_MTU_" {
+    plain Mtu(u32) = "IBV_MTU_" {
         /// 256 bytes.
         B256 = 1,
         /// 512 bytes.
@@ -70,7 +70,7 @@ numbers! {
     }
 
     /// `IBV_LINK_LAYER_...`: what a port is plugged into. The one enumeration that is stored in 8 bits.
-    number LinkLayer(u8) = "IBV_LINK_LAYER_" {
+    plain LinkLayer(u8) = "IBV_LINK_LAYER_" {
         /// Not said; taken for InfiniBand.
         UNSPECIFIED = 0,
         /// InfiniBand.
@@ -80,7 +80,7 @@ numbers! {
     }
 
     /// `enum ibv_atomic_cap`: with whom atomic operations are atomic.
-    number AtomicCap(u32) = "IBV_ATOMIC_" {
+    plain AtomicCap(u32) = "IBV_ATOMIC_" {
         /// There are none.
         NONE = 0,
         /// With those of the same device.
@@ -90,7 +90,7 @@ numbers! {
     }
 
     /// `enum ibv_gid_type`: what an address is for.
-    number GidType(u32) = "IBV_GID_TYPE_" {
+    plain GidType(u32) = "IBV_GID_TYPE_" {
         /// InfiniBand, or the first version of RoCE.
         IB = 0,
         /// The first version of RoCE.
@@ -100,7 +100,7 @@ numbers! {
     }
 
     /// `enum ibv_event_type`: what happened without having been asked for.
-    number EventType(u32) = "IBV_EVENT_" {
+    plain EventType(u32) = "IBV_EVENT_" {
         /// A completion queue has overflowed.
         CQ_ERR = 0,
         /// A queue pair has failed.

@@ -1,10 +1,10 @@
 //! Of queue pairs, shared receive queues and completion queues.
 
-use super::numbers;
+use super::enums;
 
-numbers! {
+enums! {
     /// `enum ibv_qp_type`: the service of a queue pair.
-    number QpType(u32) = "IBV_QPT_" {
+    plain QpType(u32) = "IBV_QPT_" {
         /// Reliable connection.
         RC = 2,
         /// Unreliable connection; the only one of Apple's Thunderbolt device.
@@ -22,7 +22,7 @@ numbers! {
     }
 
     /// `enum ibv_qp_state`: where a queue pair is in its life.
-    number QpState(u32) = "IBV_QPS_" {
+    plain QpState(u32) = "IBV_QPS_" {
         /// New; nothing can be posted.
         RESET = 0,
         /// Receives can be posted.
@@ -42,7 +42,7 @@ numbers! {
     }
 
     /// `enum ibv_mig_state`: which of two paths a connection uses.
-    number MigState(u32) = "IBV_MIG_" {
+    plain MigState(u32) = "IBV_MIG_" {
         /// The other one.
         MIGRATED = 0,
         /// About to be armed.
@@ -52,7 +52,7 @@ numbers! {
     }
 
     /// `enum ibv_srq_type`: the kind of a shared receive queue.
-    number SrqType(u32) = "IBV_SRQT_" {
+    plain SrqType(u32) = "IBV_SRQT_" {
         /// The usual one.
         BASIC = 0,
         /// Of extended reliable connections.

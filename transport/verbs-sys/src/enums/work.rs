@@ -1,10 +1,10 @@
 //! Of work requests and completions.
 
-use super::numbers;
+use super::enums;
 
-numbers! {
+enums! {
     /// `enum ibv_wr_opcode`: what a posted send does.
-    number WrOpcode(u32) = "IBV_WR_" {
+    plain WrOpcode(u32) = "IBV_WR_" {
         /// Writes into the peer's memory.
         RDMA_WRITE = 0,
         /// Writes, and consumes a receive that learns a number.
@@ -36,7 +36,7 @@ numbers! {
     }
 
     /// `enum ibv_wc_opcode`: what a completion is the completion of.
-    number WcOpcode(u32) = "IBV_WC_" {
+    plain WcOpcode(u32) = "IBV_WC_" {
         /// A send.
         SEND = 0,
         /// An RDMA write.
@@ -62,7 +62,7 @@ numbers! {
     }
 
     /// `enum ibv_wc_status`: how a work request came out.
-    number WcStatus(u32) = "IBV_WC_" {
+    plain WcStatus(u32) = "IBV_WC_" {
         /// Well.
         SUCCESS = 0,
         /// A local buffer has the wrong length.

@@ -1,8 +1,8 @@
 //! Of registered memory.
 
-use super::numbers;
+use super::enums;
 
-numbers! {
+enums! {
     /// `enum ibv_access_flags`: what may be done to registered memory.
     flags AccessFlags(u32) = "IBV_ACCESS_" {
         /// The device may write it.
@@ -26,7 +26,7 @@ numbers! {
     }
 
     /// `enum ibv_mw_type`: the kind of a memory window.
-    number MwType(u32) = "IBV_MW_" {
+    plain MwType(u32) = "IBV_MW_" {
         /// Bound by a call.
         TYPE_1 = 1,
         /// Bound by a work request.

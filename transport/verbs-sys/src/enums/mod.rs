@@ -11,13 +11,13 @@ pub use queue::*;
 pub use work::*;
 
 /// An enumeration: what its names begin with in C, and its names and numbers.
-pub type Names = (&'static str, &'static [(&'static str, u32)]);
+pub type EnumConstants = (&'static str, &'static [(&'static str, u32)]);
 
 /// All enumerations, for comparison with a C header.
-pub const NAMES: [&[Names]; 4] = [device::NAMES, memory::NAMES, queue::NAMES, work::NAMES];
+pub const ENUMS: [&[EnumConstants]; 4] = [device::ENUMS, memory::ENUMS, queue::ENUMS, work::ENUMS];
 
 /// Defines types whose values are numbers with names. With `flags` before the type, they can be combined.
-macro_rules! numbers {
+macro_rules! enums {
     ($($(#[$doc:meta])* $kind:ident $type:ident($inner:ty) = $prefix:literal {
         $($(#[$name_doc:meta])* $name:ident = $number:expr,)*
     })*) => {
@@ -50,14 +50,14 @@ macro_rules! numbers {
                 }
             }
 
-            numbers! { @$kind $type }
+            enums! { @$kind $type }
         )*
 
         /// The enumerations of this module.
-        pub(super) const NAMES: &[super::Names] =
+        pub(super) const ENUMS: &[super::EnumConstants] =
             &[$(($prefix, &[$((stringify!($name), $type::$name.0 as u32),)*])),*];
     };
-    (@number $type:ident) => {};
+    (@plain $type:ident) => {};
     (@flags $type:ident) => {
         impl $type {
             /// No flag.
@@ -103,7 +103,7 @@ macro_rules! numbers {
         }
     };
 }
-use numbers;
+use enums;
 
 #[cfg(test)]
 mod tests {
