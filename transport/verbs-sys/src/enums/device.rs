@@ -1,33 +1,33 @@
-//! Of devices and ports.
+//! Enumerations that describe devices and ports.
 
 use super::enums;
 
 enums! {
-    /// `enum ibv_node_type`: what kind of device it is.
+    /// `enum ibv_node_type`: the kind of a device.
     plain NodeType(u32) = "IBV_NODE_" {
-        /// Not known.
+        /// Unknown.
         UNKNOWN = u32::MAX,
-        /// A channel adapter, also of Ethernet.
+        /// Channel adapter of InfiniBand or RoCE.
         CA = 1,
         /// A switch.
         SWITCH = 2,
         /// A router.
         ROUTER = 3,
-        /// An adapter of iWARP.
+        /// iWARP adapter.
         RNIC = 4,
-        /// An adapter of usNIC.
+        /// usNIC adapter.
         USNIC = 5,
-        /// An adapter of usNIC over UDP.
+        /// usNIC adapter over UDP.
         USNIC_UDP = 6,
-        /// None of these.
+        /// Unspecified.
         UNSPECIFIED = 7,
     }
 
-    /// `enum ibv_transport_type`: what runs on the wire.
+    /// `enum ibv_transport_type`: the protocol on the wire.
     plain TransportType(u32) = "IBV_TRANSPORT_" {
-        /// Not known.
+        /// Unknown.
         UNKNOWN = u32::MAX,
-        /// InfiniBand, also over Ethernet.
+        /// InfiniBand or RoCE.
         IB = 0,
         /// iWARP.
         IWARP = 1,
@@ -35,27 +35,27 @@ enums! {
         USNIC = 2,
         /// usNIC over UDP.
         USNIC_UDP = 3,
-        /// None of these.
+        /// Unspecified.
         UNSPECIFIED = 4,
     }
 
-    /// `enum ibv_port_state`.
+    /// `enum ibv_port_state`: the logical state of a port.
     plain PortState(u32) = "IBV_PORT_" {
-        /// None.
+        /// No state; never reported by a device.
         NOP = 0,
-        /// No cable, or nobody at its other end.
+        /// The port has no link.
         DOWN = 1,
-        /// The link is up, addresses are not there yet.
+        /// The link is up; addresses are not yet configured.
         INIT = 2,
-        /// Nearly active.
+        /// The port is configured, but not yet active.
         ARMED = 3,
-        /// Usable.
+        /// The port carries data.
         ACTIVE = 4,
-        /// Active, with trouble on the link.
+        /// The port is active, but the link is failing.
         ACTIVE_DEFER = 5,
     }
 
-    /// `enum ibv_mtu`: the size of a packet, as a code.
+    /// `enum ibv_mtu`: the packet size, as a code.
     plain Mtu(u32) = "IBV_MTU_" {
         /// 256 bytes.
         B256 = 1,
@@ -69,155 +69,155 @@ enums! {
         B4096 = 5,
     }
 
-    /// `IBV_LINK_LAYER_...`: what a port is plugged into. The one enumeration that is stored in 8 bits.
+    /// `IBV_LINK_LAYER_...`: the link layer of a port. The only enumeration that is stored in 8 bits.
     plain LinkLayer(u8) = "IBV_LINK_LAYER_" {
-        /// Not said; taken for InfiniBand.
+        /// Unspecified; means InfiniBand.
         UNSPECIFIED = 0,
         /// InfiniBand.
         INFINIBAND = 1,
-        /// Ethernet: addresses are GIDs.
+        /// Ethernet; addresses are GIDs.
         ETHERNET = 2,
     }
 
-    /// `enum ibv_atomic_cap`: with whom atomic operations are atomic.
+    /// `enum ibv_atomic_cap`: the scope within which atomic operations are atomic.
     plain AtomicCap(u32) = "IBV_ATOMIC_" {
-        /// There are none.
+        /// The device has no atomic operations.
         NONE = 0,
-        /// With those of the same device.
+        /// Atomic among the operations of one device.
         HCA = 1,
-        /// With the processor too.
+        /// Atomic also against other devices and the processor.
         GLOB = 2,
     }
 
-    /// `enum ibv_gid_type`: what an address is for.
+    /// `enum ibv_gid_type`: the protocol that a GID belongs to.
     plain GidType(u32) = "IBV_GID_TYPE_" {
-        /// InfiniBand, or the first version of RoCE.
+        /// InfiniBand or RoCE v1.
         IB = 0,
-        /// The first version of RoCE.
+        /// RoCE v1.
         ROCE_V1 = 1,
-        /// The second version of RoCE: UDP.
+        /// RoCE v2, over UDP.
         ROCE_V2 = 2,
     }
 
-    /// `enum ibv_event_type`: what happened without having been asked for.
+    /// `enum ibv_event_type`: the type of an asynchronous event.
     plain EventType(u32) = "IBV_EVENT_" {
-        /// A completion queue has overflowed.
+        /// A completion queue overran.
         CQ_ERR = 0,
-        /// A queue pair has failed.
+        /// A queue pair failed.
         QP_FATAL = 1,
-        /// A peer sent an invalid request.
+        /// A remote queue pair sent an invalid request.
         QP_REQ_ERR = 2,
-        /// A peer reached for what it may not have.
+        /// A remote queue pair violated access rights.
         QP_ACCESS_ERR = 3,
-        /// The first message has come to a queue pair that is not ready to send.
+        /// The first packet arrived at a queue pair in state RTR.
         COMM_EST = 4,
-        /// A send queue is drained.
+        /// A send queue has drained.
         SQ_DRAINED = 5,
-        /// A connection has changed to its other path.
+        /// A connection migrated to its alternate path.
         PATH_MIG = 6,
-        /// A connection could not change to its other path.
+        /// A connection failed to migrate to its alternate path.
         PATH_MIG_ERR = 7,
-        /// The device has failed.
+        /// The device failed.
         DEVICE_FATAL = 8,
-        /// A port has become usable.
+        /// A port became active.
         PORT_ACTIVE = 9,
-        /// A port can no longer be used.
+        /// A port's link became unavailable.
         PORT_ERR = 10,
-        /// A port's local address has changed.
+        /// A port's LID changed.
         LID_CHANGE = 11,
-        /// A port's table of partitions has changed.
+        /// A port's P_Key table changed.
         PKEY_CHANGE = 12,
-        /// The subnet has another manager.
+        /// A subnet manager changed.
         SM_CHANGE = 13,
-        /// A shared receive queue has failed.
+        /// A shared receive queue failed.
         SRQ_ERR = 14,
-        /// A shared receive queue holds fewer receives than its limit.
+        /// A shared receive queue has fewer receives than its limit.
         SRQ_LIMIT_REACHED = 15,
-        /// A failed queue pair will take no more from its shared receive queue.
+        /// A failed queue pair takes no more receives from its shared receive queue.
         QP_LAST_WQE_REACHED = 16,
-        /// The subnet manager asks to be registered with again.
+        /// The subnet manager asks for reregistration.
         CLIENT_REREGISTER = 17,
-        /// A port's table of addresses has changed.
+        /// A port's GID table changed.
         GID_CHANGE = 18,
-        /// A work queue has failed.
+        /// A work queue failed.
         WQ_FATAL = 19,
     }
 
-    /// `enum ibv_device_cap_flags`: what a device can do.
+    /// `enum ibv_device_cap_flags`: optional capabilities of a device.
     flags DeviceCapFlags(u32) = "IBV_DEVICE_" {
-        /// Queue pairs' depths can be changed.
+        /// Resizes the queues of a queue pair.
         RESIZE_MAX_WR = 1,
-        /// Wrong partitions are counted.
+        /// Counts P_Key violations.
         BAD_PKEY_CNTR = 1 << 1,
-        /// Wrong keys of datagrams are counted.
+        /// Counts Q_Key violations.
         BAD_QKEY_CNTR = 1 << 2,
-        /// Multicast of raw packets.
+        /// Raw packet multicast.
         RAW_MULTI = 1 << 3,
-        /// Connections can have another path.
+        /// Automatic path migration.
         AUTO_PATH_MIG = 1 << 4,
-        /// A queue pair can change its port.
+        /// Changes the physical port of a queue pair.
         CHANGE_PHY_PORT = 1 << 5,
-        /// The port of a datagram is checked.
+        /// Checks the port of address handles.
         UD_AV_PORT_ENFORCE = 1 << 6,
-        /// The current state can be given when it is changed.
+        /// Accepts the current state as a modifier of a state change.
         CURR_QP_STATE_MOD = 1 << 7,
-        /// A port can be shut down.
+        /// Shuts down ports.
         SHUTDOWN_PORT = 1 << 8,
-        /// The type of initialisation can be set.
+        /// Sets the type of initialization.
         INIT_TYPE = 1 << 9,
-        /// There is an event when a port becomes active.
+        /// Raises an event when a port becomes active.
         PORT_ACTIVE_EVENT = 1 << 10,
-        /// There is a system image GUID.
+        /// Reports a system image GUID.
         SYS_IMAGE_GUID = 1 << 11,
-        /// Reliable connections tell a sender that no receive is posted.
+        /// Reliable connections send RNR NAKs.
         RC_RNR_NAK_GEN = 1 << 12,
-        /// Shared receive queues' depths can be changed.
+        /// Resizes shared receive queues.
         SRQ_RESIZE = 1 << 13,
-        /// An event can be asked for after so many completions.
+        /// Raises a completion event after a given number of completions.
         N_NOTIFY_CQ = 1 << 14,
         /// Memory windows.
         MEM_WINDOW = 1 << 17,
-        /// Checksums of datagrams.
+        /// Checksum offload of datagrams.
         UD_IP_CSUM = 1 << 18,
-        /// Extended reliable connections.
+        /// Extended reliable connections (XRC).
         XRC = 1 << 20,
-        /// Sends that invalidate keys.
+        /// Memory management extensions, such as sends that invalidate a key.
         MEM_MGT_EXTENSIONS = 1 << 21,
         /// Memory windows of type 2A.
         MEM_WINDOW_TYPE_2A = 1 << 23,
         /// Memory windows of type 2B.
         MEM_WINDOW_TYPE_2B = 1 << 24,
-        /// Checksums of reliable connections.
+        /// Checksum offload of reliable connections.
         RC_IP_CSUM = 1 << 25,
-        /// Checksums of raw packets.
+        /// Checksum offload of raw packets.
         RAW_IP_CSUM = 1 << 26,
-        /// Steering of flows.
+        /// Flow steering.
         MANAGED_FLOW_STEERING = 1 << 29,
     }
 
-    /// `enum ibv_port_cap_flags`: what a port can do; those that occur on Ethernet.
+    /// `enum ibv_port_cap_flags`: optional capabilities of a port; only those that occur on Ethernet.
     flags PortCapFlags(u32) = "IBV_PORT_" {
-        /// The subnet manager is here.
+        /// The subnet manager runs on this port.
         SM = 1 << 1,
-        /// Extended speeds.
+        /// Supports extended link speeds.
         EXTENDED_SPEEDS_SUP = 1 << 14,
-        /// There are more capabilities in `port_cap_flags2`.
+        /// `port_cap_flags2` holds more capabilities.
         CAP_MASK2_SUP = 1 << 15,
-        /// Connection management.
+        /// Supports connection management.
         CM_SUP = 1 << 16,
-        /// It can be initialised again.
+        /// Supports reinitialization.
         REINIT_SUP = 1 << 18,
-        /// Device management.
+        /// Supports device management.
         DEVICE_MGMT_SUP = 1 << 19,
-        /// The vendor's own management.
+        /// Supports a vendor class of management.
         VENDOR_CLASS_SUP = 1 << 20,
-        /// GIDs are made of IP addresses.
+        /// GIDs are derived from IP addresses.
         IP_BASED_GIDS = 1 << 26,
     }
 }
 
 impl Mtu {
-    /// Bytes of a packet, for a code with a name.
+    /// Returns the packet size in bytes, or `None` for an unknown code.
     #[must_use]
     pub const fn bytes(self) -> Option<u32> {
         match self.name() {
@@ -228,6 +228,6 @@ impl Mtu {
 }
 
 impl TransportType {
-    /// What `librdma.dylib` reports for Thunderbolt. No header has a name for it.
+    /// The transport type that `librdma.dylib` reports for Thunderbolt. No header names it.
     pub const THUNDERBOLT: TransportType = TransportType(100);
 }

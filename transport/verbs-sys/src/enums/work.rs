@@ -1,153 +1,153 @@
-//! Of work requests and completions.
+//! Enumerations that describe work requests and completions.
 
 use super::enums;
 
 enums! {
-    /// `enum ibv_wr_opcode`: what a posted send does.
+    /// `enum ibv_wr_opcode`: the operation of a send work request.
     plain WrOpcode(u32) = "IBV_WR_" {
-        /// Writes into the peer's memory.
+        /// Writes into remote memory.
         RDMA_WRITE = 0,
-        /// Writes, and consumes a receive that learns a number.
+        /// RDMA write that consumes a receive and delivers immediate data.
         RDMA_WRITE_WITH_IMM = 1,
         /// Sends into a posted receive.
         SEND = 2,
-        /// Sends, with a number.
+        /// Send with immediate data.
         SEND_WITH_IMM = 3,
-        /// Reads the peer's memory.
+        /// Reads remote memory.
         RDMA_READ = 4,
-        /// Compares and swaps 8 bytes of the peer's memory.
+        /// Compares and swaps 8 bytes of remote memory.
         ATOMIC_CMP_AND_SWP = 5,
-        /// Adds to 8 bytes of the peer's memory.
+        /// Adds to 8 bytes of remote memory.
         ATOMIC_FETCH_AND_ADD = 6,
         /// Invalidates a local key.
         LOCAL_INV = 7,
         /// Binds a memory window.
         BIND_MW = 8,
-        /// Sends, and invalidates a key of the peer's.
+        /// Sends, and invalidates a remote key.
         SEND_WITH_INV = 9,
-        /// Segmentation by the device.
+        /// TCP segmentation offload.
         TSO = 10,
-        /// The device's own.
+        /// A vendor's own operation.
         DRIVER1 = 11,
         /// Makes earlier writes visible or persistent.
         FLUSH = 14,
-        /// Writes 8 bytes at once.
+        /// Writes 8 bytes of remote memory atomically.
         ATOMIC_WRITE = 15,
     }
 
-    /// `enum ibv_wc_opcode`: what a completion is the completion of.
+    /// `enum ibv_wc_opcode`: the operation that a completion reports.
     plain WcOpcode(u32) = "IBV_WC_" {
-        /// A send.
+        /// Send.
         SEND = 0,
-        /// An RDMA write.
+        /// RDMA write.
         RDMA_WRITE = 1,
-        /// An RDMA read.
+        /// RDMA read.
         RDMA_READ = 2,
-        /// A compare and swap.
+        /// Compare and swap.
         COMP_SWAP = 3,
-        /// A fetch and add.
+        /// Fetch and add.
         FETCH_ADD = 4,
-        /// The binding of a window.
+        /// Binding of a memory window.
         BIND_MW = 5,
-        /// The invalidation of a local key.
+        /// Invalidation of a local key.
         LOCAL_INV = 6,
-        /// A segmented send.
+        /// TCP segmentation offload.
         TSO = 7,
-        /// A write of 8 bytes at once.
+        /// Atomic write.
         ATOMIC_WRITE = 9,
-        /// A receive. All that complete a receive have this bit.
+        /// Receive. Every opcode that completes a receive has this bit.
         RECV = 1 << 7,
-        /// A receive consumed by an RDMA write with a number.
+        /// Receive that an RDMA write with immediate data consumed.
         RECV_RDMA_WITH_IMM = (1 << 7) + 1,
     }
 
-    /// `enum ibv_wc_status`: how a work request came out.
+    /// `enum ibv_wc_status`: the status of a completed work request.
     plain WcStatus(u32) = "IBV_WC_" {
-        /// Well.
+        /// Success.
         SUCCESS = 0,
-        /// A local buffer has the wrong length.
+        /// Local length error.
         LOC_LEN_ERR = 1,
-        /// The queue pair can't carry it out.
+        /// Local queue pair operation error.
         LOC_QP_OP_ERR = 2,
-        /// The end-to-end context can't carry it out.
+        /// Local end-to-end context operation error.
         LOC_EEC_OP_ERR = 3,
-        /// A local key does not cover the memory.
+        /// Local protection error: no registration covers the buffer.
         LOC_PROT_ERR = 4,
-        /// The queue pair had failed before.
+        /// Flushed: the queue pair was in the error state.
         WR_FLUSH_ERR = 5,
-        /// A window could not be bound.
+        /// Memory window binding error.
         MW_BIND_ERR = 6,
-        /// The response was malformed.
+        /// Malformed response.
         BAD_RESP_ERR = 7,
-        /// The peer's write did not fit here.
+        /// Local access error: a remote write violated access rights here.
         LOC_ACCESS_ERR = 8,
-        /// The peer found the request invalid.
+        /// The remote side rejected the request as invalid.
         REM_INV_REQ_ERR = 9,
-        /// The peer's key does not allow it.
+        /// Remote access error: the key does not permit the access.
         REM_ACCESS_ERR = 10,
-        /// The peer could not carry it out.
+        /// The remote side could not complete the request.
         REM_OP_ERR = 11,
-        /// The peer did not answer.
+        /// Retries exceeded: no acknowledgement arrived.
         RETRY_EXC_ERR = 12,
-        /// The peer had no receive posted.
+        /// RNR retries exceeded: the remote side had no receive posted.
         RNR_RETRY_EXC_ERR = 13,
-        /// Reliable datagram domain violated.
+        /// Reliable datagram domain violation.
         LOC_RDD_VIOL_ERR = 14,
-        /// The peer found a read request invalid.
+        /// The remote side rejected a read request as invalid.
         REM_INV_RD_REQ_ERR = 15,
-        /// The peer gave up.
+        /// The remote side aborted the operation.
         REM_ABORT_ERR = 16,
         /// Invalid end-to-end context number.
         INV_EECN_ERR = 17,
         /// End-to-end context in a wrong state.
         INV_EEC_STATE_ERR = 18,
-        /// The device has failed.
+        /// Fatal device error.
         FATAL_ERR = 19,
-        /// No response in time.
+        /// Response timeout.
         RESP_TIMEOUT_ERR = 20,
-        /// Anything else.
+        /// Any other error.
         GENERAL_ERR = 21,
-        /// Tag matching failed.
+        /// Tag matching error.
         TM_ERR = 22,
-        /// Tag matching handed a rendezvous to software.
+        /// Tag matching left a rendezvous to software.
         TM_RNDV_INCOMPLETE = 23,
     }
 
-    /// `enum ibv_send_flags`: how a posted send is treated.
+    /// `enum ibv_send_flags`: options of a send work request.
     flags SendFlags(u32) = "IBV_SEND_" {
-        /// After all earlier reads and atomics.
+        /// Starts after all earlier reads and atomic operations have completed.
         FENCE = 1,
-        /// It gets a completion even if it goes well.
+        /// Completes with a work completion even on success.
         SIGNALED = 1 << 1,
-        /// The receiver gets an event.
+        /// Raises a solicited event at the receiver.
         SOLICITED = 1 << 2,
-        /// Its bytes are taken when it is posted.
+        /// Copies the data when the request is posted.
         INLINE = 1 << 3,
-        /// The device computes checksums.
+        /// Offloads checksums to the device.
         IP_CSUM = 1 << 4,
     }
 
-    /// `enum ibv_wc_flags`: what a completion says beyond its members.
+    /// `enum ibv_wc_flags`: the valid parts of a completion.
     flags WcFlags(u32) = "IBV_WC_" {
         /// The buffer begins with a `Grh`.
         GRH = 1,
-        /// `imm_data` is the number that was sent along.
+        /// `imm_data` holds immediate data.
         WITH_IMM = 1 << 1,
-        /// Checksums were right.
+        /// The checksums were correct.
         IP_CSUM_OK = 1 << 2,
-        /// `imm_data` is the key that was invalidated.
+        /// `imm_data` holds the invalidated key.
         WITH_INV = 1 << 3,
-        /// Tag matching needs to be synchronised.
+        /// Tag matching needs synchronization.
         TM_SYNC_REQ = 1 << 4,
-        /// A tag has matched.
+        /// A tag matched.
         TM_MATCH = 1 << 5,
-        /// The data of a matched tag has come.
+        /// The data of a matched tag arrived.
         TM_DATA_VALID = 1 << 6,
     }
 }
 
 impl WcOpcode {
-    /// Does it complete a receive?
+    /// Whether the opcode completes a receive.
     #[must_use]
     pub const fn is_receive(self) -> bool {
         self.0 & WcOpcode::RECV.0 != 0

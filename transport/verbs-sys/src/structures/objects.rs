@@ -1,7 +1,10 @@
-//! The objects that a library hands out. Their first members belong to the ABI; libraries put their own behind.
+//! Objects that a library hands out, their work requests and their events.
+//!
+//! The first members of an object belong to the ABI; a library appends its own. The structures point to each
+//! other, so they share this module.
 //!
 //! # Safety
-//! See the module above, whose macro defines these structures.
+//! The macro of the parent module defines these structures; see there.
 
 use super::{Device, Unused, structures};
 use crate::{EventType, MwType, QpState, QpType, WcOpcode, WcStatus, WrOpcode};
@@ -10,7 +13,7 @@ use std::{
     fmt,
 };
 
-/// `pthread_mutex_t`. Its size differs between systems, and it lies behind what callers read.
+/// `pthread_mutex_t`. Its size differs between systems; it lies behind the members that callers read.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Mutex(pub libc::pthread_mutex_t);
@@ -21,7 +24,7 @@ impl fmt::Debug for Mutex {
     }
 }
 
-/// `pthread_cond_t`. Its size differs between systems, and it lies behind what callers read.
+/// `pthread_cond_t`. Its size differs between systems; it lies behind the members that callers read.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Cond(pub libc::pthread_cond_t);
@@ -36,19 +39,19 @@ structures! {
     /// `struct ibv_context`: an open device.
     Context = "struct ibv_context", 328 {
         device: *mut Device = 0,
-        /// What is not exported but called through here: posting and polling.
+        /// Functions that are called through the context, not exported: posting and polling.
         ops: ContextOps = 8,
         cmd_fd: c_int = 264,
-        /// Readable when there is an asynchronous event.
+        /// Readable when an asynchronous event is pending.
         async_fd: c_int = 268,
         num_comp_vectors: c_int = 272,
         mutex: Mutex = 280,
-        /// [`ABI_IS_EXTENDED`](crate::ABI_IS_EXTENDED) when this is the end of a
+        /// [`ABI_IS_EXTENDED`](crate::ABI_IS_EXTENDED) when the context is the last member of a
         /// [`VerbsContext`](crate::VerbsContext).
         abi_compat: *mut c_void = 320,
     }
 
-    /// `struct ibv_context_ops`: the inline functions of C callers go through these slots.
+    /// `struct ibv_context_ops`: the functions behind the inline functions of the C header.
     ContextOps = "struct ibv_context_ops", 256 {
         _compat_query_device: Unused = 0,
         _compat_query_port: Unused = 8,
@@ -95,12 +98,12 @@ structures! {
         context: *mut Context = 0,
     }
 
-    /// `struct ibv_xrcd`: a domain of extended reliable connections.
+    /// `struct ibv_xrcd`: an XRC domain.
     Xrcd = "struct ibv_xrcd", 8 {
         context: *mut Context = 0,
     }
 
-    /// `struct ibv_mr`: registered memory.
+    /// `struct ibv_mr`: a memory region.
     Mr = "struct ibv_mr", 48 {
         context: *mut Context = 0,
         pd: *mut Pd = 8,
@@ -120,17 +123,17 @@ structures! {
         r#type: MwType = 24,
     }
 
-    /// `struct ibv_ah`: an address that datagrams are sent to.
+    /// `struct ibv_ah`: an address handle, the destination of datagrams.
     Ah = "struct ibv_ah", 24 {
         context: *mut Context = 0,
         pd: *mut Pd = 8,
         handle: u32 = 16,
     }
 
-    /// `struct ibv_comp_channel`: where completion queues announce that they are not empty.
+    /// `struct ibv_comp_channel`: a completion channel, which delivers completion events.
     CompChannel = "struct ibv_comp_channel", 16 {
         context: *mut Context = 0,
-        /// Readable when there is an event.
+        /// Readable when an event is pending.
         fd: c_int = 8,
         refcnt: c_int = 12,
     }
@@ -141,7 +144,7 @@ structures! {
         channel: *mut CompChannel = 8,
         cq_context: *mut c_void = 16,
         handle: u32 = 24,
-        /// How many completions it has room for.
+        /// Capacity in completions.
         cqe: c_int = 28,
         mutex: Mutex = 32,
         cond: Cond = 72,
@@ -149,7 +152,7 @@ structures! {
         async_events_completed: u32 = 124,
     }
 
-    /// `struct ibv_srq`: receives that several queue pairs share.
+    /// `struct ibv_srq`: a shared receive queue.
     Srq = "struct ibv_srq", 128 {
         context: *mut Context = 0,
         srq_context: *mut c_void = 8,
@@ -170,7 +173,7 @@ structures! {
         srq: *mut Srq = 40,
         handle: u32 = 48,
         qp_num: u32 = 52,
-        /// As the library last saw it; the device may know better.
+        /// State that the library last saw; the device may have changed it since.
         state: QpState = 56,
         qp_type: QpType = 60,
         mutex: Mutex = 64,
@@ -178,7 +181,7 @@ structures! {
         events_completed: u32 = 152,
     }
 
-    /// `struct ibv_mw_bind_info`: what a memory window shows.
+    /// `struct ibv_mw_bind_info`: the memory that a window is bound to.
     MwBindInfo = "struct ibv_mw_bind_info", 32 {
         mr: *mut Mr = 0,
         addr: u64 = 8,
@@ -193,16 +196,16 @@ structures! {
         bind_info: MwBindInfo = 16,
     }
 
-    /// `struct ibv_wc`: a completion.
+    /// `struct ibv_wc`: a work completion.
     Wc = "struct ibv_wc", 48 {
         wr_id: u64 = 0,
         status: WcStatus = 8,
-        /// Only valid, as are all below but `vendor_err` and `qp_num`, when the status is success.
+        /// Valid only on success, like all members below except `vendor_err` and `qp_num`.
         opcode: WcOpcode = 12,
         vendor_err: u32 = 16,
         byte_len: u32 = 20,
-        /// In network byte order, with [`WcFlags::WITH_IMM`](crate::WcFlags::WITH_IMM); the key that was
-        /// invalidated, with [`WcFlags::WITH_INV`](crate::WcFlags::WITH_INV).
+        /// Immediate data in network byte order with [`WcFlags::WITH_IMM`](crate::WcFlags::WITH_IMM), or the
+        /// invalidated key with [`WcFlags::WITH_INV`](crate::WcFlags::WITH_INV).
         imm_data: u32 = 24,
         qp_num: u32 = 28,
         src_qp: u32 = 32,
@@ -214,23 +217,23 @@ structures! {
         dlid_path_bits: u8 = 45,
     }
 
-    /// `struct ibv_sge`: a run of registered memory that a work request reads or writes.
+    /// `struct ibv_sge`: a scatter/gather element, a range of registered memory that a work request uses.
     Sge = "struct ibv_sge", 16 {
-        /// Its address in this process.
+        /// Address in this process.
         addr: u64 = 0,
-        /// Its bytes.
+        /// Length in bytes.
         length: u32 = 8,
-        /// The key of the registration that covers it.
+        /// Key of the memory region that covers the range.
         lkey: u32 = 12,
     }
 
-    /// `struct ibv_data_buf`: a run of memory whose bytes are taken at once.
+    /// `struct ibv_data_buf`: a range of memory whose bytes are copied when the work request is posted.
     DataBuf = "struct ibv_data_buf", 16 {
         addr: *mut c_void = 0,
         length: usize = 8,
     }
 
-    /// `struct ibv_recv_wr`: a receive, in a list.
+    /// `struct ibv_recv_wr`: a receive work request, an element of a linked list.
     RecvWr = "struct ibv_recv_wr", 32 {
         wr_id: u64 = 0,
         next: *mut RecvWr = 8,
@@ -238,7 +241,7 @@ structures! {
         num_sge: c_int = 24,
     }
 
-    /// `struct ibv_send_wr`: anything posted to a send queue, in a list.
+    /// `struct ibv_send_wr`: a send work request of any opcode, an element of a linked list.
     SendWr = "struct ibv_send_wr", 128 {
         wr_id: u64 = 0,
         next: *mut SendWr = 8,
@@ -247,78 +250,78 @@ structures! {
         opcode: WrOpcode = 28,
         /// [`SendFlags`](crate::SendFlags).
         send_flags: u32 = 32,
-        /// In network byte order; or the key to invalidate.
+        /// Immediate data in network byte order, or the key to invalidate.
         imm_data: u32 = 36,
-        /// The opcode and the queue pair's type say which member.
+        /// The opcode and the service of the queue pair select the member.
         wr: SendTarget = 40,
         qp_type: SendXrc = 72,
         bind_mw: SendExtra = 80,
     }
 
-    /// `struct ibv_async_event`: something happened to an object, or to a port.
+    /// `struct ibv_async_event`: an asynchronous event of an object or a port.
     AsyncEvent = "struct ibv_async_event", 16 {
         element: AsyncElement = 0,
         event_type: EventType = 8,
     }
 }
 
-/// The peer's memory that an RDMA operation works on.
+/// Remote memory of an RDMA operation.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RdmaTarget {
-    /// Its address over there.
+    /// Remote address.
     pub remote_addr: u64,
-    /// The key of the registration that covers it.
+    /// Key of the memory region that covers the range.
     pub rkey: u32,
 }
 
-/// The 8 bytes of the peer's memory that an atomic operation works on.
+/// Remote memory of an atomic operation, 8 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AtomicTarget {
-    /// Their address over there.
+    /// Remote address.
     pub remote_addr: u64,
-    /// What they are compared with, or what is added.
+    /// Value to compare with, or to add.
     pub compare_add: u64,
-    /// What replaces them.
+    /// Value to store if the comparison succeeds.
     pub swap: u64,
-    /// The key of the registration that covers them.
+    /// Key of the memory region that covers the 8 bytes.
     pub rkey: u32,
 }
 
-/// Whom a datagram is for.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DatagramTarget {
-    /// The port.
+    /// Address handle of the remote port.
     pub ah: *mut Ah,
-    /// The queue pair.
+    /// Number of the remote queue pair.
     pub remote_qpn: u32,
-    /// Its key.
+    /// Q_Key of the remote queue pair.
     pub remote_qkey: u32,
 }
 
-/// The binding of a memory window.
+/// Binding of a memory window.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BindTarget {
-    /// The window.
+    /// Memory window to bind.
     pub mw: *mut Mw,
-    /// Its new key.
+    /// New key of the window.
     pub rkey: u32,
-    /// What it shows.
+    /// Memory that the window exposes.
     pub bind_info: MwBindInfo,
 }
 
-/// The header of a segmented send.
+/// Header of a TSO send.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SegmentedHeader {
-    /// Its bytes.
+    /// Address of the header.
     pub hdr: *mut c_void,
-    /// How many they are.
+    /// Header size in bytes.
     pub hdr_sz: u16,
-    /// How many bytes follow each copy of it.
+    /// Maximum segment size in bytes: the payload that follows each copy of the header.
     pub mss: u16,
 }
 
@@ -326,11 +329,11 @@ pub struct SegmentedHeader {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union SendTarget {
-    /// Of RDMA reads and writes.
+    /// For RDMA reads and writes.
     pub rdma: RdmaTarget,
-    /// Of atomic operations.
+    /// For atomic operations.
     pub atomic: AtomicTarget,
-    /// Of datagrams.
+    /// For datagrams.
     pub ud: DatagramTarget,
 }
 
@@ -338,7 +341,7 @@ pub union SendTarget {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SendXrc {
-    /// The shared receive queue of an extended reliable connection.
+    /// Remote shared receive queue number of an extended reliable connection.
     pub remote_srqn: u32,
 }
 
@@ -346,9 +349,9 @@ pub struct SendXrc {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union SendExtra {
-    /// Of [`WrOpcode::BIND_MW`].
+    /// For [`WrOpcode::BIND_MW`].
     pub bind_mw: BindTarget,
-    /// Of [`WrOpcode::TSO`].
+    /// For [`WrOpcode::TSO`].
     pub tso: SegmentedHeader,
 }
 
@@ -378,7 +381,7 @@ impl PartialEq for Sge {
 
 impl Eq for Sge {}
 
-/// What an event is about; its type says which member.
+/// The object of an event; the event type selects the member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union AsyncElement {
@@ -390,7 +393,7 @@ pub union AsyncElement {
     pub srq: *mut Srq,
     /// A work queue.
     pub wq: *mut c_void,
-    /// A port.
+    /// A port number.
     pub port_num: c_int,
 }
 
