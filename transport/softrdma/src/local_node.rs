@@ -14,7 +14,7 @@ use std::{
 };
 
 /// How often a folder is opened anew that others remove at the same time.
-const ATTEMPTS: u32 = 1000;
+const MAX_JOIN_ATTEMPTS: u32 = 1000;
 
 const BUILT_IN: &str = include_str!("../../../configs/fabrics/loopback-ib.toml");
 
@@ -52,7 +52,7 @@ impl LocalNode {
         if let Some(nic) = known.upgrade().filter(|nic| !nic.process.is_inherited()) {
             return Ok(nic);
         }
-        let nic = Arc::new(self.join().inspect_err(|error| self.complain(*error))?);
+        let nic = Arc::new(self.join().inspect_err(|error| self.report_folder_error(*error))?);
         *known = Arc::downgrade(&nic);
         Ok(nic)
     }
@@ -68,9 +68,9 @@ impl LocalNode {
     }
 
     fn join(&self) -> io::Result<Nic> {
-        allow_neighbours();
+        allow_peer_access();
         let digest = self.world.fabric.digest;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_JOIN_ATTEMPTS {
             let directory = Arc::new(Directory::open(&self.folder, digest)?);
             match Nic::join(directory, Arc::clone(&self.world), self.remap) {
                 // Whoever was in it has left, and removed it, after we had opened it.
@@ -86,14 +86,14 @@ impl LocalNode {
         clippy::print_stderr,
         reason = "the caller sees only an errno; this is the one place that can say more"
     )]
-    fn complain(&self, error: io::Errno) {
+    fn report_folder_error(&self, error: io::Errno) {
         let why = match error {
             io::Errno::PROTO | io::Errno::BADMSG => {
                 "it was made by another version; remove it, or set SOFTRDMA_DIR".into()
             }
             io::Errno::STALE => "it belongs to another fabric; remove it, or set SOFTRDMA_DIR".into(),
             io::Errno::NOSPC => "it is full; set SOFTRDMA_DIR to a folder with room".into(),
-            io::Errno::USERS => "it has no place for one more process".into(),
+            io::Errno::USERS => "it has no room for another process".into(),
             io::Errno::FBIG => "the limit on file sizes is too low; raise it (ulimit -f unlimited)".into(),
             other => other.to_string(),
         };
@@ -102,6 +102,6 @@ impl LocalNode {
 }
 
 /// Where the system lets only ancestors touch a process's memory, lets everybody who may otherwise.
-fn allow_neighbours() {
+fn allow_peer_access() {
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
 }

@@ -181,7 +181,7 @@ fn read_device(
     let usable_depth = match &table.usable_depth {
         None => u32::MAX,
         Some(depth) if *depth.get_ref() > 0 => *depth.get_ref(),
-        Some(depth) => return Err(SpannedError::new(depth.span(), "a queue takes one request at least")),
+        Some(depth) => return Err(SpannedError::new(depth.span(), "usable_depth is at least 1")),
     };
     let gid = gid(table)?;
     Ok(Device {
@@ -212,10 +212,10 @@ fn gid(table: &DeviceTable) -> Result<GidAvailability, SpannedError> {
     };
     match (plan, after, &table.gid) {
         (GidAvailability::Late(_), None, Some(gid)) => {
-            Err(SpannedError::new(gid.span(), "how late? Add gid_after_ms, e.g. gid_after_ms = 500"))
+            Err(SpannedError::new(gid.span(), "gid = \"late\" needs gid_after_ms, e.g. gid_after_ms = 500"))
         }
         (GidAvailability::Present | GidAvailability::Missing, Some(after), _) => {
-            Err(SpannedError::new(after.span(), "gid_after_ms only goes with gid = \"late\""))
+            Err(SpannedError::new(after.span(), "gid_after_ms is only valid with gid = \"late\""))
         }
         _ => Ok(plan),
     }
@@ -366,7 +366,8 @@ fn valid_name(kind: &str, name: &Spanned<String>) -> Result<String, SpannedError
     let text = name.get_ref();
     let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
     if text.is_empty() || text.len() >= SYSFS_NAME_MAX || (kind != "cable" && text.contains(is_odd)) {
-        let message = format!("`{text}` is no name of a {kind}: 1 to 63 bytes, without slashes and spaces");
+        let message =
+            format!("`{text}` is not a valid name of a {kind}: 1 to 63 bytes, without slashes and spaces");
         return Err(SpannedError::new(name.span(), message));
     }
     Ok(text.clone())

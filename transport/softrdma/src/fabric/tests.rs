@@ -138,7 +138,7 @@ fn errors_name_the_place_and_what_is_valid() {
         ("[[node]]\n", "f.toml:1:1: missing field `name`"),
         (
             "[[node]]\nname = \"a/b\"\n",
-            "f.toml:2:8: `a/b` is no name of a node: 1 to 63 bytes, without slashes and spaces",
+            "f.toml:2:8: `a/b` is not a valid name of a node: 1 to 63 bytes, without slashes and spaces",
         ),
         (
             "[[node]]\nname = \"a\"\ndevice = [{ name = \"x\" }]\n",
@@ -210,8 +210,11 @@ fn odd_devices_are_refused() {
         error(&format!("[[node]]\nname = \"a\"\n[[node.device]]\nname = \"x\"\nprofile = \"ib\"\n{keys}\n"))
     };
     assert_eq!(device("gid = \"lost\""), "f.toml:6:7: unknown gid `lost`; known: present, late, missing");
-    assert_eq!(device("gid = \"late\""), "f.toml:6:7: how late? Add gid_after_ms, e.g. gid_after_ms = 500");
-    assert_eq!(device("gid_after_ms = 3"), "f.toml:6:16: gid_after_ms only goes with gid = \"late\"");
+    assert_eq!(
+        device("gid = \"late\""),
+        "f.toml:6:7: gid = \"late\" needs gid_after_ms, e.g. gid_after_ms = 500"
+    );
+    assert_eq!(device("gid_after_ms = 3"), "f.toml:6:16: gid_after_ms is only valid with gid = \"late\"");
     assert_eq!(
         device("gid_index = 0"),
         "f.toml:6:13: gid_index is from 1 to 3; at 0 is a link-local address"

@@ -3,7 +3,7 @@
 //! The behavior of Apple's Thunderbolt device is not written down in one place; each rule of [`Profile::APPLE_TB5`]
 //! says where it comes from. `TN` is Apple's technical note TN3205.
 
-use super::{Errnos, Profile, QueueDepth, SendCompletion, UnmatchedSend, UnplugBehavior};
+use super::{Errnos, Profile, QueueDepth, UnmatchedSend, UnplugBehavior};
 use std::time::Duration;
 use verbs_sys::{AtomicCap, LinkLayer, Mtu, NodeType, TransportType, WrOpcode};
 
@@ -31,7 +31,6 @@ impl Profile {
     /// InfiniBand, and what behaves like it: everything that the software device has.
     pub const IB: Profile = Profile {
         name: "ib",
-        summary: "InfiniBand or RoCE: RC, UC, UD, remote reads and writes, atomics, shared receives, events",
         node_type: NodeType::CA,
         transport_type: TransportType::IB,
         link_layer: LinkLayer::ETHERNET,
@@ -77,7 +76,6 @@ impl Profile {
         max_message_bytes: 1 << 30,
         frame_bytes: None,
         uc_unmatched_send: UnmatchedSend::Drop,
-        uc_send_completion: SendCompletion::Departed,
         unreliable_errors_enter_sqe: true,
         registrations_bound_at_rtr: false,
         wraps_at_4gib: false,
@@ -92,7 +90,6 @@ impl Profile {
     /// Linux between Thunderbolt or USB4 hosts: the public `thunderbolt-ibverbs` driver in its native mode.
     pub const USB4: Profile = Profile {
         name: "usb4",
-        summary: "Linux over USB4 or Thunderbolt: RC and UC, remote reads and writes, no UD, no atomics",
         vendor_part_id: 4,
         board: "SOFT_USB4",
         active_width: 4,
@@ -115,7 +112,6 @@ impl Profile {
     /// macOS over Thunderbolt 5.
     pub const APPLE_TB5: Profile = Profile {
         name: "apple-tb5",
-        summary: "macOS over Thunderbolt 5: UC only, sends into posted receives, polled completions, hard limits",
         // TN and `ibv_devinfo` output: transport Thunderbolt (100), width 8X, speed 10.0 Gb/s, one port.
         node_type: NodeType::CA,
         transport_type: TransportType::THUNDERBOLT,
@@ -165,7 +161,6 @@ impl Profile {
         // TN on flow control and on what a completion means. Since sends are held, nothing tells that a peer has
         // died: mlx issues 3910 and 4530.
         uc_unmatched_send: UnmatchedSend::Hold,
-        uc_send_completion: SendCompletion::Departed,
         // Nobody has reported a queue pair that could be taken on after an error.
         unreliable_errors_enter_sqe: false,
         // mesh's disassembly and ds4: the registrations are mapped when the queue pair is armed.

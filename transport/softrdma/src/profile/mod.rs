@@ -22,15 +22,6 @@ pub enum UnmatchedSend {
     Hold,
 }
 
-/// When a send on an unreliable connection completes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendCompletion {
-    /// When its bytes lie in the peer's memory.
-    Delivered,
-    /// When it has left the queue, which says nothing about its arrival.
-    Departed,
-}
-
 /// What becomes of work on a port whose cable is pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnplugBehavior {
@@ -76,8 +67,6 @@ pub struct Errnos {
 pub struct Profile {
     /// As fabric files name it.
     pub name: &'static str,
-    /// One line about it.
-    pub summary: &'static str,
 
     /// What `ibv_devices` and `ibv_devinfo` say it is.
     pub node_type: NodeType,
@@ -158,8 +147,6 @@ pub struct Profile {
     pub frame_bytes: Option<u32>,
     /// See [`UnmatchedSend`].
     pub uc_unmatched_send: UnmatchedSend,
-    /// See [`SendCompletion`].
-    pub uc_send_completion: SendCompletion,
     /// Does a send that fails on an unreliable service stop the send queue only (SQE), and not the queue pair?
     pub unreliable_errors_enter_sqe: bool,
     /// Is a registration that was made after a queue pair became ready to receive unknown to that queue pair?
@@ -190,18 +177,6 @@ impl Profile {
             .into_iter()
             .find(|profile| profile.name == name)
             .ok_or_else(|| UnknownProfile(name.into()))
-    }
-
-    /// Its place in [`Profile::ALL`].
-    #[must_use]
-    pub fn index(&self) -> u32 {
-        Profile::ALL.iter().position(|profile| profile.name == self.name).unwrap_or_default() as u32
-    }
-
-    /// The one at that place.
-    #[must_use]
-    pub fn by_index(index: u32) -> Option<&'static Profile> {
-        Profile::ALL.get(index as usize).copied()
     }
 
     /// Can queue pairs of this kind be made?
@@ -284,12 +259,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_are_found_by_name_and_place() {
+    fn profiles_are_found_by_name() {
         for profile in Profile::ALL {
             assert_eq!(Profile::by_name(profile.name), Ok(profile));
-            assert_eq!(Profile::by_index(profile.index()), Some(profile));
         }
-        assert_eq!(Profile::by_index(3), None);
         let error = Profile::by_name("apple").expect_err("not a profile").to_string();
         assert_eq!(error, "unknown profile `apple`, did you mean `apple-tb5`?; known: ib, usb4, apple-tb5");
     }

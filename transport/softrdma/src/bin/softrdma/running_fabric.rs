@@ -36,7 +36,7 @@ impl RunningFabric {
         let copy = dir.join(FABRIC_FILE);
         if dir.metadata().is_ok_and(|about| about.uid() != rustix::process::getuid().as_raw()) {
             return Err(CliError::new(format_args!(
-                "{} is another user's; name another with --dir",
+                "{} belongs to another user; name another folder with --dir",
                 dir.display()
             )));
         }
@@ -67,7 +67,7 @@ impl RunningFabric {
             (None, Some(dir)) => dir.join(FABRIC_FILE),
             (None, None) => {
                 return Err(CliError::new(
-                    "which fabric? Name its folder with --dir, or its file with --fabric",
+                    "no fabric is named; pass its folder with --dir, or its file with --fabric",
                 ));
             }
         };
