@@ -1,12 +1,12 @@
-//! Sizes, offsets and numbers, compared with the C header that programs are compiled with.
+//! Compares sizes, offsets and constants with the C header that programs are compiled with.
 
 use std::{collections::BTreeMap, fmt::Write, mem::offset_of, process::Command};
-use verbs_sys::{LAYOUTS, NAMES, SYSFS_NAME_MAX, SYSFS_PATH_MAX, SendWr};
+use verbs_sys::{ENUMS, LAYOUTS, SYSFS_NAME_MAX, SYSFS_PATH_MAX, SendWr};
 
-/// Numbers that not every header has yet.
+/// Constants that older headers lack.
 const NEWER: [&str; 3] = ["IBV_WR_FLUSH", "IBV_WR_ATOMIC_WRITE", "IBV_WC_ATOMIC_WRITE"];
 
-/// What can be compared: a C expression, and what it must be.
+/// Returns C expressions and their expected values.
 fn expectations() -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for layout in LAYOUTS.into_iter().flatten() {
@@ -16,9 +16,9 @@ fn expectations() -> BTreeMap<String, u64> {
             all.insert(format!("offsetof({}, {field})", layout.c_type), *offset as u64);
         }
     }
-    for (prefix, names) in NAMES.into_iter().flatten() {
+    for (prefix, names) in ENUMS.into_iter().flatten() {
         for (name, number) in *names {
-            // A name of ours can't begin with a digit.
+            // A Rust name can't begin with a digit.
             let name = format!("{prefix}{name}").replace("IBV_MTU_B", "IBV_MTU_");
             if !NEWER.contains(&name.as_str()) {
                 all.insert(name, u64::from(*number));
@@ -51,13 +51,13 @@ fn expectations() -> BTreeMap<String, u64> {
     all
 }
 
-/// A C program that prints one line for each expression.
+/// Returns a C program that prints one line for each expression.
 fn probe(expressions: impl Iterator<Item = String>) -> String {
     let mut program =
         "#include <stdio.h>\n#include <stdint.h>\n#include <infiniband/verbs.h>\nint main(void) {\n"
             .to_owned();
     for expression in expressions {
-        // Negative enumerators are compared as the 32 bits they are stored in.
+        // Negative enumerators are compared as their 32 stored bits.
         let value = if expression.starts_with("IBV_") { "(uint32_t)" } else { "" };
         writeln!(program, "printf(\"%llu {expression}\\n\", (unsigned long long){value}({expression}));")
             .expect("a string takes it");
@@ -66,7 +66,7 @@ fn probe(expressions: impl Iterator<Item = String>) -> String {
     program
 }
 
-/// Runs a compiler or what it made, and returns what it printed.
+/// Runs a command and returns its standard output.
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -84,7 +84,7 @@ fn has_header() -> bool {
 
 #[test]
 fn everything_is_as_in_the_c_header() {
-    // Only newer development kits of macOS have it, and nothing can be installed there.
+    // On macOS only newer SDKs have the header, and none can be installed.
     if !has_header() && cfg!(target_os = "macos") {
         return;
     }

@@ -1,14 +1,14 @@
-//! What callers give when they make or change an object.
+//! Attributes that callers pass to create, modify or query objects.
 //!
 //! # Safety
-//! See the module above, whose macro defines these structures.
+//! The macro of the parent module defines these structures; see there.
 
-use super::{CompChannel, Cq, Gid, Mr, Pd, Srq, Td, Xrcd, structures, tables::Unused};
+use super::{CompChannel, Cq, Gid, Pd, Srq, Td, Unused, Xrcd, structures};
 use crate::{MigState, Mtu, QpState, QpType, SrqType};
 use std::ffi::{c_int, c_void};
 
 structures! {
-    /// `struct ibv_global_route`: the part of an address that leaves the subnet.
+    /// `struct ibv_global_route`: the global routing header of an address.
     GlobalRoute = "struct ibv_global_route", 24 {
         dgid: Gid = 0,
         flow_label: u32 = 16,
@@ -17,7 +17,7 @@ structures! {
         traffic_class: u8 = 22,
     }
 
-    /// `struct ibv_grh`: the header that precedes a received datagram. In network byte order.
+    /// `struct ibv_grh`: the global routing header before a received datagram, in network byte order.
     Grh = "struct ibv_grh", 40 {
         version_tclass_flow: u32 = 0,
         paylen: u16 = 4,
@@ -27,14 +27,14 @@ structures! {
         dgid: Gid = 24,
     }
 
-    /// `struct ibv_ah_attr`: the address of a port.
+    /// `struct ibv_ah_attr`: the address of a remote port.
     AhAttr = "struct ibv_ah_attr", 32 {
         grh: GlobalRoute = 0,
         dlid: u16 = 24,
         sl: u8 = 26,
         src_path_bits: u8 = 27,
         static_rate: u8 = 28,
-        /// Is `grh` used? Required on Ethernet.
+        /// Nonzero when `grh` is valid; required on Ethernet.
         is_global: u8 = 29,
         port_num: u8 = 30,
     }
@@ -71,7 +71,7 @@ structures! {
         tm_cap: TmCap = 56,
     }
 
-    /// `struct ibv_qp_cap`: the depths of a queue pair. Devices may grant more than was asked for.
+    /// `struct ibv_qp_cap`: the capacities of a queue pair. Devices may grant more than requested.
     QpCap = "struct ibv_qp_cap", 20 {
         max_send_wr: u32 = 0,
         max_recv_wr: u32 = 4,
@@ -99,7 +99,7 @@ structures! {
         rx_hash_fields_mask: u64 = 16,
     }
 
-    /// `struct ibv_qp_init_attr_ex`: it begins as [`QpInitAttr`] does.
+    /// `struct ibv_qp_init_attr_ex`; begins like [`QpInitAttr`].
     QpInitAttrEx = "struct ibv_qp_init_attr_ex", 136 {
         qp_context: *mut c_void = 0,
         send_cq: *mut Cq = 8,
@@ -122,7 +122,7 @@ structures! {
         send_ops_flags: u64 = 128,
     }
 
-    /// `struct ibv_qp_attr`. A mask says which members count.
+    /// `struct ibv_qp_attr`. A [`QpAttrMask`](crate::QpAttrMask) names the valid members.
     QpAttr = "struct ibv_qp_attr", 144 {
         qp_state: QpState = 0,
         cur_qp_state: QpState = 4,
@@ -215,22 +215,7 @@ structures! {
         pd_context: *mut c_void = 40,
     }
 
-    /// `struct ibv_mw_bind_info`: what a memory window shows.
-    MwBindInfo = "struct ibv_mw_bind_info", 32 {
-        mr: *mut Mr = 0,
-        addr: u64 = 8,
-        length: u64 = 16,
-        mw_access_flags: u32 = 24,
-    }
-
-    /// `struct ibv_mw_bind`.
-    MwBind = "struct ibv_mw_bind", 48 {
-        wr_id: u64 = 0,
-        send_flags: u32 = 8,
-        bind_info: MwBindInfo = 16,
-    }
-
-    /// `struct ibv_ece`: what vendors agree upon between their devices.
+    /// `struct ibv_ece`: enhanced connection establishment, which vendors negotiate between their devices.
     Ece = "struct ibv_ece", 12 {
         vendor_id: u32 = 0,
         options: u32 = 4,

@@ -1,19 +1,19 @@
-//! Devices, their ports, and what can be asked about them.
+//! Devices and ports, and the structures that query them.
 //!
 //! # Safety
-//! See the module above, whose macro defines these structures.
+//! The macro of the parent module defines these structures; see there.
 
-use super::{Cq, Qp, Srq, structures, tables::Unused};
-use crate::{AtomicCap, EventType, GidType, LinkLayer, Mtu, NodeType, PortState, TransportType};
+use super::{Unused, structures};
+use crate::{AtomicCap, GidType, LinkLayer, Mtu, NodeType, PortState, TransportType};
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{c_char, c_int},
     fmt,
 };
 
-/// `IBV_SYSFS_NAME_MAX`: room for a name, with its terminating zero.
+/// `IBV_SYSFS_NAME_MAX`: bytes of a name, with its terminating zero.
 pub const SYSFS_NAME_MAX: usize = 64;
 
-/// `IBV_SYSFS_PATH_MAX`: room for a path, with its terminating zero.
+/// `IBV_SYSFS_PATH_MAX`: bytes of a path, with its terminating zero.
 pub const SYSFS_PATH_MAX: usize = 256;
 
 /// `union ibv_gid`: the address of a port, in network byte order.
@@ -22,19 +22,19 @@ pub const SYSFS_PATH_MAX: usize = 256;
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Is there no address? Ports list such entries until their network is configured.
+    /// Whether the GID table entry is unused. Ports list such entries until their network is configured.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         u128::from_be_bytes(self.0) == 0
     }
 
-    /// The address of an IPv4 network, as ports on Ethernet and Thunderbolt list it: `::ffff:a.b.c.d`.
+    /// Returns the IPv4-mapped GID `::ffff:a.b.c.d`, as ports on Ethernet and Thunderbolt list it.
     #[must_use]
     pub const fn from_ipv4(address: std::net::Ipv4Addr) -> Gid {
         Gid(address.to_ipv6_mapped().octets())
     }
 
-    /// The IPv4 address that it maps, if it does.
+    /// Returns the IPv4 address of an IPv4-mapped GID.
     #[must_use]
     pub const fn to_ipv4(self) -> Option<std::net::Ipv4Addr> {
         std::net::Ipv6Addr::from_octets(self.0).to_ipv4_mapped()
@@ -42,26 +42,26 @@ impl Gid {
 }
 
 structures! {
-    /// `struct _ibv_device_ops`: two slots that nobody uses any more.
+    /// `struct _ibv_device_ops`: two slots that are no longer used.
     DeviceOps = "struct _ibv_device_ops", 16 {
         _dummy1: Unused = 0,
         _dummy2: Unused = 8,
     }
 
-    /// `struct ibv_device`: an entry of the list of devices.
+    /// `struct ibv_device`: an entry of the device list.
     Device = "struct ibv_device", 664 {
         _ops: DeviceOps = 0,
         node_type: NodeType = 16,
         transport_type: TransportType = 20,
-        /// Of the device, as `mlx5_0` or `rdma_en2`.
+        /// Name of the device, such as `mlx5_0` or `rdma_en2`.
         name: [c_char; SYSFS_NAME_MAX] = 24,
-        /// Of the kernel's file, as `uverbs0`.
+        /// Name of the kernel's device file, such as `uverbs0`.
         dev_name: [c_char; SYSFS_NAME_MAX] = 88,
         dev_path: [c_char; SYSFS_PATH_MAX] = 152,
         ibdev_path: [c_char; SYSFS_PATH_MAX] = 408,
     }
 
-    /// `struct ibv_device_attr`: the limits of a device.
+    /// `struct ibv_device_attr`: the attributes and limits of a device.
     DeviceAttr = "struct ibv_device_attr", 232 {
         fw_ver: [c_char; 64] = 0,
         /// In network byte order.
@@ -113,10 +113,10 @@ structures! {
         comp_mask: u32 = 0,
     }
 
-    /// `struct ibv_odp_caps`: what works on memory that is paged in as needed.
+    /// `struct ibv_odp_caps`: operations supported on memory with on-demand paging.
     OdpCaps = "struct ibv_odp_caps", 24 {
         general_caps: u64 = 0,
-        /// Of reliable connections, unreliable connections and datagrams.
+        /// For RC, UC and UD.
         per_transport_caps: [u32; 3] = 8,
     }
 
@@ -164,13 +164,13 @@ structures! {
         compare_swap: u16 = 4,
     }
 
-    /// `struct ibv_device_attr_ex`: more about a device. Callers say how much of it they know.
+    /// `struct ibv_device_attr_ex`: extended device attributes. Callers pass the size that they know.
     DeviceAttrEx = "struct ibv_device_attr_ex", 400 {
         orig_attr: DeviceAttr = 0,
         comp_mask: u32 = 232,
         odp_caps: OdpCaps = 240,
         completion_timestamp_mask: u64 = 264,
-        /// In kHz.
+        /// In kilohertz.
         hca_core_clock: u64 = 272,
         device_cap_flags_ex: u64 = 280,
         tso_caps: TsoCaps = 288,
@@ -186,7 +186,7 @@ structures! {
         phys_port_cnt_ex: u32 = 396,
     }
 
-    /// `struct ibv_port_attr`. The exported `ibv_query_port` fills [`PortAttr::COMPAT_BYTES`] only.
+    /// `struct ibv_port_attr`. The exported `ibv_query_port` fills only [`PortAttr::COMPAT_BYTES`].
     PortAttr = "struct ibv_port_attr", 52 {
         state: PortState = 0,
         max_mtu: Mtu = 4,
@@ -204,30 +204,24 @@ structures! {
         sm_sl: u8 = 40,
         subnet_timeout: u8 = 41,
         init_type_reply: u8 = 42,
-        /// A code: 1 is one lane, 2 four, 4 eight, 8 twelve, 16 two.
+        /// Code for the number of lanes: 1 is 1X, 2 is 4X, 4 is 8X, 8 is 12X, 16 is 2X.
         active_width: u8 = 43,
-        /// A code: 1 is 2.5 Gb/s per lane, 2 is 5, 4 is 10, 16 is 14, 32 is 25, 64 is 50.
+        /// Code for Gb/s per lane: 1 is 2.5, 2 is 5, 4 is 10, 16 is 14, 32 is 25, 64 is 50.
         active_speed: u8 = 44,
-        /// A code: 2 is polling, 3 disabled, 5 up.
+        /// Code for the physical state: 2 is polling, 3 is disabled, 5 is link up.
         phys_state: u8 = 45,
         link_layer: LinkLayer = 46,
         flags: u8 = 47,
         port_cap_flags2: u16 = 48,
     }
 
-    /// `struct ibv_gid_entry`: an address of a port, and what is known of it.
+    /// `struct ibv_gid_entry`: an entry of a port's GID table.
     GidEntry = "struct ibv_gid_entry", 32 {
         gid: Gid = 0,
         gid_index: u32 = 16,
         port_num: u32 = 20,
         gid_type: GidType = 24,
         ndev_ifindex: u32 = 28,
-    }
-
-    /// `struct ibv_async_event`: something happened to an object, or to a port.
-    AsyncEvent = "struct ibv_async_event", 16 {
-        element: AsyncElement = 0,
-        event_type: EventType = 8,
     }
 
     /// `struct ibv_values_ex`.
@@ -238,8 +232,8 @@ structures! {
 }
 
 impl PortAttr {
-    /// As much as the exported function `ibv_query_port` fills: the members before `port_cap_flags2` that its
-    /// oldest callers have room for.
+    /// Bytes that the exported function `ibv_query_port` fills: the members before `port_cap_flags2`, which
+    /// its oldest callers have room for.
     pub const COMPAT_BYTES: usize = 48;
 }
 
@@ -251,28 +245,6 @@ pub struct Clock(pub libc::timespec);
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}", self.0.tv_sec, self.0.tv_nsec)
-    }
-}
-
-/// What an event is about; its type says which member.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub union AsyncElement {
-    /// A completion queue.
-    pub cq: *mut Cq,
-    /// A queue pair.
-    pub qp: *mut Qp,
-    /// A shared receive queue.
-    pub srq: *mut Srq,
-    /// A work queue.
-    pub wq: *mut c_void,
-    /// A port.
-    pub port_num: c_int,
-}
-
-impl fmt::Debug for AsyncElement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AsyncElement")
     }
 }
 

@@ -1,63 +1,25 @@
-//! Structures that hold functions: what a library does not export but is called through its objects.
+//! Extended objects, which hold the functions that a library does not export.
 //!
 //! # Safety
-//! Nothing is called here. The types of functions say `unsafe` because callers owe them what the verbs manual says:
-//! pointers that are valid, to objects of the same library.
+//! Nothing is called here. The function types are `unsafe` because callers must meet the rules of the verbs
+//! man pages: valid pointers, to objects of the same library.
 
 use super::{
-    Ah, CompChannel, Cond, Context, Cq, CqInitAttrEx, DataBuf, DeviceAttrEx, ModifyCqAttr, Mutex, Mw, MwBind,
+    Ah, CompChannel, Cond, Context, Cq, CqInitAttrEx, DataBuf, DeviceAttrEx, ModifyCqAttr, Mutex, Mw,
     MwBindInfo, ParentDomainInitAttr, Pd, PollCqAttr, PortAttr, Qp, QpInitAttrEx, QpRateLimitAttr,
-    QueryDeviceExInput, RecvWr, SendWr, Sge, Srq, SrqInitAttrEx, Td, TdInitAttr, ValuesEx, Wc, WcTmInfo,
-    structures,
+    QueryDeviceExInput, Sge, Srq, SrqInitAttrEx, Td, TdInitAttr, Unused, ValuesEx, WcTmInfo, structures,
 };
-use crate::{MwType, WcOpcode, WcStatus};
+use crate::{WcOpcode, WcStatus};
 use std::ffi::{c_int, c_void};
 
-/// A slot whose function neither the driver nor the device uses.
-pub type Unused = Option<unsafe extern "C" fn()>;
-
-/// `__VERBS_ABI_IS_EXTENDED`: in [`Context::abi_compat`], it says that a [`VerbsContext`] ends there.
+/// `__VERBS_ABI_IS_EXTENDED`: the value of [`Context::abi_compat`] in a [`VerbsContext`].
 pub const ABI_IS_EXTENDED: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
 
 structures! {
-    /// `struct ibv_context_ops`: the inline functions of C callers go through these slots.
-    ContextOps = "struct ibv_context_ops", 256 {
-        _compat_query_device: Unused = 0,
-        _compat_query_port: Unused = 8,
-        _compat_alloc_pd: Unused = 16,
-        _compat_dealloc_pd: Unused = 24,
-        _compat_reg_mr: Unused = 32,
-        _compat_rereg_mr: Unused = 40,
-        _compat_dereg_mr: Unused = 48,
-        alloc_mw: Option<unsafe extern "C" fn(*mut Pd, MwType) -> *mut Mw> = 56,
-        bind_mw: Option<unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int> = 64,
-        dealloc_mw: Option<unsafe extern "C" fn(*mut Mw) -> c_int> = 72,
-        _compat_create_cq: Unused = 80,
-        poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int> = 88,
-        req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int> = 96,
-        _compat_cq_event: Unused = 104,
-        _compat_resize_cq: Unused = 112,
-        _compat_destroy_cq: Unused = 120,
-        _compat_create_srq: Unused = 128,
-        _compat_modify_srq: Unused = 136,
-        _compat_query_srq: Unused = 144,
-        _compat_destroy_srq: Unused = 152,
-        post_srq_recv: Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int> = 160,
-        _compat_create_qp: Unused = 168,
-        _compat_query_qp: Unused = 176,
-        _compat_modify_qp: Unused = 184,
-        _compat_destroy_qp: Unused = 192,
-        post_send: Option<unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int> = 200,
-        post_recv: Option<unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int> = 208,
-        _compat_create_ah: Unused = 216,
-        _compat_destroy_ah: Unused = 224,
-        _compat_attach_mcast: Unused = 232,
-        _compat_detach_mcast: Unused = 240,
-        _compat_async_event: Unused = 248,
-    }
-
-    /// `struct verbs_context`: what newer libraries put before a [`Context`]. It grows at its front, so a caller
-    /// finds a slot by its distance from the context, and `sz` says whether it is there.
+    /// `struct verbs_context`: members that newer libraries put before a [`Context`].
+    ///
+    /// The structure grows at its front, so a caller finds a slot by its distance from the context. `sz`
+    /// tells whether the slot exists.
     VerbsContext = "struct verbs_context", 648 {
         query_port: Option<unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int> = 0,
         advise_mr: Option<unsafe extern "C" fn(*mut Pd, u32, u32, *mut Sge, u32) -> c_int> = 8,
@@ -73,7 +35,9 @@ structures! {
         destroy_flow_action: Unused = 88,
         create_flow_action_esp: Unused = 96,
         modify_qp_rate_limit: Option<unsafe extern "C" fn(*mut Qp, *mut QpRateLimitAttr) -> c_int> = 104,
-        alloc_parent_domain: Option<unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd> = 112,
+        alloc_parent_domain: Option<
+            unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd,
+        > = 112,
         dealloc_td: Option<unsafe extern "C" fn(*mut Td) -> c_int> = 120,
         alloc_td: Option<unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td> = 128,
         modify_cq: Option<unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int> = 136,
@@ -100,12 +64,12 @@ structures! {
         open_xrcd: Unused = 288,
         close_xrcd: Unused = 296,
         _ABI_placeholder3: u64 = 304,
-        /// The bytes of all of this, in the library's version.
+        /// Size of the whole structure in the library's version, in bytes.
         sz: usize = 312,
         context: Context = 320,
     }
 
-    /// `struct ibv_qp_ex`: a queue pair to which work is posted by calls instead of lists.
+    /// `struct ibv_qp_ex`: a queue pair to which work is posted by function calls instead of lists.
     QpEx = "struct ibv_qp_ex", 352 {
         qp_base: Qp = 0,
         comp_mask: u64 = 160,
@@ -135,7 +99,7 @@ structures! {
         wr_atomic_write: Option<unsafe extern "C" fn(*mut QpEx, u32, u64, *const c_void)> = 344,
     }
 
-    /// `struct ibv_cq_ex`: a completion queue that is read by calls. It begins as [`Cq`] does.
+    /// `struct ibv_cq_ex`: a completion queue that is read by function calls. Begins like [`Cq`].
     CqEx = "struct ibv_cq_ex", 288 {
         context: *mut Context = 0,
         channel: *mut CompChannel = 8,
@@ -147,9 +111,9 @@ structures! {
         comp_events_completed: u32 = 120,
         async_events_completed: u32 = 124,
         comp_mask: u32 = 128,
-        /// Of the completion that is being read.
+        /// Status of the current completion.
         status: WcStatus = 132,
-        /// Of the completion that is being read.
+        /// `wr_id` of the current completion.
         wr_id: u64 = 136,
         start_poll: Option<unsafe extern "C" fn(*mut CqEx, *mut PollCqAttr) -> c_int> = 144,
         next_poll: Option<unsafe extern "C" fn(*mut CqEx) -> c_int> = 152,

@@ -1,67 +1,67 @@
-//! Of queue pairs, shared receive queues and completion queues.
+//! Enumerations that describe queue pairs, shared receive queues and completion queues.
 
-use super::numbers;
+use super::enums;
 
-numbers! {
-    /// `enum ibv_qp_type`: the service of a queue pair.
-    number QpType(u32) = "IBV_QPT_" {
+enums! {
+    /// `enum ibv_qp_type`: the transport service of a queue pair.
+    plain QpType(u32) = "IBV_QPT_" {
         /// Reliable connection.
         RC = 2,
-        /// Unreliable connection; the only one of Apple's Thunderbolt device.
+        /// Unreliable connection; the only service of Apple's Thunderbolt device.
         UC = 3,
         /// Unreliable datagram.
         UD = 4,
-        /// Ethernet frames.
+        /// Raw Ethernet frames.
         RAW_PACKET = 8,
-        /// Extended reliable connection, sending side.
+        /// Extended reliable connection, initiator.
         XRC_SEND = 9,
-        /// Extended reliable connection, receiving side.
+        /// Extended reliable connection, target.
         XRC_RECV = 10,
-        /// A kind of the device's own.
+        /// A vendor's own service.
         DRIVER = 0xff,
     }
 
-    /// `enum ibv_qp_state`: where a queue pair is in its life.
-    number QpState(u32) = "IBV_QPS_" {
-        /// New; nothing can be posted.
+    /// `enum ibv_qp_state`: the state of a queue pair.
+    plain QpState(u32) = "IBV_QPS_" {
+        /// Reset: nothing can be posted.
         RESET = 0,
-        /// Receives can be posted.
+        /// Initialized: receives can be posted.
         INIT = 1,
         /// Ready to receive.
         RTR = 2,
         /// Ready to send.
         RTS = 3,
-        /// The send queue is drained.
+        /// Send queue drain: posted sends wait.
         SQD = 4,
-        /// The send queue has failed.
+        /// Send queue error: sends are flushed, receives continue.
         SQE = 5,
-        /// Failed; everything posted is flushed.
+        /// Error: everything posted is flushed.
         ERR = 6,
-        /// Unknown to the library.
+        /// The library does not know the state.
         UNKNOWN = 7,
     }
 
-    /// `enum ibv_mig_state`: which of two paths a connection uses.
-    number MigState(u32) = "IBV_MIG_" {
-        /// The other one.
+    /// `enum ibv_mig_state`: the state of path migration.
+    plain MigState(u32) = "IBV_MIG_" {
+        /// The connection uses the alternate path.
         MIGRATED = 0,
-        /// About to be armed.
+        /// The alternate path is to be armed.
         REARM = 1,
-        /// Ready to change.
+        /// The connection can migrate.
         ARMED = 2,
     }
 
-    /// `enum ibv_srq_type`: the kind of a shared receive queue.
-    number SrqType(u32) = "IBV_SRQT_" {
-        /// The usual one.
+    /// `enum ibv_srq_type`: the type of a shared receive queue.
+    plain SrqType(u32) = "IBV_SRQT_" {
+        /// Basic.
         BASIC = 0,
-        /// Of extended reliable connections.
+        /// For extended reliable connections.
         XRC = 1,
         /// With tag matching.
         TM = 2,
     }
 
-    /// `enum ibv_qp_attr_mask`: which members of a `QpAttr` count.
+    /// `enum ibv_qp_attr_mask`: the valid members of a `QpAttr`.
     flags QpAttrMask(u32) = "IBV_QP_" {
         /// `qp_state`.
         STATE = 1,
@@ -109,7 +109,7 @@ numbers! {
         RATE_LIMIT = 1 << 25,
     }
 
-    /// `enum ibv_qp_init_attr_mask`: which members of a `QpInitAttrEx` count.
+    /// `enum ibv_qp_init_attr_mask`: the valid members of a `QpInitAttrEx`.
     flags QpInitAttrMask(u32) = "IBV_QP_INIT_ATTR_" {
         /// `pd`.
         PD = 1,
@@ -127,21 +127,21 @@ numbers! {
         SEND_OPS_FLAGS = 1 << 6,
     }
 
-    /// `enum ibv_qp_create_flags`: how a queue pair is made.
+    /// `enum ibv_qp_create_flags`: creation flags of a queue pair.
     flags QpCreateFlags(u32) = "IBV_QP_CREATE_" {
-        /// Its own multicasts do not come back.
+        /// Blocks loopback of the queue pair's own multicasts.
         BLOCK_SELF_MCAST_LB = 1 << 1,
-        /// Checksums of frames are delivered.
+        /// Delivers the frame check sequence with the data.
         SCATTER_FCS = 1 << 8,
-        /// Tags of virtual networks are taken off.
+        /// Strips VLAN tags.
         CVLAN_STRIPPING = 1 << 9,
-        /// It sends under another number.
+        /// Sends under the queue pair number in `source_qpn`.
         SOURCE_QPN = 1 << 10,
-        /// Writes are padded.
+        /// Pads PCI writes to a cache line.
         PCI_WRITE_END_PADDING = 1 << 11,
     }
 
-    /// `enum ibv_qp_create_send_ops_flags`: which calls of a `QpEx` will be used.
+    /// `enum ibv_qp_create_send_ops_flags`: the posting calls that a `QpEx` must offer.
     flags SendOpsFlags(u32) = "IBV_QP_EX_WITH_" {
         /// `wr_rdma_write`.
         RDMA_WRITE = 1,
@@ -169,7 +169,7 @@ numbers! {
         ATOMIC_WRITE = 1 << 12,
     }
 
-    /// `enum ibv_srq_attr_mask`: which members of a `SrqAttr` count.
+    /// `enum ibv_srq_attr_mask`: the valid members of a `SrqAttr`.
     flags SrqAttrMask(u32) = "IBV_SRQ_" {
         /// `max_wr`.
         MAX_WR = 1,
@@ -177,7 +177,7 @@ numbers! {
         LIMIT = 1 << 1,
     }
 
-    /// `enum ibv_srq_init_attr_mask`: which members of a `SrqInitAttrEx` count.
+    /// `enum ibv_srq_init_attr_mask`: the valid members of a `SrqInitAttrEx`.
     flags SrqInitAttrMask(u32) = "IBV_SRQ_INIT_ATTR_" {
         /// `srq_type`.
         TYPE = 1,
@@ -191,7 +191,7 @@ numbers! {
         TM = 1 << 4,
     }
 
-    /// `enum ibv_cq_init_attr_mask`: which members of a `CqInitAttrEx` count.
+    /// `enum ibv_cq_init_attr_mask`: the valid members of a `CqInitAttrEx`.
     flags CqInitAttrMask(u32) = "IBV_CQ_INIT_ATTR_MASK_" {
         /// `flags`.
         FLAGS = 1,
@@ -199,39 +199,39 @@ numbers! {
         PD = 1 << 1,
     }
 
-    /// `enum ibv_create_cq_attr_flags`: how a completion queue is made.
+    /// `enum ibv_create_cq_attr_flags`: creation flags of a completion queue.
     flags CreateCqAttrFlags(u32) = "IBV_CREATE_CQ_ATTR_" {
-        /// Only one thread will use it.
+        /// A single thread uses the queue.
         SINGLE_THREADED = 1,
-        /// Its overflow is not noticed.
+        /// An overrun is not reported.
         IGNORE_OVERRUN = 1 << 1,
     }
 
-    /// `enum ibv_create_cq_wc_flags`: what will be read of the completions of a `CqEx`.
+    /// `enum ibv_create_cq_wc_flags`: the fields of a completion that a `CqEx` must offer.
     flags CreateCqWcFlags(u32) = "IBV_WC_EX_WITH_" {
-        /// The length.
+        /// `byte_len`.
         BYTE_LEN = 1,
-        /// The number that was sent along.
+        /// `imm_data`.
         IMM = 1 << 1,
-        /// The queue pair.
+        /// `qp_num`.
         QP_NUM = 1 << 2,
-        /// The sender's queue pair.
+        /// `src_qp`.
         SRC_QP = 1 << 3,
-        /// The sender's local address.
+        /// `slid`.
         SLID = 1 << 4,
-        /// The service level.
+        /// `sl`, the service level.
         SL = 1 << 5,
-        /// The path.
+        /// `dlid_path_bits`.
         DLID_PATH_BITS = 1 << 6,
-        /// The time by the device's clock.
+        /// Completion timestamp by the device's clock.
         COMPLETION_TIMESTAMP = 1 << 7,
-        /// The virtual network.
+        /// VLAN.
         CVLAN = 1 << 8,
-        /// The tag of the flow.
+        /// Flow tag.
         FLOW_TAG = 1 << 9,
-        /// The matched tag.
+        /// Tag matching information.
         TM_INFO = 1 << 10,
-        /// The time of day.
+        /// Completion timestamp by the wall clock.
         COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
     }
 }

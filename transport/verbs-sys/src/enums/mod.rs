@@ -1,4 +1,6 @@
-//! Enumerations of the verbs ABI, as numbers with names. All but one are C enums: 32 bits wide.
+//! Enumerations of the verbs ABI: integers with named constants.
+//!
+//! All but [`LinkLayer`] are C enums, 32 bits wide.
 
 mod device;
 mod memory;
@@ -10,14 +12,15 @@ pub use memory::*;
 pub use queue::*;
 pub use work::*;
 
-/// An enumeration: what its names begin with in C, and its names and numbers.
-pub type Names = (&'static str, &'static [(&'static str, u32)]);
+/// The prefix of an enumeration's constants in C, and their names and values.
+pub type EnumConstants = (&'static str, &'static [(&'static str, u32)]);
 
 /// All enumerations, for comparison with a C header.
-pub const NAMES: [&[Names]; 4] = [device::NAMES, memory::NAMES, queue::NAMES, work::NAMES];
+pub const ENUMS: [&[EnumConstants]; 4] = [device::ENUMS, memory::ENUMS, queue::ENUMS, work::ENUMS];
 
-/// Defines types whose values are numbers with names. With `flags` before the type, they can be combined.
-macro_rules! numbers {
+/// Defines integer types with named constants. The constants of a `flags` type can be combined, those of a
+/// `plain` type can't.
+macro_rules! enums {
     ($($(#[$doc:meta])* $kind:ident $type:ident($inner:ty) = $prefix:literal {
         $($(#[$name_doc:meta])* $name:ident = $number:expr,)*
     })*) => {
@@ -30,10 +33,10 @@ macro_rules! numbers {
             impl $type {
                 $($(#[$name_doc])* pub const $name: $type = $type($number);)*
 
-                /// Every number with a name, in the order of the ABI.
+                /// All named values, in the order of the ABI.
                 pub const ALL: &[$type] = &[$($type::$name),*];
 
-                /// The name, when the number has one.
+                /// Returns the constant's name, or `None` for an unknown value.
                 #[must_use]
                 pub const fn name(self) -> Option<&'static str> {
                     $(if self.0 == $type::$name.0 { return Some(stringify!($name)); })*
@@ -50,38 +53,38 @@ macro_rules! numbers {
                 }
             }
 
-            numbers! { @$kind $type }
+            enums! { @$kind $type }
         )*
 
         /// The enumerations of this module.
-        pub(super) const NAMES: &[super::Names] =
+        pub(super) const ENUMS: &[super::EnumConstants] =
             &[$(($prefix, &[$((stringify!($name), $type::$name.0 as u32),)*])),*];
     };
-    (@number $type:ident) => {};
+    (@plain $type:ident) => {};
     (@flags $type:ident) => {
         impl $type {
-            /// No flag.
+            /// The empty set of flags.
             pub const NONE: $type = $type(0);
 
-            /// Are all of these set?
+            /// Whether all of `flags` are set.
             #[must_use]
             pub const fn contains(self, flags: $type) -> bool {
                 self.0 & flags.0 == flags.0
             }
 
-            /// Is any of these set?
+            /// Whether any of `flags` is set.
             #[must_use]
             pub const fn intersects(self, flags: $type) -> bool {
                 self.0 & flags.0 != 0
             }
 
-            /// The flags of both, for constants.
+            /// Returns the union of both sets; usable in constants.
             #[must_use]
             pub const fn with(self, flags: $type) -> $type {
                 $type(self.0 | flags.0)
             }
 
-            /// These flags without those.
+            /// Returns these flags with `flags` cleared.
             #[must_use]
             pub const fn without(self, flags: $type) -> $type {
                 $type(self.0 & !flags.0)
@@ -103,7 +106,7 @@ macro_rules! numbers {
         }
     };
 }
-use numbers;
+use enums;
 
 #[cfg(test)]
 mod tests {
