@@ -11,7 +11,7 @@ use collectives::{
 };
 use proptest::prelude::*;
 use std::{process::Command, thread};
-use tbccl::{BlockLen, Codec, Communicator, Config, Counters, Error, ReduceOp};
+use tbccl::{BlockLen, Codec, Communicator, Config, Counters, Error, ReduceOp, SelectionConfig};
 
 const INT8: Codec = Codec::Int8(BlockLen::B128);
 
@@ -29,8 +29,11 @@ struct Case {
 
 fn config(case: &Case) -> Config {
     Config {
-        algorithm: Some(case.algorithm.to_owned()),
-        segments: case.segments,
+        selection: SelectionConfig {
+            algorithm: Some(case.algorithm.to_owned()),
+            segments: case.segments,
+            ..SelectionConfig::default()
+        },
         slab_bytes: Some(8 << 20),
         ..Config::default()
     }
@@ -157,7 +160,9 @@ fn every_algorithm_keeps_the_bound_and_none_by_far() {
 fn a_quarter_or_half_of_the_bytes_is_moved() {
     const COUNT: usize = 1 << 18;
     for algorithm in algorithms(Collective::AllReduce).map(|a| a.name) {
-        let config = Config { algorithm: Some(algorithm.to_owned()), ..Config::default() };
+        let selection =
+            SelectionConfig { algorithm: Some(algorithm.to_owned()), ..SelectionConfig::default() };
+        let config = Config { selection, ..Config::default() };
         let moved = |codec: Option<Codec>| -> f64 {
             let results = on_every_rank(4, &config, |comm| {
                 let (data, mut result) = (noise(comm.rank().0, COUNT), vec![0.0; COUNT]);

@@ -1,7 +1,7 @@
 //! Every collective over threads of one process, against its definition.
 
 use std::thread;
-use tbccl::{Communicator, Config, Element, Rank, ReduceOp};
+use tbccl::{Communicator, Config, Element, Rank, ReduceOp, SelectionConfig};
 
 /// Runs `body` as each rank of a job of threads.
 fn job(ranks: u32, config: &Config, body: impl Fn(&mut Communicator) + Sync) {
@@ -38,7 +38,9 @@ fn all_reduce_by_every_algorithm_gives_every_rank_the_sum() {
         ["ring", "bidirectional_ring", "mesh", "rsag_mesh", "recursive_doubling", "double_binary_tree"]
     {
         for segments in [0, 3] {
-            let config = Config { algorithm: Some(algorithm.into()), segments, ..small() };
+            let selection =
+                SelectionConfig { algorithm: Some(algorithm.into()), segments, ..SelectionConfig::default() };
+            let config = Config { selection, ..small() };
             for ranks in 1..=5 {
                 job(ranks, &config, |comm| {
                     for count in COUNTS {
@@ -119,7 +121,8 @@ fn registered_memory_is_not_copied() {
         assert!(output.iter().all(|value| *value == sum));
     }
     for algorithm in ["ring", "mesh", "rsag_mesh", "double_binary_tree", "recursive_doubling"] {
-        let config = Config { algorithm: Some(algorithm.into()), ..small() };
+        let selection = SelectionConfig { algorithm: Some(algorithm.into()), ..SelectionConfig::default() };
+        let config = Config { selection, ..small() };
         job(4, &config, |comm| {
             check(comm, 1.5f32, 6.0);
             check(comm, 3u64, 12);

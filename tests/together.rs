@@ -2,11 +2,12 @@
 //! process; results of all calls, on processes too, are compared with their definitions in `tests/reference`.
 
 use std::{thread, time::Duration};
-use tbccl::{Communicator, Config, Error, Numerics, Rank, ReduceOp};
+use tbccl::{Communicator, Config, Error, Numerics, Rank, ReduceOp, SelectionConfig, ShmConfig};
 
 fn config() -> Config {
     // Small enough that messages are in pieces, and lap the rings.
-    Config { slab_bytes: Some(64 << 20), piece_bytes: 512, staging_bytes: 2048, ..Config::default() }
+    let shm = ShmConfig { piece_bytes: 512, staging_bytes: 2048, ..ShmConfig::default() };
+    Config { slab_bytes: Some(64 << 20), shm, ..Config::default() }
 }
 
 /// Runs `body` on every rank of a job of threads; what each says, in rank order.
@@ -40,7 +41,9 @@ fn lengths(ranks: usize, turn: usize) -> Vec<usize> {
 fn blocks_of_unequal_lengths_arrive_where_they_belong() {
     for ranks in 1..=7usize {
         for algorithm in [None, Some("ring"), Some("direct"), Some("chain")] {
-            let config = Config { algorithm: algorithm.map(str::to_owned), ..config() };
+            let selection =
+                SelectionConfig { algorithm: algorithm.map(str::to_owned), ..SelectionConfig::default() };
+            let config = Config { selection, ..config() };
             on_ranks(ranks as u32, &config, |comm| {
                 let me = comm.rank().index();
                 for turn in 0..4 {
@@ -234,7 +237,8 @@ fn a_group_that_differs_between_ranks_is_an_error_that_shows_both_calls() {
 
 #[test]
 fn an_algorithm_with_an_order_of_its_own_is_refused_where_results_must_be_reproducible() {
-    let config = Config { algorithm: Some("ring".into()), numerics: Numerics::Reproducible, ..config() };
+    let selection = SelectionConfig { algorithm: Some("ring".into()), ..SelectionConfig::default() };
+    let config = Config { selection, numerics: Numerics::Reproducible, ..config() };
     let errors = on_ranks(4, &config, |comm| {
         comm.all_reduce_in_place(&mut [1.0f32; 10], ReduceOp::Sum).expect_err("ring").to_string()
     });

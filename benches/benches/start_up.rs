@@ -15,7 +15,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tbccl::{Communicator, Config, Transport, UniqueId};
+use tbccl::{Communicator, Config, TcpOptions, Transport, UniqueId};
 
 /// What one start has shown.
 struct Start {
@@ -36,7 +36,10 @@ fn start(ranks: u32) -> Result<Start, String> {
     let config = Config {
         transport: Transport::Tcp,
         timeout: Duration::from_secs(120),
-        interface: Some("127.0.0.1".parse().expect("an address")),
+        tcp: TcpOptions {
+            interface: Some("127.0.0.1".parse().expect("an address")),
+            ..TcpOptions::default()
+        },
         slab_bytes: Some(1 << 20),
         reduce_threads: Some(1),
         ..Config::default()

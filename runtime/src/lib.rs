@@ -32,7 +32,10 @@ pub use communicator::{
     Buffer, CallOptions, Communicator, Group, RawAllReduce, RawCall, RawWhat, RegisteredSlice, Registration,
     Scale, Stats, record_on_signal,
 };
-pub use config::{Config, ConfigOption, IDENTITY, OPTIONS, Transport};
+pub use config::{
+    Config, ConfigOption, IDENTITY, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions,
+    Transport, VerbsOptions,
+};
 pub use error::{Error, PeerName, Place, Result};
 pub use kernels::{self, Element, element};
 pub use mail::{Delivery, Letter, Mail};

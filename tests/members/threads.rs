@@ -5,7 +5,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tbccl::{Communicator, Config, Error, Rank, ReduceOp};
+use tbccl::{Communicator, Config, Error, Rank, ReduceOp, ShmConfig};
 
 fn config() -> Config {
     Config { slab_bytes: Some(64 << 20), timeout: Duration::from_secs(20), ..Config::default() }
@@ -74,7 +74,8 @@ fn a_rank_without_a_colour_takes_part_and_gets_none() {
 fn options_that_differ_are_an_error_on_all_that_says_which() {
     let errors = on_ranks(3, &config(), |mut comm| {
         let piece_bytes = if comm.rank() == Rank(1) { 4096 } else { 8192 };
-        let config = Config { piece_bytes, timeout: Duration::from_secs(5), ..config() };
+        let shm = ShmConfig { piece_bytes, ..ShmConfig::default() };
+        let config = Config { shm, timeout: Duration::from_secs(5), ..config() };
         comm.split(Some(0), 0, &config).err()
     });
     let said: Vec<String> = errors.iter().flatten().map(ToString::to_string).collect();

@@ -36,7 +36,7 @@ use std::{
     thread,
     time::Instant,
 };
-use tbccl::{Communicator, Config};
+use tbccl::{Communicator, Config, SelectionConfig};
 use work::Work;
 
 /// For those who wonder where the time goes.
@@ -87,8 +87,9 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     let algorithms = case::barriers();
     for (ranks, algorithm) in RANKS.flat_map(|ranks| algorithms.iter().map(move |name| (ranks, *name))) {
         let come = AtomicU32::new(0);
-        let config =
-            Config { slab_bytes: Some(64 << 20), algorithm: Some(algorithm.to_owned()), ..Config::default() };
+        let selection =
+            SelectionConfig { algorithm: Some(algorithm.to_owned()), ..SelectionConfig::default() };
+        let config = Config { slab_bytes: Some(64 << 20), selection, ..Config::default() };
         thread::scope(|scope| {
             for mut comm in Communicator::local(ranks, &config).expect("memory for a test") {
                 let come = &come;

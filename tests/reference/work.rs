@@ -10,7 +10,7 @@ use crate::{
 use half::{bf16, f16};
 use num_complex::Complex32;
 use std::{fmt, str::FromStr};
-use tbccl::{Communicator, Config, DType, Numerics, Result};
+use tbccl::{Communicator, Config, DType, Numerics, Result, ShmConfig};
 
 /// What a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,10 @@ impl Work {
             // All lap the rings by far.
             Work::Long => config,
             // Small enough that messages are in pieces, and lap the rings.
-            _ => Config { piece_bytes: 512, staging_bytes: 2048, ..config },
+            _ => {
+                let shm = ShmConfig { piece_bytes: 512, staging_bytes: 2048, ..ShmConfig::default() };
+                Config { shm, ..config }
+            }
         }
     }
 

@@ -156,14 +156,15 @@ pub(crate) fn dismiss(handle: Handle) -> Outcome {
 
 /// A rank of MLX has two threads that work in turns, the program's and the stream's. Where there is no core for each, who waits
 /// for a peer gives way at once: the core it spins on may be the one that the peer's other thread is waiting for.
-fn not_spinning_where_crowded(config: Config) -> Config {
+fn not_spinning_where_crowded(mut config: Config) -> Config {
     let said = RANKS_HERE.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
     let ranks = said.or_else(|| ranks_of_env().map(|ranks| ranks as usize)).unwrap_or(1);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if config.spin_polls.is_some() || 2 * ranks <= cores {
+    if config.polling.spin_polls.is_some() || 2 * ranks <= cores {
         return config;
     }
-    Config { spin_polls: Some(0), ..config }
+    config.polling.spin_polls = Some(0);
+    config
 }
 
 impl World {

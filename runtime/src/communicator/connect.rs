@@ -266,7 +266,7 @@ fn greeting(
         options: config.shared(),
         arena: arena.is_some(),
         patience_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
-        silence_ms: config.silence.as_millis() as u64,
+        silence_ms: config.tcp.peer_timeout.as_millis() as u64,
     }
 }
 
@@ -384,7 +384,7 @@ fn agree_on_pulling(
     config: &Config,
 ) -> Result<bool> {
     let rank = identity.rank;
-    let obstacle = if config.pull {
+    let obstacle = if config.shm.pull {
         let others = members.iter().filter(|m| m.rank != rank);
         others.map(|m| (m, shm::probe_pull(&target_of(m)))).find_map(|(m, probed)| {
             probed.err().map(|e| format!("rank {rank} may not read the memory of rank {}: {e}", m.rank))
@@ -394,8 +394,8 @@ fn agree_on_pulling(
     };
     let first = connection.agree_on_pulling(obstacle)?;
     if let Some(obstacle) = &first
-        && config.pull
-        && config.pull_min_bytes < usize::MAX
+        && config.shm.pull
+        && config.shm.pull_min_bytes < usize::MAX
         && rank == 0
         && identity.descent.is_none()
     {

@@ -141,7 +141,7 @@ impl Communicator {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
         let on_this_host = ranks_on_host_of(rank, &names);
         let mut wait = WaitPolicy::for_host(on_this_host, cores);
-        if let Some(polls) = config.spin_polls {
+        if let Some(polls) = config.polling.spin_polls {
             wait.spin_polls = polls;
         }
         let sleeper = endpoint.as_ref().and_then(|endpoint| endpoint.sleeper());
@@ -149,10 +149,12 @@ impl Communicator {
             wait.sleep_most = WOKEN_SLEEP;
         }
         if endpoint.is_some() {
-            wait.poll_interval = config.poll_interval;
+            wait.poll_interval = config.polling.interval;
         }
-        let protocols =
-            Protocols { pull_min_bytes: config.pull_min_bytes, direct_min_bytes: config.direct_min_bytes };
+        let protocols = Protocols {
+            pull_min_bytes: config.shm.pull_min_bytes,
+            direct_min_bytes: config.direct_min_bytes,
+        };
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         let placement = placement_of(endpoint.as_deref(), &names);
         let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
@@ -161,11 +163,12 @@ impl Communicator {
         let control = dumps::enlist(control);
         let here = fingerprint(transport, &names);
         // The same on all ranks: those of one host see the same machine.
-        let cores = config.cores.map_or(Processors::here().cores, |cores| cores as usize);
+        let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
         let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
         let together = placement.is_none_or(|placement| placement.hosts() == 1);
         let crowded = by_memory && together && size as usize > cores;
-        if let Some((what, there, here)) = config.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
+        if let Some((what, there, here)) =
+            config.selection.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0
             && parts.is_first
         {
@@ -174,7 +177,7 @@ impl Communicator {
                  measure anew with `tbccl tune`"
             );
         }
-        if let Some(Err(why)) = config.model.as_ref().map(|model| model.covers(size))
+        if let Some(Err(why)) = config.selection.model.as_ref().map(|model| model.covers(size))
             && rank.0 == 0
         {
             eprintln!("tbccl: warning: the model is not used: {why}");

@@ -175,7 +175,7 @@ impl Plans {
             reach,
             hosts,
             policy,
-            segments: config.segments,
+            segments: config.selection.segments,
             asked: None,
             segments_for_now: 0,
             era: 0,

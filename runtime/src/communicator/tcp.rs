@@ -36,16 +36,16 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
         )));
     }
     let options = TcpConfig {
-        bind: config.interface.clone().unwrap_or_else(|| address_towards(place)),
+        bind: config.tcp.interface.clone().unwrap_or_else(|| address_towards(place)),
         // Without one the rendezvous is of this host and this user, and so are all who hear rank 0's.
         secret: place.secret.clone(),
-        security: config.security,
-        sockets: config.tcp_sockets,
+        security: config.tcp.security,
+        sockets: config.tcp.sockets,
         slab_bytes: slab_bytes as usize,
-        buffer_bytes: config.tcp_buffer_bytes,
+        buffer_bytes: config.tcp.buffer_bytes,
         lanes: Communicator::LANES,
         patience: config.timeout,
-        silence: config.silence,
+        silence: config.tcp.peer_timeout,
         ..TcpConfig::default()
     };
     let of = *rank;
@@ -62,7 +62,7 @@ pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr>
         Bind::Address(address) => vec![address],
         Bind::Interface(_) => Vec::new(),
     };
-    match &config.interface {
+    match &config.tcp.interface {
         None => towards(),
         Some(Bind::Address(address)) => vec![*address],
         Some(Bind::Interface(name)) => {

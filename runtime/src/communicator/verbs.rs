@@ -31,7 +31,7 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
 pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
     let origins = identity.origins();
     // One rank alone, as a split may leave it, has no cable that a matrix could name.
-    let path = config.ibv_devices.as_ref().filter(|_| identity.descent.is_none() || identity.size > 1);
+    let path = config.verbs.devices.as_ref().filter(|_| identity.descent.is_none() || identity.size > 1);
     let matrix = path.map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -47,20 +47,20 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         )
     });
     Ok(VerbsConfig {
-        library: config.verbs_lib.clone(),
+        library: config.verbs.library.clone(),
         matrix: matrix.transpose()?,
         slab_bytes: config.slab_bytes,
-        segment_bytes: config.segment_bytes,
-        cache_regions: config.cache_regions,
-        cache_bytes: config.cache_bytes,
-        piece_bytes: config.rdma_piece_bytes,
-        window: config.rdma_window,
-        checksum: config.checksum,
-        reliable: config.reliable,
+        segment_bytes: config.verbs.segment_bytes,
+        cache_regions: config.verbs.cache_regions,
+        cache_bytes: config.verbs.cache_bytes,
+        piece_bytes: config.verbs.piece_bytes,
+        window: config.verbs.window,
+        checksum: config.verbs.checksum,
+        reliable: config.verbs.reliable,
         patience: config.timeout,
-        poll_batch: config.poll_batch as usize,
-        events: config.poll_events,
-        event_percent: config.poll_event_percent,
-        keep_alive: config.keep_alive,
+        poll_batch: config.polling.batch as usize,
+        events: config.polling.events,
+        event_percent: config.polling.event_percent,
+        keep_alive: config.verbs.keep_alive,
     })
 }

@@ -142,7 +142,8 @@ impl Job {
         if self.op.operation == Operation::PingPong && ranks < 2 {
             return Err(Failed::new("pingpong is played by ranks 0 and 1; use --ranks 2 or more"));
         }
-        let asked = self.config.algorithm.as_deref().map(Names::parse).transpose().map_err(Failed::new)?;
+        let asked =
+            self.config.selection.algorithm.as_deref().map(Names::parse).transpose().map_err(Failed::new)?;
         let (Some(collective), Some(names)) = (self.op.operation.collective(), asked) else { return Ok(()) };
         let mut wanted = names.wanted(collective).filter_map(|name| plan::algorithm(collective, name).ok());
         let checked: Vec<_> = wanted.by_ref().map(|algorithm| algorithm.check_ranks(ranks)).collect();
@@ -266,10 +267,10 @@ fn config(args: &Args) -> Result<Config, Failed> {
             return Err(Failed::new("--algo: pingpong sends messages, it has no algorithms to choose from"));
         };
         let algorithm = plan::algorithm(collective, name).map_err(Failed::new)?;
-        config.algorithm = Some(algorithm.name.to_owned());
+        config.selection.algorithm = Some(algorithm.name.to_owned());
     }
     if let Some(segments) = args.segments {
-        config.segments = segments;
+        config.selection.segments = segments;
     }
     if args.registered {
         // Two buffers, and as much again for what algorithms keep.

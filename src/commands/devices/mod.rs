@@ -32,7 +32,7 @@ pub(crate) struct Args {
 /// Carries out `tbccl devices`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
     let config = Config::from_env().map_err(Failed::new)?;
-    let library = Library::load(config.verbs_lib.as_deref()).map_err(Failed::new)?;
+    let library = Library::load(config.verbs.library.as_deref()).map_err(Failed::new)?;
     let answer = look::around(&library)?;
     print(&if args.json { json::of(&answer) } else { text(&answer) });
     Ok(ExitCode::SUCCESS)

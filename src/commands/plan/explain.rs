@@ -147,8 +147,8 @@ impl Case {
         let verdict = candidates.price(block_bytes, &policy.tuning, effort).map_err(Failed::new)?;
         let call = Call { collective: kind.collective, ranks: kind.ranks, block_bytes };
         let taken = choose(call, kind.root, &reach, &policy, kind.wanted).map(|mut choice| {
-            if config.segments > 0 && kind.collective != Collective::Barrier {
-                choice.segments = config.segments;
+            if config.selection.segments > 0 && kind.collective != Collective::Barrier {
+                choice.segments = config.selection.segments;
             }
             let seconds = candidates.seconds(choice.algorithm, choice.segments, block_bytes);
             (choice, seconds)
@@ -289,9 +289,10 @@ impl Case {
 
 /// What the environment's options decide by. A tuning file counts whatever it was measured on: who names it asks for it.
 fn policy(config: &Config) -> Result<Policy, Failed> {
-    let names = Names::parse(config.algorithm.as_deref().unwrap_or_default()).map_err(Failed::new)?;
-    let overrides = Overrides { names, rules: config.rules.clone() };
-    let (tuned, model) = (config.tuned.clone(), config.model.clone());
+    let names =
+        Names::parse(config.selection.algorithm.as_deref().unwrap_or_default()).map_err(Failed::new)?;
+    let overrides = Overrides { names, rules: config.selection.rules.clone() };
+    let (tuned, model) = (config.selection.tuned.clone(), config.selection.model.clone());
     Ok(Policy { overrides, tuned, model, ..Policy::default() })
 }
 

@@ -23,7 +23,7 @@ use super::{
 };
 use collectives::Collective;
 use std::{path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
-use tbccl::{Communicator, Config, Rank, Transport};
+use tbccl::{Communicator, Config, Rank, SelectionConfig, Transport};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -123,11 +123,7 @@ fn config(args: &Args) -> Result<Config, Failed> {
     let transport = args.transport.unwrap_or(given.transport);
     Ok(Config {
         transport,
-        algorithm: None,
-        rules: Vec::new(),
-        tuned: None,
-        model: None,
-        segments: 0,
+        selection: SelectionConfig { cores: given.selection.cores, ..SelectionConfig::default() },
         ..given
     })
 }

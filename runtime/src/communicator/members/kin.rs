@@ -83,7 +83,8 @@ impl Processes {
             descent: Some(Descent { job: job.to_owned(), origins: Arc::new(self.origins.of(members)) }),
         };
         // What a model says of machines and cables it says of the ranks of the whole job.
-        let config = Config { model: None, ..config.clone() };
+        let mut config = config.clone();
+        config.selection.model = None;
         let mut communicator = connect::join(&identity, &config)?;
         communicator.server = server;
         Ok(communicator)

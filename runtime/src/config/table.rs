@@ -1,0 +1,261 @@
+//! The table of options: each is declared here once, with its field, default, environment variable, form and limits.
+//!
+//! The declaration makes the structures ([`Config`] and its groups), their defaults, and [`OPTIONS`], from which the
+//! environment, the C interface, error messages and the tables of the documentation are served.
+
+use super::{
+    Transport,
+    forms::{
+        AlgorithmNames, Auto, Bytes, FilePath, Flag, Form, Interface, Microseconds, ModelFile, Plain,
+        Protection, RulesFile, Seconds, Service, Text, TuningFile,
+    },
+};
+use collectives::{
+    Numerics,
+    select::{Rule, Tuned, price::Model},
+};
+use std::{path::PathBuf, time::Duration};
+use transport::{
+    driver::{
+        SILENCE, SILENCE_MOST,
+        tcp::{Bind, Security, TcpConfig},
+    },
+    ring::RingLayout,
+};
+
+/// An option: its environment variable, its documentation, and access to its value.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigOption {
+    /// The environment variable.
+    pub env: &'static str,
+    /// A sentence for people; the default stands in parentheses.
+    pub doc: &'static str,
+    /// Whether the value must be equal on all ranks.
+    pub shared: bool,
+    /// Reads the text into the field.
+    pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
+    /// Writes the field as text.
+    pub(super) get: fn(&Config) -> String,
+}
+
+impl ConfigOption {
+    /// Returns the option's value in `config`, as text.
+    #[must_use]
+    pub fn value(&self, config: &Config) -> String {
+        (self.get)(config)
+    }
+}
+
+/// Declares groups of options; see the invocation below for the form of a declaration.
+macro_rules! options {
+    (
+        $(
+            $(#[doc = $about:literal])+
+            $group:ident [$($path:ident)?] {
+                $($(#[doc = $inner_about:literal])+ $inner:ident: $inner_group:ident;)*
+            } {
+                $(
+                    $(#[doc = $doc:literal])+
+                    $field:ident: $type:ty = $default:expr, $env:literal, $scope:ident, $form:ty
+                        $(, $limit:expr => $must:literal)?;
+                )+
+            }
+        )+
+    ) => {
+        $(
+            $(#[doc = $about])+
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $group {
+                $($(#[doc = $doc])+ pub $field: $type,)+
+                $($(#[doc = $inner_about])+ pub $inner: $inner_group,)*
+            }
+
+            impl Default for $group {
+                fn default() -> $group {
+                    $group { $($field: $default,)+ $($inner: $inner_group::default(),)* }
+                }
+            }
+
+            impl $group {
+                /// Returns the group of an option in `config`.
+                fn of(config: &Config) -> &$group {
+                    &(*config)$(.$path)?
+                }
+
+                /// As `of`, to be changed.
+                fn of_mut(config: &mut Config) -> &mut $group {
+                    &mut (*config)$(.$path)?
+                }
+            }
+        )+
+
+        /// All options, in the order of the documentation.
+        pub const OPTIONS: &[ConfigOption] = &[$($(
+            ConfigOption {
+                env: $env,
+                doc: concat!($($doc),+).trim_ascii(),
+                shared: is_shared!($scope),
+                set: |config, text| {
+                    let value: $type = <$form as Form<$type>>::parse(text)?;
+                    $(
+                        let is_valid: fn(&$type) -> bool = $limit;
+                        if !is_valid(&value) {
+                            return Err($must.into());
+                        }
+                    )?
+                    $group::of_mut(config).$field = value;
+                    Ok(())
+                },
+                get: |config| <$form as Form<$type>>::print(&$group::of(config).$field),
+            },
+        )+)+];
+    };
+}
+
+macro_rules! is_shared {
+    (job) => {
+        true
+    };
+    (rank) => {
+        false
+    };
+}
+
+// An option: documentation; field: type = default, variable, whether all ranks of the `job` or each `rank` decides, form,
+// and where not all values of the form are valid, the condition and how it is put to people.
+options! {
+    /// Options of the runtime.
+    Config [] {
+        /// Options of selection: which plan a call takes.
+        selection: SelectionConfig;
+        /// Options of shared memory.
+        shm: ShmConfig;
+        /// Options of TCP.
+        tcp: TcpOptions;
+        /// Options of RDMA.
+        verbs: VerbsOptions;
+        /// Options of waiting.
+        polling: PollingConfig;
+    } {
+        /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between them:
+        /// shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp if not (auto: shm,
+        /// or shm+auto where ranks have a secret)
+        transport: Transport = Transport::Auto, "TBCCL_TRANSPORT", job, Plain;
+        /// seconds that an operation may wait without progress, and ranks for each other at the start (30)
+        timeout: Duration = Duration::from_secs(30), "TBCCL_TIMEOUT", rank, Seconds,
+            |time| !time.is_zero() => "must be a positive number of seconds";
+        /// address space for registered memory per rank (16G; 1G where a device must know it beforehand); memory is
+        /// taken up only as it is used
+        slab_bytes: Option<u64> = None, "TBCCL_SLAB_BYTES", job, Auto<Bytes>,
+            |bytes| bytes.is_none_or(|bytes| (1 << 20..=1 << 40).contains(&bytes)) => "must be from 1M to 1T";
+        /// order in which contributions are combined: fast, or reproducible: the same bits for every algorithm, size and
+        /// transport (fast)
+        numerics: Numerics = Numerics::Fast, "TBCCL_NUMERICS", job, Plain;
+        /// smallest operation whose registered memory is moved without a copy (4096)
+        direct_min_bytes: u64 = 4096, "TBCCL_DIRECT_MIN_BYTES", job, Bytes;
+        /// threads that one rank may use to reduce large chunks (cores / ranks of this host)
+        reduce_threads: Option<u32> = None, "TBCCL_REDUCE_THREADS", rank, Auto<Plain>;
+        /// name of this host where one machine stands for several: ranks with different names share no memory (none)
+        host_id: String = String::new(), "TBCCL_HOST_ID", rank, Text;
+        /// folder for the latest calls of a rank that fails, as lines of JSON in tbccl-rank0-pid1234.jsonl; SIGUSR2
+        /// writes them as well (none)
+        dump: Option<PathBuf> = None, "TBCCL_DUMP", rank, Auto<FilePath>;
+    }
+
+    /// Options of selection: which plan a call takes.
+    SelectionConfig [selection] {} {
+        /// algorithms for collectives that have them, instead of the automatic choice: the first of ring,mesh that can
+        /// do a call; or none of those in ^ring,mesh
+        algorithm: Option<String> = None, "TBCCL_ALGO", job, Auto<AlgorithmNames>;
+        /// file of rules: which algorithm for which calls, see docs/selection.md; the first rule that matches decides
+        rules: Vec<Rule> = Vec::new(), "TBCCL_RULES", job, RulesFile;
+        /// file written by `tbccl tune`: the best algorithms on these links; ignored on other links
+        tuned: Option<Tuned> = None, "TBCCL_TUNING", job, Auto<TuningFile>;
+        /// file that describes the machines and cables, with costs: calls that were not measured are chosen by
+        /// simulation, see docs/selection.md (thresholds)
+        model: Option<Model> = None, "TBCCL_MODEL", job, Auto<ModelFile>;
+        /// segments per chunk for pipelining, instead of the automatic choice (0)
+        segments: u32 = 0, "TBCCL_SEGMENTS", job, Plain;
+        /// cores that the ranks of a host share: with more ranks than cores, plans of fewer messages are chosen (all
+        /// that the host has; a container may have fewer)
+        cores: Option<u32> = None, "TBCCL_CORES", job, Auto<Plain>;
+    }
+
+    /// Options of shared memory.
+    ShmConfig [shm] {} {
+        /// staging bytes per pair of ranks and direction; a multiple of the piece, 4 pieces at least, 1G at most
+        staging_bytes: usize = RingLayout::default().staging_bytes, "TBCCL_STAGING_BYTES", job, Bytes;
+        /// largest piece to stage at a time; a multiple of 64
+        piece_bytes: usize = RingLayout::default().piece_bytes, "TBCCL_PIECE_BYTES", job, Bytes,
+            |bytes| *bytes > 0 && bytes.is_multiple_of(RingLayout::LINE) => "must be a positive multiple of 64";
+        /// 1 to read peers' memory by system call where allowed, 0 never to (1)
+        pull: bool = true, "TBCCL_PULL", job, Flag;
+        /// smallest message from unregistered memory that is read by system call instead of staged (never: between two
+        /// cores that share a cache, staging took from 0.4 (1 MiB) to 0.6 (64 MiB) of the time of pulling)
+        pull_min_bytes: usize = usize::MAX, "TBCCL_PULL_MIN_BYTES", rank, Bytes;
+    }
+
+    /// Options of TCP.
+    TcpOptions [tcp] {} {
+        /// interface or address of this host for connections over TCP, e.g. eth0 or 10.0.0.1 (the address from which the
+        /// rendezvous is reached)
+        interface: Option<Bind> = None, "TBCCL_INTERFACE", rank, Auto<Interface>;
+        /// protection of connections over TCP: authenticate, or encrypt as well (authenticate)
+        security: Security = Security::Authenticate, "TBCCL_SECURITY", job, Protection;
+        /// TCP connections side by side per lane between two ranks, 1 to 16 (1 within a host, 2 between hosts)
+        sockets: Option<u32> = None, "TBCCL_TCP_SOCKETS", job, Auto<Plain>,
+            |count| count.is_none_or(|count| (1..=TcpConfig::MOST_SOCKETS).contains(&count)) => "must be from 1 to 16";
+        /// bytes that the system may hold for each direction of a TCP connection, 256K to 1G (the system decides)
+        buffer_bytes: Option<usize> = None, "TBCCL_TCP_BUFFER_BYTES", rank, Auto<Bytes>,
+            |bytes| bytes.is_none_or(|bytes| (256 << 10..=1 << 30).contains(&bytes)) => "must be from 256K to 1G";
+        /// seconds that a host may leave an answer over TCP owing before it is taken for dead, 1.4 to 60 (1.4)
+        peer_timeout: Duration = SILENCE, "TBCCL_SILENCE", job, Seconds,
+            |time| (SILENCE..=SILENCE_MOST).contains(time) => "must be from 1.4 to 60 seconds";
+    }
+
+    /// Options of RDMA.
+    VerbsOptions [verbs] {} {
+        /// verbs library to load, by path (librdma.dylib on macOS, libibverbs.so.1 elsewhere)
+        library: Option<PathBuf> = None, "TBCCL_VERBS_LIB", rank, Auto<FilePath>;
+        /// JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES and JACCL_IBV_DEVICES, which are
+        /// read where this is not set (discovery)
+        devices: Option<PathBuf> = None, "TBCCL_IBV_DEVICES", rank, Auto<FilePath>;
+        /// rc for reliable RDMA connections, uc for unreliable ones (rc where all devices have it)
+        reliable: Option<bool> = None, "TBCCL_RDMA_SERVICE", job, Auto<Service>;
+        /// 1 for checksums over everything that travels by RDMA, 0 for none (1 on unreliable connections)
+        checksum: Option<bool> = None, "TBCCL_CHECKSUM", job, Auto<Flag>;
+        /// largest piece of a message to send by RDMA at a time; a multiple of 4096 (128K)
+        piece_bytes: u64 = 128 << 10, "TBCCL_RDMA_PIECE_BYTES", job, Bytes,
+            |bytes| (1..=16 << 20).contains(bytes) && bytes.is_multiple_of(4096)
+                => "must be a multiple of 4096, 16M at most";
+        /// pieces under way from one rank to another on a lane, 1 to 16 (8)
+        window: u32 = 8, "TBCCL_RDMA_WINDOW", job, Plain, |count| (1..=16).contains(count) => "must be from 1 to 16";
+        /// bytes of a memory region that is registered with a device; a power of two up to 1G (256M)
+        segment_bytes: u64 = 256 << 20, "TBCCL_SEGMENT_BYTES", job, Bytes,
+            |bytes| bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(bytes)
+                => "must be a power of two from 1M to 1G";
+        /// regions of memory passed to Communicator::register that a device holds at a time (256)
+        cache_regions: u32 = 256, "TBCCL_CACHE_REGIONS", rank, Plain;
+        /// bytes of memory passed to Communicator::register that a device holds at a time (16G)
+        cache_bytes: u64 = 16 << 30, "TBCCL_CACHE_BYTES", rank, Bytes;
+        /// seconds without a message after which RDMA connections are kept alive, 0.01 at least (60)
+        keep_alive: Duration = Duration::from_secs(60), "TBCCL_KEEP_ALIVE", job, Seconds,
+            |time| *time >= Duration::from_millis(10) => "must be a number of seconds, 0.01 at least";
+    }
+
+    /// Options of waiting.
+    PollingConfig [polling] {} {
+        /// fruitless polls before the core is yielded (2000, or 0 with more ranks than cores)
+        spin_polls: Option<u32> = None, "TBCCL_SPIN_POLLS", rank, Auto<Plain>;
+        /// completions to take from an RDMA device's queue at a time, 4 to 16 (16)
+        batch: u32 = 16, "TBCCL_POLL_BATCH", rank, Plain, |count| (4..=16).contains(count) => "must be from 4 to 16";
+        /// microseconds between polls of an RDMA device's queue while spinning, 0 to 10 (0)
+        interval: Duration = Duration::ZERO, "TBCCL_POLL_INTERVAL_US", rank, Microseconds,
+            |time| *time <= Duration::from_micros(10) => "must be from 0 to 10";
+        /// 1 to sleep until the RDMA device wakes the rank when a wait gets long, 0 to poll (1 where the device can)
+        events: Option<bool> = None, "TBCCL_POLL_EVENTS", rank, Auto<Flag>;
+        /// fill of an RDMA device's queue above which it is polled and not slept on, in percent of its depth (50)
+        event_percent: u32 = 50, "TBCCL_POLL_EVENT_PERCENT", rank, Plain,
+            |percent| *percent <= 100 => "must be from 0 to 100";
+    }
+}

@@ -1,0 +1,72 @@
+//! The transports, and the names that people type for them.
+
+use collectives::UnknownName;
+use std::{fmt, str::FromStr};
+
+/// The transport between the processes of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// Shared memory, or [`Transport::MixedAuto`] where ranks have a secret, as those of several hosts do.
+    #[default]
+    Auto,
+    /// Shared memory, for processes of one host.
+    Shm,
+    /// TCP, for any network.
+    Tcp,
+    /// Shared memory between processes of one host, TCP between hosts.
+    Mixed,
+    /// RDMA.
+    Verbs,
+    /// Shared memory between processes of one host, RDMA between hosts.
+    MixedVerbs,
+    /// Shared memory between processes of one host; between hosts RDMA if its devices connect every rank with those of
+    /// all other hosts, and TCP if not.
+    MixedAuto,
+    /// For tests: shared memory, used as if there were none ([`transport::driver::rehearsal`]).
+    Rehearsal,
+}
+
+/// The names of transports. The last one is for tests, and not offered to people.
+const NAMES: [(&str, Transport); 8] = [
+    ("auto", Transport::Auto),
+    ("shm", Transport::Shm),
+    ("tcp", Transport::Tcp),
+    ("shm+tcp", Transport::Mixed),
+    ("verbs", Transport::Verbs),
+    ("shm+verbs", Transport::MixedVerbs),
+    ("shm+auto", Transport::MixedAuto),
+    ("rehearsal", Transport::Rehearsal),
+];
+
+impl Transport {
+    /// The names that people may type.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMES[..NAMES.len() - 1].iter().map(|(name, _)| *name)
+    }
+
+    /// Returns the transport's name; for [`Transport::Auto`] the name of its default, shared memory.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let own = if self == Transport::Auto { Transport::Shm } else { self };
+        NAMES.iter().find(|(_, transport)| *transport == own).map_or("", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transport {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Transport, UnknownName> {
+        let text = if text.is_empty() { "auto" } else { text };
+        let found = NAMES.iter().find(|(name, _)| *name == text);
+        found
+            .map(|(_, transport)| *transport)
+            .ok_or_else(|| UnknownName::new("transport", text, Transport::names()))
+    }
+}
