@@ -1,9 +1,10 @@
 //! Links `libibverbs.so.1` with the system's C compiler, which Rust needs for linking anyway.
 //!
-//! The program `softrdma` carries the result and writes it where it is wanted. See `libibverbs/libibverbs.c` for why
-//! rustc doesn't link it.
+//! The program `softrdma` contains the result and writes it on request. `libibverbs/libibverbs.c` explains
+//! why rustc does not link it.
 //!
-//! The device itself is linked so that it stays loaded: it may have a thread, and code that runs after a fork or at exit.
+//! The device's own library is linked so that it stays loaded (`nodelete`): it may run a thread, and it has
+//! code that runs after fork and at exit.
 
 use std::{
     env,
@@ -13,7 +14,7 @@ use std::{
     process::Command,
 };
 
-/// The file that says what is exported, and the C source that does it.
+/// The list of exported symbols, and the C source that exports them.
 const SYMBOLS: &str = "libibverbs/symbols";
 const SOURCE: &str = "libibverbs/libibverbs.c";
 
@@ -31,7 +32,7 @@ fn main() {
     fs::write(out.join("symbols.h"), header).expect("OUT_DIR is writable");
     fs::write(out.join("symbols.map"), map).expect("OUT_DIR is writable");
     fs::write(out.join("empty.c"), "").expect("OUT_DIR is writable");
-    // Stands for the library that doesn't exist yet, so that the other one can say that it needs it.
+    // A stub of the library that is not built yet, so that libibverbs.so.1 can declare its dependency on it.
     link(&out, "libsoftrdma.so", &["empty.c".as_ref(), "-nostdlib".as_ref()]);
     let source = Path::new(&env::var_os("CARGO_MANIFEST_DIR").expect("cargo names it")).join(SOURCE);
     link(
@@ -40,7 +41,7 @@ fn main() {
         &[
             source.as_ref(),
             "-Wl,--version-script=symbols.map".as_ref(),
-            // The folder of this library, before all others.
+            // Searches the folder of this library before all others.
             "-Wl,--disable-new-dtags,-rpath,$ORIGIN".as_ref(),
             "-Wl,--no-as-needed".as_ref(),
             "libsoftrdma.so".as_ref(),
@@ -49,7 +50,7 @@ fn main() {
     );
 }
 
-/// The list of symbols as calls of C macros and as a version script.
+/// Translates the list of symbols into C macro calls and a linker version script.
 fn translate(symbols: &str) -> (String, String) {
     let (mut header, mut map) = (String::new(), String::new());
     let mut version: Option<&str> = None;
@@ -72,11 +73,11 @@ fn translate(symbols: &str) -> (String, String) {
     (header, map)
 }
 
-/// Makes a shared library in a folder.
+/// Links a shared library in a folder.
 fn link(folder: &Path, name: &str, arguments: &[&std::ffi::OsStr]) {
     let named = |variable| env::var(variable).ok().filter(|value: &String| !value.trim().is_empty());
     let compiler = named("CC").or_else(|| named("RUSTC_LINKER")).unwrap_or_else(|| "cc".to_owned());
-    // People also put arguments into CC.
+    // CC may contain arguments.
     let mut words = compiler.split_whitespace();
     let mut command = Command::new(words.next().expect("it is not empty"));
     command.current_dir(folder).args(words);

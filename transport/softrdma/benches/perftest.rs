@@ -1,10 +1,12 @@
-//! The figures of docs/softrdma.md: Debian's perftest on the software device, beside a plain copy by one core.
+//! The measurements of docs/softrdma.md: Debian's perftest on the software device, compared with a plain copy
+//! by one core.
 //!
-//! No message can be faster than a cache line travels from one core to the other, and on virtual machines that time may
-//! change fivefold from one minute to the next: so it is measured as well.
+//! A message can't be faster than the transfer of a cache line between two cores. On virtual machines that
+//! time may change fivefold within a minute, so it is measured too.
 //!
-//! Everything is measured once in each round, so that whatever else the machine does falls on all alike, and medians
-//! over the rounds are printed. The two processes get a core each; `nice -n -20`, as root, keeps others off them.
+//! Each round measures everything once, so that other load affects all measurements alike; the program prints
+//! medians over the rounds. The two processes get a core each. Run as root with `nice -n -20` to keep other
+//! processes off these cores.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -27,7 +29,7 @@ use std::{
     time::Instant,
 };
 
-/// What is measured with perftest, and which column of its line is the result.
+/// perftest programs, their arguments, and the column of the result.
 const RUNS: [(&str, &[&str], Column); 5] = [
     ("ib_write_lat", &["-s", "2", "-n", "20000"], Column::MedianLatency),
     ("ib_send_lat", &["-s", "2", "-n", "20000"], Column::MedianLatency),
@@ -36,14 +38,14 @@ const RUNS: [(&str, &[&str], Column); 5] = [
     ("ib_send_bw", &["-s", "65536", "-n", "50000", "--report_gbits"], Column::Bandwidth),
 ];
 
-/// How pages get from one process to another.
+/// Ways to move pages between processes.
 const METHODS: [&str; 2] = ["shared pages", "process_vm"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
-    /// Microseconds, the median.
+    /// Median latency in microseconds.
     MedianLatency,
-    /// Gigabits per second, over the whole run.
+    /// Average bandwidth in gigabits per second.
     Bandwidth,
 }
 
@@ -66,12 +68,12 @@ impl Column {
     }
 }
 
-/// The processors that we may use.
+/// Returns the CPUs that this process may use.
 fn allowed_cpus() -> CpuSet {
     sched_getaffinity(None).expect("the kernel tells")
 }
 
-/// Goes to one of the processors of a set, or to any when there is no such one.
+/// Pins the thread to CPU number `which` of a set, or to the whole set if it has fewer CPUs.
 fn pin_to(all: &CpuSet, which: usize) {
     let mut one = CpuSet::new();
     let number = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).nth(which);
@@ -79,19 +81,21 @@ fn pin_to(all: &CpuSet, which: usize) {
     sched_setaffinity(None, if number.is_some() { &one } else { all }).expect("it is allowed");
 }
 
-/// Linux may share processors between sessions first, so that a priority counts within a session only. We take a session
-/// of our own, and give it the priority that we were started with, which fails only for lack of permission.
+/// Moves this process to a session of its own, with the priority of this process.
+///
+/// Linux may schedule sessions first (autogroup); a priority then counts only within a session. Fails only
+/// without permission.
 fn raise_session_priority() {
     if let (Ok(_), Ok(nice)) = (setsid(), getpriority_process(None)) {
         let _ = fs::write("/proc/self/autogroup", nice.to_string());
     }
 }
 
-/// Gigabytes per second of copying 64 KiB again and again, as perftest sends them.
+/// Returns the bandwidth of repeated copies of 64 KiB, the message size of the bandwidth tests, in GB/s.
 fn copy_bandwidth() -> f64 {
     const BYTES: usize = 64 * 1024;
     const TIMES: u32 = 50_000;
-    /// At the start of a page, as perftest's buffers are: elsewhere a copy may take half as long again.
+    /// Page-aligned like perftest's buffers; an unaligned copy may take 50 % longer.
     #[repr(align(4096))]
     struct Buffer([u8; BYTES]);
     let (from, mut to) = (Box::new(Buffer([1; BYTES])), Box::new(Buffer([0; BYTES])));
@@ -102,7 +106,7 @@ fn copy_bandwidth() -> f64 {
     BYTES as f64 * f64::from(TIMES) / start.elapsed().as_secs_f64() / 1e9
 }
 
-/// Microseconds that a cache line takes from one processor to another, as half the time there and back.
+/// Returns the one-way latency of a cache line between two CPUs, in microseconds: half a round trip.
 fn cache_line_latency(all: &CpuSet) -> f64 {
     const TIMES: u32 = 50_000;
     #[derive(Default)]
@@ -113,7 +117,7 @@ fn cache_line_latency(all: &CpuSet) -> f64 {
         let mut polls = 0u32;
         while line.0.load(Acquire) != turn {
             polls += 1;
-            // For machines with one processor.
+            // Lets the other thread run on machines with one CPU.
             if polls.is_multiple_of(10_000) {
                 thread::yield_now();
             }
@@ -138,7 +142,7 @@ fn cache_line_latency(all: &CpuSet) -> f64 {
     took.as_secs_f64() * 1e6 / f64::from(2 * TIMES)
 }
 
-/// One run of perftest, each end on a processor of its own.
+/// Runs perftest once, with each end on a CPU of its own.
 fn perftest(fabric: &Fabric, all: &CpuSet, (program, arguments, column): (&str, &[&str], Column)) -> f64 {
     let arguments = [&["-F"], arguments].concat();
     let [_, client] = fabric.pair_placed(program, &arguments, |end| pin_to(all, end));
@@ -152,7 +156,7 @@ fn median(results: &mut [f64]) -> f64 {
     results[results.len() / 2]
 }
 
-/// The number of rounds from the command line, to which cargo adds words of its own.
+/// Returns the number of rounds from the command line, to which cargo adds `--bench`.
 fn rounds() -> Option<usize> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -193,7 +197,7 @@ fn report(
     (line, copy): (f64, f64),
     results: &mut [[Vec<f64>; 2]],
 ) -> io::Result<()> {
-    writeln!(out, "medians of {rounds} rounds; bandwidths also as a part of a copy by one core")?;
+    writeln!(out, "medians of {rounds} rounds; bandwidths also as a percentage of a copy by one core")?;
     writeln!(out, "{:<24} {:>20} {:>20}", "", METHODS[0], METHODS[1])?;
     for ((program, arguments, column), results) in RUNS.into_iter().zip(results) {
         write!(out, "{:<24}", format!("{program} {} B", arguments[1]))?;

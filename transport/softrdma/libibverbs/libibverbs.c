@@ -1,11 +1,11 @@
-/* libibverbs.so.1: the names and versions of Debian's library, with libsoftrdma.so behind them.
+/* libibverbs.so.1: the symbols and versions of Debian's library, forwarded to libsoftrdma.so.
  *
- * rustc writes a version script of its own for what it links, and linkers differ in whether they take a second one.
- * So the versions are in this library, which is linked with a version script alone and holds no code of interest: a
- * call jumps to the function of the same name in libsoftrdma.so, which lies in the same folder. What is called often
- * (posting, polling) is called through tables in objects, and doesn't come here.
+ * rustc writes its own version script for a library, and not every linker accepts a second one. So the versions
+ * are in this library, which C links with a version script of its own. Each function jumps to the function of the
+ * same name in libsoftrdma.so, which lies in the same folder. Frequent calls (posting, polling) go through function
+ * tables in objects, and do not pass here.
  *
- * `symbols.h` is made from the file `symbols` by build.rs. */
+ * build.rs makes `symbols.h` from the file `symbols`. */
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Leaves all registers alone but one that calls may change. */
+/* Changes no register except one that a call may clobber. */
 #if defined(__x86_64__)
 #define JUMP(name) "endbr64\n jmp *to_" #name "(%rip)\n"
 #elif defined(__aarch64__)
@@ -64,9 +64,9 @@ static const struct {
 #include "symbols.h"
 };
 
-/* The loader has brought in libsoftrdma.so, as we need it, and starts those first that others need. So every name has
- * an address before anybody can call it. A library of another version that lacks one ends the program as the loader
- * does when it misses something. */
+/* Looks up all functions. The loader initializes a library before its dependents, so every function has an address
+ * before any caller runs. A missing function means a libsoftrdma.so of another version; the program then ends as it
+ * does when the loader misses a symbol. */
 __attribute__((constructor)) static void find(void) {
     void *device = dlopen("libsoftrdma.so", RTLD_LAZY | RTLD_NOLOAD);
     const char *wanted = "libsoftrdma.so";

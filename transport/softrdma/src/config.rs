@@ -1,9 +1,9 @@
-//! Which fabric this process is in, and its adapters once one of them is opened.
+//! Configuration of a process: its fabric and its node.
 //!
 //! | variable | meaning | when unset |
 //! |---|---|---|
-//! | `SOFTRDMA_FABRIC` | the fabric's file | one node with an adapter that is connected to itself |
-//! | `SOFTRDMA_NODE` | our node of it, by name or number | the first one |
+//! | `SOFTRDMA_FABRIC` | the fabric file | one node with a device that is connected to itself |
+//! | `SOFTRDMA_NODE` | name or number of this process's node | the first node |
 //! | `SOFTRDMA_DIR` | the folder that its processes share | one for each user and fabric, in memory |
 //! | `SOFTRDMA_REMAP` | 1: registered pages are shared with peers | they are not |
 
@@ -12,21 +12,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a process is.
+/// The fabric and the node of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The fabric's file; the built-in fabric when there is none.
+    /// The fabric file; `None` selects the built-in fabric.
     pub fabric: Option<PathBuf>,
-    /// The node, by name or number.
+    /// Name or number of the node; `None` selects the first.
     pub node: Option<String>,
-    /// The folder that the fabric's processes share.
+    /// The folder that the fabric's processes share; `None` selects [`default_folder`].
     pub folder: Option<PathBuf>,
-    /// Are registered pages shared with peers?
+    /// Whether registered pages are shared with peers.
     pub remap: bool,
 }
 
 impl Config {
-    /// As the environment says.
+    /// Reads the configuration from the environment.
     #[must_use]
     pub fn from_env() -> Config {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty());
@@ -39,8 +39,9 @@ impl Config {
     }
 }
 
-/// The folder of a fabric with that digest when none is named: in memory where there is such a place, because
-/// every message goes through it.
+/// Returns the folder of a fabric for processes that name none.
+///
+/// It lies in memory where the system has such a file system, because every message passes through it.
 #[must_use]
 pub fn default_folder(digest: u64) -> PathBuf {
     let user = rustix::process::getuid().as_raw();

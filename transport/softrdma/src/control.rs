@@ -1,15 +1,18 @@
-//! Words that all processes of a fabric share: what is wrong with it at the moment, and what has been counted.
+//! The control block of a fabric: faults, commands and counters that all its processes share.
 //!
-//! Faults are injected by a process that takes no part, `softrdma fault`. It changes words here and then
-//! increments [`Control::generation`]. Processes that take part look at that one word whenever they post or poll; it
-//! is rarely written, so the look costs nothing. When it differs from what they saw last, they read the ports and
-//! nodes that concern them, carry out the new [`Command`]s about their own queue pairs, and raise the
-//! asynchronous events that follow.
+//! Faults are injected by a process outside the fabric, `softrdma fault`. It changes words here and then
+//! increments [`Control::generation`]. The processes of the fabric read that one word whenever they post or
+//! poll; it is rarely written, so the read costs nothing. When it differs from the value they saw last, they
+//! read the ports and nodes that concern them, execute new [`Command`]s about their own queue pairs, and
+//! raise the asynchronous events that follow.
 //!
-//! Invariants: all zeroes is a fabric in order, so a new file needs no initialisation. A word is written before
-//! `changes` is incremented, with release order. Readers accept any value, since a foreign process may have
-//! written it. Commands are numbered from 1 and read in order; a process that comes late begins with the next one, and
-//! one that slept through more than [`COMMANDS`] of them loses the oldest.
+//! Invariants:
+//!
+//! - All zeroes is a fabric without faults, so a new file needs no initialization.
+//! - A word is written before `generation` is incremented, with release order.
+//! - Readers accept any value, since a foreign process may have written it.
+//! - Commands are numbered from 1 and read in order. A process that joins late begins with the next command,
+//!   and one that misses more than [`COMMANDS`] of them loses the oldest.
 
 use crate::{
     fabric::{Device, Fabric, GID_TABLE_LEN, GidChange, MAX_CABLES, MAX_NODES, MAX_PORTS, Override},
@@ -21,96 +24,98 @@ use std::sync::atomic::{
 };
 use verbs_sys::Gid;
 
-/// A value of [`CableControl::is_unplugged`].
+/// Value of [`CableControl::is_unplugged`] that makes posting crash.
 pub(crate) const UNPLUGGED_CRASHING: u32 = 2;
 
-/// Commands that are remembered.
+/// Commands that are kept.
 pub const COMMANDS: usize = 64;
 
-/// What all processes of a fabric share, apart from their own queues.
+/// The memory that all processes of a fabric share, apart from their own queues.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
-    /// Counts changes of anything here but counters.
+    /// Incremented on every change except those of counters.
     pub generation: AtomicU32,
     _pad: AtomicU32,
-    /// When the first process joined, in nanoseconds of the monotonic clock; 0 before. Late addresses count from it.
+    /// Time at which the first process joined, in nanoseconds of the monotonic clock; 0 before. Late
+    /// addresses count from it.
     pub started_at: AtomicU64,
-    /// How many commands have been numbered: each takes its number here.
+    /// Commands that have been numbered. A new command takes its number here.
     reserved_commands: AtomicU64,
-    /// The largest number of a command that was published.
+    /// The highest number of a published command.
     published_commands: AtomicU64,
-    /// Command n lies at n modulo their number.
+    /// Ring of commands: number n lies at index n modulo [`COMMANDS`].
     commands: [CommandRecord; COMMANDS],
-    /// In the order of the fabric file.
+    /// Nodes, in the order of the fabric file.
     pub nodes: [NodeControl; MAX_NODES],
-    /// By [`Device::port`](crate::fabric::Device::port).
+    /// Ports, by [`Device::port`].
     pub ports: [PortControl; MAX_PORTS],
-    /// In the order of the fabric file.
+    /// Cables, in the order of the fabric file.
     pub cables: [CableControl; MAX_CABLES],
 }
 
-/// A node.
+/// Faults of a node.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct NodeControl {
-    /// When not 0, processes of this node look dead without being so: their posts are accepted and not carried
-    /// out, their polls find nothing, and nothing is delivered to them. Afterwards they go on.
+    /// Nonzero while the node's processes seem dead: posts are accepted but not executed, polls find nothing,
+    /// and nothing is delivered. They continue when the word is 0 again.
     pub is_stalled: AtomicU32,
 }
 
-/// A port.
+/// Faults and address changes of a port.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct PortControl {
-    /// 0: as the fabric file says; 1: down; 2: up.
+    /// Forced port state. 0: as in the fabric file; 1: down; 2: up.
     pub forced_state: AtomicU32,
-    /// Counts changes of its addresses: each is an `IBV_EVENT_GID_CHANGE`.
+    /// Incremented on every change of the addresses; each raises `IBV_EVENT_GID_CHANGE`.
     pub gid_change: AtomicU32,
-    /// The IPv4-mapped address: 0: as the fabric file says; 1: not there; 2: there.
+    /// Presence of the IPv4-mapped address. 0: as in the fabric file; 1: absent; 2: present.
     pub gid_state: AtomicU32,
-    /// Its place in the table: 0: as the fabric file says; else 1 more than the place.
+    /// Index of the IPv4-mapped address in the GID table, plus 1; 0: as in the fabric file.
     pub gid_index: AtomicU32,
-    /// The IPv4 address: 0: as the fabric file says.
+    /// The IPv4 address; 0: as in the fabric file.
     pub gid_ipv4: AtomicU32,
-    /// Protection domains that processes which crashed have left behind in the kernel.
+    /// Protection domains that crashed processes have leaked in the kernel.
     pub leaked_pds: AtomicU32,
 }
 
-/// A cable.
+/// Faults and counters of a cable.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct CableControl {
-    /// When not 0, both of its ports are down and what is on its way is lost. When 2, devices that crash whoever
-    /// posts to an unplugged port do so; see [`UnplugBehavior`](crate::profile::UnplugBehavior).
+    /// Nonzero while the cable is unplugged: both of its ports are down, and messages in flight are lost.
+    /// When 2, posting to a port of the cable crashes the process if the device's
+    /// [`UnplugBehavior`](crate::profile::UnplugBehavior) says so.
     pub is_unplugged: AtomicU32,
-    /// From its first end to its second, and back.
+    /// The lane from the first end to the second, and the lane back.
     pub lanes: [Lane; 2],
 }
 
-/// Something that happens once.
+/// A fault that happens once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// The queue pair goes to the state ERR as if the device had failed it: what is posted is flushed, and
-    /// `IBV_EVENT_QP_FATAL` raised.
+    /// Moves a queue pair to the state ERR as if the device had failed it: posted work is flushed, and
+    /// `IBV_EVENT_QP_FATAL` is raised.
     FailQp {
-        /// The port of its device.
+        /// Port of the device.
         port: u32,
-        /// Its number; 0 for all of that device.
+        /// Number of the queue pair; 0 for all of the device.
         qp: u32,
     },
-    /// Its completion queues overflow: `IBV_EVENT_CQ_ERR`, and their queue pairs fail.
+    /// Overflows a queue pair's completion queues: `IBV_EVENT_CQ_ERR` is raised, and their queue pairs fail.
     OverflowCq {
-        /// The port of its device.
+        /// Port of the device.
         port: u32,
-        /// The number of the queue pair; 0 for all of that device.
+        /// Number of the queue pair; 0 for all of the device.
         qp: u32,
     },
-    /// The connection stops working without a word, as after a long time without a message.
+    /// Stops a connection without an error, as a long idle time does.
     Sleep {
-        /// The port of its device.
+        /// Port of the device.
         port: u32,
-        /// The number of the queue pair; 0 for all of that device.
+        /// Number of the queue pair; 0 for all of the device.
         qp: u32,
     },
 }
@@ -119,9 +124,9 @@ pub enum Command {
 #[derive(Debug, Default)]
 #[repr(C)]
 struct CommandRecord {
-    /// Its number, written last; 0 while it is being written.
+    /// Number of the command, written last; 0 while the record is being written.
     number: AtomicU64,
-    /// 1: fail a queue pair; 2: overflow a completion queue; 3: put a queue pair to sleep.
+    /// 1: fail a queue pair; 2: overflow a completion queue; 3: stop a connection.
     kind: AtomicU32,
     port: AtomicU32,
     qp: AtomicU32,
@@ -129,7 +134,7 @@ struct CommandRecord {
 }
 
 impl CommandRecord {
-    /// What it says, if that is a command.
+    /// Returns the command, or `None` for an unknown kind.
     fn command(&self) -> Option<Command> {
         let (port, qp) = (self.port.load(Acquire), self.qp.load(Acquire));
         match self.kind.load(Acquire) {
@@ -142,7 +147,7 @@ impl CommandRecord {
 }
 
 impl Control {
-    /// The number of the last command that was published: where a process that joins begins to read.
+    /// Returns the number of the last published command, after which a process that joins begins to read.
     #[must_use]
     pub fn last_command(&self) -> u64 {
         self.published_commands.load(Acquire)
@@ -166,8 +171,10 @@ impl Control {
         self.announce();
     }
 
-    /// The commands after the one with that number, and the number to go on from. A command that is being published
-    /// ends the list: whoever publishes it will announce it.
+    /// Returns the commands after number `seen`, and the number of the last one returned.
+    ///
+    /// The list ends before a command that is still being written; its writer will call
+    /// [`Control::announce`].
     #[must_use]
     pub fn commands_after(&self, seen: u64) -> (Vec<Command>, u64) {
         let last = self.last_command();
@@ -180,7 +187,7 @@ impl Control {
                 break;
             }
             let command = record.command();
-            // When it was replaced while we read, the newer ones are read next time.
+            // A record that was replaced meanwhile is skipped; the next call returns its successor.
             if number == seen + 1 && record.number.load(Acquire) == number {
                 commands.extend(command);
             }
@@ -189,42 +196,42 @@ impl Control {
         (commands, seen)
     }
 
-    /// Says that something has changed.
+    /// Tells all processes that the control block has changed.
     pub fn announce(&self) {
         self.generation.fetch_add(1, AcqRel);
     }
 
-    /// Pulls the cable out, or puts it back.
+    /// Unplugs a cable, or plugs it in again.
     pub fn set_unplugged(&self, cable: usize, unplugged: bool) {
         self.cables[cable].is_unplugged.store(unplugged.into(), Release);
         self.announce();
     }
 
-    /// Pulls the cable out, and lets devices crash whoever posts to them then.
+    /// Unplugs a cable, and makes devices crash the processes that post to it.
     pub fn unplug_and_crash(&self, cable: usize) {
         self.cables[cable].is_unplugged.store(UNPLUGGED_CRASHING, Release);
         self.announce();
     }
 
-    /// Leaves behind so many protection domains of crashed processes on a port.
+    /// Leaks `domains` protection domains of a port, as crashed processes do.
     pub fn leak_pds(&self, port: usize, domains: u32) {
         self.ports[port].leaked_pds.store(domains, Release);
         self.announce();
     }
 
-    /// Takes a port down or up, or leaves it to the fabric file again.
+    /// Forces a port down or up, or lets the fabric file decide again.
     pub fn force_port(&self, port: usize, state: Override) {
         self.ports[port].forced_state.store(state as u32, Release);
         self.announce();
     }
 
-    /// Stalls the processes of a node, or lets them go on.
+    /// Stalls the processes of a node, or lets them continue.
     pub fn set_stalled(&self, node: usize, stalled: bool) {
         self.nodes[node].is_stalled.store(stalled.into(), Release);
         self.announce();
     }
 
-    /// Changes the table of addresses of a port.
+    /// Changes the IPv4-mapped address in a port's GID table.
     pub fn change_gid(&self, port: usize, state: Override, change: GidChange) {
         let words = &self.ports[port];
         words.gid_state.store(state as u32, Release);
@@ -234,7 +241,7 @@ impl Control {
         self.announce();
     }
 
-    /// Notes when the fabric came to life, and returns how many nanoseconds ago that was.
+    /// Returns the nanoseconds since the first process joined. The first call sets the start.
     pub fn age(&self, now: u64) -> u64 {
         match self.started_at.compare_exchange(0, now.max(1), AcqRel, Acquire) {
             Ok(_) => 0,
@@ -242,7 +249,7 @@ impl Control {
         }
     }
 
-    /// Is the port of `device` up, as far as its own end and its cable go?
+    /// Whether a device's port is up: its own end and its cable. The far end does not count.
     #[must_use]
     pub fn is_up(&self, device: &Device) -> bool {
         let plugged =
@@ -250,13 +257,13 @@ impl Control {
         plugged && Override::from_word(self.ports[device.port].forced_state.load(Acquire)).apply(device.is_up)
     }
 
-    /// Is there a link: are the ports at both ends of the cable up?
+    /// Whether there is a link: the ports at both ends of the cable are up.
     #[must_use]
     pub fn has_link(&self, fabric: &Fabric, device: &Device) -> bool {
         self.is_up(device) && fabric.peer(device).is_some_and(|peer| self.is_up(peer))
     }
 
-    /// The addresses of a device's port when the fabric is so many nanoseconds old.
+    /// Returns the GID table of a device's port, `age` nanoseconds after the first process joined.
     #[must_use]
     pub fn gids(&self, device: &Device, age: u64) -> [Gid; GID_TABLE_LEN] {
         let words = &self.ports[device.port];
@@ -303,7 +310,7 @@ mod tests {
         assert_eq!((commands, seen), (vec![fail(7), Command::OverflowCq { port: 0, qp: 0 }], 2));
         assert_eq!(control.commands_after(2), (vec![], 2));
         assert_eq!(control.generation.load(Relaxed), 2);
-        // Who sleeps through more than are remembered gets the newest.
+        // A process that misses more commands than are kept gets the newest.
         (0..100).for_each(|qp| control.issue(fail(qp)));
         let (commands, seen) = control.commands_after(2);
         assert_eq!((commands.len(), commands.last(), seen), (COMMANDS, Some(&fail(99)), 102));

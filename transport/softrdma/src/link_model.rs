@@ -1,12 +1,17 @@
-//! What a cable does to a message: how long it takes, and whether it arrives whole.
+//! The model of a cable: how long a message takes, and whether it arrives intact.
 //!
-//! Each direction of a cable, a [`Lane`], has a virtual clock that all processes share: when the last message has
-//! left. A message leaves after it, for as long as its bytes take, and arrives one latency later. No process
-//! waits here; whoever reads a completion queue hides what is not due yet.
+//! Each direction of a cable, a [`Lane`], has a virtual clock that all processes share: the time at which the
+//! last message has left. A message starts after that time, occupies the lane for its serialization time, and
+//! arrives one latency later. No process waits here; the reader of a completion queue hides completions that
+//! are not due yet.
 //!
-//! Invariants: chance is a function of the seed, the direction and the number of the message, so the k-th message
-//! of a lane has the same delivery in every run, whatever the timing. Messages of a lane arrive in the order in which
-//! they were numbered by [`LinkModel::transmit`], whatever the jitter. A lane that is all zeroes is a fresh one.
+//! Invariants:
+//!
+//! - Random outcomes are a function of seed, direction and message number. So message k of a lane has the
+//!   same outcome in every run, independent of timing.
+//! - Messages of a lane arrive in the order in which [`LinkModel::transmit`] numbered them, even with
+//!   jitter.
+//! - A lane of all zeroes is a new one.
 
 use std::{
     sync::atomic::{
@@ -16,39 +21,39 @@ use std::{
     time::Duration,
 };
 
-/// What a cable does. The default is an ideal cable.
+/// The properties of a cable. The default is an ideal cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkModel {
-    /// Nanoseconds from the last bit's departure to its arrival.
+    /// Nanoseconds from the departure of the last bit to its arrival.
     pub latency_ns: u64,
-    /// Picoseconds that a byte takes; 0 for no limit.
+    /// Picoseconds per byte; 0 for unlimited bandwidth.
     pub ps_per_byte: u64,
-    /// Added to the latency: between 0 and so many nanoseconds.
+    /// Maximum random addition to the latency, in nanoseconds.
     pub jitter_ns: u64,
-    /// How likely a message is lost.
+    /// Probability that a message is lost.
     pub loss: Probability,
-    /// How likely a message arrives with a wrong bit.
+    /// Probability that a message arrives with a flipped bit.
     pub corruption: Probability,
-    /// What chance begins with.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// A probability, in units of 2^-64; its largest value is certainty.
+/// A probability in units of 2^-64. The largest value is certainty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probability(u64);
 
 impl Probability {
-    /// It never happens.
+    /// Probability 0.
     pub const NEVER: Probability = Probability(0);
 
-    /// From 0 to 1.
+    /// Converts a probability from 0 to 1; returns `None` for other values.
     #[must_use]
     pub fn new(probability: f64) -> Option<Probability> {
-        // Conversions of floats saturate, so 1.0 is the largest value, which `happens` takes for certain.
+        // Float conversions saturate, so 1.0 becomes the largest value, which `happens` treats as certain.
         (0.0..=1.0).contains(&probability).then(|| Probability((probability * 2_f64.powi(64)) as u64))
     }
 
-    /// Does it, for this random number?
+    /// Whether the event happens for this random number.
     #[must_use]
     pub const fn happens(self, random: u64) -> bool {
         random < self.0 || self.0 == u64::MAX
@@ -59,61 +64,62 @@ impl Probability {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Lane {
-    /// When the last message has left, in nanoseconds of the monotonic clock.
+    /// Time at which the last message has left, in nanoseconds of the monotonic clock.
     pub free_at: AtomicU64,
-    /// When the last message arrives, likewise. Never goes back.
+    /// Time at which the last message arrives, in nanoseconds of the monotonic clock. Never decreases.
     pub last_arrival: AtomicU64,
-    /// The number of the next message.
+    /// Number of the next message.
     pub next_number: AtomicU64,
-    /// Messages that were sent.
+    /// Messages sent.
     pub messages: AtomicU64,
-    /// Their bytes.
+    /// Bytes of those messages.
     pub bytes: AtomicU64,
-    /// Messages that got lost: by chance, or because the cable was unplugged.
+    /// Messages lost at random, or because the cable was unplugged.
     pub dropped: AtomicU64,
-    /// Messages that arrived with a wrong bit.
+    /// Messages that arrived with a flipped bit.
     pub corrupted: AtomicU64,
 }
 
-/// What became of a message on its way.
+/// The times and the outcome of a message on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmission {
-    /// When its last bit has left the sender. Not after `arrives`.
+    /// Time at which the last bit has left the sender; at most `arrives`.
     pub departs: u64,
-    /// When its last bit is at the receiver. Not before that of any earlier message.
+    /// Time at which the last bit reaches the receiver; not before any earlier message of the lane.
     pub arrives: u64,
-    /// What happens to its bytes.
+    /// Whether the bytes arrive.
     pub delivery: Delivery,
 }
 
-/// What happens to a message's bytes.
+/// The outcome of a message's transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// They arrive.
+    /// The bytes arrive unchanged.
     Intact,
-    /// They don't.
+    /// The bytes are lost.
     Lost,
-    /// They arrive, and this bit of them is flipped: take it modulo the number of bits.
+    /// The bytes arrive with one bit flipped: this number modulo the number of bits.
     Corrupted(u64),
 }
 
 impl LinkModel {
-    /// Bytes that travel with every message, as headers.
+    /// Header bytes that each message adds on the wire.
     pub const OVERHEAD_BYTES: u64 = 64;
 
-    /// Does it neither delay nor harm anything? Then messages need not go through [`LinkModel::transmit`].
+    /// Whether the cable neither delays nor damages messages. They then need not pass
+    /// [`LinkModel::transmit`].
     #[must_use]
     pub fn is_ideal(&self) -> bool {
         *self == LinkModel { seed: self.seed, ..LinkModel::default() }
     }
 
-    /// Does it delay messages?
+    /// Whether the cable delays messages.
     #[must_use]
     pub const fn is_timed(&self) -> bool {
         self.latency_ns | self.ps_per_byte | self.jitter_ns != 0
     }
 
-    /// How long a message of so many bytes occupies the cable.
+    /// Returns the time for which a message of `bytes` bytes occupies the lane.
     #[must_use]
     pub const fn serialization(&self, bytes: u64) -> Duration {
         Duration::from_nanos(
@@ -121,8 +127,9 @@ impl LinkModel {
         )
     }
 
-    /// Sends a message of so many bytes at `now`, in nanoseconds of the monotonic clock. `direction` is 0 or 1, and
-    /// `lane` the words of that direction. Counts the message.
+    /// Sends a message of `bytes` bytes at `now`, in nanoseconds of the monotonic clock, and counts it.
+    ///
+    /// `direction` is 0 or 1; `lane` is the lane of that direction.
     pub fn transmit(&self, lane: &Lane, direction: u64, bytes: u64, now: u64) -> Transmission {
         let number = lane.next_number.fetch_add(1, Relaxed);
         let departs = if self.ps_per_byte == 0 { now } else { self.reserve(lane, bytes, now) };
@@ -143,12 +150,12 @@ impl LinkModel {
         Transmission { departs, arrives, delivery }
     }
 
-    /// Takes the lane for as long as the message needs, and returns when it will have left.
+    /// Reserves the lane for a message, and returns the time at which the message has left.
     fn reserve(&self, lane: &Lane, bytes: u64, now: u64) -> u64 {
         let takes = self.serialization(bytes).as_nanos() as u64;
         let mut free_at = lane.free_at.load(Acquire);
         loop {
-            // Somebody may have written nonsense there.
+            // Saturates because another process may have written any value.
             let departs = free_at.max(now).saturating_add(takes);
             match lane.free_at.compare_exchange_weak(free_at, departs, AcqRel, Acquire) {
                 Ok(_) => return departs,
@@ -157,8 +164,8 @@ impl LinkModel {
         }
     }
 
-    /// A random number of the message with that number: the finaliser of SplitMix64 over a counter, which passes
-    /// the usual batteries (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    /// Returns a random number for message `number`: the finalizer of SplitMix64 over a counter, which passes
+    /// the usual test batteries (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
     fn random(&self, direction: u64, number: u64, purpose: Purpose) -> u64 {
         let stream = mix(self.seed ^ mix(direction << 8 | purpose as u64));
         mix(stream.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
@@ -166,7 +173,7 @@ impl LinkModel {
 }
 
 impl Lane {
-    /// Counts a message, also one for which the model was not asked because the cable is ideal.
+    /// Counts a message. Also called directly for ideal cables, which need no model.
     pub fn count(&self, bytes: u64, delivery: Delivery) {
         self.messages.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
@@ -178,7 +185,8 @@ impl Lane {
     }
 }
 
-/// What a random number is for. Each has its own stream, so that one setting does not change what another does.
+/// The purpose of a random number. Each has a stream of its own, so one setting does not change the effects
+/// of another.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     Jitter,
@@ -200,7 +208,7 @@ mod tests {
 
     fn deliveries(model: &LinkModel, direction: u64, messages: usize) -> Vec<Delivery> {
         let lane = Lane::default();
-        // The clock differs from call to call, as it does between runs.
+        // The clock differs from call to call, as between runs.
         (0..messages).map(|at| model.transmit(&lane, direction, 8, at as u64 * 17 % 1000).delivery).collect()
     }
 
@@ -261,7 +269,7 @@ mod tests {
         // Six standard deviations around 10,000 and around 1,800.
         assert!((9431..=10_569).contains(&lost), "{lost}");
         assert!((1548..=2052).contains(&corrupted), "{corrupted}");
-        // Probability has no memory: after a loss the next is as likely as ever.
+        // Losses are independent: after one, the next is as likely as ever.
         let after: Vec<&Delivery> =
             deliveries.windows(2).filter(|w| w[0] == Delivery::Lost).map(|w| &w[1]).collect();
         let twice = after.iter().filter(|delivery| ***delivery == Delivery::Lost).count();
@@ -279,7 +287,7 @@ mod tests {
         assert_eq!(deliveries(&model, 0, 1000), deliveries(&model, 0, 1000));
         assert_ne!(deliveries(&model, 0, 1000), deliveries(&model, 1, 1000));
         assert_ne!(deliveries(&model, 0, 1000), deliveries(&LinkModel { seed: 8, ..model }, 0, 1000));
-        // Another setting does not change which messages get lost.
+        // Other settings do not change which messages are lost.
         let lost = |model: &LinkModel| {
             deliveries(model, 0, 1000)
                 .into_iter()

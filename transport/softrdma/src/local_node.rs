@@ -1,4 +1,7 @@
 //! The node of a fabric that this process runs on.
+//!
+//! The node opens the fabric's folder when its first device is opened, and leaves it when the last one is
+//! closed.
 
 use crate::{
     config::{Config, default_folder},
@@ -13,12 +16,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-/// How often a folder is opened anew that others remove at the same time.
-const ATTEMPTS: u32 = 1000;
+/// Maximum attempts to join a folder that other processes remove at the same time.
+const MAX_JOIN_ATTEMPTS: u32 = 1000;
 
 const BUILT_IN: &str = include_str!("../../../configs/fabrics/loopback-ib.toml");
 
-/// A node of a fabric, and this process's adapters on it while one is open.
+/// A node of a fabric, and this process's NIC on it while a device is open.
 #[derive(Debug)]
 pub(crate) struct LocalNode {
     pub(crate) world: Arc<World>,
@@ -28,7 +31,7 @@ pub(crate) struct LocalNode {
 }
 
 impl LocalNode {
-    /// Reads the fabric file and finds the node in it; no device is opened yet.
+    /// Reads the fabric file and finds the node. Opens no device.
     pub(crate) fn new(config: &Config) -> Result<LocalNode, String> {
         let fabric = match &config.fabric {
             Some(path) => Fabric::load(path).map_err(|error| error.to_string())?,
@@ -46,34 +49,34 @@ impl LocalNode {
         })
     }
 
-    /// The adapters: those that are open, or new ones.
+    /// Returns the NIC. Joins the fabric if no device of the node is open.
     pub(crate) fn nic(&self) -> io::Result<Arc<Nic>> {
         let mut known = self.nic.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(nic) = known.upgrade().filter(|nic| !nic.process.is_inherited()) {
             return Ok(nic);
         }
-        let nic = Arc::new(self.join().inspect_err(|error| self.complain(*error))?);
+        let nic = Arc::new(self.join().inspect_err(|error| self.report_folder_error(*error))?);
         *known = Arc::downgrade(&nic);
         Ok(nic)
     }
 
-    /// Gives our place back at the end of a process that has not closed its adapters.
+    /// Leaves the fabric at the exit of a process that has not closed its devices.
     pub(crate) fn leave(&self) {
         let nic = self.nic.try_lock().ok().and_then(|known| known.upgrade());
         if let Some(nic) = nic {
             nic.process.leave();
-            // Other threads may still use it.
+            // Other threads may still use the NIC, so it is never dropped.
             std::mem::forget(nic);
         }
     }
 
     fn join(&self) -> io::Result<Nic> {
-        allow_neighbours();
+        allow_peer_access();
         let digest = self.world.fabric.digest;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_JOIN_ATTEMPTS {
             let directory = Arc::new(Directory::open(&self.folder, digest)?);
             match Nic::join(directory, Arc::clone(&self.world), self.remap) {
-                // Whoever was in it has left, and removed it, after we had opened it.
+                // The last process left and removed the folder after this one had opened it: try again.
                 Err(io::Errno::NOENT) => {}
                 joined => return joined,
             }
@@ -81,19 +84,19 @@ impl LocalNode {
         Err(io::Errno::NOENT)
     }
 
-    /// Says in one line what is wrong with the folder.
+    /// Writes the reason why the folder can't be used to standard error, in one line.
     #[allow(
         clippy::print_stderr,
         reason = "the caller sees only an errno; this is the one place that can say more"
     )]
-    fn complain(&self, error: io::Errno) {
+    fn report_folder_error(&self, error: io::Errno) {
         let why = match error {
             io::Errno::PROTO | io::Errno::BADMSG => {
                 "it was made by another version; remove it, or set SOFTRDMA_DIR".into()
             }
             io::Errno::STALE => "it belongs to another fabric; remove it, or set SOFTRDMA_DIR".into(),
             io::Errno::NOSPC => "it is full; set SOFTRDMA_DIR to a folder with room".into(),
-            io::Errno::USERS => "it has no place for one more process".into(),
+            io::Errno::USERS => "it has no room for another process".into(),
             io::Errno::FBIG => "the limit on file sizes is too low; raise it (ulimit -f unlimited)".into(),
             other => other.to_string(),
         };
@@ -101,7 +104,8 @@ impl LocalNode {
     }
 }
 
-/// Where the system lets only ancestors touch a process's memory, lets everybody who may otherwise.
-fn allow_neighbours() {
+/// Lets any process of the user access this process's memory, where the system permits that only to ancestors
+/// (Yama).
+fn allow_peer_access() {
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
 }

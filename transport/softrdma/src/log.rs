@@ -1,8 +1,8 @@
-//! The log of the devices: lines on standard error about what real ones do without a word.
+//! Warnings on standard error about behavior that real devices do not report.
 
 use std::fmt;
 
-/// Says one line.
+/// Writes one line to standard error.
 #[allow(
     clippy::print_stderr,
     reason = "callers of verbs see an errno or nothing at all; this is the one place that can say more"

@@ -1,13 +1,13 @@
-//! A fabric, opened by somebody who takes no part in it.
+//! Access to a fabric from a process that takes no part in it.
 
 use crate::{control::Control, shm::Directory};
 use std::{fmt, io, path::Path};
 
-/// Sees what the processes of a fabric share, and may inject faults. Nobody waits for it.
+/// An observer of a fabric: reads its counters and may inject faults. No process of the fabric waits for it.
 #[derive(Debug)]
 pub struct Observer(Directory);
 
-/// A folder that can't be observed.
+/// An error from opening a fabric's folder.
 #[derive(Debug)]
 pub struct ObserveError {
     path: std::path::PathBuf,
@@ -15,22 +15,22 @@ pub struct ObserveError {
 }
 
 impl Observer {
-    /// Opens the folder of a fabric with that digest. It need not have been used yet.
+    /// Opens the folder of the fabric with this digest. The folder may be new.
     ///
     /// # Errors
-    /// The folder can't be written, or belongs to another fabric or version.
+    /// Fails if the folder can't be written, or belongs to another fabric or version of softrdma.
     pub fn open(folder: &Path, digest: u64) -> Result<Observer, ObserveError> {
         Directory::open(folder, digest)
             .map(Observer)
             .map_err(|error| ObserveError { path: folder.to_owned(), error })
     }
 
-    /// Wakes all who sleep until something happens, after a fault: those who wait for asynchronous events.
+    /// Wakes all processes that sleep, so that they see a fault. They may be waiting for asynchronous events.
     pub fn wake_all(&self) {
         self.0.wake_all();
     }
 
-    /// The shared words.
+    /// Returns the fabric's control block.
     #[must_use]
     pub fn control(&self) -> &Control {
         &self.0.header().control

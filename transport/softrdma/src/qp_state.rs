@@ -1,21 +1,21 @@
-//! Which way queue pairs may go, and what must be said on the way.
+//! The permitted state transitions of queue pairs, and the attributes that each transition needs.
 //!
 //! The table is that of the InfiniBand specification, volume 1, section 11.2.5.2, as Linux enforces it.
 
 use verbs_sys::{QpAttrMask as Mask, QpState as State, QpType};
 
-/// What a change of state needs, and what it may set besides.
+/// The attributes that a transition requires, and those that it also accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
     pub(crate) required: Mask,
     pub(crate) optional: Mask,
 }
 
-/// Members that go with every change.
+/// Attributes that every transition accepts.
 const ALWAYS: Mask = Mask::STATE.with(Mask::CUR_STATE);
 const PATH: Mask = Mask::ALT_PATH.with(Mask::PATH_MIG_STATE).with(Mask::ACCESS_FLAGS);
 
-/// The change from one state to another, if there is such a thing.
+/// Returns the transition between two states, or `None` if it is not permitted.
 pub(crate) fn transition(kind: QpType, from: State, to: State) -> Option<Transition> {
     let is_ud = kind == QpType::UD;
     let is_rc = kind == QpType::RC;
@@ -72,7 +72,7 @@ pub(crate) fn transition(kind: QpType, from: State, to: State) -> Option<Transit
     }
 }
 
-/// May the change be made with these members?
+/// Whether the transition is permitted with the attributes `given`.
 pub(crate) fn is_allowed(kind: QpType, from: State, to: State, given: Mask) -> bool {
     transition(kind, from, to).is_some_and(|way| {
         given.contains(way.required) && !given.intersects(Mask(!(way.required | way.optional | ALWAYS).0))

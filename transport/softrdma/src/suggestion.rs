@@ -1,6 +1,6 @@
-//! Names that people type or write into files, and what is said when they are wrong.
+//! Suggestions for misspelled names.
 
-/// `; did you mean `x`?` for the nearest of the valid names, when one is near, and then all of them.
+/// Returns `, did you mean `x`?` if a valid name is similar to `given`, and then a list of all valid names.
 pub(crate) fn suggest<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let valid: Vec<&str> = valid.into_iter().collect();
     let lower = given.to_lowercase();

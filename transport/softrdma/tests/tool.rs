@@ -133,7 +133,7 @@ fn faults_are_seen_by_others() {
     assert!(complaint(&mut fault("gid mac0/rdma_en2 --index 0")).contains("not in 1..4"));
     let said = complaint(softrdma().args(["stat", "--dir"]).arg(folder.path()));
     assert!(said.contains("fabric.toml: can't be read"), "{said}");
-    assert!(complaint(softrdma().arg("stat")).starts_with("which fabric?"));
+    assert!(complaint(softrdma().arg("stat")).starts_with("no fabric is named;"));
 }
 
 #[test]

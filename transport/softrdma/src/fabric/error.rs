@@ -1,4 +1,4 @@
-//! What is wrong with a fabric file, and where.
+//! Errors in fabric files, with their positions.
 
 use std::{
     fmt, io,
@@ -6,18 +6,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A fabric file that can't be used: one line that says where and why.
+/// An error in a fabric file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Line and column, both from 1; none when the file can't be read at all.
+    /// Line and column, counted from 1; `None` if the file can't be read.
     pub position: Option<(usize, usize)>,
-    /// What is wrong, and what would be valid.
+    /// The fault, and what would be valid.
     pub message: String,
 }
 
-/// What is wrong with a range of bytes of the text.
+/// An error at a byte range of the text.
 pub(super) struct SpannedError {
     pub(super) span: Range<usize>,
     pub(super) message: String,

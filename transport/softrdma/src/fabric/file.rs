@@ -1,4 +1,4 @@
-//! The TOML of fabric files: what may stand there, and what it comes to.
+//! The TOML format of fabric files, and its conversion to a [`Fabric`].
 
 use super::{
     Cable, CableEnd, Device, Fabric, GID_TABLE_LEN, GidAvailability, MAX_CABLES, MAX_NODES, MAX_PORTS, Node,
@@ -15,13 +15,13 @@ use toml::Spanned;
 use verbs_sys::SYSFS_NAME_MAX;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// All that a file may contain.
+/// The top level of a fabric file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// Of the devices that don't name one.
+    /// Profile of devices that name none.
     profile: Option<Spanned<String>>,
-    /// What all cables do that don't say otherwise.
+    /// Defaults for all cables.
     #[serde(default)]
     link: Link,
     #[serde(default)]
@@ -52,7 +52,7 @@ struct DeviceTable {
     usable_depth: Option<Spanned<u32>>,
 }
 
-/// A cable. The keys of a [`Link`] are repeated because serde can't both flatten and refuse unknown keys.
+/// A cable. Repeats the keys of [`Link`] because serde can't both flatten and reject unknown keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CableTable {
@@ -77,7 +77,7 @@ struct Link {
     seed: Option<u64>,
 }
 
-/// Reads a file's text.
+/// Parses the text of a fabric file.
 pub(super) fn read(text: &str) -> Result<Fabric, SpannedError> {
     let file: File = toml::from_str(text).map_err(|error| from_toml(&error))?;
     let mut fabric = Fabric {
@@ -94,7 +94,7 @@ pub(super) fn read(text: &str) -> Result<Fabric, SpannedError> {
         add_node(&mut fabric, node, default)?;
     }
     check_addresses(&fabric, &file)?;
-    // A fault in the defaults is one even if no cable has them.
+    // Checks the defaults even if no cable uses them.
     link_model(&file.link, &Link::default(), 0)?;
     for cable in &file.cable {
         add_cable(&mut fabric, cable, &file.link)?;
@@ -167,7 +167,7 @@ fn read_device(
     };
     let ipv4 = match &table.ipv4 {
         Some(ipv4) => *ipv4.get_ref(),
-        // As macOS assigns them: unique by node and device.
+        // The default address is link-local as on macOS, and unique by node and device.
         None => Ipv4Addr::new(169, 254, node as u8 + 1, (port - first) as u8 + 1),
     };
     let is_up = match &table.port {
@@ -181,7 +181,7 @@ fn read_device(
     let usable_depth = match &table.usable_depth {
         None => u32::MAX,
         Some(depth) if *depth.get_ref() > 0 => *depth.get_ref(),
-        Some(depth) => return Err(SpannedError::new(depth.span(), "a queue takes one request at least")),
+        Some(depth) => return Err(SpannedError::new(depth.span(), "usable_depth is at least 1")),
     };
     let gid = gid(table)?;
     Ok(Device {
@@ -212,16 +212,16 @@ fn gid(table: &DeviceTable) -> Result<GidAvailability, SpannedError> {
     };
     match (plan, after, &table.gid) {
         (GidAvailability::Late(_), None, Some(gid)) => {
-            Err(SpannedError::new(gid.span(), "how late? Add gid_after_ms, e.g. gid_after_ms = 500"))
+            Err(SpannedError::new(gid.span(), "gid = \"late\" needs gid_after_ms, e.g. gid_after_ms = 500"))
         }
         (GidAvailability::Present | GidAvailability::Missing, Some(after), _) => {
-            Err(SpannedError::new(after.span(), "gid_after_ms only goes with gid = \"late\""))
+            Err(SpannedError::new(after.span(), "gid_after_ms is only valid with gid = \"late\""))
         }
         _ => Ok(plan),
     }
 }
 
-/// Two ports with one address could not be told apart.
+/// Rejects equal addresses, since the ports could not be told apart.
 fn check_addresses(fabric: &Fabric, file: &File) -> Result<(), SpannedError> {
     let mut seen = HashMap::new();
     let tables = file.node.iter().flat_map(|node| &node.get_ref().device);
@@ -251,7 +251,7 @@ fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) 
         ));
     };
     let ports = [plug(fabric, first, CableEnd { cable: number, side: 0 })?, {
-        // Both ends in one port are a loopback plug.
+        // A loopback plug has both ends in one port.
         if first.get_ref() == second.get_ref() {
             port(fabric, second)?
         } else {
@@ -279,7 +279,7 @@ fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) 
     Ok(())
 }
 
-/// The port that is named.
+/// Returns the port named `NODE/DEVICE`.
 fn port(fabric: &Fabric, name: &Spanned<String>) -> Result<usize, SpannedError> {
     fabric
         .find_device(name.get_ref())
@@ -287,7 +287,7 @@ fn port(fabric: &Fabric, name: &Spanned<String>) -> Result<usize, SpannedError> 
         .map_err(|message| SpannedError::new(name.span(), message))
 }
 
-/// Puts the end of a cable into the port that is named.
+/// Plugs the end of a cable into the named port.
 fn plug(fabric: &mut Fabric, name: &Spanned<String>, end: CableEnd) -> Result<usize, SpannedError> {
     let port = port(fabric, name)?;
     if let Some(other) = fabric.devices[port].cable_end {
@@ -306,7 +306,7 @@ fn plug(fabric: &mut Fabric, name: &Spanned<String>, end: CableEnd) -> Result<us
     Ok(port)
 }
 
-/// A cable's own settings over those of all.
+/// Merges a cable's own settings with the defaults.
 fn link_model(own: &Link, defaults: &Link, number: usize) -> Result<LinkModel, SpannedError> {
     let latency = own.latency_us.as_ref().or(defaults.latency_us.as_ref());
     let bandwidth = own.bandwidth_gbps.as_ref().or(defaults.bandwidth_gbps.as_ref());
@@ -317,7 +317,7 @@ fn link_model(own: &Link, defaults: &Link, number: usize) -> Result<LinkModel, S
         jitter_ns: nanoseconds("jitter_us", jitter)?,
         loss: probability("loss", own.loss.as_ref().or(defaults.loss.as_ref()))?,
         corruption: probability("corruption", own.corruption.as_ref().or(defaults.corruption.as_ref()))?,
-        // Cables that share a seed should not lose the same messages.
+        // Each cable gets its own seed, so cables with a common default lose different messages.
         seed: own.seed.unwrap_or_else(|| defaults.seed.unwrap_or_default().wrapping_add(number as u64)),
     })
 }
@@ -352,7 +352,7 @@ fn profile(name: &Spanned<String>) -> Result<&'static Profile, SpannedError> {
     Profile::by_name(name.get_ref()).map_err(|error| SpannedError::new(name.span(), error.to_string()))
 }
 
-/// One of several words.
+/// Returns the value of a keyword, or an error that lists the valid ones.
 fn one_of<T: Copy>(key: &str, word: &Spanned<String>, words: &[(&str, T)]) -> Result<T, SpannedError> {
     let found = words.iter().find(|(valid, _)| valid == word.get_ref());
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -361,18 +361,19 @@ fn one_of<T: Copy>(key: &str, word: &Spanned<String>, words: &[(&str, T)]) -> Re
     })
 }
 
-/// Names must fit into the structures of verbs, and into the arguments of commands.
+/// Checks that a name fits into the structures of verbs and into command arguments.
 fn valid_name(kind: &str, name: &Spanned<String>) -> Result<String, SpannedError> {
     let text = name.get_ref();
     let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
     if text.is_empty() || text.len() >= SYSFS_NAME_MAX || (kind != "cable" && text.contains(is_odd)) {
-        let message = format!("`{text}` is no name of a {kind}: 1 to 63 bytes, without slashes and spaces");
+        let message =
+            format!("`{text}` is not a valid name of a {kind}: 1 to 63 bytes, without slashes and spaces");
         return Err(SpannedError::new(name.span(), message));
     }
     Ok(text.clone())
 }
 
-/// `1st`, `2nd`, ... of numbers from 0.
+/// Formats a zero-based number as `1st`, `2nd`, ...
 fn ordinal(number: usize) -> String {
     let number = number + 1;
     let ending = match (number % 10, number % 100) {
@@ -384,7 +385,7 @@ fn ordinal(number: usize) -> String {
     format!("{number}{ending}")
 }
 
-/// What TOML and serde say, with a suggestion for unknown keys.
+/// Converts an error of TOML or serde, and adds a suggestion for unknown keys.
 fn from_toml(error: &toml::de::Error) -> SpannedError {
     let span: Range<usize> = error.span().unwrap_or_default();
     let told = error.message().replace('\n', ", ");

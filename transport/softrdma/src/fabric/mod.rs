@@ -1,10 +1,10 @@
-//! What a fabric consists of: nodes, their devices, and the cables between them, read from a TOML file.
+//! A fabric: nodes, their devices, and the cables between them, read from a TOML file.
 //!
-//! Everything has a number: nodes and cables in the order of the file, and ports through all nodes. These numbers
-//! are the places of [`Control`](crate::control::Control)'s words. A [`Fabric`] has been checked: names are
-//! unique, cables end in ports that exist, and no port has two cables.
+//! Nodes and cables are numbered in the order of the file, and ports through all nodes. These numbers are
+//! indices into the arrays of [`Control`](crate::control::Control). A [`Fabric`] is valid: names are unique,
+//! cables end in ports that exist, and no port has two cables.
 //!
-//! A device has one port, as those of Thunderbolt have; an adapter with two ports is two devices.
+//! A device has one port, like those of Thunderbolt; an adapter with two ports is two devices.
 
 mod error;
 mod file;
@@ -17,73 +17,73 @@ use crate::{link_model::LinkModel, profile::Profile, suggestion};
 use std::{fs, net::Ipv4Addr, path::Path};
 use verbs_sys::Gid;
 
-/// Cables that a fabric may have.
+/// Maximum number of cables in a fabric.
 pub const MAX_CABLES: usize = 512;
 
-/// Ports that a fabric may have.
+/// Maximum number of ports in a fabric.
 pub const MAX_PORTS: usize = 1024;
 
-/// Nodes that a fabric may have.
+/// Maximum number of nodes in a fabric.
 pub const MAX_NODES: usize = 64;
 
-/// Places in a port's table of addresses.
+/// Entries of a port's GID table.
 pub const GID_TABLE_LEN: usize = 4;
 
-/// A fabric.
+/// A validated fabric file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fabric {
-    /// Equal for equal files.
+    /// Hash of the file's text; equal for equal files.
     pub digest: u64,
-    /// The processes that share a node's devices run on it.
+    /// Nodes. Processes on a node use its devices.
     pub nodes: Vec<Node>,
-    /// All devices, by the numbers of their ports.
+    /// All devices, indexed by port number.
     pub devices: Vec<Device>,
-    /// What connects ports.
+    /// Cables between ports.
     pub cables: Vec<Cable>,
 }
 
-/// A node.
+/// A node of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Unique in the fabric.
+    /// Name, unique in the fabric.
     pub name: String,
-    /// The ports of its devices.
+    /// Port numbers of the node's devices.
     pub ports: std::ops::Range<usize>,
 }
 
-/// A device with its port.
+/// A device with its only port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Unique in its node; what `ibv_get_device_name` says.
+    /// Name as reported by `ibv_get_device_name`, unique in its node.
     pub name: String,
-    /// What it can do.
+    /// Capabilities and behavior.
     pub profile: &'static Profile,
-    /// Where it is.
+    /// Number of the node.
     pub node: usize,
-    /// The number of its port.
+    /// Number of the port.
     pub port: usize,
-    /// Does the file say that the port is up, when there is a cable in it?
+    /// Whether the file declares the port up. Without a cable the port is down anyway.
     pub is_up: bool,
-    /// What its IPv4-mapped address maps.
+    /// IPv4 address behind the IPv4-mapped GID.
     pub ipv4: Ipv4Addr,
-    /// When the IPv4-mapped address is there.
+    /// Availability of the IPv4-mapped GID.
     pub gid: GidAvailability,
-    /// Where in the table it is.
+    /// Index of the IPv4-mapped GID in the GID table.
     pub gid_index: u8,
-    /// After so many nanoseconds without a message a connection stops working; 0 for never.
+    /// Idle time after which a connection stops working, in nanoseconds; 0 for never.
     pub idle_ns: u64,
-    /// A queue takes no more requests, or frames where those are counted, whatever depth it is said to have.
+    /// Requests that a queue accepts, or frames where those are counted, even if it reports a greater depth.
     pub usable_depth: u32,
-    /// The cable in its port.
+    /// The end of the cable in the port.
     pub cable_end: Option<CableEnd>,
 }
 
-/// When an IPv4-mapped address is there.
+/// The time from which a port has its IPv4-mapped GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidAvailability {
     /// From the beginning.
     Present,
-    /// So many nanoseconds after the first process has joined the fabric.
+    /// After this many nanoseconds since the first process joined the fabric.
     Late(u64),
     /// Never.
     Missing,
@@ -92,45 +92,45 @@ pub enum GidAvailability {
 /// One end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CableEnd {
-    /// The cable.
+    /// Number of the cable.
     pub cable: usize,
-    /// 0 for its first end, 1 for its second; also the number of the lane that leads away from here.
+    /// 0 for the first end, 1 for the second; also the index of the lane that leaves from this end.
     pub side: usize,
 }
 
-/// A cable.
+/// A cable between two ports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cable {
-    /// Unique in the fabric; `a/x--b/y` unless the file names it.
+    /// Name, unique in the fabric; `a/x--b/y` unless the file gives one.
     pub name: String,
-    /// The ports it connects. Equal for a loopback plug.
+    /// Port numbers of both ends; equal for a loopback plug.
     pub ports: [usize; 2],
-    /// What it does, in both directions.
+    /// The cable's properties, in both directions.
     pub model: LinkModel,
 }
 
 impl Fabric {
-    /// Reads a file.
+    /// Reads a fabric file.
     ///
     /// # Errors
-    /// A line that names the file, the place in it, and what would be valid there.
+    /// [`FabricError`] if the file can't be read or is not valid.
     pub fn load(path: &Path) -> Result<Fabric, FabricError> {
         let text = fs::read_to_string(path).map_err(|error| FabricError::unreadable(path, &error))?;
         Fabric::parse(&text, path)
     }
 
-    /// Reads the text of a file; `path` is for messages.
+    /// Parses the text of a fabric file. `path` appears in errors only.
     ///
     /// # Errors
-    /// As [`Fabric::load`].
+    /// [`FabricError`] if the text is not valid.
     pub fn parse(text: &str, path: &Path) -> Result<Fabric, FabricError> {
         file::read(text).map_err(|error| FabricError::at(path, text, error))
     }
 
-    /// The node with that name or number.
+    /// Returns the number of the node with this name or number.
     ///
     /// # Errors
-    /// The nearest name, and all of them.
+    /// A message with the nearest name and the list of all.
     pub fn find_node(&self, text: &str) -> Result<usize, String> {
         let by_name = self.nodes.iter().position(|node| node.name == text);
         let by_number = || text.parse().ok().filter(|number| *number < self.nodes.len());
@@ -142,10 +142,10 @@ impl Fabric {
         })
     }
 
-    /// The device named `NODE/DEVICE`.
+    /// Returns the device named `NODE/DEVICE`.
     ///
     /// # Errors
-    /// The nearest name, and all of them.
+    /// A message with the nearest name and the list of all.
     pub fn find_device(&self, text: &str) -> Result<&Device, String> {
         let names: Vec<String> = self.devices.iter().map(|device| self.port_name(device)).collect();
         let found = names.iter().position(|name| name == text);
@@ -154,10 +154,10 @@ impl Fabric {
         })
     }
 
-    /// The cable with that name, number, or with an end in the port `NODE/DEVICE`.
+    /// Returns the number of the cable with this name or number, or with an end in the port `NODE/DEVICE`.
     ///
     /// # Errors
-    /// The nearest name, and all of them.
+    /// A message with the nearest name and the list of all.
     pub fn find_cable(&self, text: &str) -> Result<usize, String> {
         let by_name = self.cables.iter().position(|cable| cable.name == text);
         let by_end = || self.find_device(text).ok().and_then(|device| device.cable_end).map(|end| end.cable);
@@ -168,19 +168,19 @@ impl Fabric {
         })
     }
 
-    /// `NODE/DEVICE`.
+    /// Returns the name of a device's port, `NODE/DEVICE`.
     #[must_use]
     pub fn port_name(&self, device: &Device) -> String {
         format!("{}/{}", self.nodes[device.node].name, device.name)
     }
 
-    /// The devices of a node.
+    /// Returns the devices of a node.
     #[must_use]
     pub fn devices_of(&self, node: usize) -> &[Device] {
         &self.devices[self.nodes[node].ports.clone()]
     }
 
-    /// The device at the other end of a device's cable, itself when there is a loopback plug.
+    /// Returns the device at the other end of a device's cable; the device itself for a loopback plug.
     #[must_use]
     pub fn peer(&self, device: &Device) -> Option<&Device> {
         let end = device.cable_end?;
@@ -189,16 +189,17 @@ impl Fabric {
 }
 
 impl Device {
-    /// `node_guid`, in host byte order: made of the port's number, with the bit of locally administered addresses.
+    /// Returns `node_guid` in host byte order: the port number, with the bit of locally administered
+    /// addresses.
     #[must_use]
     pub fn guid(&self) -> u64 {
         0x0200_00ff_fe00_0000 | (self.port as u64 + 1)
     }
 
-    /// The addresses of its port when the fabric is so many nanoseconds old.
+    /// Returns the port's GID table, `age` nanoseconds after the first process joined the fabric.
     ///
-    /// First a link-local one, then the IPv4-mapped one at its place, then what the profile puts behind it. Places
-    /// between them are holes.
+    /// Index 0 is a link-local address. The IPv4-mapped one follows at its index, then the profile's second
+    /// link-local one. Other entries are empty.
     #[must_use]
     pub fn gids(&self, age: u64, state: Override, change: GidChange) -> [Gid; GID_TABLE_LEN] {
         let mut table = [Gid::default(); GID_TABLE_LEN];
@@ -218,7 +219,7 @@ impl Device {
         table
     }
 
-    /// `fe80::` and an interface identifier.
+    /// Returns `fe80::` with the device's interface identifier.
     fn link_local(&self, which: u64) -> Gid {
         let identifier = u128::from(self.guid() ^ which << 40);
         Gid((0xfe80_u128 << 112 | identifier).to_be_bytes())

@@ -1,18 +1,18 @@
-//! Settings that replace those of a fabric file while the fabric runs.
+//! Overrides of a fabric file's settings while the fabric runs.
 
-/// A word that overrules the fabric file.
+/// An override of a yes/no setting of the fabric file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Override {
-    /// As in the file.
+    /// No override.
     AsInFile = 0,
-    /// Down, or not there.
+    /// Down, or absent.
     Off = 1,
-    /// Up, or there.
+    /// Up, or present.
     On = 2,
 }
 
 impl Override {
-    /// A number that nobody writes counts as none.
+    /// Decodes a word of shared memory. Unknown values mean no override.
     #[must_use]
     pub const fn from_word(word: u32) -> Override {
         match word {
@@ -22,7 +22,7 @@ impl Override {
         }
     }
 
-    /// What holds when the file says `in_file`.
+    /// Returns the effective setting, given the one in the file.
     #[must_use]
     pub const fn apply(self, in_file: bool) -> bool {
         match self {
@@ -33,11 +33,11 @@ impl Override {
     }
 }
 
-/// Where an address was moved to.
+/// A change of a port's IPv4-mapped address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GidChange {
-    /// Its place in the table.
+    /// New index in the GID table; `None` leaves it as in the file.
     pub index: Option<u8>,
-    /// The IPv4 address that it maps.
+    /// New IPv4 address; `None` leaves it as in the file.
     pub ipv4: Option<std::net::Ipv4Addr>,
 }

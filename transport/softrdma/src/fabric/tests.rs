@@ -1,4 +1,4 @@
-//! Tests of fabric files: the shipped ones, and what is wrong with wrong ones.
+//! Tests of fabric files: the shipped ones, and errors in invalid ones.
 
 use super::*;
 use crate::link_model::Probability;
@@ -8,7 +8,7 @@ fn read(text: &str) -> Result<Fabric, FabricError> {
     Fabric::parse(text, Path::new("f.toml"))
 }
 
-/// What is said about a file.
+/// Returns the error message of an invalid file.
 fn error(text: &str) -> String {
     read(text).expect_err("a wrong file").to_string()
 }
@@ -132,17 +132,19 @@ fn errors_name_the_place_and_what_is_valid() {
         ("latency_us = 1\n", "f.toml:1:1: unknown key `latency_us`; known: profile, link, node, cable"),
         (
             "[link]\nlatncy_us = 1\n",
-            "f.toml:2:1: unknown key `latncy_us`, did you mean `latency_us`?; known: latency_us, bandwidth_gbps, jitter_us, loss, corruption, seed",
+            "f.toml:2:1: unknown key `latncy_us`, did you mean `latency_us`?; known: latency_us, \
+             bandwidth_gbps, jitter_us, loss, corruption, seed",
         ),
         ("", "f.toml:1:1: a fabric needs a [[node]]"),
         ("[[node]]\n", "f.toml:1:1: missing field `name`"),
         (
             "[[node]]\nname = \"a/b\"\n",
-            "f.toml:2:8: `a/b` is no name of a node: 1 to 63 bytes, without slashes and spaces",
+            "f.toml:2:8: `a/b` is not a valid name of a node: 1 to 63 bytes, without slashes and spaces",
         ),
         (
             "[[node]]\nname = \"a\"\ndevice = [{ name = \"x\" }]\n",
-            "f.toml:3:20: `x` needs a `profile`, here or for all at the top of the file; known: ib, usb4, apple-tb5",
+            "f.toml:3:20: `x` needs a `profile`, here or for all at the top of the file; known: ib, usb4, \
+             apple-tb5",
         ),
         (
             "profile = \"aple\"\n",
@@ -175,15 +177,18 @@ fn wrong_wiring_is_refused() {
         ),
         (
             "[[cable]]\nends = [\"a/rdma_en2\", \"b/rdma_en4\"]\n",
-            "f.toml:10:23: unknown port `b/rdma_en4`, did you mean `b/rdma_en2`?; known: a/rdma_en2, a/rdma_en3, b/rdma_en2",
+            "f.toml:10:23: unknown port `b/rdma_en4`, did you mean `b/rdma_en2`?; known: a/rdma_en2, \
+             a/rdma_en3, b/rdma_en2",
         ),
         (
-            "[[cable]]\nends = [\"a/rdma_en2\", \"b/rdma_en2\"]\n[[cable]]\nends = [\"a/rdma_en3\", \"b/rdma_en2\"]\n",
+            "[[cable]]\nends = [\"a/rdma_en2\", \"b/rdma_en2\"]\n[[cable]]\nends = [\"a/rdma_en3\", \
+             \"b/rdma_en2\"]\n",
             "f.toml:12:23: `b/rdma_en2` has a cable already, the 1st; free ports: none",
         ),
         (
             "[[cable]]\nends = [\"a/rdma_en2\", \"b/rdma_en2\"]\nlost = 1\n",
-            "f.toml:11:1: unknown key `lost`, did you mean `loss`?; known: name, ends, latency_us, bandwidth_gbps, jitter_us, loss, corruption, seed",
+            "f.toml:11:1: unknown key `lost`, did you mean `loss`?; known: name, ends, latency_us, \
+             bandwidth_gbps, jitter_us, loss, corruption, seed",
         ),
         (
             "[[cable]]\nends = [\"a/rdma_en2\", \"b/rdma_en2\"]\nloss = 1.5\n",
@@ -210,8 +215,11 @@ fn odd_devices_are_refused() {
         error(&format!("[[node]]\nname = \"a\"\n[[node.device]]\nname = \"x\"\nprofile = \"ib\"\n{keys}\n"))
     };
     assert_eq!(device("gid = \"lost\""), "f.toml:6:7: unknown gid `lost`; known: present, late, missing");
-    assert_eq!(device("gid = \"late\""), "f.toml:6:7: how late? Add gid_after_ms, e.g. gid_after_ms = 500");
-    assert_eq!(device("gid_after_ms = 3"), "f.toml:6:16: gid_after_ms only goes with gid = \"late\"");
+    assert_eq!(
+        device("gid = \"late\""),
+        "f.toml:6:7: gid = \"late\" needs gid_after_ms, e.g. gid_after_ms = 500"
+    );
+    assert_eq!(device("gid_after_ms = 3"), "f.toml:6:16: gid_after_ms is only valid with gid = \"late\"");
     assert_eq!(
         device("gid_index = 0"),
         "f.toml:6:13: gid_index is from 1 to 3; at 0 is a link-local address"
@@ -226,7 +234,8 @@ fn odd_devices_are_refused() {
 #[test]
 fn addresses_come_late_or_elsewhere() {
     let text = "profile = \"apple-tb5\"\n[[node]]\nname = \"a\"\ndevice = [\n { name = \"x\" },\n \
-                { name = \"y\", gid = \"late\", gid_after_ms = 2 },\n { name = \"z\", gid = \"missing\", gid_index = 2 },\n]\n";
+                { name = \"y\", gid = \"late\", gid_after_ms = 2 },\n { name = \"z\", gid = \"missing\", \
+                 gid_index = 2 },\n]\n";
     let fabric = read(text).expect("valid");
     let [x, y, z] = fabric.devices.as_slice() else { panic!("three devices") };
     let mapped = |gids: [Gid; GID_TABLE_LEN]| gids.map(|gid| gid.to_ipv4());

@@ -1,13 +1,13 @@
-//! The devices that the software device can imitate.
+//! The profiles of known devices.
 //!
-//! The behavior of Apple's Thunderbolt device is not written down in one place; each rule of [`Profile::APPLE_TB5`]
-//! says where it comes from. `TN` is Apple's technical note TN3205.
+//! The behavior of Apple's Thunderbolt device is not written down in one place; each rule of
+//! [`Profile::APPLE_TB5`] names its source. `TN` is Apple's technical note TN3205.
 
-use super::{Errnos, Profile, QueueDepth, SendCompletion, UnmatchedSend, UnplugBehavior};
+use super::{Errnos, Profile, QueueDepth, UnmatchedSend, UnplugBehavior};
 use std::time::Duration;
 use verbs_sys::{AtomicCap, LinkLayer, Mtu, NodeType, TransportType, WrOpcode};
 
-/// The bits of opcodes.
+/// Returns the bit set of opcodes.
 const fn opcodes(list: &[WrOpcode]) -> u32 {
     let (mut bits, mut at) = (0, 0);
     while at < list.len() {
@@ -28,10 +28,9 @@ const LINUX_ERRNOS: Errnos = Errnos {
 };
 
 impl Profile {
-    /// InfiniBand, and what behaves like it: everything that the software device has.
+    /// InfiniBand and RoCE: everything that the software device supports.
     pub const IB: Profile = Profile {
         name: "ib",
-        summary: "InfiniBand or RoCE: RC, UC, UD, remote reads and writes, atomics, shared receives, events",
         node_type: NodeType::CA,
         transport_type: TransportType::IB,
         link_layer: LinkLayer::ETHERNET,
@@ -77,7 +76,6 @@ impl Profile {
         max_message_bytes: 1 << 30,
         frame_bytes: None,
         uc_unmatched_send: UnmatchedSend::Drop,
-        uc_send_completion: SendCompletion::Departed,
         unreliable_errors_enter_sqe: true,
         registrations_bound_at_rtr: false,
         wraps_at_4gib: false,
@@ -89,10 +87,11 @@ impl Profile {
         errnos: LINUX_ERRNOS,
     };
 
-    /// Linux between Thunderbolt or USB4 hosts: the public `thunderbolt-ibverbs` driver in its native mode.
+    /// Linux over USB4 or Thunderbolt: the public `thunderbolt-ibverbs` driver in its native mode.
+    ///
+    /// RC and UC with remote reads and writes; no UD, no atomic operations.
     pub const USB4: Profile = Profile {
         name: "usb4",
-        summary: "Linux over USB4 or Thunderbolt: RC and UC, remote reads and writes, no UD, no atomics",
         vendor_part_id: 4,
         board: "SOFT_USB4",
         active_width: 4,
@@ -113,9 +112,10 @@ impl Profile {
     };
 
     /// macOS over Thunderbolt 5.
+    ///
+    /// UC only: sends into posted receives, polled completions, hard limits.
     pub const APPLE_TB5: Profile = Profile {
         name: "apple-tb5",
-        summary: "macOS over Thunderbolt 5: UC only, sends into posted receives, polled completions, hard limits",
         // TN and `ibv_devinfo` output: transport Thunderbolt (100), width 8X, speed 10.0 Gb/s, one port.
         node_type: NodeType::CA,
         transport_type: TransportType::THUNDERBOLT,
@@ -136,7 +136,7 @@ impl Profile {
         max_rd_atomic: 0,
         extended_verbs: false,
         remote_keys: false,
-        // mesh's notes: zero-based and IOVA registrations are refused with errno 102.
+        // mesh's notes: zero-based and IOVA registrations fail with errno 102.
         zero_based: false,
         // No public program uses a completion channel there; gojaccl states that there is none.
         completion_events: false,
@@ -145,37 +145,37 @@ impl Profile {
         usable_qps: 10,
         max_pd: 11,
         max_mr: 100,
-        // mesh's notes and ds4: 0xfa0000 is advertised, registrations of 3 GB work.
+        // mesh's notes and ds4: the device advertises 0xfa0000, but registrations of 3 GB work.
         max_mr_bytes: 0xfa_0000,
         enforces_max_mr_bytes: false,
         max_cq: 22,
-        // TN's example: a completion queue of 4095 + 1, depths of 4095 frames of 4 KiB, messages of all of them.
+        // TN's example: a completion queue of 4095 + 1, depths of 4095 frames of 4 KiB, and messages of as
+        // many.
         max_cqe: 4096,
         max_wr: 4095,
         frame_bytes: Some(4096),
         max_message_bytes: 4095 * 4096,
-        // mesh's notes and ds4: 256 requested, 1023 reported. hellas requests 35 and 41: 63 receives are taken, the
-        // 64th fails with ENOMEM. Since depths count frames, and 512 frames in one queue work (llama.cpp), these must
-        // have been 63 of 64 KiB, 1008 frames; that is our reading. A message of 4095 frames, which TN allows, needs
-        // all of the deeper queue.
+        // mesh's notes and ds4: 256 requested, 1023 reported. hellas requests 35 and 41: 63 receives are
+        // accepted, the 64th fails with ENOMEM. Depths count frames, and 512 frames in one queue work
+        // (llama.cpp), so these must have been 63 receives of 64 KiB, 1008 frames; that is our reading. A
+        // message of 4095 frames, which TN allows, needs all of the deeper queue.
         depths: &[QueueDepth { reported: 1023, usable: 1008 }, QueueDepth { reported: 4095, usable: 4095 }],
-        // TN: one run of memory each way. JACCL, llama.cpp and ds4 ask for no inline bytes.
+        // TN: one scatter/gather element each way. JACCL, llama.cpp and ds4 ask for no inline bytes.
         max_sge: 1,
         max_inline: 0,
-        // TN on flow control and on what a completion means. Since sends are held, nothing tells that a peer has
-        // died: mlx issues 3910 and 4530.
+        // TN on flow control and on the meaning of a completion. Since sends are held, no error reports that
+        // a peer has died: mlx issues 3910 and 4530.
         uc_unmatched_send: UnmatchedSend::Hold,
-        uc_send_completion: SendCompletion::Departed,
-        // Nobody has reported a queue pair that could be taken on after an error.
+        // No public report shows a queue pair that works after an error.
         unreliable_errors_enter_sqe: false,
-        // mesh's disassembly and ds4: the registrations are mapped when the queue pair is armed.
+        // mesh's disassembly and ds4: the device maps the registrations when the queue pair is armed.
         registrations_bound_at_rtr: true,
         // mesh's disassembly and test: the key is packed with the low 32 bits of the address.
         wraps_at_4gib: true,
         // mlx issues 3777, 4485 and 4530: the device opens, `ibv_alloc_pd` fails.
         allocates_pd_when_down: false,
         unplug_behavior: UnplugBehavior::Crashes,
-        // gojaccl and exo issue 1973: some 30 minutes.
+        // gojaccl and exo issue 1973: about 30 minutes.
         idle_limit: Some(Duration::from_secs(30 * 60)),
         // TN: [0] fe80 from the hardware address, [1] ::ffff:169.254.x.x, [2] another fe80.
         ipv4_gid_index: 1,
@@ -185,6 +185,6 @@ impl Profile {
         ..Profile::IB
     };
 
-    /// All, in the order in which fabric tables number them.
+    /// All profiles.
     pub const ALL: [&'static Profile; 3] = [&Profile::IB, &Profile::USB4, &Profile::APPLE_TB5];
 }

@@ -1,8 +1,7 @@
-//! What a device can do, how much of it there is, and how it misbehaves: as data.
+//! Profiles of devices: capabilities, limits and misbehavior, as data.
 //!
-//! The device core asks a [`Profile`] and never for its name, so a new kind of device is a new constant. What the
-//! Thunderbolt device of macOS does is not written down in one place; each rule of [`Profile::APPLE_TB5`] says
-//! where it comes from. `TN` is Apple's technical note TN3205.
+//! The device reads a [`Profile`]'s fields and never compares its name, so a new kind of device is a new
+//! constant in `devices`. `TN` is Apple's technical note TN3205.
 
 mod devices;
 
@@ -10,181 +9,171 @@ use crate::suggestion;
 use std::{fmt, time::Duration};
 use verbs_sys::{AtomicCap, LinkLayer, Mtu, NodeType, QpType, TransportType, WrOpcode};
 
-/// What becomes of a send on an unreliable connection when the peer has no receive posted.
+/// The fate of a send on an unreliable connection when the peer has no receive posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmatchedSend {
-    /// It is lost, as the InfiniBand specification says.
+    /// The send is lost, as the InfiniBand specification says.
     Drop,
-    /// It waits, and so does all behind it, until one is posted.
+    /// The send and all later ones wait until a receive is posted.
     ///
-    /// TN: hardware credits hold a send until the peer has a matching receive. Confirmed by JACCL, which sends
-    /// without asking.
+    /// TN: hardware credits hold a send until the peer has a matching receive. Confirmed by JACCL, which
+    /// sends without asking.
     Hold,
 }
 
-/// When a send on an unreliable connection completes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendCompletion {
-    /// When its bytes lie in the peer's memory.
-    Delivered,
-    /// When it has left the queue, which says nothing about its arrival.
-    Departed,
-}
-
-/// What becomes of work on a port whose cable is pulled.
+/// The fate of work on a port whose cable is unplugged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnplugBehavior {
-    /// Reliable connections fail after their retries, unreliable ones lose what they send.
+    /// Reliable connections fail after their retries; unreliable ones lose their messages.
     Fails,
-    /// Posting crashes the process: the mapping of the device's doorbell is gone.
+    /// Posting crashes the process, because the mapping of the device's doorbell is gone.
     ///
-    /// mlx issue 4192: `SIGSEGV` in `tbt_post_recv` on both ends. The device says so in its log and holds what is
-    /// posted; it crashes only when it is asked to be that true, by `softrdma fault unplug --crash`.
+    /// mlx issue 4192: `SIGSEGV` in `tbt_post_recv` on both ends. The device logs a warning and holds the
+    /// posted work. It really crashes only after `softrdma fault unplug --crash`.
     Crashes,
 }
 
-/// A depth that queues can have.
+/// A queue depth that the device grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueDepth {
-    /// What is reported to who makes the queue.
+    /// Depth that the creator of the queue is told.
     pub reported: u32,
-    /// How much of it receives can fill.
+    /// Part of the depth that receives can fill.
     pub usable: u32,
 }
 
-/// The numbers of errors that depend on the device.
+/// Error numbers that depend on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errnos {
-    /// A kind of queue pair, opcode or registration that it does not have.
+    /// The device lacks this kind of queue pair, opcode or registration.
     pub unsupported: i32,
-    /// All queue pairs are taken.
+    /// All queue pairs are in use.
     pub no_queue_pair: i32,
-    /// All registrations are taken.
+    /// All registrations are in use.
     pub no_registration: i32,
-    /// All protection domains are taken, or the port is down.
+    /// All protection domains are in use, or the port is down.
     pub no_domain: i32,
-    /// A queue has no room.
+    /// A queue is full.
     pub queue_full: i32,
-    /// The port has no usable address where the caller says it is.
+    /// The GID index names no usable address of the port.
     pub no_address: i32,
-    /// The peer's address can't be reached by this port's cable.
+    /// The port's cable does not lead to the peer's address.
     pub unreachable: i32,
 }
 
-/// A kind of device.
+/// The capabilities, limits and behavior of a kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// As fabric files name it.
+    /// Name in fabric files.
     pub name: &'static str,
-    /// One line about it.
-    pub summary: &'static str,
 
-    /// What `ibv_devices` and `ibv_devinfo` say it is.
+    /// Node type, as `ibv_devices` and `ibv_devinfo` print it.
     pub node_type: NodeType,
-    /// What they say runs on its wire.
+    /// Transport type, as `ibv_devices` and `ibv_devinfo` print it.
     pub transport_type: TransportType,
-    /// What its ports are plugged into. On all but InfiniBand an address is a GID.
+    /// Link layer of the ports. On all but InfiniBand an address is a GID.
     pub link_layer: LinkLayer,
-    /// Its maker's number.
+    /// Vendor's number.
     pub vendor_id: u32,
-    /// Its maker's number for it.
+    /// Vendor's number of the part.
     pub vendor_part_id: u32,
-    /// The version of what runs in it.
+    /// Firmware version.
     pub firmware: &'static str,
-    /// The name of the board, as `ibv_devinfo` prints it.
+    /// Name of the board, as `ibv_devinfo` prints it.
     pub board: &'static str,
     /// `PortAttr::active_width`.
     pub active_width: u8,
     /// `PortAttr::active_speed`.
     pub active_speed: u8,
-    /// The largest packet.
+    /// Largest packet size.
     pub max_mtu: Mtu,
-    /// The packets it uses.
+    /// Packet size in use.
     pub active_mtu: Mtu,
 
-    /// Reliable connections.
+    /// Whether reliable connections are supported.
     pub rc: bool,
-    /// Unreliable connections.
+    /// Whether unreliable connections are supported.
     pub uc: bool,
-    /// Unreliable datagrams.
+    /// Whether unreliable datagrams are supported.
     pub ud: bool,
-    /// Bit n is set when the opcode n can be posted.
+    /// Supported send opcodes: bit n for opcode n.
     pub opcodes: u32,
-    /// Receives that several queue pairs share; 0 when there are none.
+    /// Maximum number of shared receive queues; 0 if unsupported.
     pub max_srq: u32,
-    /// Atomic operations, and with whom they are atomic.
+    /// Scope of atomic operations.
     pub atomic_cap: AtomicCap,
-    /// Reads and atomic operations under way on one queue pair.
+    /// Maximum reads and atomic operations in flight on a queue pair.
     pub max_rd_atomic: u8,
-    /// Extended interfaces of queue pairs and completion queues.
+    /// Whether extended queue pairs and completion queues (`ibv_qp_ex`, `ibv_cq_ex`) are supported.
     pub extended_verbs: bool,
 
-    /// Does registered memory get a key for peers? If not it is 0.
+    /// Whether registered memory gets a remote key; otherwise the key is 0.
     pub remote_keys: bool,
-    /// May registrations have addresses that begin at 0, or at any given number?
+    /// Whether a registration may choose its addresses: from 0, or from any given number.
     pub zero_based: bool,
-    /// Completion channels and the arming of completion queues.
+    /// Whether completion channels are supported, and with them the arming of completion queues.
     pub completion_events: bool,
 
-    /// Queue pairs that `ibv_query_device` reports.
+    /// Maximum queue pairs, as `ibv_query_device` reports.
     pub reported_qps: u32,
-    /// Queue pairs that can be made.
+    /// Queue pairs that can really be created.
     pub usable_qps: u32,
-    /// Protection domains.
+    /// Maximum protection domains.
     pub max_pd: u32,
-    /// Registrations that can be made, and are reported.
+    /// Maximum registrations; also the reported value.
     pub max_mr: u32,
-    /// The largest registration that is reported.
+    /// Largest registration that is reported, in bytes.
     pub max_mr_bytes: u64,
-    /// Is a larger registration refused?
+    /// Whether larger registrations fail.
     pub enforces_max_mr_bytes: bool,
-    /// Completion queues.
+    /// Maximum completion queues.
     pub max_cq: u32,
-    /// Completions in one queue.
+    /// Maximum completions in one queue.
     pub max_cqe: u32,
-    /// The largest depth of a queue of work requests.
+    /// Maximum depth of a send or receive queue.
     pub max_wr: u32,
-    /// A requested depth is raised to the first of these that suffices; empty when it is granted as it is.
+    /// Depths that are granted, in increasing order. A request is rounded up to one of them; an empty list
+    /// grants the request as it is.
     pub depths: &'static [QueueDepth],
-    /// Runs of memory of one work request.
+    /// Maximum scatter/gather elements of a work request.
     pub max_sge: u32,
-    /// Bytes that can be taken at once when posting.
+    /// Maximum inline bytes of a work request.
     pub max_inline: u32,
-    /// The largest message.
+    /// Largest message in bytes.
     pub max_message_bytes: u32,
 
-    /// When set, depths are counted in frames of so many bytes, and both ends of a message must have the same
-    /// number of them, or the receive fails.
+    /// Frame size in bytes, if depths are counted in frames. Both ends of a message must then have the same
+    /// number of frames, or the receive fails.
     pub frame_bytes: Option<u32>,
-    /// See [`UnmatchedSend`].
+    /// The fate of a send on UC without a posted receive.
     pub uc_unmatched_send: UnmatchedSend,
-    /// See [`SendCompletion`].
-    pub uc_send_completion: SendCompletion,
-    /// Does a send that fails on an unreliable service stop the send queue only (SQE), and not the queue pair?
+    /// Whether a failed send on an unreliable service moves the queue pair to SQE, which stops only the send
+    /// queue, and not to ERR.
     pub unreliable_errors_enter_sqe: bool,
-    /// Is a registration that was made after a queue pair became ready to receive unknown to that queue pair?
+    /// Whether a queue pair knows only the registrations that existed when it reached RTR.
     pub registrations_bound_at_rtr: bool,
-    /// Are addresses kept in 32 bits, so that what lies beyond a 4 GiB line lands exactly 4 GiB lower?
+    /// Whether the device keeps addresses in 32 bits, so that bytes beyond a 4 GiB line land exactly 4 GiB
+    /// lower.
     pub wraps_at_4gib: bool,
-    /// Can protection domains be made on a port that is down?
+    /// Whether protection domains can be allocated while the port is down.
     pub allocates_pd_when_down: bool,
-    /// See [`UnplugBehavior`].
+    /// The fate of work on an unplugged port.
     pub unplug_behavior: UnplugBehavior,
-    /// A connection on which no message has passed for so long stops working, unless the fabric file says otherwise.
+    /// Default idle time after which a connection stops working.
     pub idle_limit: Option<Duration>,
-    /// Where the table of GIDs has the IPv4-mapped address, unless the fabric file says otherwise.
+    /// Default index of the IPv4-mapped GID.
     pub ipv4_gid_index: u8,
-    /// Is there one more link-local address behind the IPv4-mapped one?
+    /// Whether a second link-local GID follows the IPv4-mapped one.
     pub second_link_local: bool,
-    /// See [`Errnos`].
+    /// Error numbers of the device.
     pub errnos: Errnos,
 }
 
 impl Profile {
-    /// The one with that name.
+    /// Returns the profile with this name.
     ///
     /// # Errors
-    /// The nearest name, and all of them.
+    /// [`UnknownProfile`], with the nearest name and the list of all.
     pub fn by_name(name: &str) -> Result<&'static Profile, UnknownProfile> {
         Profile::ALL
             .into_iter()
@@ -192,19 +181,7 @@ impl Profile {
             .ok_or_else(|| UnknownProfile(name.into()))
     }
 
-    /// Its place in [`Profile::ALL`].
-    #[must_use]
-    pub fn index(&self) -> u32 {
-        Profile::ALL.iter().position(|profile| profile.name == self.name).unwrap_or_default() as u32
-    }
-
-    /// The one at that place.
-    #[must_use]
-    pub fn by_index(index: u32) -> Option<&'static Profile> {
-        Profile::ALL.get(index as usize).copied()
-    }
-
-    /// Can queue pairs of this kind be made?
+    /// Whether the device supports this service of queue pairs.
     #[must_use]
     pub const fn supports_service(&self, service: QpType) -> bool {
         match service {
@@ -215,8 +192,10 @@ impl Profile {
         }
     }
 
-    /// Can work with this opcode be posted to queue pairs of this kind? The specification leaves reads and atomics
-    /// to reliable connections, and only sends to datagrams.
+    /// Whether this opcode can be posted on this service.
+    ///
+    /// The specification permits reads and atomic operations on reliable connections only, and only sends on
+    /// datagrams.
     #[must_use]
     pub const fn supports_opcode(&self, service: QpType, opcode: WrOpcode) -> bool {
         let by_service = match service {
@@ -234,7 +213,7 @@ impl Profile {
         by_service && self.supports_service(service) && opcode.0 < 32 && self.opcodes >> opcode.0 & 1 != 0
     }
 
-    /// How many units of a queue's depth a message of so many bytes takes: its frames, or one.
+    /// Returns the units of queue depth that a message of `bytes` bytes takes: its frames, or one.
     #[must_use]
     pub const fn depth_units(&self, bytes: u64) -> u64 {
         match self.frame_bytes {
@@ -243,7 +222,7 @@ impl Profile {
         }
     }
 
-    /// The depth that is reported when this one is requested, if it can be had.
+    /// Returns the depth that is reported for a requested one, or `None` if the request is too large.
     #[must_use]
     pub fn granted_depth(&self, requested: u32) -> Option<u32> {
         if requested > self.max_wr {
@@ -253,20 +232,20 @@ impl Profile {
         raised.or(self.depths.is_empty().then_some(requested))
     }
 
-    /// How many units of receives a queue takes whose depth was reported to be that.
+    /// Returns the depth that receives can fill in a queue of this reported depth.
     #[must_use]
     pub fn usable_depth(&self, reported: u32) -> u32 {
         self.depths.iter().find(|depth| depth.reported == reported).map_or(reported, |depth| depth.usable)
     }
 
-    /// Does a region cross a line at which the device loses the upper half of addresses?
+    /// Whether a region crosses a 4 GiB line, behind which the device loses the upper half of addresses.
     #[must_use]
     pub const fn crosses_4gib_line(&self, address: u64, bytes: u64) -> bool {
         self.wraps_at_4gib && bytes > 0 && address >> 32 != (address.wrapping_add(bytes - 1)) >> 32
     }
 }
 
-/// No profile has that name.
+/// An unknown profile name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownProfile(String);
 
@@ -284,12 +263,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_are_found_by_name_and_place() {
+    fn profiles_are_found_by_name() {
         for profile in Profile::ALL {
             assert_eq!(Profile::by_name(profile.name), Ok(profile));
-            assert_eq!(Profile::by_index(profile.index()), Some(profile));
         }
-        assert_eq!(Profile::by_index(3), None);
         let error = Profile::by_name("apple").expect_err("not a profile").to_string();
         assert_eq!(error, "unknown profile `apple`, did you mean `apple-tb5`?; known: ib, usb4, apple-tb5");
     }

@@ -1,4 +1,4 @@
-//! `softrdma env`: what to put into the environment of a program so that it finds itself on a node.
+//! `softrdma env`: prints the environment variables that place a program on a node.
 
 use super::{
     CliError,
@@ -19,10 +19,10 @@ Examples:
   eval \"$(softrdma env --fabric pair.toml --node 0)\"   # and --node 1 in another terminal
   ibv_devices
 
-Terminals that name equal files share a fabric. Its folder stays until it is removed by hand; `tbccl
-fabric run` removes what it made.";
+Terminals that name equal files share a fabric. Its folder stays until you remove it; `tbccl fabric
+run` removes the folder that it created.";
 
-/// Print the variables with which a program finds itself on a node of a fabric
+/// Print the variables that place a program on a node of a fabric
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -30,36 +30,36 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     fabric: PathBuf,
 
-    /// The node: its name or number; all nodes when left out, with --json
+    /// Name or number of the node; with --json all nodes when left out
     #[arg(long, value_name = "NODE", required_unless_present = "json")]
     node: Option<String>,
 
-    /// The folder in which the processes of the fabric meet; one for equal fabric files when left out
+    /// The folder that the fabric's processes share; by default one folder for equal fabric files
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// How a program is made to find the device instead of libibverbs
+    /// How a program finds the device instead of libibverbs
     #[arg(long, value_name = "HOW", default_value = "preload")]
     inject: Inject,
 
     #[command(flatten)]
     library: LibraryArg,
 
-    /// As JSON, for programs: a list with an object of variables for each node
+    /// Print JSON: a list with an object of variables for each node
     #[arg(long)]
     json: bool,
 }
 
-/// Ways in which a program is given another libibverbs.
+/// Ways to replace libibverbs in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Inject {
-    /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
+    /// LD_PRELOAD: for any program and any installed version of libibverbs
     Preload,
-    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
+    /// LD_LIBRARY_PATH: also for programs that open a library by name; libibverbs need not be installed
     LibraryPath,
 }
 
-/// Carries out `softrdma env`.
+/// Runs `softrdma env`.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let text = fs::read_to_string(&args.fabric)
         .map_err(|error| CliError::new(format_args!("{}: can't be read: {error}", args.fabric.display())))?;
@@ -87,10 +87,10 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Names and values.
+/// Environment variables and their values.
 type Variables = BTreeMap<&'static str, String>;
 
-/// What a program on a node needs.
+/// Returns the variables of a program on a node.
 fn variables(injection: &Variables, dir: &Path, file: &Path, node: usize) -> Variables {
     let mut all = injection.clone();
     all.insert("SOFTRDMA_FABRIC", file.display().to_string());
@@ -99,7 +99,8 @@ fn variables(injection: &Variables, dir: &Path, file: &Path, node: usize) -> Var
     all
 }
 
-/// The variables by which a program finds the device. Whatever else is preloaded or searched stays so.
+/// Returns the variables through which a program finds the device. Other preloaded libraries and library
+/// folders are kept.
 fn injection(inject: Inject, library: &Path, dir: &Path) -> Result<Variables, CliError> {
     let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
     let is_ours = |path: &&str| path.ends_with("libsoftrdma.so");
@@ -122,7 +123,7 @@ fn injection(inject: Inject, library: &Path, dir: &Path) -> Result<Variables, Cl
     Ok(variables)
 }
 
-/// For a shell.
+/// Quotes a value for a POSIX shell.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', "'\\''"))
 }

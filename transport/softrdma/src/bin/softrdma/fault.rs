@@ -1,4 +1,4 @@
-//! `softrdma fault`: breaks something in a running fabric, or mends it.
+//! `softrdma fault`: injects a fault into a running fabric, or clears it.
 
 use super::{
     CliError,
@@ -13,18 +13,18 @@ use softrdma::{
 use std::net::Ipv4Addr;
 
 const EXAMPLES: &str = "\
-Cables are named as in the fabric file, by their number from 0, or by a port that they are in; ports
-as NODE/DEVICE; nodes by name or number.
+A cable is named as in the fabric file, by its number from 0, or by one of its ports; a port is
+NODE/DEVICE; a node is named by name or number.
 
 Examples:
   softrdma fault unplug mac0/rdma_en2          and replug
   softrdma fault port-down mac1/rdma_en3       and port-up
-  softrdma fault fail-qp mac0/rdma_en2         all queue pairs of that device
-  softrdma fault unplug mac0/rdma_en2 --crash  posting then crashes, as on a Mac
-  softrdma fault leak mac0/rdma_en2            no domains are left; --domains 0: after a reboot
+  softrdma fault fail-qp mac0/rdma_en2         all queue pairs of the device
+  softrdma fault unplug mac0/rdma_en2 --crash  posting then crashes the process
+  softrdma fault leak mac0/rdma_en2            no domains are left; --domains 0 restores them
   softrdma fault gid mac0/rdma_en2 --index 2   the IPv4-mapped address moves";
 
-/// Break something in a running fabric, or mend it
+/// Inject a fault into a running fabric, or clear it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
@@ -37,31 +37,32 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Fault {
-    /// Pull a cable out: both ports go down, and what is on its way is lost
+    /// Unplug a cable: both ports go down, and messages in flight are lost
     Unplug {
         cable: String,
 
-        /// Devices that then crash whoever posts do so (SIGSEGV, apple-tb5); else they say it and hold what is posted
+        /// Crash processes that post to the port (SIGSEGV), if the profile does (apple-tb5); without this
+        /// option such a device warns and holds the work
         #[arg(long)]
         crash: bool,
     },
-    /// Put a cable back
+    /// Plug a cable in again
     Replug { cable: String },
     /// Take a port down
     PortDown { port: String },
-    /// Take a port up, also one that the fabric file says is down
+    /// Take a port up, even one that is down in the fabric file
     PortUp { port: String },
     /// Fail a queue pair, or all of a device
     FailQp(Target),
     /// Overflow the completion queues of a queue pair, or all of a device
     OverflowCq(Target),
-    /// Let a connection stop working, as after a long time without a message, or all of a device
+    /// Stop a connection without an error, as a long idle time does, or all connections of a device
     Sleep(Target),
-    /// Leak protection domains, as crashed processes do on a Mac: allocating one fails
+    /// Leak protection domains, as crashed processes do on a Mac: allocating one then fails
     Leak(LeakArgs),
-    /// Stall the processes of a node: they look dead without being so
+    /// Stall the processes of a node: they seem dead
     Stall { node: String },
-    /// Let the processes of a node go on
+    /// Let the processes of a stalled node continue
     Resume { node: String },
     /// Change the IPv4-mapped address of a port
     Gid(GidArgs),
@@ -69,10 +70,10 @@ enum Fault {
 
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// The port of its device
+    /// The port of the device
     port: String,
 
-    /// The number of the queue pair
+    /// The number of the queue pair; all of the device when left out
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
     qp: u32,
 }
@@ -82,7 +83,7 @@ struct LeakArgs {
     /// The port of the device
     port: String,
 
-    /// So many; all when left out, and 0 is as after a reboot
+    /// Protection domains to leak; all when left out, 0 to undo
     #[arg(long, value_name = "N")]
     domains: Option<u32>,
 }
@@ -92,24 +93,24 @@ struct GidArgs {
     /// The port
     port: String,
 
-    /// It disappears
+    /// Remove the address
     #[arg(long, conflicts_with_all = ["index", "ipv4"])]
     missing: bool,
 
-    /// It moves to this place of the table
+    /// Move the address to this index of the GID table
     #[arg(long, value_name = "INDEX", value_parser = clap::value_parser!(u8).range(1..4))]
     index: Option<u8>,
 
-    /// It maps this address
+    /// Change the IPv4 address that it maps
     #[arg(long, value_name = "ADDRESS")]
     ipv4: Option<Ipv4Addr>,
 
-    /// It is as the fabric file says
+    /// Restore the address of the fabric file
     #[arg(long, conflicts_with_all = ["missing", "index", "ipv4"])]
     restore: bool,
 }
 
-/// Carries out `softrdma fault`.
+/// Runs `softrdma fault`.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let RunningFabric { fabric, observer } = RunningFabric::open(&args.fabric)?;
     let control = observer.control();
@@ -152,7 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Is there a device at this cable that can crash?
+/// Checks that a device at the cable has a profile that crashes when unplugged.
 fn check_crash_supported(fabric: &Fabric, cable: usize) -> Result<(), CliError> {
     let crashes = |port: &usize| fabric.devices[*port].profile.unplug_behavior == UnplugBehavior::Crashes;
     if fabric.cables[cable].ports.iter().any(crashes) {

@@ -1,11 +1,11 @@
-//! `softrdma check` and `softrdma nodes`: what a fabric file says.
+//! `softrdma check` and `softrdma nodes`: check and show fabric files.
 
 use super::{CliError, print};
 use serde::Serialize;
 use softrdma::fabric::{Device, Fabric, GidAvailability};
 use std::{fmt::Write, path::PathBuf};
 
-/// Say whether fabric files are right, and where they are not
+/// Check fabric files, and print the position of errors
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// The files
@@ -13,19 +13,19 @@ pub(crate) struct CheckArgs {
     files: Vec<PathBuf>,
 }
 
-/// List the nodes of a fabric file, their devices, and what those are wired to
+/// List the nodes of a fabric file, their devices, and their cables
 #[derive(Debug, clap::Args)]
 pub(crate) struct NodesArgs {
     /// The file
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// As JSON, for programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Carries out `softrdma check`.
+/// Runs `softrdma check`.
 pub(crate) fn check(args: &CheckArgs) -> Result<(), CliError> {
     for file in &args.files {
         let fabric = Fabric::load(file).map_err(CliError::new)?;
@@ -42,10 +42,10 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct FabricView<'a> {
-    /// In hexadecimal: equal for equal files.
+    /// Hash of the file in hexadecimal; equal for equal files.
     digest: String,
     nodes: Vec<NodeView<'a>>,
 }
@@ -65,11 +65,11 @@ struct DeviceView<'a> {
     gid_index: u8,
     up: bool,
     cable: Option<&'a str>,
-    /// The port at the cable's other end.
+    /// The port at the other end of the cable.
     peer: Option<String>,
 }
 
-/// Carries out `softrdma nodes`.
+/// Runs `softrdma nodes`.
 pub(crate) fn nodes(args: &NodesArgs) -> Result<(), CliError> {
     let fabric = Fabric::load(&args.file).map_err(CliError::new)?;
     let nodes = fabric.nodes.iter().enumerate().map(|(number, node)| NodeView {

@@ -1,7 +1,7 @@
-//! `softrdma lib`: a folder that takes the place of libibverbs.
+//! `softrdma lib`: writes a folder that replaces libibverbs.
 //!
-//! `libibverbs.so.1` has the names and the versions of Debian's library and calls `libsoftrdma.so` beside it. It was
-//! linked by build.rs and travels in this program.
+//! `libibverbs.so.1` has the symbols and versions of Debian's library and calls `libsoftrdma.so` beside it.
+//! build.rs links it, and this program contains it.
 
 use super::{CliError, print};
 use std::{
@@ -15,15 +15,15 @@ Examples:
   softrdma lib ~/verbs
   LD_LIBRARY_PATH=~/verbs ibv_devinfo -v
 
-The folder holds libibverbs.so.1, libsoftrdma.so, and librdma.dylib for programs that ask for that name.
-It can be copied to other machines. Programs that are linked with the drivers of real adapters, as
-perftest is, need those of rdma-core 39 to 56; LD_PRELOAD of libsoftrdma.so works with any.";
+The folder contains libibverbs.so.1, libsoftrdma.so, and librdma.dylib for programs that open that name.
+It can be copied to other machines. Programs that link the drivers of real adapters, like perftest,
+need rdma-core 39 to 56; LD_PRELOAD of libsoftrdma.so works with any version.";
 
-/// Make a folder for LD_LIBRARY_PATH, with a libibverbs.so.1 in it
+/// Write a folder for LD_LIBRARY_PATH that contains a libibverbs.so.1
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder; made if it isn't there
+    /// The folder; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
@@ -31,29 +31,30 @@ pub(crate) struct Args {
     library: LibraryArg,
 }
 
-/// The device's library.
+/// The argument that names the device's library.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LibraryArg {
-    /// libsoftrdma.so, when it isn't beside this program
+    /// Path of libsoftrdma.so, if it is not beside this program
     #[arg(long, value_name = "LIB", env = "SOFTRDMA_LIB")]
     lib: Option<PathBuf>,
 }
 
 impl LibraryArg {
-    /// The library: the one that was named, or the one beside this program.
+    /// Returns the named library, or the one beside this program.
     pub(crate) fn find(&self) -> Result<PathBuf, CliError> {
         let beside = || Some(std::env::current_exe().ok()?.with_file_name("libsoftrdma.so"));
         let path = self.lib.clone().or_else(beside).unwrap_or_default();
         path.canonicalize().map_err(|_| {
             CliError::new(format_args!(
-                "no library at {}; build it with `cargo build -p tbccl-softrdma`, or name it with --lib or SOFTRDMA_LIB",
+                "no library at {}; build it with `cargo build -p tbccl-softrdma`, \
+                 or name it with --lib or SOFTRDMA_LIB",
                 path.display()
             ))
         })
     }
 }
 
-/// The name of a program's verbs library, the device's, and the name that Macs have for it.
+/// File names: the library that programs open, the device, and the name that macOS programs open.
 const LIBIBVERBS_NAME: &str = "libibverbs.so.1";
 const DEVICE_NAME: &str = "libsoftrdma.so";
 const MACOS_NAME: &str = "librdma.dylib";
@@ -63,13 +64,13 @@ static LIBIBVERBS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.
 /// How the device's library gets into the folder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Placement {
-    /// The folder stands by itself.
+    /// A copy: the folder is self-contained.
     Copy,
-    /// For as long as the library is where it is.
+    /// A link: the folder works while the library stays where it is.
     Symlink,
 }
 
-/// Carries out `softrdma lib`.
+/// Runs `softrdma lib`.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let library = args.library.find()?;
     write_folder(&args.dir, &library, Placement::Copy)?;
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Makes the folder, or renews it. Programs that use what was in it keep what they have.
+/// Creates or renews the folder. Programs that use its old files keep them.
 pub(crate) fn write_folder(dir: &Path, library: &Path, placement: Placement) -> Result<(), CliError> {
     let cannot =
         |error: io::Error| CliError::new(format_args!("can't put libraries into {}: {error}", dir.display()));
@@ -99,7 +100,7 @@ pub(crate) fn write_folder(dir: &Path, library: &Path, placement: Placement) -> 
     .map_err(cannot)
 }
 
-/// Makes a file under another name first, so that nobody sees half of it.
+/// Creates a file under a temporary name and renames it, so no process sees a partial file.
 fn write_atomically(dir: &Path, name: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let new = dir.join(format!(".{name}.{}", std::process::id()));
     let made = make(&new).and_then(|()| fs::rename(&new, dir.join(name)));

@@ -1,7 +1,10 @@
-//! The command `softrdma`: looks at fabric files, and at fabrics that run.
+//! The command `softrdma`: checks fabric files, and inspects and breaks running fabrics.
 //!
-//! Exit status 0, or 2 for anything that can't be done. Errors are one line on stderr that begins with the name
-//! under which the command was called, since `tbccl fabric` calls it too.
+//! Exit status 0, or 2 on any error. Errors are one line on stderr that begins with the name under which the
+//! command was called, since `tbccl fabric` calls it too.
+//!
+//! Modules: `files` (check, nodes), `env`, `library` (lib), `fault`, `stat`, and `running_fabric`, which the
+//! last two open.
 
 mod env;
 mod fault;
@@ -43,7 +46,7 @@ enum Command {
     Stat(stat::Args),
 }
 
-/// A command that can't be carried out: one line, with the remedy.
+/// An error message of one line, with the remedy.
 #[derive(Debug)]
 struct CliError(String);
 
@@ -53,7 +56,7 @@ impl CliError {
     }
 }
 
-/// Writes to stdout. A reader that went away has seen enough.
+/// Writes to stdout. Ignores errors, since the reader may have closed the pipe.
 fn print(text: &str) {
     let mut stdout = io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
@@ -80,7 +83,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version are printed; an error is put into one line.
+/// Prints help and version as they are, and usage errors as one line.
 fn report_usage(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
@@ -100,7 +103,7 @@ fn report(message: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The name under which we were called.
+/// Returns the name under which this program was called.
 fn program_name() -> OsString {
     let called = std::env::args_os().next().unwrap_or_default();
     Path::new(&called).file_name().unwrap_or("softrdma".as_ref()).to_owned()

@@ -1,4 +1,4 @@
-//! A fabric's folder, as seen by somebody who takes no part.
+//! A running fabric's folder, for commands that take no part in the fabric.
 
 use super::CliError;
 use softrdma::{Observer, default_folder, fabric::Fabric};
@@ -8,22 +8,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The fabric file's copy in the folder of a fabric: what its processes read, whatever happens to the original.
+/// The copy of the fabric file in the fabric's folder. Processes read this copy, so the original may change.
 const FABRIC_FILE: &str = "fabric.toml";
 
-/// The fabric a command works on.
+/// The arguments that select a fabric.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FabricArgs {
-    /// The fabric's folder; the one that its file leads to when left out
+    /// The fabric's folder; by default the one that belongs to its file
     #[arg(long, value_name = "DIR", env = "SOFTRDMA_DIR")]
     dir: Option<PathBuf>,
 
-    /// The fabric's file; the one in its folder when left out
+    /// The fabric file; by default the one in the folder
     #[arg(long, value_name = "FILE", env = "SOFTRDMA_FABRIC")]
     fabric: Option<PathBuf>,
 }
 
-/// A fabric that may be running.
+/// A fabric file and its folder; processes may or may not be running.
 #[derive(Debug)]
 pub(crate) struct RunningFabric {
     pub(crate) fabric: Fabric,
@@ -31,12 +31,13 @@ pub(crate) struct RunningFabric {
 }
 
 impl RunningFabric {
-    /// Makes the folder with a copy of the file, whose path is returned; or finds both there.
+    /// Creates the folder with a copy of the fabric file, unless both exist, and returns the path of the
+    /// copy.
     pub(crate) fn prepare(dir: &Path, text: &str) -> Result<PathBuf, CliError> {
         let copy = dir.join(FABRIC_FILE);
         if dir.metadata().is_ok_and(|about| about.uid() != rustix::process::getuid().as_raw()) {
             return Err(CliError::new(format_args!(
-                "{} is another user's; name another with --dir",
+                "{} belongs to another user; name another folder with --dir",
                 dir.display()
             )));
         }
@@ -50,7 +51,7 @@ impl RunningFabric {
             }
             Err(_) => {}
         }
-        // What travels over the fabric is nobody else's business.
+        // Other users may not read the fabric's messages.
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -60,14 +61,14 @@ impl RunningFabric {
         Ok(copy)
     }
 
-    /// Opens the fabric that is meant.
+    /// Opens the selected fabric.
     pub(crate) fn open(args: &FabricArgs) -> Result<RunningFabric, CliError> {
         let file = match (&args.fabric, &args.dir) {
             (Some(file), _) => file.clone(),
             (None, Some(dir)) => dir.join(FABRIC_FILE),
             (None, None) => {
                 return Err(CliError::new(
-                    "which fabric? Name its folder with --dir, or its file with --fabric",
+                    "no fabric is named; pass its folder with --dir, or its file with --fabric",
                 ));
             }
         };

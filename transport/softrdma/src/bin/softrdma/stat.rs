@@ -1,4 +1,4 @@
-//! `softrdma stat`: what has travelled over the cables of a fabric, and what is out of order.
+//! `softrdma stat`: prints the traffic of a fabric's cables, and its current faults.
 
 use super::{
     CliError, print,
@@ -11,13 +11,13 @@ use softrdma::{
 };
 use std::{fmt::Write, sync::atomic::Ordering::Relaxed};
 
-/// Show messages and bytes per cable and direction, and what is out of order
+/// Show messages and bytes per cable and direction, and current faults
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     fabric: FabricArgs,
 
-    /// As JSON, for programs
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -25,18 +25,18 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct View {
     cables: Vec<CableView>,
-    /// Ports that have a cable and are down.
+    /// Ports that are down although they have a cable.
     down: Vec<String>,
-    /// Nodes that are stalled.
+    /// Stalled nodes.
     stalled: Vec<String>,
-    /// Ports whose protection domains were leaked.
+    /// Ports with leaked protection domains.
     leaks: Vec<LeakView>,
 }
 
 #[derive(Serialize)]
 struct LeakView {
     port: String,
-    /// Of which there are no more than the device has.
+    /// Leaked protection domains, at most the number that the device has.
     domains: u32,
 }
 
@@ -57,7 +57,7 @@ struct LaneView {
     corrupted: u64,
 }
 
-/// Carries out `softrdma stat`.
+/// Runs `softrdma stat`.
 pub(crate) fn run(args: &Args) -> Result<(), CliError> {
     let RunningFabric { fabric, observer } = RunningFabric::open(&args.fabric)?;
     let view = view(&fabric, observer.control());
@@ -108,7 +108,7 @@ fn lanes(fabric: &Fabric, control: &Control, number: usize, cable: &Cable) -> Ve
             corrupted: words.corrupted.load(Relaxed),
         }
     };
-    // A loopback plug has one way round.
+    // A loopback plug has only one direction.
     let sides = if cable.ports[0] == cable.ports[1] { 0..1 } else { 0..2 };
     sides.map(lane).collect()
 }
