@@ -1,7 +1,7 @@
 //! One blocking call, from its arguments to its result.
 
 use super::{
-    Communicator,
+    Communicator, dumps,
     plans::{CallShape, Fit, Fitted},
     stopped::{confirm, explain},
     watch::CallWatch,
@@ -400,7 +400,7 @@ impl Communicator {
         self.failed = Some(error.clone());
         self.peers.control.set_failed(&error);
         self.peers.control.tell_now(self.stats());
-        self.peers.control.dump_if_wanted();
+        dumps::write_if_wanted(&self.peers.control);
         Err(error)
     }
 

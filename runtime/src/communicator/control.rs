@@ -6,7 +6,7 @@
 //! An abort sets that word, which makes the call in progress and every further one fail. Where boards are shared memory it
 //! also raises the job's failure at once, so that peers hear of it even if no call is in progress here.
 
-use super::{Communicator, dumps};
+use super::Communicator;
 use crate::{
     agreement::{Agreement, Failure},
     call::CallRecord,
@@ -231,13 +231,6 @@ impl Control {
             error: error.as_ref(),
         };
         self.recorder.dump(&flight, out)
-    }
-
-    /// Writes them where the options say, if they say so.
-    pub(super) fn dump_if_wanted(&self) {
-        if let Some(folder) = &self.folder {
-            dumps::write_or_warn(self, folder);
-        }
     }
 
     /// The folder that the options name for them.

@@ -82,8 +82,15 @@ pub(super) fn strike_off(control: &Arc<Control>) {
     locked(&LIVE).retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)));
 }
 
+/// Writes the recorder of a communicator whose options name a folder.
+pub(super) fn write_if_wanted(control: &Control) {
+    if let Some(folder) = control.folder() {
+        write_or_warn(control, folder);
+    }
+}
+
 /// Writes to the file of a rank; says on stderr if that can't be done.
-pub(super) fn write_or_warn(control: &Control, folder: &Path) {
+fn write_or_warn(control: &Control, folder: &Path) {
     if let Err(error) = append(control, folder) {
         eprintln!("tbccl: warning: can't write the flight recorder to {}: {error}", folder.display());
     }

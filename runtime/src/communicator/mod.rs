@@ -11,14 +11,13 @@ mod buffer;
 mod call;
 mod call_options;
 mod closing;
-mod connect;
 mod control;
 mod dumps;
 mod elements;
 mod group;
+mod join;
 mod machine;
 mod members;
-mod mixed;
 mod plans;
 mod quantized;
 mod raw;
@@ -28,10 +27,8 @@ mod request;
 mod rooted;
 mod scale;
 mod stopped;
-mod tcp;
 mod typed;
 mod uneven;
-mod verbs;
 mod watch;
 mod wires;
 
@@ -61,8 +58,8 @@ use collectives::{
     select::{Fingerprint, Names, Overrides},
 };
 use control::stats_of;
+use join::Rejoin;
 use machine::{Processors, fingerprint, placement_of, ranks_on_host_of};
-use members::kin::Kin;
 use plans::{CallShape, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Rank, Reach};
@@ -105,7 +102,7 @@ pub struct Communicator {
     /// Does a thread close it, so that the program need not wait for that?
     is_behind: bool,
     /// How to find the others again.
-    kin: Kin,
+    rejoin: Rejoin,
     /// The rendezvous, where it is in this process. The last to end.
     server: Option<Server>,
 }
@@ -121,7 +118,7 @@ struct Parts {
     connection: Option<Connection>,
     endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
-    kin: Kin,
+    rejoin: Rejoin,
     /// In whose process the rendezvous is, if it is one of the ranks'.
     keeper: Option<Rank>,
     /// Is it made from no other communicator? What is to be said about a job has been said of those.
@@ -214,7 +211,7 @@ impl Communicator {
             failed: None,
             farewell: config.timeout,
             is_behind: false,
-            kin: parts.kin,
+            rejoin: parts.rejoin,
             server: None,
         }
     }

@@ -1,6 +1,6 @@
 //! The TCP transport as a rank of a job opens it: from options, and who this rank is, to an endpoint.
 
-use super::{Communicator, connect::not_started};
+use super::{super::Communicator, failure::not_started};
 use crate::{
     Config,
     error::{Error, Result},

@@ -1,6 +1,6 @@
 //! Shared memory within a host and another transport between hosts, as a rank of a job opens it.
 
-use super::{connect::not_started, tcp, verbs};
+use super::{failure::not_started, tcp, verbs};
 use crate::{Config, Transport, error::Result};
 use bootstrap::Identity;
 use std::time::Duration;

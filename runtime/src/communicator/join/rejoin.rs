@@ -4,8 +4,7 @@
 //! ranks that has some serves them, and the others go there; from then on it is as if they had been started anew. Nothing
 //! is asked of the first rendezvous, nor of any rank that is not to take part.
 
-use super::super::{Communicator, connect};
-use super::{hall::Hall, titles};
+use super::{super::Communicator, threads::ThreadRendezvous, titles::titles};
 use crate::{
     Config,
     error::{Error, PeerName, Result},
@@ -16,9 +15,9 @@ use topology::Rank;
 
 /// By what ranks find each other again.
 #[derive(Debug)]
-pub(in super::super) enum Kin {
+pub(in super::super) enum Rejoin {
     /// Threads of one process.
-    Threads(Arc<Hall>),
+    Threads(Arc<ThreadRendezvous>),
     /// Processes.
     Processes(Box<Processes>),
 }
@@ -35,14 +34,20 @@ pub(in super::super) struct Processes {
     origins: Arc<Origins>,
 }
 
-impl Kin {
+impl From<Arc<ThreadRendezvous>> for Rejoin {
+    fn from(rendezvous: Arc<ThreadRendezvous>) -> Rejoin {
+        Rejoin::Threads(rendezvous)
+    }
+}
+
+impl Rejoin {
     /// Those who have come together.
     pub(in super::super) fn processes(
         muster: Option<Muster>,
         members: &[Member],
         identity: &Identity,
-    ) -> Kin {
-        Kin::Processes(Box::new(Processes {
+    ) -> Rejoin {
+        Rejoin::Processes(Box::new(Processes {
             muster,
             places: members.iter().map(|member| member.muster.clone()).collect(),
             secret: identity.place.secret.clone(),
@@ -53,7 +58,7 @@ impl Kin {
 
 impl Processes {
     /// Brings these members together, one of which we are; its communicator.
-    pub(super) fn meet(
+    pub(in super::super) fn meet(
         &self,
         job: &str,
         (me, names): (Rank, &[PeerName]),
@@ -85,7 +90,7 @@ impl Processes {
         // What a model says of machines and cables it says of the ranks of the whole job.
         let mut config = config.clone();
         config.selection.model = None;
-        let mut communicator = connect::join(&identity, &config)?;
+        let mut communicator = super::join(&identity, &config)?;
         communicator.server = server;
         Ok(communicator)
     }

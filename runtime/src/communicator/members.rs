@@ -9,15 +9,11 @@
 //! Nothing here travels over links but colours and keys. A communicator that has failed can't be relied on to carry
 //! anything, so survivors meet where they have known each other to be found since they started.
 
-pub(super) mod hall;
-pub(super) mod kin;
-
-use super::Communicator;
+use super::{Communicator, join::Rejoin};
 use crate::{
     Config, UniqueId,
     error::{Error, Result},
 };
-use kin::Kin;
 use topology::Rank;
 
 impl Communicator {
@@ -98,7 +94,7 @@ impl Communicator {
     /// What each rank says, by rank: the bytes of an id, or nothing. It does not travel over links, which others may
     /// listen to.
     fn tell_in_private(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
-        if matches!(self.kin, Kin::Processes(_)) {
+        if matches!(self.rejoin, Rejoin::Processes(_)) {
             let connection = self.peers.connection.as_mut().ok_or(Error::LauncherGone)?;
             return Ok(connection.exchange(said)?);
         }
@@ -117,9 +113,11 @@ impl Communicator {
     /// Makes the communicator of these ranks, this one among them, in this order. All of them call it with the same name,
     /// which no other such call between them has that may be under way.
     fn make(&self, job: &str, members: &[Rank], config: &Config) -> Result<Communicator> {
-        let made = match &self.kin {
-            Kin::Threads(hall) => hall.meet(job, self.rank(), members, config),
-            Kin::Processes(kin) => kin.meet(job, (self.rank(), &*self.peers.names), members, config),
+        let made = match &self.rejoin {
+            Rejoin::Threads(rendezvous) => rendezvous.meet(job, self.rank(), members, config),
+            Rejoin::Processes(processes) => {
+                processes.meet(job, (self.rank(), &*self.peers.names), members, config)
+            }
         };
         made.map_err(|error| match error {
             // Those who are missing are known here by their numbers here.
@@ -160,15 +158,6 @@ fn survivors(me: Rank, size: u32, without: &[Rank]) -> Result<(Vec<Rank>, String
     Ok((members, if text.is_empty() { "any".to_owned() } else { text.join(", ") }))
 }
 
-/// What people call the ranks of a new communicator, by rank.
-fn titles(members: &[Rank]) -> Vec<String> {
-    let title = |(new, old): (u32, &Rank)| match old.0 {
-        old if old == new => new.to_string(),
-        old => format!("{new} ({old} before)"),
-    };
-    (0..).zip(members).map(title).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,10 +179,5 @@ mod tests {
             let error = survivors(Rank(2), 5, &[without]).expect_err("refused").to_string();
             assert!(error.contains(what), "{error}");
         }
-    }
-
-    #[test]
-    fn ranks_that_change_their_number_are_known_by_both() {
-        assert_eq!(titles(&[0, 2, 3].map(Rank)), ["0", "1 (2 before)", "2 (3 before)"]);
     }
 }

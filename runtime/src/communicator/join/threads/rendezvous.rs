@@ -1,13 +1,12 @@
 //! Where threads of one process meet to make another communicator.
 //!
-//! A [`Hall`] belongs to the threads of one communicator, and lives on when some of these have ended. Whoever comes first
-//! for a job opens a gathering; whoever comes last makes what all have in common; all wait until that is there, or the
+//! A [`ThreadRendezvous`] belongs to the threads of one communicator, and lives on when some of these have ended. Whoever comes first
+//! for a job opens a group; whoever comes last makes what all have in common; all wait until that is there, or the
 //! time of one of them is over.
 
-use super::super::{Communicator, connect::Threads};
-use super::titles;
+use super::{super::titles::titles, Threads};
 use crate::{
-    Config,
+    Communicator, Config,
     error::{Error, Result},
 };
 use std::{
@@ -19,14 +18,14 @@ use topology::Rank;
 
 /// Where the threads of a communicator meet.
 #[derive(Debug, Default)]
-pub(in super::super) struct Hall {
+pub(in crate::communicator) struct ThreadRendezvous {
     /// Those that wait for somebody, by job.
-    gatherings: Mutex<HashMap<String, Arc<Gathering>>>,
+    pending: Mutex<HashMap<String, Arc<PendingGroup>>>,
 }
 
 /// Those who are to make a communicator.
 #[derive(Debug)]
-struct Gathering {
+struct PendingGroup {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -41,9 +40,9 @@ struct State {
     outcome: Option<Result<Arc<Threads>>>,
 }
 
-impl Hall {
+impl ThreadRendezvous {
     /// Waits until all members are here; the communicator of one of them.
-    pub(super) fn meet(
+    pub(in crate::communicator) fn meet(
         &self,
         job: &str,
         me: Rank,
@@ -51,21 +50,21 @@ impl Hall {
         config: &Config,
     ) -> Result<Communicator> {
         let new = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
-        let gathering = self.enter(job, new, members.len(), config);
-        let threads = gathering.wait(config, || {
-            self.close(job, &gathering);
+        let group = self.enter(job, new, members.len(), config);
+        let threads = group.wait(config, || {
+            self.close(job, &group);
             titles(members)
         })?;
         Ok(threads.communicator(new, config))
     }
 
-    /// Takes part in the gathering of a job; the last one makes what all have in common.
-    fn enter(&self, job: &str, new: u32, size: usize, config: &Config) -> Arc<Gathering> {
-        let mut gatherings = self.gatherings.lock().unwrap_or_else(PoisonError::into_inner);
-        let gathering = Arc::clone(
-            gatherings.entry(job.to_owned()).or_insert_with(|| Arc::new(Gathering::new(new, size, config))),
+    /// Takes part in the group of a job; the last one makes what all have in common.
+    fn enter(&self, job: &str, new: u32, size: usize, config: &Config) -> Arc<PendingGroup> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let group = Arc::clone(
+            pending.entry(job.to_owned()).or_insert_with(|| Arc::new(PendingGroup::new(new, size, config))),
         );
-        let mut state = gathering.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = group.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (first, options) = &state.options;
         if let Some(why) = difference(*first, options, new, &config.shared()) {
             state.outcome = Some(Err(Error::Bootstrap(why)));
@@ -75,27 +74,27 @@ impl Hall {
             state.outcome = Some(Threads::new(size as u32, config).map(Arc::new));
         }
         if state.outcome.is_some() {
-            // Who comes for the same job again waits for another gathering.
-            gatherings.remove(job);
-            gathering.changed.notify_all();
+            // Who comes for the same job again waits for another group.
+            pending.remove(job);
+            group.changed.notify_all();
         }
         drop(state);
-        gathering
+        group
     }
 
-    /// Nobody is to come to a gathering any more.
-    fn close(&self, job: &str, gathering: &Arc<Gathering>) {
-        let mut gatherings = self.gatherings.lock().unwrap_or_else(PoisonError::into_inner);
-        if gatherings.get(job).is_some_and(|other| Arc::ptr_eq(other, gathering)) {
-            gatherings.remove(job);
+    /// Nobody is to come to a group any more.
+    fn close(&self, job: &str, group: &Arc<PendingGroup>) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.get(job).is_some_and(|other| Arc::ptr_eq(other, group)) {
+            pending.remove(job);
         }
     }
 }
 
-impl Gathering {
-    fn new(first: u32, size: usize, config: &Config) -> Gathering {
+impl PendingGroup {
+    fn new(first: u32, size: usize, config: &Config) -> PendingGroup {
         let state = State { here: vec![false; size], options: (first, config.shared()), outcome: None };
-        Gathering { state: Mutex::new(state), changed: Condvar::new() }
+        PendingGroup { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// What all have in common, once all are here. Whose time is over sends all away; `close` keeps others from coming,

@@ -1,6 +1,6 @@
 //! The verbs transport as a rank of a job opens it: from options to an endpoint.
 
-use super::connect::not_started;
+use super::failure::not_started;
 use crate::{
     Config, Transport,
     error::{Error, Result},

@@ -1,0 +1,95 @@
+//! Joining over a driver whose ranks share no memory: they exchange how they are reached.
+
+use super::{
+    super::{Communicator, Parts},
+    failure::{host_name, not_started},
+    greeting::{greeting, keeper, names},
+    links,
+    rejoin::Rejoin,
+};
+use crate::{
+    Config, Transport,
+    agreement::Agreement,
+    error::{Error, Result},
+};
+use bootstrap::{Connection, Identity, Joined, Muster};
+use topology::{Rank, Reach};
+use transport::{TransportError, driver::Endpoint};
+
+/// Joins over an endpoint, or tells the others why there is none.
+pub(super) fn join_if_opened(
+    opened: Result<Box<dyn Endpoint>>,
+    identity: &Identity,
+    config: &Config,
+    muster: Option<Muster>,
+) -> Result<Communicator> {
+    match opened {
+        Ok(endpoint) => join(endpoint, identity, config, muster),
+        Err(error) => {
+            tell_why_not(&error, identity, config);
+            Err(error)
+        }
+    }
+}
+
+/// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
+pub(super) fn join(
+    mut endpoint: Box<dyn Endpoint>,
+    identity: &Identity,
+    config: &Config,
+    muster: Option<Muster>,
+) -> Result<Communicator> {
+    let Identity { rank, size, place, .. } = identity;
+    let hello = greeting(identity, config, None, &0, muster.as_ref());
+    let Joined { mut connection, members, .. } = Connection::join(place, &hello, None)?;
+    connection.agree_on_pulling(Some("there is no memory in common".into()))?;
+    let mut heard = Vec::new();
+    loop {
+        match endpoint.converse(&heard) {
+            Ok(Some(word)) => heard = connection.exchange(&word)?,
+            Ok(None) => break,
+            Err(error) => {
+                // The others are told whose word it is.
+                let said = match &error {
+                    TransportError::Wiring { rank: of, what } if of == rank => what.clone(),
+                    error => error.to_string(),
+                };
+                connection.give_up(&said);
+                return Err(not_started(*rank, error));
+            }
+        }
+    }
+    let reach = Reach::new(*size, |a, b| endpoint.connects(a.0, b.0));
+    let parts = Parts {
+        rank: Rank(*rank),
+        names: names(&members),
+        agreement: Agreement::mirrored(Rank(*rank), *size)?,
+        slab: endpoint.slab().clone(),
+        links: links(*rank, *size, &reach, |peer, lane| endpoint.link(peer, lane)),
+        reach,
+        connection: Some(connection),
+        transport: match config.transport {
+            Transport::MixedAuto => endpoint.name(),
+            given => given.name(),
+        },
+        endpoint: Some(endpoint),
+        rejoin: Rejoin::processes(muster, &members, identity),
+        keeper: keeper(&members),
+        is_first: identity.descent.is_none(),
+    };
+    Ok(Communicator::assemble(parts, config))
+}
+
+/// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
+fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
+    let hello = greeting(identity, config, None, &0, None);
+    let Ok(Joined { mut connection, .. }) = Connection::join(&identity.place, &hello, None) else { return };
+    if connection.agree_on_pulling(Some("there is no memory in common".into())).is_ok() {
+        let said = error.to_string();
+        // The others are told whose word it is.
+        let own =
+            [format!("rank {}: ", identity.rank), format!("rank {} on {}: ", identity.rank, host_name())];
+        let rest = own.iter().find_map(|own| said.strip_prefix(own.as_str()));
+        connection.give_up(rest.unwrap_or(&said));
+    }
+}

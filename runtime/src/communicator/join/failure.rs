@@ -1,0 +1,20 @@
+//! Errors of a rank whose transport does not come up.
+
+use crate::error::Error;
+use std::sync::Arc;
+use topology::Rank;
+use transport::TransportError;
+
+/// The error of a rank whose transport does not come up. Some say themselves which rank they are about.
+pub(super) fn not_started(rank: u32, error: TransportError) -> Error {
+    match error {
+        TransportError::Wiring { .. } | TransportError::Introduction { .. } => error.into(),
+        other => Error::Start { rank: Rank(rank), host: host_name(), error: Arc::new(other) },
+    }
+}
+
+/// Returns the name of this host, as the kernel knows it.
+pub(super) fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,171 @@
+//! Joining: from the identity of a rank to its communicator.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `shm` | shared memory between processes |
+//! | `endpoint` | drivers whose ranks share no memory; `tcp`, `verbs` and `mixed` open them from options |
+//! | `threads` | ranks that are threads of one process |
+//! | `rejoin` | how ranks find each other again, for communicators made from others |
+//! | `greeting` | what ranks tell each other when they meet |
+//! | `titles` | names of ranks that have changed their number |
+//! | `failure` | errors of a rank whose transport does not come up |
+
+mod endpoint;
+mod failure;
+mod greeting;
+mod mixed;
+mod rejoin;
+mod shm;
+mod tcp;
+mod threads;
+mod titles;
+mod verbs;
+
+pub(super) use rejoin::Rejoin;
+
+use super::{Communicator, dumps::catch_signal, record_on_signal};
+use crate::{
+    Config, Transport,
+    error::{Error, Result},
+};
+use bootstrap::{Announced, Identity, Met, Muster, UniqueId};
+use threads::Threads;
+use topology::{Rank, Reach};
+use transport::{
+    Link,
+    driver::rehearsal::Rehearsal,
+    memory::{Arena, ArenaLayout, Slab},
+};
+
+fn layout(ranks: u32, config: &Config) -> ArenaLayout {
+    ArenaLayout {
+        ranks,
+        lanes: Communicator::LANES,
+        ring: config.ring(),
+        slab_bytes: config.slab_bytes.unwrap_or(Config::SLAB_BYTES).next_multiple_of(Slab::BLOCK_BYTES)
+            as usize,
+    }
+}
+
+impl Communicator {
+    /// Joins the job that the launcher started this process for; waits until all ranks have joined.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] when this process was not started by a launcher, or the ranks do not come together
+    /// within the time limit or disagree on an option; others when the system refuses memory or descriptors.
+    pub fn from_env() -> Result<Communicator> {
+        Communicator::from_env_with(&Config::from_env()?)
+    }
+
+    /// As [`Communicator::from_env`], with options that the program decides on.
+    ///
+    /// # Errors
+    /// As for [`Communicator::from_env`].
+    pub fn from_env_with(config: &Config) -> Result<Communicator> {
+        let Met { identity, server } = Announced::from_env()?.meet(config.timeout)?;
+        let mut communicator = join(&identity, config)?;
+        communicator.server = server;
+        if let Some(folder) = &config.dump {
+            record_on_signal(Some(folder))?;
+        }
+        Ok(communicator)
+    }
+
+    /// Joins the job of a unique id as one of `size` ranks; waits until all have joined. All ranks give the same id,
+    /// which one of them, or another process that lives as long, has made with [`UniqueId::create`].
+    ///
+    /// # Errors
+    /// As for [`Communicator::from_env`]; [`Error::InvalidArgument`] for a rank that there is not.
+    pub fn from_unique_id(id: &UniqueId, rank: u32, size: u32, config: &Config) -> Result<Communicator> {
+        if rank >= size || size > collectives::MAX_RANKS {
+            return Err(Error::InvalidArgument(format!(
+                "rank {rank} of {size}: ranks are numbered from 0, and a communicator has from 1 to {}",
+                collectives::MAX_RANKS
+            )));
+        }
+        let (place, server) = id.meet(config.timeout)?;
+        let identity = Identity { rank, size, place, keeps: server.is_some(), descent: None };
+        let mut communicator = join(&identity, config)?;
+        communicator.server = server;
+        Ok(communicator)
+    }
+
+    /// Tries whether this machine's limits let a rank of a job of `ranks` ranks have the memory that it needs, so that a
+    /// launcher can say so once instead of every rank.
+    ///
+    /// # Errors
+    /// What a rank would say.
+    pub fn preflight(ranks: u32, config: &Config) -> Result<()> {
+        let layout = layout(ranks, config);
+        let (_ours, object) = Arena::shared(layout)?;
+        let peers: Result<Vec<Arena>, _> = (1..ranks).map(|_| Arena::of_peer(layout, &object)).collect();
+        Ok(peers.map(drop)?)
+    }
+
+    /// Communicators for `ranks` threads of this process, in rank order.
+    ///
+    /// # Errors
+    /// When there are no ranks, or the system refuses memory.
+    pub fn local(ranks: u32, config: &Config) -> Result<Vec<Communicator>> {
+        if !(1..=collectives::MAX_RANKS).contains(&ranks) {
+            return Err(Error::InvalidArgument(format!(
+                "{ranks} ranks: a communicator has from 1 to {}",
+                collectives::MAX_RANKS
+            )));
+        }
+        let threads = Threads::new(ranks, config)?;
+        Ok((0..ranks).map(|rank| threads.communicator(rank, config)).collect())
+    }
+}
+
+/// Links to every peer that we reach on every lane, by peer and lane.
+fn links(
+    rank: u32,
+    ranks: u32,
+    reach: &Reach,
+    mut make: impl FnMut(u32, u8) -> Box<dyn Link>,
+) -> Vec<Option<Box<dyn Link>>> {
+    (0..ranks)
+        .flat_map(|peer| (0..Communicator::LANES).map(move |lane| (peer, lane)))
+        .map(|(peer, lane)| {
+            (peer != rank && reach.connects(Rank(rank), Rank(peer))).then(|| make(peer, lane))
+        })
+        .collect()
+}
+
+/// A communicator whose options say where its flight recorder goes is written on SIGUSR2, however it was made.
+fn listen_if_wanted(config: &Config) -> Result<()> {
+    if config.dump.is_some() { catch_signal() } else { Ok(()) }
+}
+
+/// Joins the job that an identity is for.
+fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+    // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may be where they meet.
+    let may_span_hosts = identity.place.secret.is_some();
+    let config = match config.transport {
+        Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
+        _ => config,
+    };
+    listen_if_wanted(config)?;
+    let muster = open_muster(identity, config);
+    match config.transport {
+        Transport::Auto | Transport::Shm => shm::join(identity, config, muster),
+        Transport::Mixed | Transport::MixedVerbs | Transport::MixedAuto => {
+            let layout = layout(identity.size, config);
+            endpoint::join_if_opened(mixed::open(identity, config, layout), identity, config, muster)
+        }
+        Transport::Tcp => endpoint::join_if_opened(tcp::open(identity, config), identity, config, muster),
+        Transport::Verbs => endpoint::join_if_opened(verbs::open(identity, config), identity, config, muster),
+        Transport::Rehearsal => {
+            let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
+            endpoint::join(Box::new(endpoint), identity, config, muster)
+        }
+    }
+}
+
+/// Sockets at which this rank can be met later on. A job can do without: what can't be made then is another one of it.
+fn open_muster(identity: &Identity, config: &Config) -> Option<Muster> {
+    let secret = identity.place.secret.clone();
+    let at = if secret.is_some() { tcp::own_addresses(identity, config) } else { Vec::new() };
+    Muster::open(&at, secret).ok()
+}

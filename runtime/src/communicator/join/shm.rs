@@ -1,0 +1,87 @@
+//! Joining over shared memory: every rank maps the arena of every other one.
+
+use super::{
+    super::{Communicator, Parts},
+    greeting::{greeting, keeper, names},
+    layout, links,
+    rejoin::Rejoin,
+};
+use crate::{Config, agreement::Agreement, error::Result};
+use bootstrap::{Connection, Identity, Joined, Member, Muster};
+use topology::{Rank, Reach};
+use transport::{
+    driver::shm,
+    memory::{Arena, Slab},
+};
+
+/// Joins over shared memory: everyone maps everyone's arena.
+pub(super) fn join(identity: &Identity, config: &Config, muster: Option<Muster>) -> Result<Communicator> {
+    let Identity { rank, size, place, .. } = identity;
+    let layout = layout(*size, config);
+    let (ours, object) = Arena::shared(layout)?;
+    // The word that others try to read; it must stay where it is until all have tried.
+    let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
+    let hello = greeting(identity, config, Some(&object), &probe, muster.as_ref());
+    let Joined { mut connection, members, arenas } = Connection::join(place, &hello, Some(&object))?;
+    let arenas = arenas
+        .iter()
+        .enumerate()
+        .map(|(peer, fd)| if peer as u32 == *rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
+        .collect::<Result<Vec<Arena>, _>>()?;
+    let pull = agree_on_pulling(&mut connection, &members, identity, config)?;
+    let links = links(*rank, *size, &Reach::complete(), |peer, lane| {
+        let pull = pull.then(|| members[peer as usize].pid);
+        shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
+    });
+    let parts = Parts {
+        rank: Rank(*rank),
+        names: names(&members),
+        agreement: Agreement::new(Rank(*rank), arenas.iter().map(Arena::board).collect()),
+        slab: Slab::new(&ours, Some(object)),
+        links,
+        reach: Reach::complete(),
+        connection: Some(connection),
+        endpoint: None,
+        transport: "shm",
+        rejoin: Rejoin::processes(muster, &members, identity),
+        keeper: keeper(&members),
+        is_first: identity.descent.is_none(),
+    };
+    drop(probe);
+    Ok(Communicator::assemble(parts, config))
+}
+
+fn target_of(member: &Member) -> shm::PullTarget {
+    shm::PullTarget { pid: member.pid, probe_address: member.probe_address, probe_value: member.probe_value }
+}
+
+/// Tries to read the others' memory; true when every rank can. Rank 0 says once why not.
+fn agree_on_pulling(
+    connection: &mut Connection,
+    members: &[Member],
+    identity: &Identity,
+    config: &Config,
+) -> Result<bool> {
+    let rank = identity.rank;
+    let obstacle = if config.shm.pull {
+        let others = members.iter().filter(|m| m.rank != rank);
+        others.map(|m| (m, shm::probe_pull(&target_of(m)))).find_map(|(m, probed)| {
+            probed.err().map(|e| format!("rank {rank} may not read the memory of rank {}: {e}", m.rank))
+        })
+    } else {
+        Some("TBCCL_PULL=0".to_owned())
+    };
+    let first = connection.agree_on_pulling(obstacle)?;
+    if let Some(obstacle) = &first
+        && config.shm.pull
+        && config.shm.pull_min_bytes < usize::MAX
+        && rank == 0
+        && identity.descent.is_none()
+    {
+        eprintln!(
+            "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the \
+             container forbids it)"
+        );
+    }
+    Ok(first.is_none())
+}

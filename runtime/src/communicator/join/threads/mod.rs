@@ -1,0 +1,76 @@
+//! Joining among threads of one process.
+
+mod rendezvous;
+
+use super::{
+    super::{Communicator, Parts, plans::Common},
+    failure::host_name,
+    layout, listen_if_wanted,
+};
+use crate::{
+    Config,
+    agreement::Agreement,
+    error::{PeerName, Result},
+    executor::LinkMaker,
+};
+pub(in crate::communicator) use rendezvous::ThreadRendezvous;
+use std::sync::Arc;
+use topology::{Rank, Reach};
+use transport::{
+    driver::local,
+    memory::{Arena, Slab},
+};
+
+/// What ranks that are threads of one process have in common.
+#[derive(Debug)]
+pub(in super::super) struct Threads {
+    arenas: Arc<[Arena]>,
+    names: Vec<PeerName>,
+    plans: Arc<Common>,
+    rendezvous: Arc<ThreadRendezvous>,
+}
+
+impl Threads {
+    /// For so many.
+    pub(super) fn new(ranks: u32, config: &Config) -> Result<Threads> {
+        listen_if_wanted(config)?;
+        let host = host_name();
+        let name = |rank| PeerName { rank: Rank(rank), pid: std::process::id(), host: host.clone() };
+        Ok(Threads {
+            arenas: local::arenas(layout(ranks, config))?.into(),
+            names: (0..ranks).map(name).collect(),
+            plans: Arc::default(),
+            rendezvous: Arc::default(),
+        })
+    }
+
+    /// The communicator of one of them. To be made once.
+    pub(super) fn communicator(&self, rank: u32, config: &Config) -> Communicator {
+        let Threads { arenas, names, plans, rendezvous } = self;
+        let parts = Parts {
+            rank: Rank(rank),
+            names: names.clone(),
+            agreement: Agreement::new(Rank(rank), arenas.iter().map(Arena::board).collect()),
+            slab: Slab::new(&arenas[rank as usize], None),
+            links: (0..names.len() * usize::from(Communicator::LANES)).map(|_| None).collect(),
+            reach: Reach::complete(),
+            connection: None,
+            endpoint: None,
+            transport: "local",
+            rejoin: Arc::clone(rendezvous).into(),
+            keeper: None,
+            is_first: true,
+        };
+        let mut communicator = Communicator::assemble(parts, config);
+        communicator.plans.share(plans);
+        communicator.executor.make_links_by(local_links(rank, arenas));
+        communicator
+    }
+}
+
+/// Makes the links of a rank that is a thread when they are needed: of many ranks, each talks to few.
+fn local_links(rank: u32, arenas: &Arc<[Arena]>) -> LinkMaker {
+    let arenas = Arc::clone(arenas);
+    let lanes = usize::from(Communicator::LANES);
+    Box::new(move |index| local::link(&arenas, rank, (index / lanes) as u32, (index % lanes) as u8))
+}
