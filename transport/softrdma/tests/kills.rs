@@ -1,4 +1,4 @@
-//! Processes that are killed at any moment: nobody else is stopped by it, and nothing of them stays.
+//! Processes killed at random moments: other processes continue, and nothing of the killed ones remains.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Moments spread over a fifth of a second, different in every round.
+/// Returns a moment within a fifth of a second, different in each round.
 fn moment(round: u64) -> Duration {
     Duration::from_micros(30_000 + round.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 170_000)
 }
@@ -31,7 +31,7 @@ fn survivors_go_on_and_nothing_stays() {
             let soon = Instant::now() + Duration::from_secs(10);
             let (mut server, mut client) = (server, client);
             if victim == 0 && program != &"ib_send_lat" {
-                // The client's requests fail, and it says so.
+                // The client's requests fail, and its output says so.
                 server.wait().expect("our child");
                 let finished = finish(client, soon);
                 assert!(
@@ -40,7 +40,8 @@ fn survivors_go_on_and_nothing_stays() {
                     finished.text
                 );
             } else {
-                // Whoever waits for a message learns nothing of its sender's death; it can be ended as ever.
+                // A process that waits for a message does not learn of its sender's death; it must still end
+                // on a signal.
                 for end in [&mut server, &mut client] {
                     end.kill().expect("our child");
                     end.wait().expect("our child");

@@ -4,8 +4,8 @@ mod common;
 
 use common::Fabric;
 
-/// What is run, as words between blanks: queues shared and several, events, inline data, lists of requests.
-/// `-F` because the clock of a shared machine is not steady.
+/// Programs and arguments, separated by spaces: shared and multiple queues, events, inline data, lists of
+/// requests. `-F` is added because the clock of a shared machine is not steady.
 const RUNS: &[&str] = &[
     "ib_write_lat -c RC",
     "ib_write_lat -c UC",
@@ -59,7 +59,7 @@ fn run_all(fabric: &Fabric, runs: &[&str]) {
     fabric.assert_clean();
 }
 
-/// The first run of each program.
+/// Returns the first run of each program.
 fn each_program() -> Vec<&'static str> {
     let mut runs: Vec<&str> = Vec::new();
     let program = |run: &str| run.split(' ').next().map(str::to_owned);

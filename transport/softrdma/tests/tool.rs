@@ -10,7 +10,7 @@ fn softrdma() -> Command {
     for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "LD_PRELOAD"] {
         command.env_remove(name);
     }
-    // Any file that is there will do.
+    // Any existing file will do.
     command.env("SOFTRDMA_LIB", env!("CARGO_BIN_EXE_softrdma"));
     command
 }
@@ -23,7 +23,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// What a command prints that succeeds.
+/// Returns the output of a command that succeeds.
 fn printed(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("it starts");
     assert!(status.success(), "{command:?}: {}", text(&stderr));
@@ -31,7 +31,7 @@ fn printed(command: &mut Command) -> String {
     text(&stdout)
 }
 
-/// The one line that a command prints that fails.
+/// Returns the one-line error of a command that fails.
 fn complaint(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("it starts");
     let message = text(&stderr);

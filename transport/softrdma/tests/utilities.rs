@@ -32,7 +32,7 @@ fn ping_pong_by_library_path() {
     ping_pong([Fabric::new(None).by_library_path(), Fabric::new(None).by_library_path().with_shared_pages()]);
 }
 
-/// Every ping-pong in every way that it has, between two processes of one node.
+/// Runs every ping-pong program in all its modes, between two processes of one node.
 fn ping_pong(fabrics: [Fabric; 2]) {
     for fabric in fabrics {
         for (program, ways) in [

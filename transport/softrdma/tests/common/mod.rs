@@ -1,4 +1,4 @@
-//! Running other people's verbs programs, two at a time, on the software device.
+//! Runs unmodified verbs programs, one or two at a time, on the software device.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The library under test: beside this test's executable, where cargo puts it.
+/// Returns the path of the library under test, which cargo puts beside the test's executable.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let folders = test.ancestors().skip(1).take(2);
@@ -19,7 +19,7 @@ pub(crate) fn library() -> PathBuf {
     found.unwrap_or_else(|| panic!("no libsoftrdma.so beside {}: build the package first", test.display()))
 }
 
-/// A folder for `LD_LIBRARY_PATH`, gone afterwards.
+/// Returns a temporary folder for `LD_LIBRARY_PATH`.
 pub(crate) fn library_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let mut softrdma = Command::new(env!("CARGO_BIN_EXE_softrdma"));
@@ -29,13 +29,13 @@ pub(crate) fn library_folder() -> tempfile::TempDir {
     folder
 }
 
-/// How a program comes by the library.
+/// How a program finds the library.
 pub(crate) enum Injection {
     Preload,
     LibraryPath(tempfile::TempDir),
 }
 
-/// A fabric of its own for one test, gone afterwards.
+/// A temporary fabric for one test.
 pub(crate) struct Fabric {
     folder: tempfile::TempDir,
     file: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// The built-in one, or that of a file in `configs/fabrics`.
+    /// Creates the built-in fabric, or the one of a file in `configs/fabrics`.
     pub(crate) fn new(file: Option<&str>) -> Fabric {
         let base = Path::new("/dev/shm");
         let folder = if base.is_dir() { tempfile::tempdir_in(base) } else { tempfile::tempdir() };
@@ -57,17 +57,17 @@ impl Fabric {
         }
     }
 
-    /// With programs that find the library by `LD_LIBRARY_PATH`.
+    /// Makes programs find the library through `LD_LIBRARY_PATH`.
     pub(crate) fn by_library_path(self) -> Fabric {
         Fabric { injection: Injection::LibraryPath(library_folder()), ..self }
     }
 
-    /// With registered pages shared between processes.
+    /// Shares registered pages between processes.
     pub(crate) fn with_shared_pages(self) -> Fabric {
         Fabric { remap: true, ..self }
     }
 
-    /// A program on a node of the fabric.
+    /// Returns the command that runs a program on a node of the fabric.
     pub(crate) fn command(&self, node: usize, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).env("SOFTRDMA_DIR", self.folder.path());
@@ -86,7 +86,7 @@ impl Fabric {
         command
     }
 
-    /// Runs one program to its end.
+    /// Runs one program until it ends.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Finished {
         finish(spawn(self.command(0, program, arguments), program), Instant::now() + TIMEOUT)
     }
@@ -96,7 +96,7 @@ impl Fabric {
         self.pair_with_setup(program, arguments, |_| ())
     }
 
-    /// The same, with something to be done before each end is started.
+    /// Runs a pair like [`Fabric::pair`], and calls `before` before each end starts.
     pub(crate) fn pair_with_setup(
         &self,
         program: &str,
@@ -109,7 +109,7 @@ impl Fabric {
         [finish(server, deadline), client]
     }
 
-    /// Starts a pair as [`Fabric::pair`] does, and leaves it running.
+    /// Starts a pair like [`Fabric::pair`], and leaves it running.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> [Child; 2] {
         self.start_with_setup(program, arguments, |_| ())
     }
@@ -128,18 +128,18 @@ impl Fabric {
         [server, spawn(self.command(1, program, &arguments), program)]
     }
 
-    /// Runs a pair and expects both to go well.
+    /// Runs a pair and asserts that both ends succeed.
     pub(crate) fn expect_success(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
         let ends = self.pair(program, arguments);
         for (end, role) in ends.iter().zip(["server", "client"]) {
             assert!(end.succeeded, "{program} {arguments:?}: the {role} failed\n{}", end.text);
-            // The loader's words about a library that lacks the versions a program was linked with.
+            // The loader prints this when a library lacks the versions that a program was linked with.
             assert!(!end.text.contains("no version information"), "{program}: {}", end.text);
         }
         ends
     }
 
-    /// Checks that nobody has left anything but the fabric's own file, once somebody has looked.
+    /// Asserts that processes have left no files but the fabric's own, after one more program has run.
     pub(crate) fn assert_clean(&self) {
         self.run("ibv_devinfo", &[]);
         let names: Vec<_> = fs::read_dir(self.folder.path())
@@ -150,13 +150,13 @@ impl Fabric {
     }
 }
 
-/// How long a test may take.
+/// The limit for one test.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What became of a program.
+/// The result of a program.
 pub(crate) struct Finished {
     pub(crate) succeeded: bool,
-    /// Did it end by itself?
+    /// Whether the program ended by itself.
     pub(crate) ended_in_time: bool,
     pub(crate) text: String,
 }
@@ -171,13 +171,14 @@ fn spawn(mut command: Command, program: &str) -> Child {
     })
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that is free at the moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     listener.local_addr().expect("an address").port()
 }
 
-/// Waits until somebody listens, without connecting, which the server would take for its client.
+/// Waits until a process listens on a port. Does not connect, since the server would accept that as its
+/// client.
 fn wait_for_listener(port: u16, deadline: Instant) {
     let wanted = format!(":{port:04X} ");
     let is_there = || {
@@ -196,7 +197,7 @@ fn wait_for_listener(port: u16, deadline: Instant) {
     }
 }
 
-/// Waits for the end of a program; kills it when it takes too long.
+/// Waits until a program ends, and kills it at the deadline.
 pub(crate) fn finish(mut child: Child, deadline: Instant) -> Finished {
     let mut ended_in_time = true;
     while child.try_wait().expect("our child").is_none() {

@@ -1,4 +1,4 @@
-//! The rules of Apple's device that no other has. Each test hits one of them.
+//! The rules that only Apple's device has; one test for each.
 
 use crate::{
     children::Child,
@@ -38,7 +38,7 @@ pub(crate) fn only_sends_can_be_posted(rig: &Rig) {
     assert_eq!((a.node.attr().max_qp_rd_atom, a.node.attr().atomic_cap.0), (0, 0));
 }
 
-/// mlx issues 3162 and 4209: 11 are reported, 10 can be had, of the device and not of each process.
+/// mlx issues 3162 and 4209: 11 are reported, 10 can be created, per device and not per process.
 pub(crate) fn the_eleventh_queue_pair_is_one_too_many(rig: &Rig) {
     let (a, _b) = rig.unconnected(QpType::UC, Options::default());
     let other = rig.open("a");
@@ -67,13 +67,13 @@ pub(crate) fn registration_101_is_one_too_many(rig: &Rig) {
     assert_eq!(node.attr().max_mr, 100);
 }
 
-/// 11, as reported; leaks of the real one's kernel are not imitated.
+/// 11, as reported. The leaks of the real kernel are not imitated.
 pub(crate) fn domains_are_few(rig: &Rig) {
     let node = rig.open("a");
     let made: Vec<_> = (0..node.attr().max_pd).map(|_| node.pd().expect("a domain")).collect();
     assert_eq!(node.pd().err(), Some(libc::ENODATA));
     let again = rig.open("a");
-    assert_eq!(again.pd().err(), Some(libc::ENODATA), "they are the device's, whoever has opened it");
+    assert_eq!(again.pd().err(), Some(libc::ENODATA), "the limit is per device, not per process");
     assert!(rig.open("b").pd().is_ok(), "another device");
     drop(made);
     assert!(node.pd().is_ok() && again.pd().is_ok());
@@ -87,7 +87,7 @@ pub(crate) fn registrations_have_their_own_addresses(rig: &Rig) {
     assert_eq!(domain.register(&memory, zero).err(), Some(libc::EOPNOTSUPP));
     let moved = domain.register_part(&memory, memory.address(), PAGE, 4096, ALL);
     assert_eq!(moved.err(), Some(libc::EOPNOTSUPP));
-    // 0xfa0000 bytes are reported as the most, and not enforced.
+    // 0xfa0000 bytes are reported as the maximum, but not enforced.
     let large = Memory::new(0xfa_0000 + PAGE);
     assert!(
         large.address() >> 32 != (large.address() + large.len() as u64 - 1) >> 32
@@ -95,7 +95,7 @@ pub(crate) fn registrations_have_their_own_addresses(rig: &Rig) {
     );
 }
 
-/// TN, mesh's notes, ds4: a depth is rounded up, counts frames of 4 KiB, and not all of it can be used.
+/// TN, mesh's notes, ds4: a depth is rounded up, counts frames of 4 KiB, and is not fully usable.
 pub(crate) fn depths_count_frames(rig: &Rig) {
     let options = Options { depth: 256, memory: 64 * FRAME, ..Options::default() };
     let (a, b) = rig.pair_with(QpType::UC, options);
@@ -104,7 +104,7 @@ pub(crate) fn depths_count_frames(rig: &Rig) {
     let count = (0..).take_while(|_| b.qp.receive(0, &sge) == 0).count();
     assert_eq!(count, 63, "of 16 frames each");
     assert_eq!(b.qp.receive(0, &[b.sge(0, FRAME)]), libc::ENOMEM, "1008 frames can be used");
-    // Sends, which are held, have all of it: 63 messages of 16 frames, and 15 more frames.
+    // Held sends can fill the whole depth: 63 messages of 16 frames, and 15 more frames.
     let (c, _d) = rig.pair_with(QpType::UC, options);
     let posted = (0..).take_while(|_| c.qp.post(&Work::send(&[c.sge(0, 16 * FRAME)])) == 0).count();
     assert_eq!(posted, 63);
@@ -135,14 +135,14 @@ pub(crate) fn both_ends_need_as_many_frames(rig: &Rig) {
     }
 }
 
-/// mesh's disassembly and ds4: registrations are mapped when the queue pair becomes ready to receive.
+/// mesh's disassembly and ds4: registrations are mapped when the queue pair reaches RTR.
 pub(crate) fn later_registrations_are_unknown_to_a_queue_pair(rig: &Rig) {
     let (a, b) = rig.pair(QpType::UC);
     let late = a.domain.register(&a.memory, ALL).expect("a registration");
     b.receive(1, 0, 64);
     a.post(&Work::send(&[a.memory.sge(0, 64, late.lkey)]));
     assert_eq!(a.sent(), (0, WcStatus::LOC_PROT_ERR));
-    // A queue pair that is armed afterwards knows it.
+    // A queue pair that reaches RTR later knows the registration.
     let (c, d) = rig.unconnected(QpType::UC, Options::default());
     let early = c.domain.register(&c.memory, ALL).expect("a registration");
     c.connect(&d.info(), Options::default());
@@ -157,7 +157,7 @@ pub(crate) fn later_registrations_are_unknown_to_a_queue_pair(rig: &Rig) {
     assert_eq!(f.received(), (1, WcStatus::LOC_PROT_ERR));
 }
 
-/// TN: one run of memory each way, nothing inline.
+/// TN: one scatter/gather element each way, no inline bytes.
 pub(crate) fn one_piece_and_nothing_inline(rig: &Rig) {
     let (a, _b) = rig.pair(QpType::UC);
     let two = [a.sge(0, 8), a.sge(8, 8)];
@@ -196,7 +196,7 @@ pub(crate) fn completions_are_polled(rig: &Rig) {
     assert_ne!(queue.arm(true), 0);
 }
 
-/// TN on what a completion means: with a slow cable, the sender's is there before the receiver's.
+/// TN on the meaning of a completion: over a slow cable, the sender's comes before the receiver's.
 pub(crate) fn a_send_completes_before_it_arrives(rig: &Rig) {
     let slow = rig.another("", "latency_us = 30000.0");
     let (a, b) = slow.pair(QpType::UC);
@@ -219,7 +219,7 @@ pub(crate) fn the_ipv4_address_can_be_missing(rig: &Rig) {
     assert_eq!(a.qp.modify(&attr, mask(QpType::UC, QpState::RTR)), libc::EINVAL);
 }
 
-/// mlx issue 3467: it comes when macOS has given up on DHCP.
+/// mlx issue 3467: the address appears when macOS gives up on DHCP.
 pub(crate) fn the_ipv4_address_can_be_late(rig: &Rig) {
     let rig = rig.another("gid = \"late\", gid_after_ms = 300", "");
     let node = rig.open("a");
@@ -227,7 +227,7 @@ pub(crate) fn the_ipv4_address_can_be_late(rig: &Rig) {
     assert_eq!(crate::verbs::wait_for("the address", || node.ipv4_index()), 1);
 }
 
-/// mlx issue 3467: after a flap it can be elsewhere, with a hole where it was.
+/// mlx issue 3467: after a link flap the address may have another index, with an empty entry at the old one.
 pub(crate) fn the_ipv4_address_can_be_elsewhere(rig: &Rig) {
     let rig = rig.another("gid_index = 2", "");
     let (a, b) = rig.unconnected(QpType::UC, Options::default());
@@ -239,7 +239,7 @@ pub(crate) fn the_ipv4_address_can_be_elsewhere(rig: &Rig) {
     assert_eq!(a.to_rtr(&b.info()), 0, "who looks for it");
 }
 
-/// The address of a port that this one has no cable to.
+/// The address of a port that no cable leads to.
 pub(crate) fn an_address_out_of_reach_times_out(rig: &Rig) {
     let (a, _b) = rig.unconnected(QpType::UC, Options::default());
     assert_eq!(a.to_init(Options::default()), 0);
@@ -258,7 +258,7 @@ pub(crate) fn a_port_that_is_down_has_no_domains(rig: &Rig) {
     assert_eq!((other.port().state, other.pd().err()), (PortState::DOWN, Some(libc::ENODATA)), "no link");
 }
 
-/// Two pages around a 4 GiB line, and as much 4 GiB below them, where nothing was.
+/// Returns two pages around a 4 GiB line, and two unused pages exactly 4 GiB below.
 fn around_a_line() -> (Arc<Memory>, Arc<Memory>) {
     let line = |number: u64| (number << 32) - PAGE as u64;
     let both = |number| Some((Memory::at(line(number), 2 * PAGE)?, Memory::at(line(number - 1), 2 * PAGE)?));
@@ -293,7 +293,7 @@ pub(crate) fn cross_4gib_line(rig: &Rig, is_below_registered: bool) {
         is_hit || !is_below_registered && below.has_only(PAGE, PAGE, 0xdd),
         "exactly 4 GiB lower, or lost"
     );
-    // The other way round: what is sent is what lies 4 GiB lower.
+    // In the other direction, the bytes sent are those 4 GiB lower.
     memory.fill(0, 2 * PAGE, 0x11);
     below.fill(0, 2 * PAGE, 0x22);
     a.receive(3, 0, 2 * PAGE);
@@ -303,13 +303,13 @@ pub(crate) fn cross_4gib_line(rig: &Rig, is_below_registered: bool) {
     assert!(a.memory.has_only(PAGE, PAGE, if is_below_registered { 0x22 } else { 0 }));
 }
 
-/// mesh's disassembly and test: what lies beyond the line lands exactly 4 GiB lower.
+/// mesh's disassembly and test: bytes beyond the line land exactly 4 GiB lower.
 pub(crate) fn memory_across_a_4_gib_line_is_corrupted(rig: &Rig) {
     cross_4gib_line(rig, true);
     cross_4gib_line(rig, false);
 }
 
-/// The device's log has a line about each such registration, and one when the first bytes go astray.
+/// The device writes one warning for each such registration, and one when the first bytes are misplaced.
 pub(crate) fn memory_across_a_4_gib_line_is_reported(rig: &Rig) {
     let message = Child::start(rig, QpType::UC, "hazard").stderr();
     let lines =
@@ -321,7 +321,7 @@ pub(crate) fn memory_across_a_4_gib_line_is_reported(rig: &Rig) {
     );
 }
 
-/// mlx issues 3910 and 4530: nothing tells of a peer's death. `lifetimes` kills one.
+/// mlx issues 3910 and 4530: no event reports a peer's death. `lifetimes` kills one.
 pub(crate) fn no_event_tells_of_a_peer(rig: &Rig) {
     let (a, b) = rig.pair(QpType::UC);
     a.receive(1, 0, 64);

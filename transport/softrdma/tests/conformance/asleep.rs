@@ -1,6 +1,6 @@
-//! Time that passes while nobody polls: messages arrive, timers run out and peers die all the same.
+//! Events while no thread polls: messages arrive, timers expire and peers die all the same.
 //!
-//! Lower bounds of times are asserted, upper ones are the patience of whoever waits.
+//! The tests assert lower bounds of times; upper bounds are only the time limits of the waits.
 
 use crate::{
     children::Child,
@@ -20,7 +20,7 @@ fn slow(rig: &Rig) -> Rig {
     rig.another("", "latency_us = 20000.0")
 }
 
-/// Connected ends, of which the first has its completions announced.
+/// Returns connected ends, of which the first has a completion channel.
 fn pair_with_channel(rig: &Rig, options: Options) -> (End, End, Arc<Channel>, Arc<CompletionQueue>) {
     let (a, b) = rig.unconnected(QpType::RC, options);
     let (a, channel, queue) = a.with_channel(options);
@@ -29,14 +29,14 @@ fn pair_with_channel(rig: &Rig, options: Options) -> (End, End, Arc<Channel>, Ar
     (a, b, channel, queue)
 }
 
-/// Sleeps until the channel has an announcement of the queue, and takes it.
+/// Sleeps until the channel has an event of the queue, and acknowledges it.
 fn sleep_until_event(channel: &Channel, queue: &CompletionQueue) {
     assert!(is_readable(channel.fd(), TIMEOUT), "slept through it");
     channel.take_event(queue);
     queue.acknowledge(1);
 }
 
-/// Nobody calls the device between the post and the arrival.
+/// No thread calls the device between the post and the arrival.
 pub(crate) fn a_write_is_seen_when_it_arrives_and_not_before(rig: &Rig) {
     let rig = slow(rig);
     for kind in rig.connections() {
@@ -66,7 +66,7 @@ pub(crate) fn writes_behind_each_other_lose_no_time(rig: &Rig) {
         assert_eq!(b.memory.word(number as usize * 8), number + 1);
     }
     let took = began.elapsed();
-    // Each on its own would take two latencies.
+    // One after the other, each would take two latencies.
     assert!(took >= 2 * LATENCY && took < 10 * LATENCY, "{took:?}");
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn an_atomic_operation_happens_when_it_arrives(rig: &Rig) {
     assert_eq!((a.sent().1, a.memory.word(64)), (WcStatus::SUCCESS, 1));
 }
 
-/// The receiver sleeps in a wait of its own on the channel's descriptor.
+/// The receiver polls the descriptor of the channel itself.
 pub(crate) fn a_sleeping_receiver_is_woken_when_its_message_arrives(rig: &Rig) {
     let rig = slow(rig);
     let (b, a, channel, queue) = pair_with_channel(&rig, Options::default());
@@ -105,7 +105,7 @@ pub(crate) fn a_sleeping_receiver_is_woken_when_its_message_arrives(rig: &Rig) {
     assert_eq!(queue.poll().wr_id, 1);
 }
 
-/// A message that is on its way already when its queue is armed was slept through.
+/// A message that is in flight when its queue is armed was once missed.
 pub(crate) fn who_arms_while_a_message_is_on_its_way_is_woken(rig: &Rig) {
     let rig = slow(rig);
     let (b, a, channel, queue) = pair_with_channel(&rig, Options::default());
@@ -136,7 +136,7 @@ pub(crate) fn a_sleeping_sender_is_woken_when_it_is_answered(rig: &Rig) {
     }
 }
 
-/// An unsolicited message does not wake who waits for a solicited one, and does not hide it.
+/// An unsolicited message neither wakes a process that waits for a solicited one, nor hides that one.
 pub(crate) fn solicited_messages_are_announced_when_they_arrive(rig: &Rig) {
     let rig = slow(rig);
     let (b, a, channel, queue) = pair_with_channel(&rig, Options::default());
@@ -170,7 +170,7 @@ pub(crate) fn a_sleeping_sender_learns_that_nobody_answers(rig: &Rig) {
     assert_eq!(queue.poll().status, WcStatus::RETRY_EXC_ERR);
 }
 
-/// It waits for a receive, for ever if need be; but not for one of a dead peer.
+/// The sender waits for a receive without limit, but not for a receive of a dead peer.
 pub(crate) fn a_sleeping_sender_learns_of_its_peers_death(rig: &Rig) {
     let options = Options::default();
     let child = Child::start(rig, QpType::RC, "idle");

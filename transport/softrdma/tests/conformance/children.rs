@@ -1,8 +1,8 @@
-//! Other processes: this program once more, as one test that plays a role.
+//! Child processes: this program again, as one test that plays a role.
 //!
 //! # Safety
-//! A fork happens only in such a process, whose one test runs in its only thread; the child calls the device, and
-//! leaves without unwinding.
+//! A fork happens only in such a process, whose single test runs in its only thread; the child calls the
+//! device and exits without unwinding.
 
 use crate::{
     rig::{ALL, DataPath, End, FabricLocation, Options, PeerInfo, Rig, init_attr},
@@ -23,7 +23,7 @@ use verbs_sys::{Gid, QpType, SendFlags, WcStatus, WrOpcode};
 
 const ROLE: &str = "CONFORMANCE_ROLE";
 
-/// A process on the node `b`. It is killed when this is dropped.
+/// A process on node `b`. It is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Child {
     process: Process,
@@ -54,36 +54,36 @@ impl Child {
         Child { process, exchange_dir }
     }
 
-    /// Tells it whom to connect to, and learns the same.
+    /// Exchanges the information to connect with the child.
     pub(crate) fn exchange(&self, ours: &PeerInfo) -> PeerInfo {
         write(&self.exchange_dir.join("parent"), ours);
         read(&self.exchange_dir.join("child"))
     }
 
-    /// Waits until it is connected, which it is not before we are.
+    /// Lets the child run its role, and waits until it is connected.
     pub(crate) fn begin(&self) {
         fs::write(self.exchange_dir.join("go"), "").expect("room for a file");
         wait_for("the other process", || self.exchange_dir.join("ready").exists().then_some(()));
     }
 
-    /// Kills it on the spot.
+    /// Kills the child.
     pub(crate) fn kill(mut self) {
         self.process.kill().expect("ours to kill");
         self.process.wait().expect("it ends");
     }
 
-    /// Waits for its end by a signal.
+    /// Waits until a signal ends the child, and returns the signal.
     pub(crate) fn wait_for_signal(mut self) -> i32 {
         let status = wait_for("the death of a process", || self.process.try_wait().expect("our process"));
         status.signal().unwrap_or_else(|| panic!("{status}"))
     }
 
-    /// Has it not ended?
+    /// Whether the child is still running.
     pub(crate) fn is_running(mut self) -> bool {
         self.process.try_wait().expect("our process").is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for the child's exit; returns whether it succeeded.
     pub(crate) fn exits_successfully(mut self) -> bool {
         let status = wait_for("the end of a process", || self.process.try_wait().expect("our process"));
         status.success()
@@ -91,7 +91,7 @@ impl Child {
 }
 
 impl Child {
-    /// What it says on its way to a good end.
+    /// Returns the child's standard error, and asserts that it succeeds.
     pub(crate) fn stderr(mut self) -> String {
         let mut message = String::new();
         let stderr = self.process.stderr.as_mut().expect("a pipe");
@@ -108,7 +108,7 @@ impl Drop for Child {
     }
 }
 
-/// Descriptors of this process.
+/// Returns the number of open descriptors of this process.
 pub(crate) fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("a list").count()
 }
@@ -158,7 +158,7 @@ fn peer(role: &str, end: &End) {
     (0..4).for_each(|id| end.receive(id, 0, 64));
     fs::write(exchange_dir.join("ready"), "").expect("room for a file");
     let began = std::time::Instant::now();
-    // Should nobody be left to end it; one that echoes ends when it hears nothing for so long.
+    // The time limit ends an orphaned child. One that echoes ends when it receives nothing for that time.
     while began.elapsed() < TIMEOUT || role == "echo" {
         match role {
             "echo" => echo(end, &read(&exchange_dir.join("parent"))),
@@ -174,7 +174,7 @@ fn peer(role: &str, end: &End) {
     }
 }
 
-/// All queue pairs, registrations and domains of a device that can still be had.
+/// Allocates all queue pairs, registrations and domains of a device that are free.
 fn exhaust(end: &End) -> (Vec<QueuePair>, Vec<Region>, Vec<Arc<Domain>>) {
     let queues = Queues { send: Arc::clone(&end.send), recv: Arc::clone(&end.recv), srq: None };
     let qp = || end.domain.qp(init_attr(end.kind, Options::default()), queues.clone()).ok();
@@ -184,16 +184,16 @@ fn exhaust(end: &End) -> (Vec<QueuePair>, Vec<Region>, Vec<Arc<Domain>>) {
     (from_fn(qp).collect(), from_fn(region).collect(), from_fn(domain).collect())
 }
 
-/// How many messages [`write_words`] writes.
+/// Messages that [`write_words`] writes.
 pub(crate) const WRITES: u64 = 100_000;
 
-/// Bytes of the n-th write.
+/// Returns the size of a write in bytes.
 pub(crate) fn length(number: u64) -> usize {
     [512, 520, 1024, 1032, 2048, 4096, 1000, 3000][number as usize % 8]
 }
 
-/// Writes messages, each full of its number, into the memory of a peer that polls the last word.
-/// The peer answers each by a word that it writes here.
+/// Writes messages, each filled with its number, into the memory of a peer that polls the last word. The peer
+/// answers each by a word that it writes here.
 fn write_words(end: &End, peer: &PeerInfo) {
     let answer = 8192;
     for number in 1..=WRITES {
@@ -210,10 +210,10 @@ fn write_words(end: &End, peer: &PeerInfo) {
     std::process::exit(0);
 }
 
-/// Where [`echo`] writes in its peer's memory.
+/// Offset in the peer's memory that [`echo`] writes to.
 pub(crate) const ECHO_AT: usize = 16 << 10;
 
-/// Answers each message by a write of its number into the peer's memory, and a message.
+/// Answers a message by a write of its number into the peer's memory, and by a message.
 fn echo(end: &End, peer: &PeerInfo) {
     let (_, status) = end.received();
     assert_eq!(status, WcStatus::SUCCESS);
@@ -227,7 +227,7 @@ fn echo(end: &End, peer: &PeerInfo) {
     assert_eq!(end.sent().1, WcStatus::SUCCESS);
 }
 
-/// The first of these that does not answer as it should, counted from 1.
+/// Returns the first inherited object that does not fail as it should, counted from 1, or 0.
 fn failed_check_after_fork(a: &End, b: &End, node: &Arc<Node>, location: &FabricLocation) -> i32 {
     let sge = Work::send(&[verbs_sys::Sge { addr: 0, length: 0, lkey: 0 }]);
     let refused = [
@@ -240,7 +240,7 @@ fn failed_check_after_fork(a: &End, b: &End, node: &Arc<Node>, location: &Fabric
         a.region.destroy() != 0,
         a.qp.destroy() != 0,
         a.send.destroy() != 0,
-        // A device of its own.
+        // The child can open a device of its own.
         location.open("b").is_ok_and(|own| own.pd().is_ok()),
     ];
     refused.iter().position(|right| !right).map_or(0, |at| at as i32 + 1)
@@ -254,18 +254,18 @@ fn fork(node: &Arc<Node>, location: &FabricLocation) {
     a.connect(&b.info(), Options::default());
     b.connect(&a.info(), Options::default());
     b.receive(1, 0, 64);
-    // SAFETY: this process has one thread that uses the device, see the module.
+    // SAFETY: only one thread of this process uses the device, see the module.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             failed_check_after_fork(&a, &b, node, location)
         }));
         let wrong = found.unwrap_or(99);
-        // SAFETY: leaves at once.
+        // SAFETY: exits at once.
         unsafe { libc::_exit(wrong) };
     }
     let mut status = 0;
-    // SAFETY: a child of ours and a place for its status.
+    // SAFETY: the process is a child of this one; the pointer is a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "what the child found wrong, as its status times 256; else a signal");
     a.memory.pattern(0, 64, 5);

@@ -1,4 +1,4 @@
-//! Completion channels: descriptors that become readable, once for each arming.
+//! Completion channels: descriptors that become readable once for each arming.
 
 use crate::{
     rig::{End, Options, Rig, init_attr},
@@ -15,7 +15,7 @@ use std::{
 };
 use verbs_sys::{EventType, QpState, QpType, SendFlags, WcStatus};
 
-/// Connected ends, of which the second receives into a queue with a channel.
+/// Returns connected ends, of which the second receives into a queue with a channel.
 fn pair_with_channel(rig: &Rig) -> (End, End, Arc<Channel>, Arc<CompletionQueue>) {
     let options = Options::default();
     let (a, mut b) = rig.unconnected(QpType::RC, options);
@@ -66,7 +66,7 @@ pub(crate) fn solicited_arming_waits_for_what_is_solicited_or_failed(rig: &Rig) 
     queue.acknowledge(2);
 }
 
-/// Announcements that are fetched and not acknowledged keep a queue from ending, and a queue keeps its channel.
+/// Events that were taken but not acknowledged delay the end of their queue, and a queue keeps its channel.
 pub(crate) fn announcements_are_acknowledged_before_the_end(rig: &Rig) {
     let (a, b, channel, queue) = pair_with_channel(rig);
     assert_eq!(channel.destroy(), libc::EBUSY);
@@ -90,7 +90,7 @@ pub(crate) fn announcements_are_acknowledged_before_the_end(rig: &Rig) {
     assert_eq!(channel.destroy(), 0);
 }
 
-/// Whether something waits until an event about it is acknowledged, and ends then.
+/// Asserts that the destruction of an object waits until an event about it is acknowledged.
 fn ends_once_acknowledged(node: &Node, kind: EventType, end: impl Fn() -> i32 + Sync) {
     let event = wait_for("an event", || {
         let event = node.next_event(TIMEOUT).expect("an event");
@@ -122,7 +122,7 @@ pub(crate) fn events_are_acknowledged_before_the_end(rig: &Rig) {
     let (a, _b) = rig.pair(QpType::UC);
     observer.control().issue(Command::OverflowCq { port: 0, qp: a.qp.number() });
     observer.wake_all();
-    // Of the two, that of the queue for sends is told first, being the older one.
+    // The event of the queue for sends comes first, being the older one.
     let event = a.node.next_event(TIMEOUT).expect("an event");
     assert_eq!(event.kind(), EventType::CQ_ERR);
     assert_eq!(a.qp.destroy(), 0);
@@ -154,14 +154,14 @@ pub(crate) fn events_of_shared_receives_are_acknowledged_before_the_end(rig: &Ri
     ends_once_acknowledged(&node, EventType::SRQ_LIMIT_REACHED, || srq.destroy());
 }
 
-/// The usual loop (arm, poll once more, sleep) misses nothing, however the sender races with it.
+/// The usual loop (arm, poll once more, sleep) misses no completion in a race with the sender.
 pub(crate) fn no_completion_is_slept_through(rig: &Rig) {
     let (a, b, channel, queue) = pair_with_channel(rig);
     let many = 2000;
     thread::scope(|scope| {
         scope.spawn(|| {
             for id in 0..many {
-                // The receiver posts one at a time, so every send waits for it.
+                // The receiver posts one receive at a time, so every send waits for it.
                 a.send(id, 0, 8);
                 assert_eq!(a.sent(), (id, WcStatus::SUCCESS));
             }

@@ -1,8 +1,8 @@
-//! The extended interfaces: posting and polling by calls.
+//! The extended verbs: posting and polling by function calls.
 //!
 //! # Safety
-//! See `verbs`. Calls to post come between `wr_start` and `wr_complete` or `wr_abort`, those that read a completion
-//! between `start_poll` and `end_poll`, all from one thread.
+//! See `verbs`. Calls to post come between `wr_start` and `wr_complete` or `wr_abort`, those that read a
+//! completion between `start_poll` and `end_poll`, all from one thread.
 
 use crate::{
     rig::{ALL, End, Options, QKEY, Rig, init_attr},
@@ -20,25 +20,25 @@ use verbs_sys::{
     WcStatus, WrOpcode,
 };
 
-/// The larger structure that a context ends.
+/// Returns the larger structure whose last member is the context.
 fn verbs_context(end: &End) -> &VerbsContext {
-    // SAFETY: a context that says that it is extended, which the suite's C header test compares.
+    // SAFETY: the context is marked as extended, and a test compares the layout with the C header.
     unsafe { &*end.node.raw().byte_sub(offset_of!(VerbsContext, context)).cast::<VerbsContext>() }
 }
 
 const TIMES: CreateCqWcFlags =
     CreateCqWcFlags::COMPLETION_TIMESTAMP.with(CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
 
-/// A queue that is read by calls.
+/// Creates a completion queue that is read by calls.
 fn create_cq_ex(end: &End, cqe: u32, flags: CreateCqWcFlags) -> Result<Arc<CompletionQueue>, Errno> {
     let mut attr = CqInitAttrEx::zeroed();
     (attr.cqe, attr.wc_flags) = (cqe, u64::from(flags.0));
     let create = verbs_context(end).create_cq_ex.expect("an extended device");
-    // SAFETY: an open device, and attributes that live.
+    // SAFETY: the device is open, and the attributes live during the call.
     CompletionQueue::adopt(unsafe { create(end.node.raw(), &raw mut attr) }.cast(), &end.node)
 }
 
-/// A queue pair to which all is posted by calls that its kind has, in the place of an end's own.
+/// Replaces an end's queue pair by one with all posting calls that its service supports.
 fn use_extended_qp(
     end: &mut End,
     options: Options,
@@ -72,12 +72,12 @@ fn create_qp_ex(end: &End, ops: SendOpsFlags, options: Options, queues: Queues) 
     attr.comp_mask = (QpInitAttrMask::PD | QpInitAttrMask::SEND_OPS_FLAGS).0;
     attr.send_ops_flags = u64::from(ops.0);
     let create = verbs_context(end).create_qp_ex.expect("an extended device");
-    // SAFETY: an open device, and attributes that live.
+    // SAFETY: the device is open, and the attributes live during the call.
     let qp = unsafe { create(end.node.raw(), &raw mut attr) };
     QueuePair::adopt(qp, attr.cap, queues, &end.domain)
 }
 
-/// Two ends of which the first posts by calls.
+/// Returns two ends, of which the first posts by calls.
 fn pair(rig: &Rig, kind: QpType, options: Options) -> (End, End) {
     let (mut a, b) = rig.unconnected(kind, options);
     let (send, recv) = (Arc::clone(&a.send), Arc::clone(&a.recv));
@@ -87,7 +87,7 @@ fn pair(rig: &Rig, kind: QpType, options: Options) -> (End, End) {
     (a, b)
 }
 
-/// Posts by calls; what `wr_complete` says.
+/// Posts by calls; returns the result of `wr_complete`.
 fn batch(end: &End, post: impl FnOnce(&PostingCalls)) -> Errno {
     let calls = PostingCalls(end.qp.raw().cast());
     // SAFETY: see the module.
@@ -98,25 +98,25 @@ fn batch(end: &End, post: impl FnOnce(&PostingCalls)) -> Errno {
     }
 }
 
-/// The calls of a queue pair, between start and end.
+/// The posting calls of a queue pair, between start and end.
 struct PostingCalls(*mut QpEx);
 
-/// One of them, by its name.
+/// Makes one of the calls, by name.
 macro_rules! call {
     ($calls:expr, $name:ident $(, $argument:expr)*) => {
-        // SAFETY: see the module; what is passed lives during the call.
+        // SAFETY: see the module; the arguments live during the call.
         unsafe { ($calls.table().$name.expect("a call"))($calls.0 $(, $argument)*) }
     };
 }
 
 impl PostingCalls {
     fn table(&self) -> &QpEx {
-        // SAFETY: a living queue pair that was made with calls.
+        // SAFETY: the queue pair exists, and was created with posting calls.
         unsafe { &*self.0 }
     }
 
     fn begin(&self, id: u64, flags: SendFlags) -> &PostingCalls {
-        // SAFETY: members that are there to be set.
+        // SAFETY: both members may be set.
         unsafe { ((*self.0).wr_id, (*self.0).wr_flags) = (id, flags.0) };
         self
     }
@@ -182,7 +182,7 @@ pub(crate) fn reads_and_atomics_can_be_posted_by_calls(rig: &Rig) {
     assert_eq!([0, 8, 16].map(|at| a.memory.word(at)), [5, 15, 99]);
 }
 
-/// A batch is posted as a whole or not at all, whatever is wrong with it, and the next one is not the worse for it.
+/// A batch is posted as a whole or not at all, and an error does not affect the next batch.
 pub(crate) fn a_batch_is_posted_whole_or_not_at_all(rig: &Rig) {
     for kind in rig.connections() {
         let options = Options { inline: 16, depth: 4, sges: 2, ..Options::default() };
@@ -217,7 +217,7 @@ pub(crate) fn a_batch_is_posted_whole_or_not_at_all(rig: &Rig) {
         (0..3).for_each(|id| send(&calls, id));
         call!(calls, wr_abort);
         a.send.stays_empty();
-        // All of the room is there still, and lists can be posted as ever.
+        // The whole depth is still free, and lists can be posted as before.
         (0..4).for_each(|id| b.receive(id, 0, 8));
         assert_eq!(batch(&a, |calls| (10..13).for_each(|id| send(calls, id))), 0);
         a.post(&Work::send(&[a.sge(0, 8)]).id(13));
@@ -260,15 +260,15 @@ pub(crate) fn calls_that_a_kind_does_not_have_are_refused(rig: &Rig) {
     assert_eq!(create_cq_ex(&a, 0, CreateCqWcFlags::BYTE_LEN).err(), Some(libc::EINVAL));
 }
 
-/// Polling by calls: the number that says whether there is one; then everything about it is read.
+/// Starts polling by calls. The error number tells whether there is a completion.
 fn start_poll(queue: &CompletionQueue) -> (*mut CqEx, Errno) {
     let cq: *mut CqEx = queue.raw().cast();
     let mut attr = PollCqAttr::zeroed();
-    // SAFETY: a queue that is read by calls.
+    // SAFETY: the queue is read by calls.
     (cq, unsafe { ((*cq).start_poll.expect("a call"))(cq, &raw mut attr) })
 }
 
-/// Reads a member of a completion.
+/// Reads a member of the current completion.
 macro_rules! read {
     ($cq:expr, $name:ident) => {
         // SAFETY: see the module.
@@ -292,7 +292,7 @@ pub(crate) fn completions_can_be_read_by_calls(rig: &Rig) {
         let (cq, found) = start_poll(&queue);
         assert_eq!(found, 0);
         for (id, len) in [(70, 5), (71, 6)] {
-            // SAFETY: members that are there to be read.
+            // SAFETY: both members may be read.
             assert_eq!(unsafe { ((*cq).wr_id, (*cq).status) }, (id, WcStatus::SUCCESS));
             assert_eq!((read!(cq, read_opcode), read!(cq, read_byte_len)), (WcOpcode::RECV, len));
             assert_eq!((read!(cq, read_imm_data), read!(cq, read_qp_num)), (imm, b.qp.number()));
@@ -310,7 +310,7 @@ pub(crate) fn completions_can_be_read_by_calls(rig: &Rig) {
         // SAFETY: as above.
         assert_eq!((found, unsafe { ((*cq).wr_id, (*cq).status) }), (0, (72, WcStatus::WR_FLUSH_ERR)));
         read!(cq, end_poll);
-        // The lock is free again: the plain call works too.
+        // The lock is free again: `ibv_poll_cq` works too.
         queue.stays_empty();
     }
 }
@@ -328,7 +328,7 @@ pub(crate) fn one_thread_at_a_time_reads_by_calls(rig: &Rig) {
         let mut ids = Vec::new();
         for _ in 0..200 {
             let cq = wait_for("a completion", || Some(start_poll(&queue)).filter(|(_, found)| *found == 0)).0;
-            // SAFETY: a member that is there to be read, by who holds the lock.
+            // SAFETY: the member may be read, and this thread holds the lock.
             let id = unsafe { (*cq).wr_id };
             thread::yield_now();
             // SAFETY: as above.
@@ -348,11 +348,11 @@ pub(crate) fn one_thread_at_a_time_reads_by_calls(rig: &Rig) {
     assert!(ids.into_iter().eq(0..400));
 }
 
-/// By the device's clock.
+/// Returns the time of the device's clock in nanoseconds.
 fn device_clock(end: &End) -> u64 {
     let mut values = ValuesEx::zeroed();
     let query = verbs_context(end).query_rt_values.expect("an extended device");
-    // SAFETY: an open device, and a place for values.
+    // SAFETY: the device is open; the pointer is a valid place for values.
     assert_eq!(unsafe { query(end.node.raw(), &raw mut values) }, 0);
     values.raw_clock.0.tv_sec as u64 * 1_000_000_000 + values.raw_clock.0.tv_nsec as u64
 }
@@ -361,7 +361,7 @@ fn wall_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos() as u64
 }
 
-/// Times are those at which completions came, not those at which they are read.
+/// Timestamps are those of the arrival of completions, not of their polling.
 pub(crate) fn completions_say_when_they_came(rig: &Rig) {
     const PAUSE: Duration = Duration::from_millis(50);
     for cable in ["", "latency_us = 10000.0"] {
@@ -384,12 +384,12 @@ pub(crate) fn completions_say_when_they_came(rig: &Rig) {
         let (came, by_wall) =
             (came.checked_sub(posted).expect("after it was posted"), by_wall - posted_by_wall);
         assert!(came >= 2 * latency && came < paused, "{came} ns, {cable}");
-        // Two clocks are read one after the other, maybe with a pause between.
+        // The two clocks are read one after the other, possibly with a delay between.
         assert!(by_wall.abs_diff(came) < 30_000_000, "{by_wall} and {came} ns, {cable}");
     }
 }
 
-/// What is not offered says so, and leaves everything as it was.
+/// Unsupported calls return an error and change nothing.
 pub(crate) fn what_is_not_offered_says_so(rig: &Rig) {
     let (a, b) = rig.pair(QpType::UC);
     assert_eq!(a.send.resize(512), libc::EOPNOTSUPP);

@@ -1,4 +1,4 @@
-//! Faults that somebody injects from outside while connections are up, on every kind of device.
+//! Faults that are injected from outside while connections are up, on every kind of device.
 
 use crate::{
     children::Child,
@@ -19,13 +19,13 @@ use std::{
 };
 use verbs_sys::{EventType, PortState, QpState, QpType, WcStatus};
 
-/// Does something to the fabric, and wakes those who wait for events.
+/// Injects a fault, and wakes the processes that wait for events.
 fn inject(observer: &Observer, fault: impl FnOnce(&Observer)) {
     fault(observer);
     observer.wake_all();
 }
 
-/// The port tells of a change, and then is so.
+/// Asserts that a port reports one event, and then its new state.
 fn expect_port_state(node: &Arc<Node>, event: EventType, state: PortState) {
     assert_eq!(node.event(TIMEOUT), Some(event));
     assert_eq!(node.port().state, state);
@@ -36,7 +36,7 @@ fn holds(rig: &Rig, kind: QpType) -> bool {
     kind == QpType::UC && rig.profile.uc_unmatched_send == UnmatchedSend::Hold
 }
 
-/// What becomes of a message while there is no link, and of the next when there is one again.
+/// Checks a message while there is no link, and the next one when the link is back.
 fn check_cut_and_repair(rig: &Rig, kind: QpType, cut: fn(&Observer), repair: fn(&Observer)) {
     let (a, b) = rig.pair_with(kind, Options { timeout: 8, ..Options::default() });
     let observer = rig.observer();
@@ -86,7 +86,7 @@ pub(crate) fn a_port_that_goes_down_takes_the_other_end_along(rig: &Rig) {
     }
 }
 
-/// A break that is shorter than the sender's patience.
+/// A break shorter than the sender's timeout.
 pub(crate) fn a_reliable_message_outlives_a_short_break(rig: &Rig) {
     let (a, b) = rig.pair_with(QpType::RC, Options { timeout: 20, ..Options::default() });
     let observer = rig.observer();
@@ -133,7 +133,7 @@ pub(crate) fn completion_queues_overflow_on_command(rig: &Rig) {
 
 pub(crate) fn a_stalled_node_goes_on_where_it_stopped(rig: &Rig) {
     for kind in rig.connections() {
-        // So long that a reliable sender does not give up.
+        // The timeout is long enough that a reliable sender does not give up.
         let (a, b) = rig.pair_with(kind, Options { timeout: 20, ..Options::default() });
         let observer = rig.observer();
         b.receive(1, 0, 8);
@@ -158,7 +158,7 @@ pub(crate) fn addresses_that_change_are_told(rig: &Rig) {
     assert_eq!((node.event(TIMEOUT), node.ipv4_index()), (Some(EventType::GID_CHANGE), Some(1)));
 }
 
-/// What crashed processes leak in a kernel: domains, until the next boot.
+/// Protection domains that crashed processes leak in the kernel, until the next boot.
 pub(crate) fn leaked_domains_are_missing(rig: &Rig) {
     let (node, observer) = (rig.open("a"), rig.observer());
     let refused = rig.profile.errnos.no_domain;
@@ -173,7 +173,7 @@ pub(crate) fn leaked_domains_are_missing(rig: &Rig) {
     assert!(node.pd().is_ok());
 }
 
-/// A connection that works no more, without a word to anybody; a new one does.
+/// Asserts that a connection has stopped without an error, and that a new one works.
 fn check_stopped(a: &End, b: &End) {
     b.receive(1, 0, 8);
     a.send(2, 0, 8);
@@ -191,7 +191,7 @@ fn check_stopped(a: &End, b: &End) {
     assert_eq!((a.sent(), b.received()), ((4, WcStatus::SUCCESS), (3, WcStatus::SUCCESS)));
 }
 
-/// mesh's and hellas's notes: work is refused before the depth that is reported.
+/// mesh's and hellas's notes: work is refused before the reported depth is reached.
 pub(crate) fn queues_take_less_than_they_say(rig: &Rig) {
     let shallow = rig.another("usable_depth = 4", "");
     let (a, b) = shallow.pair(QpType::UC);
@@ -204,7 +204,7 @@ pub(crate) fn queues_take_less_than_they_say(rig: &Rig) {
     assert_eq!(a.qp.receive(0, &[a.sge(0, 8)]), libc::ENOMEM);
 }
 
-/// gojaccl's notes and exo issue 1973: traffic keeps a connection alive, silence stops it.
+/// gojaccl's notes and exo issue 1973: traffic keeps a connection alive, idleness stops it.
 pub(crate) fn idle_connections_stop(rig: &Rig) {
     let quick = rig.another("idle_ms = 200", "");
     let (a, b) = quick.pair(QpType::UC);
@@ -217,13 +217,13 @@ pub(crate) fn idle_connections_stop(rig: &Rig) {
     }
     thread::sleep(Duration::from_millis(300));
     check_stopped(&a, &b);
-    // 30 minutes are not waited for; somebody can let them be over.
+    // The command stops a connection without a wait of 30 minutes.
     let (a, b) = rig.pair(QpType::UC);
     rig.observer().control().issue(Command::Sleep { port: 0, qp: a.qp.number() });
     check_stopped(&a, &b);
 }
 
-/// mlx issue 4192: whoever posts, sends or receives, while the cable is out.
+/// mlx issue 4192: posting of sends or receives while the cable is unplugged.
 pub(crate) fn posting_without_a_cable_crashes_when_asked_to(rig: &Rig) {
     for (role, crashes) in [("post-sends", true), ("post-receives", true), ("post-receives", false)] {
         let observer = rig.observer();
@@ -243,7 +243,8 @@ pub(crate) fn posting_without_a_cable_crashes_when_asked_to(rig: &Rig) {
     }
 }
 
-/// A process that is killed with all queue pairs and registrations of a device: others can have them at once.
+/// A process is killed while it holds all queue pairs and registrations of a device: others can use them at
+/// once.
 pub(crate) fn a_killed_process_leaks_nothing(rig: &Rig) {
     let node = rig.open("b");
     let domain = node.pd().expect("a domain");

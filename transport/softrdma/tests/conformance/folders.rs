@@ -1,4 +1,4 @@
-//! Fabrics that can't be joined: an error for the program, never a crash.
+//! Fabrics that can't be joined: the program gets an error, and never crashes.
 
 use crate::{
     rig::{DataPath, Rig},
@@ -8,7 +8,7 @@ use softrdma::profile::Profile;
 use std::fs;
 use verbs_sys::WcStatus;
 
-/// A fabric that nobody has joined, spoilt; and what opening its device comes to.
+/// Damages a fabric that no process has joined, and returns the error of opening its device.
 fn open_error_after(damage: impl FnOnce(&std::path::Path)) -> Option<Errno> {
     let rig = Rig::new(&Profile::IB, DataPath::Copied);
     damage(&rig.location().home);
@@ -48,7 +48,7 @@ fn a_folder_of_another_fabric_or_version_is_refused() {
     let text = fs::read_to_string(rig.location().home.join("fabric.toml")).expect("ours");
     fs::write(rig.location().home.join("fabric.toml"), format!("{text}# changed\n")).expect("ours");
     assert_eq!(rig.location().open("a").err(), Some(libc::ESTALE));
-    // Those who are in it go on.
+    // Processes that have joined continue.
     b.receive(1, 0, 8);
     a.post(&Work::send(&[a.sge(0, 8)]));
     assert_eq!((a.sent(), b.received()), ((0, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));

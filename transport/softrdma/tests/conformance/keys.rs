@@ -1,4 +1,5 @@
-//! Keys: what does not cover the memory, is out of date, belongs to another domain or does not allow it.
+//! Invalid keys: those that do not cover the memory, are stale, belong to another domain or do not permit the
+//! access.
 
 use crate::{
     memory::Memory,
@@ -7,23 +8,23 @@ use crate::{
 };
 use verbs_sys::{AccessFlags, EventType, QpState, QpType, Sge, WcStatus, WrOpcode};
 
-/// Where a region begins that covers a part of the memory, off any boundary.
+/// Offset and length of a region that covers a part of the memory, not aligned to any boundary.
 const START: usize = 5000;
 const LEN: usize = 3000;
 
-/// A region over [`START`] and [`LEN`], with addresses of its own where the profile has such.
+/// Registers the part of the memory from [`START`] with length [`LEN`].
 fn register_part(end: &End, access: AccessFlags) -> Region {
     let start = end.memory.address() + START as u64;
     end.domain.register_part(&end.memory, start, LEN, start, access).expect("a registration")
 }
 
-/// Connects two queue pairs once their memory is registered, as some devices want it.
+/// Connects two queue pairs after their memory is registered, as some devices require.
 fn connect(a: &End, b: &End) {
     a.connect(&b.info(), Options::default());
     b.connect(&a.info(), Options::default());
 }
 
-/// Pieces that a key does not cover, and why.
+/// Returns scatter/gather elements that a key does not cover, with the reason.
 fn invalid_sges(end: &End, region: &Region) -> Vec<(&'static str, Sge)> {
     let covered = end.sge(START, LEN);
     let with = |addr: i64, more: u32| Sge {
@@ -42,7 +43,7 @@ fn invalid_sges(end: &End, region: &Region) -> Vec<(&'static str, Sge)> {
     ]
 }
 
-/// The last registration, which is gone again.
+/// Returns an element with the key of a region that is deregistered.
 fn stale_sge(end: &End, access: AccessFlags) -> Sge {
     let region = register_part(end, access);
     let sge = Sge { lkey: region.lkey, ..end.sge(START, LEN) };
@@ -106,7 +107,7 @@ pub(crate) fn a_receive_into_memory_that_its_key_does_not_cover_fails(rig: &Rig)
                 wrong.get(index).copied().unwrap_or_else(|| ("a stale key", stale_sge(&b, ALL)));
             b.memory.fill(0, b.memory.len(), 9);
             assert_eq!(b.qp.receive(5, &[sge]), 0);
-            // Where frames are counted they must be equal, or that would be the error.
+            // Where frames are counted, both ends need the same number; otherwise that would be the error.
             a.send(1, 0, sge.length as usize);
             assert_eq!(b.received(), (5, WcStatus::LOC_PROT_ERR), "{kind:?}: {what}");
             b.wait_for_state(QpState::ERR);
@@ -139,7 +140,7 @@ pub(crate) fn a_key_of_another_domain_is_no_key(rig: &Rig) {
     }
 }
 
-/// Where the opcode needs it, what a peer's key must allow.
+/// Returns the remote opcodes that a service supports, with the access right that each needs.
 fn remote_opcodes(rig: &Rig, kind: QpType) -> Vec<(WrOpcode, AccessFlags)> {
     [
         (WrOpcode::RDMA_WRITE, AccessFlags::REMOTE_WRITE),
@@ -153,7 +154,7 @@ fn remote_opcodes(rig: &Rig, kind: QpType) -> Vec<(WrOpcode, AccessFlags)> {
     .collect()
 }
 
-/// An operation on the peer's memory with a key that does not allow it.
+/// Asserts that an operation on the peer's memory is refused.
 fn check_denied(kind: QpType, a: &End, b: &End, opcode: WrOpcode, at: (u64, u32), what: &str) {
     b.memory.fill(0, b.memory.len(), 9);
     b.receive(5, 0, 64);
@@ -220,7 +221,7 @@ pub(crate) fn a_peers_key_and_queue_pair_must_allow_the_access(rig: &Rig) {
     }
 }
 
-/// What a read or an atomic operation brings is written here.
+/// The result of a read or an atomic operation is written to local memory.
 pub(crate) fn results_need_memory_that_may_be_written(rig: &Rig) {
     for (opcode, _) in remote_opcodes(rig, QpType::RC) {
         if opcode < WrOpcode::RDMA_READ {
@@ -236,7 +237,7 @@ pub(crate) fn results_need_memory_that_may_be_written(rig: &Rig) {
     }
 }
 
-/// A region whose first byte peers know by another number than its address.
+/// A region whose remote addresses differ from its local ones.
 pub(crate) fn regions_can_have_addresses_of_their_own(rig: &Rig) {
     let (a, b) = rig.pair(QpType::RC);
     for iova in [0, 0x7777_0000_1234] {
@@ -265,7 +266,7 @@ pub(crate) fn registrations_that_make_no_sense_are_refused(rig: &Rig) {
     assert_eq!(refused(start, 8192, AccessFlags::LOCAL_WRITE), None);
 }
 
-/// Keys are not given out again at once.
+/// Keys are not reused at once.
 pub(crate) fn a_new_registration_has_a_new_key(rig: &Rig) {
     let domain = rig.open("a").pd().expect("a domain");
     let memory = Memory::new(4096);

@@ -1,4 +1,5 @@
-//! What may end before what, and what becomes of those who stay: after a destroyed object, a fork, a death.
+//! The order in which objects may be destroyed, and the effect on others: of a destroyed object, a fork, a
+//! death.
 
 use crate::{
     children::{self, Child},
@@ -25,7 +26,7 @@ pub(crate) fn what_is_in_use_cannot_end(rig: &Rig) {
     }
 }
 
-/// Completions of a queue pair that is destroyed are gone with it, and those of others stay.
+/// Completions of a destroyed queue pair are removed; those of others stay.
 pub(crate) fn a_destroyed_queue_pair_leaves_no_completions(rig: &Rig) {
     for kind in rig.connections() {
         let options = Options::default();
@@ -44,7 +45,7 @@ pub(crate) fn a_destroyed_queue_pair_leaves_no_completions(rig: &Rig) {
     }
 }
 
-/// A thousand rounds of everything leave room for one more, and no files.
+/// Hundreds of rounds with all objects leave room for one more, and no files.
 pub(crate) fn objects_leave_nothing_behind(rig: &Rig) {
     let before = children::open_descriptors();
     for kind in rig.connections() {
@@ -58,7 +59,8 @@ pub(crate) fn objects_leave_nothing_behind(rig: &Rig) {
         drop((a, b));
     }
     assert_eq!(rig.files(), Vec::<String>::new());
-    // Other tests in this process open and close theirs meanwhile; a leak of ours would be of hundreds.
+    // Other tests in this process open and close descriptors meanwhile; a leak of this test would be of
+    // hundreds.
     assert!(children::open_descriptors() < before + 100);
 }
 
@@ -86,7 +88,7 @@ pub(crate) fn fabrics_side_by_side_are_apart(rig: &Rig) {
     }
 }
 
-/// A process that uses two devices of its node: each has its own cable, and nothing of the other's.
+/// A process that uses two devices of its node: each has its own cable, and no access to the other's objects.
 pub(crate) fn two_devices_in_one_process_are_apart(rig: &Rig) {
     let rig = rig.with_two_devices();
     let open = |node, device| rig.location().open_device(node, device).expect("a device");
@@ -122,14 +124,14 @@ pub(crate) fn two_devices_in_one_process_are_apart(rig: &Rig) {
                 && d.memory.has_pattern(64, 64, 2)
         );
         assert_eq!(counted(), [before[0] + 1, before[1] + 2]);
-        // A key of one device is none with the other.
+        // A key of one device is not valid on the other.
         let foreign = c.memory.sge(0, 64, c.region.lkey);
         a.post(&Work::send(&[foreign]));
         assert_eq!(a.sent().1, WcStatus::LOC_PROT_ERR, "{kind:?}");
     }
 }
 
-/// One queue pair connected to itself.
+/// A queue pair connected to itself.
 pub(crate) fn a_queue_pair_can_be_its_own_peer(rig: &Rig) {
     for kind in rig.connections() {
         let (a, _b) = rig.unconnected(kind, Options::default());
@@ -142,7 +144,7 @@ pub(crate) fn a_queue_pair_can_be_its_own_peer(rig: &Rig) {
     }
 }
 
-/// A registration that ends while a peer writes to it: every write is refused or whole.
+/// A registration that ends while a peer writes to it: every write is refused or complete.
 pub(crate) fn memory_is_not_written_after_its_registration(rig: &Rig) {
     for _ in 0..20 {
         let (a, b) = rig.pair_with(QpType::UC, Options { cqe: 4096, depth: 512, ..Options::default() });
@@ -172,7 +174,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
         a.connect(&info, Options::default());
         child.begin();
         (0..4).for_each(|id| a.receive(id, 0, 64));
-        // It has 4 receives posted; what is more waits there.
+        // The peer has 4 receives posted; further sends wait.
         let first = if kind == QpType::RC { 6 } else { 4 };
         (0..first).for_each(|id| a.send(id, 0, 64));
         (0..4).for_each(|id| assert_eq!(a.sent(), (id, WcStatus::SUCCESS)));
@@ -185,7 +187,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
             (0..4).for_each(|id| assert_eq!(a.received(), (id, WcStatus::WR_FLUSH_ERR)));
             assert_eq!(a.qp.state(), QpState::ERR);
         } else {
-            // Nobody tells an unreliable sender; where sends are held they are held for ever.
+            // An unreliable sender gets no error; where sends are held, they are held for ever.
             a.send(7, 0, 64);
             if rig.profile.uc_unmatched_send == UnmatchedSend::Drop {
                 assert_eq!(a.sent(), (7, WcStatus::SUCCESS));
@@ -195,7 +197,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
             a.recv.stays_empty();
             assert_eq!(a.node.event(Duration::ZERO), None);
         }
-        // Whoever comes next gets the place of the dead, whose files are gone.
+        // The next process gets the slot of the dead one, whose files are gone.
         let (c, d) = rig.pair(kind);
         d.receive(1, 0, 64);
         c.send(1, 0, 64);
@@ -205,7 +207,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
     }
 }
 
-/// Peers that die while they send, at whatever they are doing: those who stay go on.
+/// Peers that die while they send, at any point: survivors continue.
 pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
     for round in 0..12u64 {
         let kind = rig.connections().nth(round as usize % 2).unwrap_or(QpType::UC);
@@ -225,7 +227,7 @@ pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
             }
         }
         child.kill();
-        // What it held, we can take.
+        // The survivor can take everything that the dead peer held.
         while a.recv.try_poll().expect("in order").is_some() {
             posted -= 1;
         }
@@ -242,7 +244,7 @@ pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
     assert_eq!(rig.files(), Vec::<String>::new());
 }
 
-/// What a child inherits by a fork answers with errors, and the parent goes on.
+/// Objects that a forked child inherits return errors, and the parent continues.
 #[test]
 fn a_fork_leaves_the_child_errors_and_the_parent_its_objects() {
     for path in [DataPath::Copied, DataPath::Shared] {

@@ -1,4 +1,5 @@
-//! What each operation does when nothing is wrong, at its edges: no bytes, many pieces, numbers, order.
+//! The effect of each operation without errors, at its limits: no bytes, several elements, immediate data,
+//! order.
 
 use crate::{
     rig::{End, Options, QKEY, Rig, outcome},
@@ -13,7 +14,7 @@ use std::{
 };
 use verbs_sys::{AhAttr, QpType, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 
-/// Lengths around words, lines, pages and packets.
+/// Lengths around words, cache lines, pages and packets.
 const LENGTHS: [usize; 14] = [1, 7, 8, 9, 63, 64, 65, 511, 1024, 1025, 4095, 4096, 4097, 12_000];
 
 pub(crate) fn sends_arrive_whole_at_every_length(rig: &Rig) {
@@ -48,7 +49,7 @@ pub(crate) fn messages_without_bytes_arrive(rig: &Rig) {
             assert_eq!((outcome(&received), received.byte_len), ((1, WcStatus::SUCCESS), 0));
             for opcode in [WrOpcode::RDMA_WRITE, WrOpcode::RDMA_READ] {
                 if rig.profile.supports_opcode(kind, opcode) {
-                    // No byte is touched, so the key does not matter.
+                    // No byte is accessed, so the key does not matter.
                     a.post(&Work::new(opcode, &sges).at(info.address, 0));
                     assert_eq!(a.sent(), (0, WcStatus::SUCCESS), "{kind:?} {opcode:?}");
                 }
@@ -107,7 +108,7 @@ pub(crate) fn reads_and_writes_touch_what_they_name(rig: &Rig) {
     }
 }
 
-/// Bytes gathered from some pieces are scattered over others.
+/// Bytes gathered from several elements are scattered over others.
 pub(crate) fn pieces_are_gathered_and_scattered(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair_with(kind, Options { sges: 4, ..Options::default() });
@@ -126,7 +127,7 @@ pub(crate) fn pieces_are_gathered_and_scattered(rig: &Rig) {
     }
 }
 
-/// A receive that is too small: an error there, told to a reliable sender only.
+/// A receive that is too small fails; only a reliable sender gets an error.
 pub(crate) fn a_message_that_does_not_fit_fails_the_receive(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
@@ -168,14 +169,14 @@ pub(crate) fn atomic_operations_want_an_aligned_word(rig: &Rig) {
     assert!(b.memory.has_only(0, 64, 0));
 }
 
-/// Two that add at the same time, each from its own process.
+/// Two processes add at the same time.
 pub(crate) fn atomic_operations_from_both_sides_add_up(rig: &Rig) {
     let (a, b) = rig.pair(QpType::RC);
     let (at, key) = (b.info().address, b.info().rkey);
     let many = 2000;
     thread::scope(|scope| {
         for (end, opposite) in [(&a, false), (&b, true)] {
-            // The one adds to the other's memory, the other by way of its peer's: both to the same word.
+            // Both add to the same word: one to its peer's memory, the other to its own through its peer.
             let (a, at, key) = if opposite { (end, a.info().address, a.info().rkey) } else { (end, at, key) };
             scope.spawn(move || {
                 for _ in 0..many {
@@ -189,7 +190,7 @@ pub(crate) fn atomic_operations_from_both_sides_add_up(rig: &Rig) {
     assert_eq!((a.memory.word(0), b.memory.word(0)), (many, many));
 }
 
-/// Completions come in the order of the requests, and so do the messages.
+/// Completions arrive in the order of the requests, and so do messages.
 pub(crate) fn messages_keep_their_order(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
@@ -210,7 +211,7 @@ pub(crate) fn messages_keep_their_order(rig: &Rig) {
     }
 }
 
-/// Two threads post to one queue pair, two poll its queues: nothing is lost or doubled.
+/// Two threads post to one queue pair, two poll its queues: no completion is lost or duplicated.
 pub(crate) fn threads_share_a_queue_pair(rig: &Rig) {
     for kind in rig.connections() {
         let each = 500;
@@ -218,7 +219,7 @@ pub(crate) fn threads_share_a_queue_pair(rig: &Rig) {
         for id in 0..8 {
             b.receive(id, 0, 8);
         }
-        // As many as there are receives, so that none is lost where sends are not held.
+        // At most as many sends as there are receives, so none is lost where sends are not held.
         let under_way = AtomicU64::new(0);
         thread::scope(|scope| {
             for first in [0, each] {
@@ -249,7 +250,7 @@ pub(crate) fn threads_share_a_queue_pair(rig: &Rig) {
     }
 }
 
-/// Only what is signalled completes, and errors always do.
+/// Only signaled requests complete; errors always do.
 pub(crate) fn silence_is_kept_until_something_fails(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
@@ -263,7 +264,7 @@ pub(crate) fn silence_is_kept_until_something_fails(rig: &Rig) {
     }
 }
 
-/// A port of a peer, for datagrams.
+/// Returns the address handle of a peer's port.
 fn address_of(end: &End, peer: &End) -> Arc<AddressHandle> {
     let mut attr = AhAttr::zeroed();
     attr.is_global = 1;
@@ -290,7 +291,7 @@ pub(crate) fn datagrams_come_behind_a_header_of_40_bytes(rig: &Rig) {
     assert_eq!(gid(24), b.info().gid, "the address that it was sent to");
 }
 
-/// Datagrams that nobody can take are lost without a word.
+/// Datagrams without a matching queue pair are lost without an error.
 pub(crate) fn datagrams_that_nobody_takes_are_lost(rig: &Rig) {
     let (a, b) = rig.pair(QpType::UD);
     let to_b = address_of(&a, &b);
@@ -303,7 +304,7 @@ pub(crate) fn datagrams_that_nobody_takes_are_lost(rig: &Rig) {
     b.recv.stays_empty();
     a.post(&Work::send(&sge).to(&to_b, b.qp.number(), QKEY));
     assert_eq!(b.received(), (1, WcStatus::SUCCESS));
-    // Without a receive.
+    // No receive is posted.
     a.post(&Work::send(&sge).to(&to_b, b.qp.number(), QKEY));
     b.receive(2, 0, 104);
     b.recv.stays_empty();

@@ -8,7 +8,8 @@ use crate::{
 use std::time::Instant;
 use verbs_sys::{QpType, SendFlags, WcStatus, WrOpcode};
 
-/// Another process writes, this one polls the last word of each message; when that is there, so must all others be.
+/// A child writes; this process polls the last word of each message. When that word arrives, all others must
+/// be there.
 pub(crate) fn no_write_is_torn(rig: &Rig) {
     let child = Child::start(rig, QpType::RC, "write");
     let a = End::new(&rig.open("a"), QpType::RC, Options::default());
@@ -27,7 +28,7 @@ pub(crate) fn no_write_is_torn(rig: &Rig) {
                 assert!(began.elapsed() < TIMEOUT * 2, "no message {number}");
             }
         }
-        // What is copied last of the others is looked at first.
+        // The words before the last are checked from the end, since those are copied last.
         let torn = (0..len / 8).rev().find(|word| a.memory.aligned_word(word * 8) != number);
         assert_eq!(torn, None, "message {number} of {len} bytes: a word that came after the last");
         a.memory.set_word(answer, number);

@@ -1,4 +1,4 @@
-//! Depths, to the request; requests that can't be posted; and completion queues that overflow.
+//! Queue depths, exact to the request; invalid requests; and completion queue overruns.
 
 use crate::{
     rig::{End, Options, Rig},
@@ -6,7 +6,7 @@ use crate::{
 };
 use verbs_sys::{EventType, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
-/// Do sends wait when there is no receive?
+/// Whether sends wait when no receive is posted.
 fn sends_wait(rig: &Rig, kind: QpType) -> bool {
     kind == QpType::RC || rig.profile.uc_unmatched_send == softrdma::profile::UnmatchedSend::Hold
 }
@@ -15,7 +15,7 @@ fn unsignaled(end: &End) -> Work {
     Work::send(&[end.sge(0, 8)]).flags(SendFlags::NONE)
 }
 
-/// The depth counts what was completed but not polled, and what completed in silence before it.
+/// The depth includes requests that completed but were not polled, and unsignaled requests before them.
 pub(crate) fn send_room_comes_back_when_completions_are_polled(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
@@ -85,7 +85,7 @@ pub(crate) fn requests_that_cannot_be_are_refused(rig: &Rig) {
                 assert_eq!(refused, libc::EOPNOTSUPP, "{kind:?} {opcode:?}");
             }
         }
-        // Nothing of that is in the queue.
+        // The refused requests left nothing in the queue.
         b.receive(1, 0, 8);
         a.send(2, 0, 8);
         assert_eq!((a.sent(), b.received()), ((2, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
@@ -93,7 +93,7 @@ pub(crate) fn requests_that_cannot_be_are_refused(rig: &Rig) {
     }
 }
 
-/// The bytes of an inline request are taken when it is posted, without a key, up to what was granted.
+/// The bytes of an inline request are copied when it is posted, without a key, up to the granted size.
 pub(crate) fn inline_bytes_are_taken_at_once(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair_with(kind, Options { inline: 100, ..Options::default() });
@@ -118,7 +118,7 @@ pub(crate) fn inline_bytes_are_taken_at_once(rig: &Rig) {
     }
 }
 
-/// One completion more than there is room for: an event, an error of polling, and queue pairs that have failed.
+/// One completion too many: an event, an error of polling, and failed queue pairs.
 pub(crate) fn a_completion_queue_that_overflows_says_so(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair_with(kind, Options { cqe: 4, ..Options::default() });
@@ -139,7 +139,7 @@ pub(crate) fn a_completion_queue_that_overflows_says_so(rig: &Rig) {
     }
 }
 
-/// A queue that is just full is in order.
+/// A queue that is exactly full is no error.
 pub(crate) fn a_completion_queue_holds_what_it_says(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair_with(kind, Options { cqe: 5, ..Options::default() });

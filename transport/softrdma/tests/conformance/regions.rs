@@ -1,5 +1,6 @@
-//! Registrations of all shapes: sparse, overlapping, again and again, by several threads at once. Where pages are shared,
-//! how much of them is in memory is seen in the size of the file that they are in.
+//! Registrations of all shapes: sparse, overlapping, repeated, by several threads at once.
+//!
+//! Where pages are shared, the size of the file that contains them shows how many are in memory.
 
 use crate::{
     memory::{Memory, PAGE},
@@ -14,14 +15,14 @@ use std::{
 };
 use verbs_sys::{QpType, Sge, WcStatus, WrOpcode};
 
-/// Bytes that pages which are shared take up in memory.
+/// Returns the bytes of memory that shared pages occupy.
 fn shared_bytes(rig: &Rig) -> u64 {
     let run = rig.location().home.join("run");
     let shared = rig.files().into_iter().filter(|name| name.starts_with('m'));
     shared.map(|name| run.join(name).metadata().map_or(0, |about| about.blocks() * 512)).sum()
 }
 
-/// A message from some memory to other memory, both registered.
+/// Sends a message between two registered memories, and checks the bytes.
 fn check_send(a: &End, from: (&Memory, usize, &Region), b: &End, to: (&Memory, usize, &Region), len: usize) {
     let seed = (from.1 / PAGE) as u8 ^ 0x55;
     from.0.pattern(from.1, len, seed);
@@ -32,7 +33,8 @@ fn check_send(a: &End, from: (&Memory, usize, &Region), b: &End, to: (&Memory, u
     assert!(to.0.has_pattern(to.1, len, seed), "from {} to {}", from.1, to.1);
 }
 
-/// 6 GiB in regions of 256 MiB, of which a few pages are ever touched: in no time, and without memory for the rest.
+/// 6 GiB in regions of 256 MiB, of which a few pages are touched: registered fast, and without memory for the
+/// rest.
 pub(crate) fn what_was_never_touched_costs_nothing(rig: &Rig) {
     const SLAB: usize = 6 << 30;
     const EACH: usize = 256 << 20;
@@ -65,7 +67,7 @@ pub(crate) fn what_was_never_touched_costs_nothing(rig: &Rig) {
     );
 }
 
-/// Regions that overlap, lie in each other, and begin or end off a page.
+/// Regions that overlap, contain each other, and begin or end within a page.
 pub(crate) fn regions_may_overlap(rig: &Rig) {
     let (a, b) = rig.unconnected(QpType::UC, Options::default());
     let ranges =
@@ -96,7 +98,7 @@ pub(crate) fn regions_may_overlap(rig: &Rig) {
     }
 }
 
-/// Memory that is mapped, registered and unmapped again and again leaves none of it behind.
+/// Memory that is mapped, registered and unmapped repeatedly is freed.
 pub(crate) fn memory_that_is_gone_is_given_back(rig: &Rig) {
     let node = rig.open("a");
     let domain = node.pd().expect("a domain");
@@ -117,7 +119,7 @@ pub(crate) fn memory_that_is_gone_is_given_back(rig: &Rig) {
     assert!(shared_bytes(rig) <= 4 << 20, "{} bytes", shared_bytes(rig));
 }
 
-/// What one thread registers does not hinder another, nor do messages that go meanwhile.
+/// Registrations of one thread affect neither another thread nor messages in flight.
 pub(crate) fn threads_register_and_connect_at_once(rig: &Rig) {
     let nodes = [rig.open("a"), rig.open("b")];
     thread::scope(|scope| {
@@ -147,7 +149,7 @@ pub(crate) fn threads_register_and_connect_at_once(rig: &Rig) {
     });
 }
 
-/// Peers write into memory that overlaps what other regions of theirs read.
+/// Peers write into memory that overlaps what other regions read.
 pub(crate) fn writes_reach_every_region_over_the_memory(rig: &Rig) {
     let (a, b) = rig.pair(QpType::RC);
     let memory = Memory::new(16 * PAGE);

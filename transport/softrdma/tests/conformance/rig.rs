@@ -1,11 +1,11 @@
-//! Fabrics to test on: a folder of their own, two nodes with one cable, and connected queue pairs.
+//! Test fabrics: a temporary folder, two nodes with one cable, and connected queue pairs.
 //!
-//! The two nodes are in one process. To the device they are two processes all the same: each has its own place in
-//! the fabric, and nothing but the fabric's folder in common with the other.
+//! Both nodes are in this process. To the device they are two processes: each has a slot of its own in the
+//! fabric, and shares nothing with the other but the fabric's folder.
 //!
 //! # Safety
-//! The environment is changed under a lock that everybody here takes who reads it through the device, and nothing
-//! else in this program reads it from C.
+//! The environment is changed under a lock. Every reader takes it that reads the environment through the
+//! device, and nothing else in this program reads it from C.
 
 use crate::{
     memory::Memory,
@@ -21,28 +21,28 @@ use verbs_sys::{
     AccessFlags, Gid, Mtu, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState, QpType, Sge, Wc, WcStatus,
 };
 
-/// All that a peer may be allowed to do.
+/// All access rights of a peer.
 pub(crate) const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .with(AccessFlags::REMOTE_WRITE)
     .with(AccessFlags::REMOTE_READ)
     .with(AccessFlags::REMOTE_ATOMIC);
 
-/// The depths of queue pairs, unless a test says otherwise.
+/// Default depth of queue pairs.
 pub(crate) const DEPTH: u32 = 16;
 
-/// How bytes get from one process to the other.
+/// The way in which bytes move between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataPath {
-    /// The system copies them, whatever memory they are in.
+    /// The system copies the bytes.
     Copied,
-    /// Registered pages are shared.
+    /// The processes share registered pages.
     Shared,
 }
 
-/// Names of folders begin so, and go on with the number of the process.
+/// Prefix of folder names; the process number follows.
 const PREFIX: &str = "conformance-";
 
-/// Removes what runs of this suite have left that were killed.
+/// Removes the folders of runs that were killed.
 fn remove_stale_folders(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -54,11 +54,11 @@ fn remove_stale_folders(base: &Path) {
     }
 }
 
-/// Fabrics at a time in this process, which holds a few descriptors and locks for each.
+/// Fabrics that may exist at a time in this process. Each needs a few descriptors and locks.
 static PERMITS: (Mutex<u32>, Condvar) = (Mutex::new(6), Condvar::new());
 static ENVIRONMENT: Mutex<()> = Mutex::new(());
 
-/// A place in [`ROOM`].
+/// A permit of [`PERMITS`].
 #[derive(Debug)]
 struct Permit;
 
@@ -78,15 +78,15 @@ impl Drop for Permit {
     }
 }
 
-/// A fabric, removed in the end.
+/// A temporary fabric.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) profile: &'static Profile,
     pub(crate) path: DataPath,
     home: PathBuf,
-    /// None when the fabric is another process's.
+    /// `None` if another process created the fabric.
     _folder: Option<tempfile::TempDir>,
-    /// None when it belongs to a test that has one already, which could otherwise wait for others that wait for it.
+    /// `None` if the test holds a permit already; waiting for a second one could deadlock.
     _permit: Option<Permit>,
 }
 
@@ -121,12 +121,13 @@ impl FabricLocation {
 }
 
 impl Rig {
-    /// Two nodes, `a` and `b`, whose devices `d0` are of one kind and have a cable between them.
+    /// Creates nodes `a` and `b`, whose devices `d0` have the same profile and a cable between them.
     pub(crate) fn new(profile: &'static Profile, path: DataPath) -> Rig {
         Rig::with(profile, path, Some(Permit::take()), "", "")
     }
 
-    /// One more fabric of the same kind, with more keys for the device of `a`, and for the cable.
+    /// Creates another fabric of the same profile, with additional keys for the device of `a` and for the
+    /// cable.
     pub(crate) fn another(&self, device: &str, cable: &str) -> Rig {
         Rig::with(self.profile, self.path, None, device, cable)
     }
@@ -146,7 +147,8 @@ impl Rig {
         Rig::from_text(profile, path, permit, &text)
     }
 
-    /// One more fabric of the same kind, whose nodes have two devices each, `d0` and `d1`, with a cable between equal ones.
+    /// Creates another fabric of the same profile, whose nodes have two devices each, `d0` and `d1`, with a
+    /// cable between equal ones.
     pub(crate) fn with_two_devices(&self) -> Rig {
         let node = |name| {
             format!("[[node]]\nname = \"{name}\"\ndevice = [{{ name = \"d0\" }}, {{ name = \"d1\" }}]\n")
@@ -168,7 +170,7 @@ impl Rig {
         Rig { profile, path, home: home.path().to_owned(), _folder: Some(home), _permit: permit }
     }
 
-    /// A fabric of Apple's devices that another process has made.
+    /// Opens a fabric of Apple devices that another process created.
     pub(crate) fn joined(location: &FabricLocation) -> Rig {
         let home = location.home.clone();
         Rig { profile: &Profile::APPLE_TB5, path: location.path, home, _folder: None, _permit: None }
@@ -182,13 +184,13 @@ impl Rig {
         self.location().open(node).expect("a device")
     }
 
-    /// Somebody who sees the fabric and takes no part in it.
+    /// Returns an observer, which takes no part in the fabric.
     pub(crate) fn observer(&self) -> Observer {
         let fabric = Fabric::load(&self.home.join("fabric.toml")).expect("a fabric");
         Observer::open(&self.home.join("run"), fabric.digest).expect("a folder")
     }
 
-    /// Files of processes in the fabric's folder.
+    /// Returns the names of processes' files in the fabric's folder.
     pub(crate) fn files(&self) -> Vec<String> {
         let run = fs::read_dir(self.home.join("run")).into_iter().flatten().flatten();
         run.map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -196,13 +198,13 @@ impl Rig {
             .collect()
     }
 
-    /// The kinds of connections that the profile has.
+    /// Returns the connected services that the profile supports.
     pub(crate) fn connections(&self) -> impl Iterator<Item = QpType> + use<> {
         let profile = self.profile;
         [QpType::RC, QpType::UC].into_iter().filter(|kind| profile.supports_service(*kind))
     }
 
-    /// Both ends of a connection, ready to send.
+    /// Returns both ends of a connection, ready to send.
     pub(crate) fn pair(&self, kind: QpType) -> (End, End) {
         self.pair_with(kind, Options::default())
     }
@@ -219,7 +221,7 @@ impl Rig {
     }
 }
 
-/// What tests vary.
+/// Properties that tests vary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) depth: u32,
@@ -227,13 +229,13 @@ pub(crate) struct Options {
     pub(crate) memory: usize,
     pub(crate) sges: u32,
     pub(crate) inline: u32,
-    /// Of the registration.
+    /// Access rights of the registration.
     pub(crate) access: AccessFlags,
-    /// Of the queue pair.
+    /// Access rights of the queue pair.
     pub(crate) qp_access: AccessFlags,
     pub(crate) rnr_retry: u8,
     pub(crate) retry: u8,
-    /// 4096 ns times 2 to the power of this is how long an acknowledgement is waited for.
+    /// Acknowledgement timeout: 4096 ns times 2 to this power.
     pub(crate) timeout: u8,
 }
 
@@ -254,7 +256,7 @@ impl Default for Options {
     }
 }
 
-/// What one end tells the other.
+/// The information that a peer needs to connect and to access the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerInfo {
     pub(crate) qpn: u32,
@@ -263,7 +265,7 @@ pub(crate) struct PeerInfo {
     pub(crate) rkey: u32,
 }
 
-/// A queue pair with all that it needs, and registered memory.
+/// A queue pair with its queues, and registered memory.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
@@ -287,7 +289,7 @@ impl End {
         End { qp, region, send, recv, domain, memory, node: Arc::clone(node), kind }
     }
 
-    /// As it was, with one queue for all completions, which are announced on a channel.
+    /// Replaces both completion queues by one with a completion channel.
     pub(crate) fn with_channel(mut self, options: Options) -> (End, Arc<Channel>, Arc<CompletionQueue>) {
         let channel = self.node.channel().expect("a channel");
         let queue = self.node.cq(options.cqe, Some(&channel)).expect("a queue");
@@ -303,7 +305,7 @@ impl End {
         PeerInfo { qpn: self.qp.number(), gid, address: self.memory.address(), rkey: self.region.rkey }
     }
 
-    /// Makes the queue pair ready to send.
+    /// Takes the queue pair from RESET to RTS.
     pub(crate) fn connect(&self, peer: &PeerInfo, options: Options) {
         assert_eq!(self.to_init(options), 0, "INIT");
         assert_eq!(self.to_rtr(peer), 0, "RTR");
@@ -327,7 +329,7 @@ impl End {
         self.qp.modify(&attr, mask(self.kind, QpState::RTS))
     }
 
-    /// A run of the registered memory.
+    /// Returns a scatter/gather element of the registered memory.
     pub(crate) fn sge(&self, start: usize, len: usize) -> Sge {
         self.memory.sge(start, len, self.region.lkey)
     }
@@ -344,17 +346,17 @@ impl End {
         self.post(&Work::send(&[self.sge(start, len)]).id(id));
     }
 
-    /// The next completion of a send, as number and status.
+    /// Waits for the next completion of a send; returns its `wr_id` and status.
     pub(crate) fn sent(&self) -> (u64, WcStatus) {
         outcome(&self.send.poll())
     }
 
-    /// The next completion of a receive, as number and status.
+    /// Waits for the next completion of a receive; returns its `wr_id` and status.
     pub(crate) fn received(&self) -> (u64, WcStatus) {
         outcome(&self.recv.poll())
     }
 
-    /// Waits until the queue pair is in that state.
+    /// Waits until the queue pair is in a state.
     pub(crate) fn wait_for_state(&self, state: QpState) {
         let began = std::time::Instant::now();
         while self.qp.state() != state {
@@ -379,7 +381,7 @@ pub(crate) fn init_attr(kind: QpType, options: Options) -> QpInitAttr {
     init
 }
 
-/// What must be said to get into a state.
+/// Returns the attributes that a transition requires.
 pub(crate) fn mask(kind: QpType, to: QpState) -> Mask {
     let is_rc = kind == QpType::RC;
     let only = |when: bool, mask: Mask| if when { mask } else { Mask::NONE };
@@ -400,10 +402,10 @@ pub(crate) fn mask(kind: QpType, to: QpState) -> Mask {
         }
 }
 
-/// The key of datagram queue pairs.
+/// Q_Key of datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
-/// Attributes with everything in them that any change needs; but for the numbers of reads under way.
+/// Returns the attributes of all transitions, except the numbers of reads in flight.
 pub(crate) fn full_attr(to: QpState, peer: Option<&PeerInfo>, options: Options) -> QpAttr {
     let mut attr = QpAttr::zeroed();
     attr.qp_state = to;

@@ -1,4 +1,4 @@
-//! Send queues that stop: by an error of an unreliable service, and on request.
+//! Send queues that stop: after an error of an unreliable service, and on request.
 
 use crate::{
     rig::{End, Options, QKEY, Rig, init_attr},
@@ -10,7 +10,8 @@ use std::{
 };
 use verbs_sys::{AhAttr, EventType, QpAttr, QpAttrMask, QpState, QpType, Sge, WcStatus, WrOpcode};
 
-/// A failed send of an unreliable connection stops what is behind it; receives go on, and so do sends, when told to.
+/// A failed send of an unreliable connection stops later sends; receives continue, and sends resume on
+/// request.
 pub(crate) fn an_unreliable_error_stops_only_sends(rig: &Rig) {
     let (a, b) = rig.pair(QpType::UC);
     let wrong = Sge { lkey: a.region.lkey ^ 1, ..a.sge(0, 8) };
@@ -34,7 +35,7 @@ pub(crate) fn an_unreliable_error_stops_only_sends(rig: &Rig) {
     assert_eq!((a.sent(), b.received()), ((7, WcStatus::SUCCESS), (6, WcStatus::SUCCESS)));
 }
 
-/// Requests that are posted to a stopped queue wait; the event says when nothing is under way.
+/// Requests posted to a stopped queue wait; an event reports that nothing is in flight.
 pub(crate) fn a_send_queue_that_is_drained_says_so(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
@@ -52,7 +53,7 @@ pub(crate) fn a_send_queue_that_is_drained_says_so(rig: &Rig) {
     }
 }
 
-/// What is on its way when the queue is stopped arrives, and only then the queue is drained; what is behind it stays.
+/// Messages in flight when the queue stops arrive before the queue is drained; later ones stay.
 pub(crate) fn a_send_queue_is_drained_when_all_has_arrived(rig: &Rig) {
     let rig = rig.another("", "latency_us = 20000.0");
     let latency = Duration::from_millis(20);
@@ -78,7 +79,7 @@ pub(crate) fn a_send_queue_is_drained_when_all_has_arrived(rig: &Rig) {
     }
 }
 
-/// Failures are not seen before what was posted before them.
+/// A failed request does not complete before earlier requests.
 pub(crate) fn failures_do_not_overtake(rig: &Rig) {
     let rig = rig.another("", "latency_us = 20000.0");
     for kind in rig.connections() {
@@ -93,7 +94,7 @@ pub(crate) fn failures_do_not_overtake(rig: &Rig) {
     }
 }
 
-/// Its owner learns when a failed queue pair takes no more receives that others share.
+/// An event reports that a failed queue pair takes no more shared receives.
 pub(crate) fn the_last_shared_receive_is_told(rig: &Rig) {
     let node = rig.open("a");
     let end = End::new(&node, QpType::RC, Options::default());
@@ -106,8 +107,8 @@ pub(crate) fn the_last_shared_receive_is_told(rig: &Rig) {
     assert_eq!(node.event(Duration::ZERO), None, "once, and not of those with receives of their own");
 }
 
-/// A datagram that is longer than its receive is dropped without a word, and the receive serves the next: what the
-/// drivers of Linux do (rdmavt, rxe), and the specification's fault behaviour for datagrams.
+/// A datagram longer than its receive is dropped without an error, and the receive serves the next: as the
+/// drivers of Linux do (rdmavt, rxe), and as the specification defines the fault behavior of datagrams.
 pub(crate) fn datagrams_that_do_not_fit_are_dropped(rig: &Rig) {
     let (a, b) = rig.pair(QpType::UD);
     let mut attr = AhAttr::zeroed();

@@ -1,4 +1,5 @@
-//! The states of queue pairs: which way they go, what must be said, and what can be posted in them.
+//! States of queue pairs: the permitted transitions, the attributes they require, and the work each state
+//! accepts.
 
 use crate::{
     rig::{Options, Rig, full_attr, init_attr, mask},
@@ -7,7 +8,7 @@ use crate::{
 use std::sync::Arc;
 use verbs_sys::{QpAttrMask as Mask, QpState, QpType, WcStatus};
 
-/// Leaves every required member out, one after the other, and adds one that does not belong.
+/// Omits every required attribute in turn, and adds one that is not permitted.
 pub(crate) fn every_required_member_is_asked_for(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.unconnected(kind, Options::default());
@@ -65,7 +66,7 @@ pub(crate) fn a_state_that_is_claimed_must_be_the_state(rig: &Rig) {
     }
 }
 
-/// Receives from INIT on, sends from RTS on.
+/// Receives are accepted from INIT on, sends from RTS on.
 pub(crate) fn work_is_refused_before_its_state(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.unconnected(kind, Options::default());
@@ -87,13 +88,13 @@ pub(crate) fn work_is_refused_before_its_state(rig: &Rig) {
     }
 }
 
-/// What is posted before and after the error comes back as flushed, in order.
+/// Requests posted before and after the error are flushed, in order.
 pub(crate) fn the_error_state_flushes_both_queues(rig: &Rig) {
     for kind in rig.connections() {
         let (a, _b) = rig.pair(kind);
         (1..=3).for_each(|id| a.receive(id, 0, 64));
         if kind == QpType::RC {
-            // Nobody has posted a receive for it.
+            // The send waits, since no receive is posted for it.
             a.send(7, 0, 64);
         }
         assert_eq!(a.qp.become_state(QpState::ERR), 0);
@@ -111,7 +112,7 @@ pub(crate) fn the_error_state_flushes_both_queues(rig: &Rig) {
     }
 }
 
-/// Reset drops what is posted and what has completed.
+/// Reset drops posted requests and completions.
 pub(crate) fn reset_forgets_everything(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
@@ -129,7 +130,7 @@ pub(crate) fn reset_forgets_everything(rig: &Rig) {
     }
 }
 
-/// What is granted and set can be asked for.
+/// Queries return the granted and the set values.
 pub(crate) fn queries_say_what_was_set(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
@@ -157,7 +158,7 @@ pub(crate) fn attributes_out_of_range_are_refused(rig: &Rig) {
         attr.path_mtu = verbs_sys::Mtu(6);
         assert_eq!(a.qp.modify(&attr, mask(kind, QpState::RTR)), libc::EINVAL);
         let mut attr = full_attr(QpState::RTR, Some(&info), Options::default());
-        // A hole of the table, and a place behind its end.
+        // An empty entry of the table, and an index beyond its end.
         for index in [3, 200] {
             attr.ah_attr.grh.sgid_index = index;
             assert_eq!(a.qp.modify(&attr, mask(kind, QpState::RTR)), rig.profile.errnos.no_address);
@@ -166,7 +167,7 @@ pub(crate) fn attributes_out_of_range_are_refused(rig: &Rig) {
     }
 }
 
-/// Depths, pieces and bytes beyond what the device says it has.
+/// Depths, elements and bytes beyond the limits of the device.
 pub(crate) fn queue_pairs_beyond_the_limits_are_refused(rig: &Rig) {
     let node = rig.open("a");
     let domain = node.pd().expect("a domain");

@@ -1,9 +1,10 @@
-//! The C functions of the device as objects that end themselves in the right order, and say what was refused.
+//! Wrappers of the device's C functions, which destroy objects in the right order and return errors.
 //!
 //! # Safety
-//! Objects keep what they were made from alive, and a pointer is handed to the device only while its object lives:
-//! `end` takes it away when the device has destroyed it. Lists of requests live until the call returns. The
-//! functions are declared with the types of `verbs-sys`, from which the device defines them.
+//! An object keeps the objects it was created from alive. A pointer is passed to the device only while its
+//! object exists: `destroy` clears the pointer when the device has destroyed the object. Lists of requests
+//! live until the call returns. The functions are declared with the types of `verbs-sys`, from which the
+//! device defines them.
 
 #[path = "verbs/posting.rs"]
 mod posting;
@@ -82,10 +83,10 @@ unsafe extern "C" {
     safe fn ibv_ack_async_event(event: *mut AsyncEvent);
 }
 
-/// Longer than anything here takes on a busy machine.
+/// Time limit of any wait, generous for a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The number of an error.
+/// An error number.
 pub(crate) type Errno = i32;
 
 fn check_pointer<T>(pointer: *mut T) -> Result<AtomicPtr<T>, Errno> {
@@ -95,14 +96,14 @@ fn check_pointer<T>(pointer: *mut T) -> Result<AtomicPtr<T>, Errno> {
     Ok(AtomicPtr::new(pointer))
 }
 
-/// Ends an object if nothing hinders it; it then has no pointer any more.
+/// Destroys an object, and clears its pointer on success.
 fn destroy<T>(pointer: &AtomicPtr<T>, function: unsafe extern "C" fn(*mut T) -> c_int) -> Errno {
     let object = pointer.load(Acquire);
     if object.is_null() {
         return 0;
     }
-    // SAFETY: a living object. Its pointer is there until it has ended, as some wait for a call about them; no test ends
-    // one twice at a time.
+    // SAFETY: the object exists. Its pointer stays set until it is destroyed, since calls about it may be
+    // waiting; no test destroys an object twice at the same time.
     let result = unsafe { function(object) };
     if result == 0 {
         pointer.store(ptr::null_mut(), Release);
@@ -110,14 +111,14 @@ fn destroy<T>(pointer: &AtomicPtr<T>, function: unsafe extern "C" fn(*mut T) -> 
     result
 }
 
-/// Is a descriptor readable, within so long?
+/// Waits until a descriptor is readable, and returns whether it is.
 pub(crate) fn is_readable(fd: c_int, timeout: Duration) -> bool {
     let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry.
     unsafe { libc::poll(&raw mut fds, 1, timeout.as_millis() as c_int) == 1 }
 }
 
-/// Tries until there is a result; the message says what has been waited for in vain.
+/// Repeats `ready` until it returns a value. The panic message names `what`.
 pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -129,8 +130,9 @@ pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T
     }
 }
 
-/// The devices of the node that the environment names, opened one by its name. Whoever calls this keeps others from
-/// changing the environment meanwhile.
+/// An open device of the node that the environment names.
+///
+/// The caller of `open` must keep other threads from changing the environment.
 #[derive(Debug)]
 pub(crate) struct Node {
     context: AtomicPtr<Context>,
@@ -140,7 +142,7 @@ impl Node {
     pub(crate) fn open(name: &str) -> Result<Arc<Node>, Errno> {
         let list = check_pointer(ibv_get_device_list(ptr::null_mut()))?.into_inner();
         let mut found = ptr::null_mut();
-        // SAFETY: the list ends with null, and names with zero.
+        // SAFETY: the list ends with null, and names end with zero.
         unsafe {
             let mut at = list;
             while !(*at).is_null() {
@@ -158,9 +160,9 @@ impl Node {
         self.context.load(Acquire)
     }
 
-    /// The C structure.
+    /// Returns the C structure.
     fn context(&self) -> &Context {
-        // SAFETY: open until `self` is dropped.
+        // SAFETY: the context is open until `self` is dropped.
         unsafe { &*self.raw() }
     }
 
@@ -182,18 +184,18 @@ impl Node {
         (asked == 0).then_some(gid)
     }
 
-    /// Where the table has the IPv4-mapped address.
+    /// Returns the index of the IPv4-mapped GID.
     pub(crate) fn ipv4_index(&self) -> Option<u8> {
         (0..self.port().gid_tbl_len as u8)
             .find(|&index| self.gid(index.into()).and_then(Gid::to_ipv4).is_some())
     }
 
-    /// The next asynchronous event, if there is one within so long.
+    /// Waits for the next asynchronous event, acknowledges it and returns its type.
     pub(crate) fn event(&self, timeout: Duration) -> Option<EventType> {
         self.next_event(timeout).map(|event| event.acknowledge())
     }
 
-    /// As [`Node::event`], to be acknowledged by whoever has it.
+    /// Waits for the next asynchronous event, which the caller acknowledges.
     pub(crate) fn next_event(&self, timeout: Duration) -> Option<Event> {
         if !is_readable(self.context().async_fd, timeout) {
             return None;
@@ -223,7 +225,7 @@ impl Node {
     }
 }
 
-/// An asynchronous event that was fetched.
+/// An asynchronous event that was not yet acknowledged.
 #[derive(Debug)]
 pub(crate) struct Event(AsyncEvent);
 
@@ -238,7 +240,7 @@ impl Event {
     }
 }
 
-// SAFETY: the pointer in it is only handed to the device.
+// SAFETY: the pointer is only passed to the device.
 unsafe impl Send for Event {}
 
 impl Drop for Node {
@@ -259,7 +261,7 @@ impl Domain {
         destroy(&self.pd, ibv_dealloc_pd)
     }
 
-    /// Registers all of it under its own addresses.
+    /// Registers all of the memory under its own addresses.
     pub(crate) fn register(
         self: &Arc<Domain>,
         memory: &Arc<Memory>,
@@ -277,7 +279,7 @@ impl Domain {
         access: AccessFlags,
     ) -> Result<Region, Errno> {
         let mr = check_pointer(ibv_reg_mr_iova2(self.raw(), start as *mut c_void, len, iova, access.0))?;
-        // SAFETY: just made.
+        // SAFETY: the region was just created.
         let (lkey, rkey) = unsafe { ((*mr.load(Acquire)).lkey, (*mr.load(Acquire)).rkey) };
         Ok(Region { mr, lkey, rkey, _domain: Arc::clone(self), _memory: Arc::clone(memory) })
     }
@@ -317,7 +319,7 @@ impl Drop for Domain {
     }
 }
 
-/// A registration.
+/// A memory region.
 #[derive(Debug)]
 pub(crate) struct Region {
     mr: AtomicPtr<Mr>,
@@ -328,7 +330,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Changes what is allowed.
+    /// Changes the access rights.
     pub(crate) fn change_access(&self, access: AccessFlags) -> c_int {
         const CHANGE_ACCESS: c_int = 4;
         let mr = self.mr.load(Acquire);
@@ -346,7 +348,7 @@ impl Drop for Region {
     }
 }
 
-/// The port that datagrams go to.
+/// An address handle: the destination port of datagrams.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     ah: AtomicPtr<Ah>,
@@ -374,15 +376,15 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn fd(&self) -> c_int {
-        // SAFETY: there until it is ended.
+        // SAFETY: the channel exists until it is destroyed.
         unsafe { (*self.channel.load(Acquire)).fd }
     }
 
-    /// Fetches an announcement, which must be of that queue.
+    /// Waits for a completion event, and asserts the queue that it names.
     pub(crate) fn take_event(&self, of: &CompletionQueue) {
         assert!(is_readable(self.fd(), TIMEOUT), "no announcement");
         let (mut cq, mut about) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: places for what is returned.
+        // SAFETY: both pointers are valid places for results.
         let result = unsafe { ibv_get_cq_event(self.channel.load(Acquire), &raw mut cq, &raw mut about) };
         assert_eq!((result, cq), (0, of.cq.load(Acquire)));
     }
@@ -411,16 +413,16 @@ impl CompletionQueue {
         self.cq.load(Acquire)
     }
 
-    /// One that was made otherwise.
+    /// Wraps a queue that was created by another function.
     pub(crate) fn adopt(cq: *mut Cq, node: &Arc<Node>) -> Result<Arc<CompletionQueue>, Errno> {
         Ok(Arc::new(CompletionQueue { cq: check_pointer(cq)?, node: Arc::clone(node), _channel: None }))
     }
 
-    /// What a poll returns: one completion, none, or an error.
+    /// Polls once: one completion, none, or an error.
     pub(crate) fn try_poll(&self) -> Result<Option<Wc>, c_int> {
         let mut wc = Wc::zeroed();
         let poll = self.node.context().ops.poll_cq.expect("every device polls");
-        // SAFETY: a living queue, and room for one completion.
+        // SAFETY: the queue exists, and there is room for one completion.
         match unsafe { poll(self.cq.load(Acquire), 1, &raw mut wc) } {
             0 => Ok(None),
             1 => Ok(Some(wc)),
@@ -428,12 +430,12 @@ impl CompletionQueue {
         }
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn poll(&self) -> Wc {
         wait_for("a completion", || self.try_poll().expect("a queue in order"))
     }
 
-    /// Nothing comes, however often one looks.
+    /// Asserts that no completion arrives.
     pub(crate) fn stays_empty(&self) {
         for _ in 0..300 {
             let found = self.try_poll().expect("a queue in order");
@@ -443,7 +445,7 @@ impl CompletionQueue {
 
     pub(crate) fn arm(&self, solicited_only: bool) -> Errno {
         let arm = self.node.context().ops.req_notify_cq.expect("a slot that is filled");
-        // SAFETY: a living queue.
+        // SAFETY: the queue exists.
         unsafe { arm(self.cq.load(Acquire), solicited_only.into()) }
     }
 
@@ -478,11 +480,11 @@ impl SharedReceiveQueue {
         let post = self.domain.node.context().ops.post_srq_recv.expect("a slot that is filled");
         let mut sges = sges.to_vec();
         let (mut wr, mut bad) = (receive(id, &mut sges), ptr::null_mut());
-        // SAFETY: a living queue and a list of one request.
+        // SAFETY: the queue exists; the list has one request.
         unsafe { post(self.srq.load(Acquire), &raw mut wr, &raw mut bad) }
     }
 
-    /// Asks for an event when fewer receives than that are left.
+    /// Requests an event when fewer receives than `srq_limit` are left.
     pub(crate) fn limit(&self, srq_limit: u32) -> Errno {
         let mut attr = SrqAttr { max_wr: 0, max_sge: 0, srq_limit };
         ibv_modify_srq(self.srq.load(Acquire), &raw mut attr, SrqAttrMask::LIMIT.0 as c_int)
@@ -504,7 +506,7 @@ fn receive(id: u64, sges: &mut [Sge]) -> RecvWr {
     RecvWr { wr_id: id, next: ptr::null_mut(), sg_list, num_sge: sges.len() as c_int }
 }
 
-/// What a queue pair completes to and receives from.
+/// The queues of a queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
     pub(crate) send: Arc<CompletionQueue>,

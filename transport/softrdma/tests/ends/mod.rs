@@ -1,8 +1,8 @@
-//! Two ends of a connection in one process, through the C ABI.
+//! Both ends of a connection in one process, through the C ABI.
 //!
 //! # Safety
-//! Objects are made by the library, and destroyed once, in `Drop`, in the order that verbs ask for. Buffers
-//! live as long as their registrations. Structures that are passed live during the call.
+//! The library creates the objects; `Drop` destroys them once, in the order that verbs require. Buffers live
+//! as long as their registrations. Structures passed to a call live during the call.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -40,10 +40,10 @@ unsafe extern "C" {
     pub(crate) fn ibv_destroy_qp(qp: *mut Qp) -> c_int;
 }
 
-/// Bytes of an end's buffer.
+/// Size of an end's buffer in bytes.
 pub(crate) const BYTES: usize = 64 * 1024;
 
-/// How a connection is made.
+/// Properties of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) kind: QpType,
@@ -63,12 +63,12 @@ impl Options {
     }
 }
 
-/// A folder for a fabric, gone afterwards.
+/// Returns a temporary folder for a fabric.
 pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) context: *mut Context,
@@ -80,7 +80,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// An end on a node of a fabric, in the state of reset.
+    /// Opens the first device of a node, with a queue pair in state RESET.
     pub(crate) fn new(fabric: &str, node: usize, folder: &Path, options: Options) -> End {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics").join(fabric);
         let config = Config {
@@ -117,7 +117,7 @@ impl End {
     }
 
     pub(crate) fn qpn(&self) -> u32 {
-        // SAFETY: a living queue pair.
+        // SAFETY: the queue pair exists until `self` is dropped.
         unsafe { (*self.qp).qp_num }
     }
 
@@ -140,7 +140,7 @@ impl End {
         self.modify(&attr, QpAttrMask::STATE)
     }
 
-    /// Takes it from reset to ready to send.
+    /// Takes the queue pair from RESET to RTS.
     pub(crate) fn connect(&self, peer: &End, options: Options) {
         use QpAttrMask as M;
         let mut attr = QpAttr::zeroed();
@@ -168,13 +168,13 @@ impl End {
         assert_eq!(self.modify(&attr, M::STATE | M::SQ_PSN | reliable), 0);
     }
 
-    /// The local and the remote key of the buffer.
+    /// Returns the local and the remote key of the buffer.
     fn keys(&self) -> (u32, u32) {
-        // SAFETY: a living registration.
+        // SAFETY: the registration exists until `self` is dropped.
         unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
     }
 
-    /// A piece of the buffer.
+    /// Returns a scatter/gather element of the buffer.
     pub(crate) fn sge(&self, offset: usize, len: usize) -> Sge {
         Sge { addr: self.buffer.as_ptr() as u64 + offset as u64, length: len as u32, lkey: self.keys().0 }
     }
@@ -186,7 +186,7 @@ impl End {
         unsafe { ((*self.context).ops.post_recv.expect("a call"))(self.qp, &raw mut wr, &raw mut bad) }
     }
 
-    /// A signalled request.
+    /// Posts a signaled work request.
     pub(crate) fn post(&self, wr_id: u64, opcode: WrOpcode, mut sge: Sge, to: Option<RdmaTarget>) -> c_int {
         let mut wr = SendWr::zeroed();
         (wr.wr_id, wr.opcode, wr.send_flags) = (wr_id, opcode, SendFlags::SIGNALED.0);
@@ -204,12 +204,12 @@ impl End {
         self.post(wr_id, WrOpcode::SEND, self.sge(0, len), None)
     }
 
-    /// The memory of this end, as the other end names it.
+    /// Returns the remote address and key of this end's buffer.
     pub(crate) fn target(&self, offset: usize) -> RdmaTarget {
         RdmaTarget { remote_addr: self.buffer.as_ptr() as u64 + offset as u64, rkey: self.keys().1 }
     }
 
-    /// One completion, if there is one.
+    /// Polls for one completion.
     pub(crate) fn poll(&self) -> Option<Wc> {
         let mut wc = Wc::zeroed();
         // SAFETY: see the module.
@@ -217,7 +217,7 @@ impl End {
         (polled == 1).then_some(wc)
     }
 
-    /// Waits for a completion and checks whose and of what kind it is.
+    /// Waits for a completion and asserts its `wr_id` and status.
     pub(crate) fn expect(&self, wr_id: u64, status: WcStatus) -> Wc {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -247,7 +247,7 @@ impl Drop for End {
     }
 }
 
-/// Two connected ends at the two nodes of a fabric.
+/// Returns two connected ends, on the two nodes of a fabric.
 pub(crate) fn pair(fabric: &str, folder: &Path, options: Options) -> [End; 2] {
     let ends = [0, 1].map(|node| End::new(fabric, node, folder, options));
     ends[0].connect(&ends[1], options);

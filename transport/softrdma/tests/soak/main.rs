@@ -1,9 +1,11 @@
-//! Processes are killed at random for a while: whoever survives works on, and nothing of the dead stays.
+//! Processes are killed at random for a while: survivors continue, and nothing of the dead remains.
 //!
-//! This process is the survivor. On each of two fabrics, one for each data path, over a cable with latency, it keeps
-//! connections to processes that live and to others that are killed at any moment and replaced. All data are checked.
+//! This process is the survivor. On each of two fabrics, one for each data path, over a cable with latency,
+//! it keeps connections to processes that live, and to others that are killed at random and replaced. All
+//! data are checked.
 //!
-//! `SOAK_SECONDS` sets how long (20), `SOAK_SEED` repeats the choices of a run, though not its timing.
+//! `SOAK_SECONDS` sets the duration (20). `SOAK_SEED` repeats the random choices of a run, though not its
+//! timing.
 
 #![allow(dead_code, reason = "the suite's tools are borrowed, not all are needed")]
 
@@ -31,12 +33,12 @@ use std::{
 use verbs::{Channel, CompletionQueue, TIMEOUT, Work, is_readable};
 use verbs_sys::{QpType, Wc, WcStatus, WrOpcode};
 
-/// A role that children play for the conformance suite only.
+/// A role that children play only in the conformance suite.
 fn cross_4gib_line(_rig: &Rig, _is_below_registered: bool) {
     unreachable!("no child of this test crosses a line");
 }
 
-/// A stream of numbers: SplitMix64.
+/// A random number generator: SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -49,24 +51,24 @@ impl Random {
     }
 }
 
-/// Our end of a connection to a process that answers.
+/// This process's end of a connection to a process that echoes.
 struct Session {
     end: End,
     peer: PeerInfo,
-    /// When given, we sleep on it instead of polling.
+    /// The channel to sleep on; `None` polls instead.
     channel: Option<(Arc<Channel>, Arc<CompletionQueue>)>,
-    /// The peer has been killed.
+    /// Whether the peer has been killed.
     is_killed: Arc<AtomicBool>,
     rounds: u64,
 }
 
-/// Where in the peer's memory we write, and where we count.
+/// Offsets in the peer's memory: of writes, and of a counter.
 const WRITE_AT: usize = 8 << 10;
 const COUNT_AT: usize = 40 << 10;
-/// Where reads and the results of additions go to.
+/// Offsets in this process's memory: of data read, and of the results of additions.
 const READ_AT: usize = 24 << 10;
 const BEFORE_AT: usize = 32 << 10;
-/// The number of the receive; requests have smaller ones.
+/// The `wr_id` of the receive; requests have smaller ones.
 const RECEIVE: u64 = 9;
 
 impl Session {
@@ -88,7 +90,7 @@ impl Session {
         [&self.end.send, &self.end.recv].into_iter().find_map(|queue| queue.try_poll().expect("in order"))
     }
 
-    /// The next completion; none once the peer has been killed and a while has passed without one.
+    /// Returns the next completion, or `None` if the peer was killed and none arrives for a while.
     fn next(&self) -> Option<Wc> {
         let deadline = Instant::now() + TIMEOUT;
         let mut killed_since = None;
@@ -115,7 +117,7 @@ impl Session {
         }
     }
 
-    /// Says something in every way, and checks what comes back. False when the peer is dead.
+    /// Runs all operations once and checks the results. Returns false if the peer is dead.
     fn run_round(&mut self, len: usize) -> bool {
         let number = self.rounds + 1;
         let end = &self.end;
@@ -140,7 +142,7 @@ impl Session {
                 None => return false,
                 Some(wc) if wc.status == WcStatus::SUCCESS => {}
                 Some(wc) => {
-                    // The news may be here before the one who kills has been told.
+                    // The completion may arrive before the killing thread has set the flag.
                     assert!(self.is_killed_soon(), "round {number}: {wc:?} from a living peer");
                     return false;
                 }
@@ -163,7 +165,7 @@ impl Session {
         self.is_killed.load(SeqCst)
     }
 
-    /// A reliable connection to a dead peer fails.
+    /// Asserts that a reliable connection to a dead peer fails.
     fn expect_failure(&self) {
         let deadline = Instant::now() + TIMEOUT;
         let write = Work::new(WrOpcode::RDMA_WRITE, &[self.end.sge(WRITE_AT, 8)]);
@@ -214,7 +216,7 @@ fn run_with_killed_peers(rig: &Rig, deadline: Instant, mut random: Random, death
     }
 }
 
-/// Kilobytes of memory of this process.
+/// Returns the resident memory of this process, in KiB.
 fn resident_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("our status");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
@@ -226,7 +228,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "whoever sees this fail needs the seed")]
+#[allow(clippy::print_stdout, reason = "a failure needs the seed to be repeated")]
 fn survivors_work_on_and_nothing_leaks() {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     let seed = number("SOAK_SEED").unwrap_or(time);
@@ -256,11 +258,12 @@ fn survivors_work_on_and_nothing_leaks() {
     println!("{rounds} rounds with the living, {deaths} deaths");
     assert!(deaths > 3, "{deaths} deaths");
     let after = (open_descriptors(), resident_kib());
-    // One for the last user of a place whose death nobody has asked for yet; four places on each fabric.
+    // One descriptor for the last user of a slot whose death no process has checked yet; four slots on each
+    // fabric.
     assert!(after.0 <= before.0 + 8, "descriptors: {before:?} before, {after:?} after {deaths} deaths");
     assert!(after.1 < before.1 + (64 << 10), "memory: {before:?} before, {after:?} after {deaths} deaths");
     for (rig, anchor) in rigs.iter().zip(anchors) {
-        // Somebody new can join, and finds nothing of the dead.
+        // A new process can join, and finds no files of the dead.
         drop(rig.open("b"));
         let places = rig.files().iter().filter(|name| name.starts_with('p')).count();
         assert_eq!(places, 1, "{:?}", rig.files());

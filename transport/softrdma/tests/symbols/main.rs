@@ -1,4 +1,5 @@
-//! `libibverbs.so.1`: its names and versions are those that programs were linked with, and what it can't do fails.
+//! The symbols of `libibverbs.so.1`: names and versions match those that programs were linked with, and
+//! unsupported functions fail.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,15 +33,15 @@ const TOOLS: &[&str] = &[
     "ib_atomic_bw",
 ];
 
-/// The file of a program, found as a shell would.
+/// Finds a program in PATH, as a shell does.
 fn program(name: &str) -> PathBuf {
     let folders = std::env::var_os("PATH").expect("a PATH");
     let found = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("no {name}; on Debian, install ibverbs-utils and perftest"))
 }
 
-/// The libraries that the loader takes for a program, by the names that are asked for. It complains of what it
-/// doesn't find in them.
+/// Returns the libraries that the loader opens for a program, with the names it asks for. Asserts that no
+/// symbol is missing.
 fn loaded(program: &Path, folder: Option<&Path>) -> Vec<(String, PathBuf)> {
     let mut command = Command::new(program);
     command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
@@ -79,7 +80,7 @@ fn every_symbol_that_the_tools_import_is_there_with_its_version() {
             }
         }
     }
-    // Of rdma-core 44 and perftest 4.5 they are 111. Fewer than half would mean that we can't read.
+    // rdma-core 44 and perftest 4.5 import 111. Fewer than half would mean that the reader is wrong.
     assert!(all.len() > 60, "{all:?}");
 }
 
@@ -95,7 +96,7 @@ fn public_names_have_the_versions_of_the_installed_libibverbs() {
     assert!(extra.is_empty(), "not in the installed libibverbs: {extra:?}");
 }
 
-/// What the list of symbols says: what becomes of a call, and of which.
+/// Returns the list of symbols: the behavior of each function, and its name.
 fn listed() -> Vec<(&'static str, &'static str)> {
     let lines = include_str!("../../libibverbs/symbols").lines();
     let lines = lines.filter(|line| !line.starts_with(['#', '[']));
@@ -112,7 +113,7 @@ fn what_the_device_exports_is_forwarded_to() {
     assert_eq!(exported, forwarded);
 }
 
-/// Compiles a C file of ours.
+/// Compiles a C file of this test.
 fn compile(source: &str, arguments: &[&str], target: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/symbols").join(source);
     let compiled = Command::new("cc").arg(source).args(arguments).arg("-o").arg(target).arg("-ldl").output();

@@ -1,4 +1,4 @@
-//! Queue pairs, and what is posted to them.
+//! Queue pairs and send work requests.
 //!
 //! # Safety
 //! See the module above.
@@ -17,7 +17,7 @@ use std::{
 };
 use verbs_sys::{Qp, QpAttr, QpAttrMask, QpInitAttr, QpState, SendFlags, SendTarget, SendWr, Sge, WrOpcode};
 
-/// What is posted to a send queue.
+/// A send work request.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     id: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Signalled, with the number 0.
+    /// Creates a signaled request with `wr_id` 0.
     pub(crate) fn new(opcode: WrOpcode, sges: &[Sge]) -> Work {
         Work {
             id: 0,
@@ -61,12 +61,12 @@ impl Work {
         Work { imm, ..self }
     }
 
-    /// The peer's memory.
+    /// Sets the remote address and key.
     pub(crate) fn at(self, address: u64, rkey: u32) -> Work {
         Work { remote: (address, rkey), ..self }
     }
 
-    /// What an atomic operation adds or compares with, and what it swaps in.
+    /// Sets the operands of an atomic operation: the addend or comparand, and the value to swap in.
     pub(crate) fn operands(self, first: u64, second: u64) -> Work {
         Work { operands: (first, second), ..self }
     }
@@ -110,7 +110,7 @@ impl Work {
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(super) qp: AtomicPtr<Qp>,
-    /// What was granted.
+    /// The granted capacities.
     pub(crate) cap: verbs_sys::QpCap,
     pub(super) _queues: Queues,
     pub(super) domain: Arc<Domain>,
@@ -121,7 +121,7 @@ impl QueuePair {
         self.qp.load(Acquire)
     }
 
-    /// One that was made otherwise.
+    /// Wraps a queue pair that was created by another function.
     pub(crate) fn adopt(
         qp: *mut Qp,
         cap: verbs_sys::QpCap,
@@ -132,7 +132,7 @@ impl QueuePair {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: there until it is ended.
+        // SAFETY: the queue pair exists until it is destroyed.
         unsafe { (*self.raw()).qp_num }
     }
 
@@ -161,7 +161,7 @@ impl QueuePair {
         let post = self.domain.node.context().ops.post_recv.expect("every device receives");
         let mut sges = sges.to_vec();
         let (mut wr, mut bad) = (receive(id, &mut sges), ptr::null_mut());
-        // SAFETY: a living queue pair and a list of one request.
+        // SAFETY: the queue pair exists; the list has one request.
         let result = unsafe { post(self.raw(), &raw mut wr, &raw mut bad) };
         assert_eq!(bad.is_null(), result == 0, "the bad request is named exactly if there is one");
         result
@@ -171,14 +171,15 @@ impl QueuePair {
         self.post_list(std::slice::from_ref(work)).0
     }
 
-    /// Posts a list, and returns how many of it were accepted.
+    /// Posts a list; returns the error and the number of accepted requests.
     pub(crate) fn post_list(&self, list: &[Work]) -> (Errno, usize) {
         let post = self.domain.node.context().ops.post_send.expect("every device sends");
         let mut list = list.to_vec();
         let mut requests: Vec<SendWr> = list.iter_mut().map(Work::request).collect();
         let first = requests.as_mut_ptr();
         let mut bad = ptr::null_mut();
-        // SAFETY: a living queue pair; the links stay within the vector, which is not moved until the call returns.
+        // SAFETY: the queue pair exists; the links stay within the vector, which is not moved until the call
+        // returns.
         unsafe {
             for index in 1..list.len() {
                 (*first.add(index - 1)).next = first.add(index);
