@@ -35,8 +35,8 @@ fn mounted(options: &str, remap: bool, script: &str) -> Option<Output> {
 }
 
 fn lines(output: &Output) -> Vec<String> {
-    let said = String::from_utf8_lossy(&output.stderr);
-    said.lines().filter(|line| line.starts_with("softrdma: ")).map(str::to_owned).collect()
+    let message = String::from_utf8_lossy(&output.stderr);
+    message.lines().filter(|line| line.starts_with("softrdma: ")).map(str::to_owned).collect()
 }
 
 fn is_signal(output: &Output) -> bool {
@@ -53,18 +53,18 @@ fn a_folder_without_room_is_an_error() {
         for remap in [false, true] {
             let script = "exec timeout 20 ibv_srq_pingpong -g 1 -q 4 -s 400000 -p 1 localhost";
             let Some(output) = mounted(&format!("size={kib}k"), remap, script) else { return };
-            let (said, all) = (lines(&output), String::from_utf8_lossy(&output.stderr).into_owned());
+            let (message, all) = (lines(&output), String::from_utf8_lossy(&output.stderr).into_owned());
             assert!(!is_signal(&output) && !output.status.success(), "{kib} KiB: {all}");
             if all.contains("Couldn't connect") {
-                assert!(said.is_empty(), "{kib} KiB: {all}");
+                assert!(message.is_empty(), "{kib} KiB: {all}");
                 enough += 1;
-            } else if said.iter().any(|line| line.contains("is full; set SOFTRDMA_DIR")) {
+            } else if message.iter().any(|line| line.contains("is full; set SOFTRDMA_DIR")) {
                 refused += 1;
             } else {
-                assert!(said.iter().any(|line| line.ends_with("no room for a queue")), "{kib} KiB: {all}");
+                assert!(message.iter().any(|line| line.ends_with("no room for a queue")), "{kib} KiB: {all}");
                 short += 1;
             }
-            assert!(said.len() < 2, "one line: {all}");
+            assert!(message.len() < 2, "one line: {all}");
         }
     }
     assert!(refused > 0 && short > 0 && enough > 0, "{refused}, {short} and {enough}");
@@ -88,17 +88,17 @@ fn pages_without_room_are_not_shared_and_arrive_all_the_same() {
 #[test]
 fn a_folder_that_can_not_be_written_is_an_error() {
     let Some(output) = mounted("ro", false, "exec ibv_devinfo") else { return };
-    let said = lines(&output);
-    assert!(!output.status.success() && !is_signal(&output) && said.len() == 1, "{said:?}");
-    assert!(said[0].contains("cannot use") && said[0].contains("Read-only file system"), "{said:?}");
+    let message = lines(&output);
+    assert!(!output.status.success() && !is_signal(&output) && message.len() == 1, "{message:?}");
+    assert!(message[0].contains("cannot use") && message[0].contains("Read-only file system"), "{message:?}");
     let tool = env!("CARGO_BIN_EXE_softrdma");
     let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics/ib-pair.toml");
     let script = format!("LD_PRELOAD= exec {tool} env --node 0 --fabric {}", fabric.display());
     let script = format!("{script} --dir $SOFTRDMA_DIR --lib $LIBRARY");
     let output = mounted("ro", false, &script).expect("it was possible before");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.contains("Read-only file system"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    assert!(message.contains("Read-only file system"), "{message}");
 }
 
 /// A folder of another version, as every way in sees it.
@@ -122,9 +122,9 @@ fn a_folder_of_another_version_is_an_error() {
     bytes[8] ^= 0x40;
     std::fs::write(&path, bytes).expect("ours");
     let output = device().expect("ibverbs-utils");
-    let said = lines(&output);
-    assert!(!output.status.success() && said.len() == 1, "{said:?}");
-    assert!(said[0].contains("another version"), "{said:?}");
+    let message = lines(&output);
+    assert!(!output.status.success() && message.len() == 1, "{message:?}");
+    assert!(message[0].contains("another version"), "{message:?}");
     let place = folder.to_str().expect("text");
     for arguments in [["stat", "--dir", place], ["fault", "--dir", place]] {
         let mut tool = program(env!("CARGO_BIN_EXE_softrdma"), &arguments);
@@ -132,8 +132,8 @@ fn a_folder_of_another_version_is_an_error() {
         let fabric = fabric.to_str().expect("text");
         let output = tool.args(["--fabric", fabric]).args(more).env_remove("SOFTRDMA_FABRIC").output();
         let output = output.expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        assert!(said.contains("another version"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.contains("another version"), "{message}");
     }
 }

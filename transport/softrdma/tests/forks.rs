@@ -5,7 +5,7 @@
 
 mod ends;
 
-use ends::{End, Plan, folder, pair};
+use ends::{End, Options, folder, pair};
 use std::{
     os::unix::process::CommandExt,
     process::Command,
@@ -35,14 +35,14 @@ fn in_child(body: impl FnOnce() -> i32) -> i32 {
 #[test]
 fn a_child_cannot_use_what_it_inherits() {
     let folder = folder();
-    let [a, b] = pair(IB, folder.path(), Plan::of(QpType::RC));
+    let [a, b] = pair(IB, folder.path(), Options::for_service(QpType::RC));
     let status = in_child(|| {
-        let refused = [a.send(1, 1), a.receive(1, a.piece(0, 1))];
+        let refused = [a.send(1, 1), a.receive(1, a.sge(0, 1))];
         i32::from(refused != [libc::EINVAL; 2] || a.poll().is_some())
     });
     assert_eq!(status, 0);
     // Nothing of the parent's has suffered.
-    assert_eq!(b.receive(2, b.piece(0, 8)), 0);
+    assert_eq!(b.receive(2, b.sge(0, 8)), 0);
     assert_eq!(a.send(3, 8), 0);
     a.expect(3, WcStatus::SUCCESS);
     b.expect(2, WcStatus::SUCCESS);
@@ -51,17 +51,17 @@ fn a_child_cannot_use_what_it_inherits() {
 #[test]
 fn a_child_can_open_devices_of_its_own() {
     let folder = folder();
-    let plan = Plan::of(QpType::RC);
-    let [a, b] = pair(IB, folder.path(), plan);
+    let options = Options::for_service(QpType::RC);
+    let [a, b] = pair(IB, folder.path(), options);
     let status = in_child(|| {
-        let [c, d] = pair(IB, folder.path(), plan);
-        let posted = [d.receive(1, d.piece(0, 8)), c.send(2, 8)];
+        let [c, d] = pair(IB, folder.path(), options);
+        let posted = [d.receive(1, d.sge(0, 8)), c.send(2, 8)];
         c.expect(2, WcStatus::SUCCESS);
         d.expect(1, WcStatus::SUCCESS);
         i32::from(posted != [0, 0])
     });
     assert_eq!(status, 0);
-    assert_eq!(b.receive(2, b.piece(0, 8)), 0);
+    assert_eq!(b.receive(2, b.sge(0, 8)), 0);
     assert_eq!(a.send(3, 8), 0);
     a.expect(3, WcStatus::SUCCESS);
 }
@@ -84,7 +84,7 @@ fn a_child_does_not_keep_its_parent_alive() {
     parent.kill().expect("our child");
     parent.wait().expect("our child");
     // Whoever joins now gets the dead parent's place, slot 0.
-    let end = End::new(IB, 0, &path, Plan::of(QpType::RC));
+    let end = End::new(IB, 0, &path, Options::for_service(QpType::RC));
     assert_eq!(end.qpn() >> 16, 0, "the place of a dead process is still taken");
     let grandchild: i32 =
         std::fs::read_to_string(path.join("ready")).expect("a number").parse().expect("a number");
@@ -106,7 +106,7 @@ fn whoever_becomes_another_program_leaves() {
         assert!(Instant::now() < until, "it never became another program");
         thread::sleep(Duration::from_millis(5));
     }
-    let end = End::new(IB, 0, folder.path(), Plan::of(QpType::RC));
+    let end = End::new(IB, 0, folder.path(), Options::for_service(QpType::RC));
     assert_eq!(end.qpn() >> 16, 0, "the place of a program that is gone is still taken");
     other.kill().expect("our child");
     other.wait().expect("our child");
@@ -116,7 +116,7 @@ fn whoever_becomes_another_program_leaves() {
 #[test]
 fn as_another() {
     let Some(path) = std::env::var_os("EXEC_TEST_FOLDER").map(std::path::PathBuf::from) else { return };
-    let _end = End::new(IB, 0, &path, Plan::of(QpType::RC));
+    let _end = End::new(IB, 0, &path, Options::for_service(QpType::RC));
     assert!(path.join("p0").exists(), "its place");
     let error = Command::new("sh").args(["-c", ": >another; exec sleep 30"]).current_dir(&path).exec();
     panic!("{error}");
@@ -127,7 +127,7 @@ fn as_another() {
 #[test]
 fn as_parent() {
     let Some(path) = std::env::var_os("FORK_TEST_FOLDER").map(std::path::PathBuf::from) else { return };
-    let _end = End::new(IB, 0, &path, Plan::of(QpType::RC));
+    let _end = End::new(IB, 0, &path, Options::for_service(QpType::RC));
     // SAFETY: the child only sleeps, and leaves.
     let pid = unsafe { libc::fork() };
     if pid == 0 {

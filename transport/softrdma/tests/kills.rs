@@ -15,7 +15,7 @@ fn moment(round: u64) -> Duration {
 
 #[test]
 fn survivors_go_on_and_nothing_stays() {
-    for fabric in [Fabric::new(None), Fabric::new(None).remapped()] {
+    for fabric in [Fabric::new(None), Fabric::new(None).with_shared_pages()] {
         let bystanders = fabric.start("ib_send_lat", &["-F", "-D", "8"]);
         let until = Instant::now() + Duration::from_secs(6);
         let programs = ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw", "ib_send_lat"];
@@ -33,11 +33,11 @@ fn survivors_go_on_and_nothing_stays() {
             if victim == 0 && program != &"ib_send_lat" {
                 // The client's requests fail, and it says so.
                 server.wait().expect("our child");
-                let told = finish(client, soon);
+                let finished = finish(client, soon);
                 assert!(
-                    told.is_in_time && !told.is_well,
+                    finished.ended_in_time && !finished.succeeded,
                     "{program}: the client of a dead server went on\n{}",
-                    told.text
+                    finished.text
                 );
             } else {
                 // Whoever waits for a message learns nothing of its sender's death; it can be ended as ever.
@@ -49,8 +49,8 @@ fn survivors_go_on_and_nothing_stays() {
         }
         for (end, role) in bystanders.into_iter().zip(["server", "client"]) {
             let end = finish(end, Instant::now() + Duration::from_secs(30));
-            assert!(end.is_well, "a {role} that had nothing to do with it failed\n{}", end.text);
+            assert!(end.succeeded, "a {role} that had nothing to do with it failed\n{}", end.text);
         }
-        fabric.is_tidy();
+        fabric.assert_clean();
     }
 }

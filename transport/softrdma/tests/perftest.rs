@@ -54,9 +54,9 @@ fn run_all(fabric: &Fabric, runs: &[&str]) {
         let mut words = run.split(' ');
         let program = words.next().expect("a program");
         let arguments: Vec<&str> = words.chain(["-F", "-n", "200"]).collect();
-        fabric.passes(program, &arguments);
+        fabric.expect_success(program, &arguments);
     }
-    fabric.is_tidy();
+    fabric.assert_clean();
 }
 
 /// The first run of each program.
@@ -78,12 +78,12 @@ fn everything_runs_preloaded_and_through_the_kernel() {
 
 #[test]
 fn everything_runs_by_library_path_over_a_cable_with_shared_pages() {
-    run_all(&Fabric::new(Some("ib-pair.toml")).by_library_path().remapped(), RUNS);
+    run_all(&Fabric::new(Some("ib-pair.toml")).by_library_path().with_shared_pages(), RUNS);
 }
 
 #[test]
 fn each_program_runs_preloaded_with_shared_pages() {
-    run_all(&Fabric::new(None).remapped(), &each_program());
+    run_all(&Fabric::new(None).with_shared_pages(), &each_program());
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(crate) fn library() -> PathBuf {
 }
 
 /// A folder for `LD_LIBRARY_PATH`, gone afterwards.
-pub(crate) fn installed() -> tempfile::TempDir {
+pub(crate) fn library_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let mut softrdma = Command::new(env!("CARGO_BIN_EXE_softrdma"));
     let made = softrdma.arg("lib").arg(folder.path()).arg("--lib").arg(library()).output();
@@ -30,7 +30,7 @@ pub(crate) fn installed() -> tempfile::TempDir {
 }
 
 /// How a program comes by the library.
-pub(crate) enum Route {
+pub(crate) enum Injection {
     Preload,
     LibraryPath(tempfile::TempDir),
 }
@@ -40,7 +40,7 @@ pub(crate) struct Fabric {
     folder: tempfile::TempDir,
     file: Option<PathBuf>,
     remap: bool,
-    route: Route,
+    injection: Injection,
 }
 
 impl Fabric {
@@ -53,17 +53,17 @@ impl Fabric {
             folder: folder.expect("a folder"),
             file: file.map(|name| configs.join(name)),
             remap: false,
-            route: Route::Preload,
+            injection: Injection::Preload,
         }
     }
 
     /// With programs that find the library by `LD_LIBRARY_PATH`.
     pub(crate) fn by_library_path(self) -> Fabric {
-        Fabric { route: Route::LibraryPath(installed()), ..self }
+        Fabric { injection: Injection::LibraryPath(library_folder()), ..self }
     }
 
     /// With registered pages shared between processes.
-    pub(crate) fn remapped(self) -> Fabric {
+    pub(crate) fn with_shared_pages(self) -> Fabric {
         Fabric { remap: true, ..self }
     }
 
@@ -74,9 +74,9 @@ impl Fabric {
         for name in ["SOFTRDMA_FABRIC", "SOFTRDMA_NODE", "LD_PRELOAD", "LD_LIBRARY_PATH"] {
             command.env_remove(name);
         }
-        match &self.route {
-            Route::Preload => command.env("LD_PRELOAD", library()),
-            Route::LibraryPath(folder) => command.env("LD_LIBRARY_PATH", folder.path()),
+        match &self.injection {
+            Injection::Preload => command.env("LD_PRELOAD", library()),
+            Injection::LibraryPath(folder) => command.env("LD_LIBRARY_PATH", folder.path()),
         };
         if let Some(file) = &self.file {
             command.env("SOFTRDMA_FABRIC", file).env("SOFTRDMA_NODE", node.to_string());
@@ -88,34 +88,34 @@ impl Fabric {
 
     /// Runs one program to its end.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Finished {
-        finish(spawn(self.command(0, program, arguments), program), Instant::now() + PATIENCE)
+        finish(spawn(self.command(0, program, arguments), program), Instant::now() + TIMEOUT)
     }
 
     /// Runs a program as server on node 0 and as client on node 1, or both on the only node.
     pub(crate) fn pair(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
-        self.pair_placed(program, arguments, |_| ())
+        self.pair_with_setup(program, arguments, |_| ())
     }
 
     /// The same, with something to be done before each end is started.
-    pub(crate) fn pair_placed(
+    pub(crate) fn pair_with_setup(
         &self,
         program: &str,
         arguments: &[&str],
         before: impl Fn(usize),
     ) -> [Finished; 2] {
-        let [server, client] = self.start_placed(program, arguments, before);
-        let deadline = Instant::now() + PATIENCE;
+        let [server, client] = self.start_with_setup(program, arguments, before);
+        let deadline = Instant::now() + TIMEOUT;
         let client = finish(client, deadline);
         [finish(server, deadline), client]
     }
 
     /// Starts a pair as [`Fabric::pair`] does, and leaves it running.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> [Child; 2] {
-        self.start_placed(program, arguments, |_| ())
+        self.start_with_setup(program, arguments, |_| ())
     }
 
-    fn start_placed(&self, program: &str, arguments: &[&str], before: impl Fn(usize)) -> [Child; 2] {
-        let deadline = Instant::now() + PATIENCE;
+    fn start_with_setup(&self, program: &str, arguments: &[&str], before: impl Fn(usize)) -> [Child; 2] {
+        let deadline = Instant::now() + TIMEOUT;
         let port = free_port();
         let port_text = port.to_string();
         let mut arguments = arguments.to_vec();
@@ -129,10 +129,10 @@ impl Fabric {
     }
 
     /// Runs a pair and expects both to go well.
-    pub(crate) fn passes(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
+    pub(crate) fn expect_success(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
         let ends = self.pair(program, arguments);
         for (end, role) in ends.iter().zip(["server", "client"]) {
-            assert!(end.is_well, "{program} {arguments:?}: the {role} failed\n{}", end.text);
+            assert!(end.succeeded, "{program} {arguments:?}: the {role} failed\n{}", end.text);
             // The loader's words about a library that lacks the versions a program was linked with.
             assert!(!end.text.contains("no version information"), "{program}: {}", end.text);
         }
@@ -140,7 +140,7 @@ impl Fabric {
     }
 
     /// Checks that nobody has left anything but the fabric's own file, once somebody has looked.
-    pub(crate) fn is_tidy(&self) {
+    pub(crate) fn assert_clean(&self) {
         self.run("ibv_devinfo", &[]);
         let names: Vec<_> = fs::read_dir(self.folder.path())
             .expect("the folder")
@@ -151,13 +151,13 @@ impl Fabric {
 }
 
 /// How long a test may take.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What became of a program.
 pub(crate) struct Finished {
-    pub(crate) is_well: bool,
+    pub(crate) succeeded: bool,
     /// Did it end by itself?
-    pub(crate) is_in_time: bool,
+    pub(crate) ended_in_time: bool,
     pub(crate) text: String,
 }
 
@@ -198,10 +198,10 @@ fn wait_for_listener(port: u16, deadline: Instant) {
 
 /// Waits for the end of a program; kills it when it takes too long.
 pub(crate) fn finish(mut child: Child, deadline: Instant) -> Finished {
-    let mut is_in_time = true;
+    let mut ended_in_time = true;
     while child.try_wait().expect("our child").is_none() {
         if Instant::now() > deadline {
-            is_in_time = false;
+            ended_in_time = false;
             let _ = child.kill();
             break;
         }
@@ -209,5 +209,5 @@ pub(crate) fn finish(mut child: Child, deadline: Instant) -> Finished {
     }
     let Output { status, stdout, stderr } = child.wait_with_output().expect("our child");
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    Finished { is_well: status.success(), is_in_time, text }
+    Finished { succeeded: status.success(), ended_in_time, text }
 }

@@ -16,7 +16,7 @@ const MANY: u64 = 200;
 /// Reliable connections repeat what is lost; unreliable ones deliver the rest, whole and in order.
 pub(crate) fn losses_are_repaired_or_kept_quiet(rig: &Rig) {
     for kind in rig.connections() {
-        let rig = rig.beside("", "loss = 0.3\nseed = 5");
+        let rig = rig.another("", "loss = 0.3\nseed = 5");
         let options = Options { retry: 7, timeout: 5, depth: 256, ..Options::default() };
         let (a, b) = rig.pair_with(kind, options);
         for id in 0..MANY {
@@ -43,7 +43,7 @@ pub(crate) fn losses_are_repaired_or_kept_quiet(rig: &Rig) {
 }
 
 pub(crate) fn a_cable_that_loses_everything_ends_a_reliable_connection(rig: &Rig) {
-    let rig = rig.beside("", "loss = 1.0");
+    let rig = rig.another("", "loss = 1.0");
     let (a, b) = rig.pair_with(QpType::RC, Options { timeout: 8, ..Options::default() });
     b.receive(1, 0, 8);
     a.send(2, 0, 8);
@@ -53,7 +53,7 @@ pub(crate) fn a_cable_that_loses_everything_ends_a_reliable_connection(rig: &Rig
 
 /// No checksum of an unreliable connection covers what programs get; one bit of each message is wrong.
 pub(crate) fn damage_reaches_unreliable_receivers(rig: &Rig) {
-    let rig = rig.beside("", "corruption = 1.0");
+    let rig = rig.another("", "corruption = 1.0");
     let (a, b) = rig.pair(QpType::UC);
     for len in [1, 8, 100, 4096] {
         b.memory.fill(0, 8192, 0);
@@ -68,7 +68,7 @@ pub(crate) fn damage_reaches_unreliable_receivers(rig: &Rig) {
 
 /// Messages without a receive are judged when they arrive, not when they leave.
 pub(crate) fn a_receive_in_time_is_one(rig: &Rig) {
-    let rig = rig.beside("", "latency_us = 20000.0");
+    let rig = rig.another("", "latency_us = 20000.0");
     let (a, b) = rig.pair(QpType::UC);
     let holds = rig.profile.uc_unmatched_send == UnmatchedSend::Hold;
     a.memory.pattern(0, 8, 3);
@@ -91,13 +91,13 @@ pub(crate) fn a_receive_in_time_is_one(rig: &Rig) {
 /// The bytes of a read come back over the cable: they take time, and count, in that direction.
 pub(crate) fn what_is_read_travels_back(rig: &Rig) {
     for cable in ["", "bandwidth_gbps = 0.01"] {
-        let rig = rig.beside("", cable);
+        let rig = rig.another("", cable);
         let (a, b) = rig.pair(QpType::RC);
         let bytes = 50_000;
         let observer = rig.observer();
         let count = |side: usize| observer.control().cables[0].lanes[side].bytes.load(Relaxed);
         let began = Instant::now();
-        a.post(&Work::new(WrOpcode::RDMA_READ, &[a.piece(0, bytes)]).at(b.memory.address(), b.region.rkey));
+        a.post(&Work::new(WrOpcode::RDMA_READ, &[a.sge(0, bytes)]).at(b.memory.address(), b.region.rkey));
         // What leaves in the other direction meanwhile is not in its way.
         a.receive(2, 0, 8);
         b.receive(3, 0, 8);
@@ -117,7 +117,7 @@ pub(crate) fn what_is_read_travels_back(rig: &Rig) {
 
 /// A receive is not seen before its message can have come.
 pub(crate) fn messages_take_their_time(rig: &Rig) {
-    let rig = rig.beside("", "latency_us = 20000.0");
+    let rig = rig.another("", "latency_us = 20000.0");
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
         b.receive(1, 0, 8);

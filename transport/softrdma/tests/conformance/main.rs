@@ -22,7 +22,7 @@ mod sends;
 mod states;
 mod verbs;
 
-use apple::cross_a_line;
+use apple::cross_4gib_line;
 
 macro_rules! on {
     ($name:ident = $profile:ident, $path:ident: $($topic:ident::$case:ident,)*) => {

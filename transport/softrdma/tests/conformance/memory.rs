@@ -129,7 +129,7 @@ impl Memory {
     }
 
     /// A run of it, for a request.
-    pub(crate) fn piece(&self, start: usize, len: usize, lkey: u32) -> Sge {
+    pub(crate) fn sge(&self, start: usize, len: usize, lkey: u32) -> Sge {
         Sge { addr: self.address() + start as u64, length: len as u32, lkey }
     }
 }

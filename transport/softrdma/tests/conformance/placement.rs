@@ -3,7 +3,7 @@
 use crate::{
     children::{Child, WRITES, length},
     rig::{End, Options, Rig},
-    verbs::{PATIENCE, Work},
+    verbs::{TIMEOUT, Work},
 };
 use std::time::Instant;
 use verbs_sys::{QpType, SendFlags, WcStatus, WrOpcode};
@@ -12,9 +12,9 @@ use verbs_sys::{QpType, SendFlags, WcStatus, WrOpcode};
 pub(crate) fn no_write_is_torn(rig: &Rig) {
     let child = Child::start(rig, QpType::RC, "write");
     let a = End::new(&rig.open("a"), QpType::RC, Options::default());
-    let card = child.meet(&a.card());
-    a.connect(&card, Options::default());
-    child.go();
+    let info = child.exchange(&a.info());
+    a.connect(&info, Options::default());
+    child.begin();
     let answer = 8192;
     let began = Instant::now();
     for number in 1..=WRITES {
@@ -24,7 +24,7 @@ pub(crate) fn no_write_is_torn(rig: &Rig) {
             turns += 1;
             if turns.is_multiple_of(1000) {
                 std::thread::yield_now();
-                assert!(began.elapsed() < PATIENCE * 2, "no message {number}");
+                assert!(began.elapsed() < TIMEOUT * 2, "no message {number}");
             }
         }
         // What is copied last of the others is looked at first.
@@ -33,12 +33,12 @@ pub(crate) fn no_write_is_torn(rig: &Rig) {
         a.memory.set_word(answer, number);
         let is_last = number % 8 == 0;
         let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::NONE };
-        let write = Work::new(WrOpcode::RDMA_WRITE, &[a.piece(answer, 8)])
-            .at(card.address + answer as u64, card.rkey);
+        let write =
+            Work::new(WrOpcode::RDMA_WRITE, &[a.sge(answer, 8)]).at(info.address + answer as u64, info.rkey);
         a.post(&write.flags(flags));
         if is_last {
             assert_eq!(a.sent().1, WcStatus::SUCCESS);
         }
     }
-    assert!(child.ends_well());
+    assert!(child.exits_successfully());
 }

@@ -4,7 +4,7 @@
 mod common;
 mod elf;
 
-use common::{installed, library};
+use common::{library, library_folder};
 use elf::{Elf, Versioned};
 use std::{
     collections::BTreeSet,
@@ -49,21 +49,21 @@ fn loaded(program: &Path, folder: Option<&Path>) -> Vec<(String, PathBuf)> {
     }
     let asked = [("LD_TRACE_LOADED_OBJECTS", "1"), ("LD_WARN", "yes"), ("LD_BIND_NOW", "yes")];
     let Output { stdout, stderr, .. } = command.envs(asked).output().expect("it starts");
-    let said = String::from_utf8_lossy(&stdout);
+    let message = String::from_utf8_lossy(&stdout);
     for bad in ["undefined symbol", "not found", "no version information"] {
-        assert!(!said.contains(bad), "{}: {said}", program.display());
+        assert!(!message.contains(bad), "{}: {message}", program.display());
     }
     assert_eq!(String::from_utf8_lossy(&stderr), "", "{}", program.display());
     let library = |line: &str| {
         let (name, path) = line.trim().split_once(" => ")?;
         Some((name.to_owned(), path.split(' ').next()?.into()))
     };
-    said.lines().filter_map(library).collect()
+    message.lines().filter_map(library).collect()
 }
 
 #[test]
 fn every_symbol_that_the_tools_import_is_there_with_its_version() {
-    let folder = installed();
+    let folder = library_folder();
     let ours = folder.path().join(VERBS);
     let defined = Elf::read(&ours).defined;
     let mut all: BTreeSet<Versioned> = BTreeSet::new();
@@ -85,7 +85,7 @@ fn every_symbol_that_the_tools_import_is_there_with_its_version() {
 
 #[test]
 fn public_names_have_the_versions_of_the_installed_libibverbs() {
-    let folder = installed();
+    let folder = library_folder();
     let installed = loaded(&program("ibv_devices"), None);
     let (_, theirs) = installed.iter().find(|(name, _)| name == VERBS).expect("Debian's library");
     let theirs = Elf::read(theirs).defined;
@@ -122,7 +122,7 @@ fn compile(source: &str, arguments: &[&str], target: &Path) {
 
 #[test]
 fn what_is_not_there_fails_and_says_so() {
-    let folder = installed();
+    let folder = library_folder();
     let probe = folder.path().join("probe");
     compile("probe.c", &[], &probe);
     let run = |words: &[&str]| {
@@ -138,8 +138,8 @@ fn what_is_not_there_fails_and_says_so() {
     for (kind, name) in fatal {
         let Output { status, stderr, .. } = run(&[kind, name]);
         assert_eq!(status.signal(), Some(6), "{name}");
-        let said = format!("softrdma: {name} was called, which software devices don't have\n");
-        assert_eq!(String::from_utf8_lossy(&stderr), said);
+        let message = format!("softrdma: {name} was called, which software devices don't have\n");
+        assert_eq!(String::from_utf8_lossy(&stderr), message);
     }
 }
 
@@ -157,10 +157,10 @@ fn a_library_of_another_version_is_not_taken() {
         devices.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", &place).output().expect("it starts")
     };
     let Output { status, stderr, .. } = run();
-    let said = String::from_utf8_lossy(&stderr).into_owned();
-    assert!(status.code() == Some(127) && said.contains("different versions: ibv_"), "{said}");
+    let message = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(status.code() == Some(127) && message.contains("different versions: ibv_"), "{message}");
     std::fs::remove_file(place.join("libsoftrdma.so")).expect("it is there");
     let Output { status, stderr, .. } = run();
-    let said = String::from_utf8_lossy(&stderr).into_owned();
-    assert!(status.code() == Some(127) && said.contains("libsoftrdma.so: cannot open"), "{said}");
+    let message = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(status.code() == Some(127) && message.contains("libsoftrdma.so: cannot open"), "{message}");
 }

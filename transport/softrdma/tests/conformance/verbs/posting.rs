@@ -3,7 +3,10 @@
 //! # Safety
 //! See the module above.
 
-use super::{Address, Domain, Errno, Parts, end, ibv_destroy_qp, ibv_modify_qp, ibv_query_qp, made, receive};
+use super::{
+    AddressHandle, Domain, Errno, Queues, check_pointer, destroy, ibv_destroy_qp, ibv_modify_qp,
+    ibv_query_qp, receive,
+};
 use std::{
     ffi::c_int,
     ptr,
@@ -21,29 +24,29 @@ pub(crate) struct Work {
     opcode: WrOpcode,
     flags: SendFlags,
     imm: u32,
-    pieces: Vec<Sge>,
+    sges: Vec<Sge>,
     remote: (u64, u32),
     operands: (u64, u64),
-    datagram: Option<(Arc<Address>, u32, u32)>,
+    datagram: Option<(Arc<AddressHandle>, u32, u32)>,
 }
 
 impl Work {
     /// Signalled, with the number 0.
-    pub(crate) fn new(opcode: WrOpcode, pieces: &[Sge]) -> Work {
+    pub(crate) fn new(opcode: WrOpcode, sges: &[Sge]) -> Work {
         Work {
             id: 0,
             opcode,
             flags: SendFlags::SIGNALED,
             imm: 0,
-            pieces: pieces.to_vec(),
+            sges: sges.to_vec(),
             remote: (0, 0),
             operands: (0, 0),
             datagram: None,
         }
     }
 
-    pub(crate) fn send(pieces: &[Sge]) -> Work {
-        Work::new(WrOpcode::SEND, pieces)
+    pub(crate) fn send(sges: &[Sge]) -> Work {
+        Work::new(WrOpcode::SEND, sges)
     }
 
     pub(crate) fn id(self, id: u64) -> Work {
@@ -68,7 +71,7 @@ impl Work {
         Work { operands: (first, second), ..self }
     }
 
-    pub(crate) fn to(self, address: &Arc<Address>, qpn: u32, qkey: u32) -> Work {
+    pub(crate) fn to(self, address: &Arc<AddressHandle>, qpn: u32, qkey: u32) -> Work {
         Work { datagram: Some((Arc::clone(address), qpn, qkey)), ..self }
     }
 
@@ -97,8 +100,8 @@ impl Work {
         wr.send_flags = self.flags.0;
         wr.imm_data = self.imm;
         wr.wr = self.target();
-        wr.num_sge = self.pieces.len() as c_int;
-        wr.sg_list = if self.pieces.is_empty() { ptr::null_mut() } else { self.pieces.as_mut_ptr() };
+        wr.num_sge = self.sges.len() as c_int;
+        wr.sg_list = if self.sges.is_empty() { ptr::null_mut() } else { self.sges.as_mut_ptr() };
         wr
     }
 }
@@ -109,7 +112,7 @@ pub(crate) struct QueuePair {
     pub(super) qp: AtomicPtr<Qp>,
     /// What was granted.
     pub(crate) cap: verbs_sys::QpCap,
-    pub(super) _parts: Parts,
+    pub(super) _queues: Queues,
     pub(super) domain: Arc<Domain>,
 }
 
@@ -122,10 +125,10 @@ impl QueuePair {
     pub(crate) fn adopt(
         qp: *mut Qp,
         cap: verbs_sys::QpCap,
-        parts: Parts,
+        queues: Queues,
         domain: &Arc<Domain>,
     ) -> Result<QueuePair, Errno> {
-        Ok(QueuePair { qp: made(qp)?, cap, _parts: parts, domain: Arc::clone(domain) })
+        Ok(QueuePair { qp: check_pointer(qp)?, cap, _queues: queues, domain: Arc::clone(domain) })
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -154,10 +157,10 @@ impl QueuePair {
         self.query().0.qp_state
     }
 
-    pub(crate) fn receive(&self, id: u64, pieces: &[Sge]) -> Errno {
+    pub(crate) fn receive(&self, id: u64, sges: &[Sge]) -> Errno {
         let post = self.domain.node.context().ops.post_recv.expect("every device receives");
-        let mut pieces = pieces.to_vec();
-        let (mut wr, mut bad) = (receive(id, &mut pieces), ptr::null_mut());
+        let mut sges = sges.to_vec();
+        let (mut wr, mut bad) = (receive(id, &mut sges), ptr::null_mut());
         // SAFETY: a living queue pair and a list of one request.
         let result = unsafe { post(self.raw(), &raw mut wr, &raw mut bad) };
         assert_eq!(bad.is_null(), result == 0, "the bad request is named exactly if there is one");
@@ -186,13 +189,13 @@ impl QueuePair {
         }
     }
 
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.qp, ibv_destroy_qp)
+    pub(crate) fn destroy(&self) -> Errno {
+        destroy(&self.qp, ibv_destroy_qp)
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.end();
+        self.destroy();
     }
 }
