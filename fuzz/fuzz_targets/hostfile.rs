@@ -1,4 +1,4 @@
-//! Hostfiles in all formats: no bytes make the reader panic, and what is read holds what it promises.
+//! Hostfiles in all formats: no input makes the parser panic, and the result keeps its invariants.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
