@@ -16,6 +16,7 @@ mod dumps;
 mod elements;
 mod group;
 mod join;
+mod link_access;
 mod machine;
 mod members;
 mod plans;
@@ -30,7 +31,6 @@ mod stopped;
 mod typed;
 mod uneven;
 mod watch;
-mod wires;
 
 pub use buffer::Buffer;
 pub use call_options::CallOptions;
@@ -38,10 +38,10 @@ pub use control::Stats;
 pub(crate) use control::{Control, closed};
 pub use dumps::record_on_signal;
 pub use group::Group;
+pub(crate) use link_access::{ErrorContext, LinkAccess};
 pub use raw::{RawAllReduce, RawCall, RawWhat};
 pub use registered::{RegisteredSlice, Registration};
 pub use scale::Scale;
-pub(crate) use wires::{About, Wires};
 
 use crate::{
     Config,

@@ -13,7 +13,7 @@
 //!   it, and none is kept twice.
 //!
 //! Modules: `frame` has the words of the control lane, `matching` the rule of who gets what, `books` what has not met its
-//! match, `peer` what is on its way, `inbox` an eager message that arrives, `engine` all of a rank together, `slot` and
+//! match, `peer` what is on its way, `eager` an eager message that arrives, `engine` all of a rank together, `slot` and
 //! `letter` what is known of one message, `courier` the thread that moves mail while nobody waits, `nap` short sleeps.
 //!
 //! As on a communicator, the first error is the one that stays, and it ends the mail of all ranks. A message that is longer
@@ -23,29 +23,29 @@
 //! Whoever sends or receives vouches for the memory until the message is done or the mail has gone. Spans are made of it for
 //! as long, and dropped before a slot says that it is done or the mail is closed; the letter that lives on has none.
 
-mod books;
-mod courier;
+mod eager;
 mod engine;
 mod frame;
-mod inbox;
-mod letter;
 mod matching;
-mod nap;
+mod parker;
 mod peer;
-mod slot;
+mod progress;
+mod queues;
+mod request;
+mod state;
 #[cfg(test)]
 mod tests;
 
-pub use letter::Letter;
+pub use request::P2pRequest;
 
 use crate::{
     Element,
-    communicator::{Buffer, Communicator, Control, Registration, Stats, Wires},
+    communicator::{Buffer, Communicator, Control, LinkAccess, Registration, Stats},
     error::{Error, Result},
 };
-use engine::{Courier, Engine, Posted};
-use nap::Nap;
-use slot::Slot;
+use engine::{Engine, Posted, ProgressThread};
+use parker::Parker;
+use state::RequestState;
 use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
@@ -73,13 +73,13 @@ pub struct Delivery {
 
 /// One rank's tagged messages. Clones are the same; the last one closes it.
 #[derive(Clone, Debug)]
-pub struct Mail(Arc<Handle>);
+pub struct P2p(Arc<Handle>);
 
 /// What the program holds; letters and the courier hold the core only.
 #[derive(Debug)]
 struct Handle {
     core: Arc<Core>,
-    courier: Mutex<Option<JoinHandle<()>>>,
+    progress_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What all who use one rank's mail have in common.
@@ -92,43 +92,43 @@ struct Core {
     /// Wakes the courier.
     work: Condvar,
     /// Threads that want the engine and can't have it.
-    wanting: AtomicU32,
+    contenders: AtomicU32,
     /// Threads that wait for letters, and move mail.
     waiters: AtomicU32,
     control: Arc<Control>,
     policy: WaitPolicy,
     sleeper: Arc<dyn Sleeper>,
-    nap: Arc<Nap>,
+    parker: Arc<Parker>,
 }
 
-impl Mail {
+impl P2p {
     /// Takes a communicator that nobody else uses, a [`Communicator::split`] of another one as a rule. All of its ranks do so.
     ///
     /// # Errors
     /// What the communicator has failed with.
-    pub fn new(comm: Communicator) -> Result<Mail> {
+    pub fn new(comm: Communicator) -> Result<P2p> {
         if let Some(error) = comm.failure() {
             return Err(error);
         }
         let (rank, size, control) = (comm.rank(), comm.size(), comm.control());
-        let wires = Wires::new(comm);
-        let (mut policy, by_device) = wires.waiting_by();
+        let links = LinkAccess::new(comm);
+        let (mut policy, by_device) = links.wait_policy();
         // A device wakes one of several threads that wait, and tells no other that its letter is done.
         policy.sleep_most = policy.sleep_most.min(SLEEP_MOST);
-        let nap = Arc::new(Nap::default());
+        let parker = Arc::new(Parker::default());
         let core = Core {
             rank,
             size,
-            engine: Mutex::new(Some(Engine::new(wires, Arc::clone(&nap)))),
+            engine: Mutex::new(Some(Engine::new(links, Arc::clone(&parker)))),
             work: Condvar::new(),
-            wanting: AtomicU32::new(0),
+            contenders: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
             control,
             policy,
-            sleeper: by_device.unwrap_or_else(|| Arc::clone(&nap) as Arc<dyn Sleeper>),
-            nap,
+            sleeper: by_device.unwrap_or_else(|| Arc::clone(&parker) as Arc<dyn Sleeper>),
+            parker,
         };
-        Ok(Mail(Arc::new(Handle { core: Arc::new(core), courier: Mutex::new(None) })))
+        Ok(P2p(Arc::new(Handle { core: Arc::new(core), progress_thread: Mutex::new(None) })))
     }
 
     /// This rank.
@@ -160,7 +160,7 @@ impl Mail {
         tag: i32,
         src: *const u8,
         bytes: usize,
-    ) -> Result<Letter> {
+    ) -> Result<P2pRequest> {
         // SAFETY: the caller's promise; the engine forgets the span before the letter is done or the mail closed.
         let src: Span<'static> = unsafe { Span::new(src, bytes) };
         self.post(|engine| engine.send(to, context, tag, src))
@@ -184,27 +184,27 @@ impl Mail {
         tag: Option<i32>,
         dst: *mut u8,
         capacity_bytes: usize,
-    ) -> Result<Letter> {
+    ) -> Result<P2pRequest> {
         // SAFETY: as for `send`.
         let dst: SpanMut<'static> = unsafe { SpanMut::new(dst, capacity_bytes) };
         self.post(|engine| engine.recv(from, context, tag, dst))
     }
 
-    fn post(&self, letter: impl FnOnce(&mut Engine) -> Result<Posted>) -> Result<Letter> {
+    fn post(&self, request: impl FnOnce(&mut Engine) -> Result<Posted>) -> Result<P2pRequest> {
         let core = &self.0.core;
         let mut engine = core.lock()?;
         let mail = engine.as_mut().ok_or_else(closed)?;
-        if mail.courier == Courier::Absent {
-            self.0.hire(mail)?;
+        if mail.progress_thread == ProgressThread::NotStarted {
+            self.0.start_progress_thread(mail)?;
         }
-        let posted = letter(mail)?;
-        if mail.courier == Courier::Asleep && mail.is_busy() {
-            mail.courier = Courier::Awake;
+        let posted = request(mail)?;
+        if mail.progress_thread == ProgressThread::Parked && mail.is_busy() {
+            mail.progress_thread = ProgressThread::Running;
             core.work.notify_all();
         }
         Ok(match posted {
-            Posted::Done(result) => Letter::done(result),
-            Posted::Pending(slot) => Letter::pending(slot, Arc::clone(core)),
+            Posted::Done(result) => P2pRequest::done(result),
+            Posted::Pending(state) => P2pRequest::pending(state, Arc::clone(core)),
         })
     }
 
@@ -213,7 +213,7 @@ impl Mail {
     /// # Errors
     /// As for [`Communicator::alloc`].
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
-        self.0.core.with(|engine| engine.wires().communicator().alloc(count))
+        self.0.core.with(|engine| engine.links().communicator().alloc(count))
     }
 
     /// As [`Communicator::register_raw`], for messages of this mail.
@@ -225,7 +225,7 @@ impl Mail {
     /// As there.
     pub unsafe fn register_raw(&self, start: *mut u8, bytes: usize) -> Result<Registration> {
         // SAFETY: the caller's promise.
-        self.0.core.with(|engine| unsafe { engine.wires().communicator_mut().register_raw(start, bytes) })
+        self.0.core.with(|engine| unsafe { engine.links().communicator_mut().register_raw(start, bytes) })
     }
 
     /// What this rank's links for mail have done.
@@ -233,7 +233,7 @@ impl Mail {
     /// # Errors
     /// When the mail has been broken by a panic.
     pub fn stats(&self) -> Result<Stats> {
-        self.0.core.with(|engine| Ok(engine.wires().communicator().stats()))
+        self.0.core.with(|engine| Ok(engine.links().communicator().stats()))
     }
 
     /// Ends the mail of all ranks: every letter that is not done here gives [`Error::Aborted`], and others' an error that names
@@ -241,7 +241,7 @@ impl Mail {
     pub fn abort(&self) {
         let core = &self.0.core;
         core.control.abort();
-        core.nap.wake();
+        core.parker.wake();
         if core.control.is_mapped() {
             return;
         }
@@ -269,19 +269,20 @@ const SLEEP_MOST: Duration = Duration::from_millis(5);
 
 /// The error for what comes after the end.
 fn closed() -> Error {
-    Error::InvalidArgument("the mail has been closed".into())
+    Error::InvalidArgument("the point-to-point messages have been closed".into())
 }
 
 impl Handle {
     /// Starts the courier.
     #[cold]
-    fn hire(&self, engine: &mut Engine) -> Result<()> {
+    fn start_progress_thread(&self, engine: &mut Engine) -> Result<()> {
         let core = Arc::clone(&self.core);
-        let builder = thread::Builder::new().name(format!("tbccl-mail-{}", self.core.rank));
-        let started = builder.spawn(move || courier::run(&core));
-        let started = started.map_err(|e| Error::system("starting the thread for mail", e))?;
-        *self.courier.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
-        engine.courier = Courier::Awake;
+        let builder = thread::Builder::new().name(format!("tbccl-p2p-{}", self.core.rank));
+        let started = builder.spawn(move || progress::run(&core));
+        let started = started
+            .map_err(|e| Error::system("starting the progress thread of point-to-point messages", e))?;
+        *self.progress_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+        engine.progress_thread = ProgressThread::Running;
         Ok(())
     }
 }
@@ -289,13 +290,13 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Some(engine) = &mut *self.core.engine.lock().unwrap_or_else(PoisonError::into_inner) {
-            engine.courier = Courier::Dismissed;
+            engine.progress_thread = ProgressThread::Stopping;
         }
         self.core.work.notify_all();
-        let courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(courier) = courier {
+        let progress_thread = self.progress_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(progress_thread) = progress_thread {
             // It has told of a panic itself.
-            let _ = courier.join();
+            let _ = progress_thread.join();
         }
         // Here and not wherever the last letter is: whoever drops the mail has its memory back. Letters say that it is closed
         // once no memory is used any more.
@@ -304,7 +305,7 @@ impl Drop for Handle {
             engine.close();
         }
         let engine = engine.take();
-        self.core.nap.wake();
+        self.core.parker.wake();
         if let Some(engine) = engine {
             engine.end();
         }
@@ -312,16 +313,16 @@ impl Drop for Handle {
 }
 
 /// A thread that is counted while this lives.
-struct Counted<'c>(&'c AtomicU32);
+struct CountGuard<'c>(&'c AtomicU32);
 
-impl<'c> Counted<'c> {
-    fn new(count: &'c AtomicU32) -> Counted<'c> {
+impl<'c> CountGuard<'c> {
+    fn new(count: &'c AtomicU32) -> CountGuard<'c> {
         count.fetch_add(1, Relaxed);
-        Counted(count)
+        CountGuard(count)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -335,7 +336,7 @@ impl Core {
             Ok(engine) => Ok(engine),
             Err(TryLockError::Poisoned(_)) => Err(self.broken()),
             Err(TryLockError::WouldBlock) => {
-                let _wanting = Counted::new(&self.wanting);
+                let _wanting = CountGuard::new(&self.contenders);
                 self.engine.lock().map_err(|_| self.broken())
             }
         }
@@ -346,39 +347,39 @@ impl Core {
     }
 
     /// What has become of a letter, after moving mail once unless somebody else does.
-    fn test(&self, slot: &Slot) -> Option<Result<Delivery>> {
+    fn test(&self, state: &RequestState) -> Option<Result<Delivery>> {
         let engine = match self.engine.try_lock() {
             Ok(engine) => engine,
-            Err(TryLockError::WouldBlock) => return slot.result(),
+            Err(TryLockError::WouldBlock) => return state.result(),
             Err(TryLockError::Poisoned(_)) => return Some(Err(self.broken())),
         };
-        self.move_mail(engine, slot, None).1
+        self.progress_once(engine, state, None).1
     }
 
     /// Moves mail once, and looks around if somebody has waited for so long. Has anything moved, and what has become of the
     /// letter?
     #[inline]
-    fn move_mail(
+    fn progress_once(
         &self,
         mut engine: MutexGuard<'_, Option<Engine>>,
-        slot: &Slot,
+        state: &RequestState,
         look: Option<Duration>,
     ) -> (bool, Option<Result<Delivery>>) {
-        let Some(mail) = &mut *engine else { return (false, slot.result().or_else(|| Some(Err(closed())))) };
+        let Some(mail) = &mut *engine else { return (false, state.result().or_else(|| Some(Err(closed())))) };
         let moved = mail.drive();
         if let Some(waited) = look.filter(|_| !moved) {
-            mail.say_waiting(Some(&slot.label));
-            mail.look(&slot.label, waited);
+            mail.publish_waiting(Some(&state.info));
+            mail.look(&state.info, waited);
         }
         let failed = |mail: &Engine| mail.failed().map(|error| Err(error.clone()));
-        (moved, slot.result().or_else(|| failed(mail)))
+        (moved, state.result().or_else(|| failed(mail)))
     }
 
     /// Waits for a letter, and moves mail meanwhile.
-    fn wait(&self, slot: &Slot, most: Option<Duration>) -> Option<Result<Delivery>> {
+    fn wait(&self, state: &RequestState, most: Option<Duration>) -> Option<Result<Delivery>> {
         // A time limit beyond all clocks is none.
         let until = most.and_then(|most| Instant::now().checked_add(most));
-        let _waiting = Counted::new(&self.waiters);
+        let _waiting = CountGuard::new(&self.waiters);
         let mut waiter = Waiter::new(self.policy, Some(&*self.sleeper));
         let mut look = None;
         let mut shown = false;
@@ -386,9 +387,9 @@ impl Core {
             let (moved, result) = match self.engine.try_lock() {
                 Ok(engine) => {
                     shown |= look.is_some();
-                    self.move_mail(engine, slot, look.take())
+                    self.progress_once(engine, state, look.take())
                 }
-                Err(TryLockError::WouldBlock) => (false, slot.result()),
+                Err(TryLockError::WouldBlock) => (false, state.result()),
                 Err(TryLockError::Poisoned(_)) => break Some(Err(self.broken())),
             };
             if result.is_some() || until.is_some_and(|until| Instant::now() >= until) {
@@ -397,14 +398,14 @@ impl Core {
             if moved {
                 waiter.reset();
             } else if waiter.idle() {
-                look = Some(slot.still_for());
+                look = Some(state.stalled_for());
             }
-            if self.wanting.load(Relaxed) > 0 {
+            if self.contenders.load(Relaxed) > 0 {
                 thread::yield_now();
             }
         };
         if shown && let Ok(Some(mail)) = self.engine.try_lock().as_deref() {
-            mail.say_waiting(None);
+            mail.publish_waiting(None);
         }
         result
     }
@@ -413,6 +414,9 @@ impl Core {
     #[cold]
     fn broken(&self) -> Error {
         self.control.abort();
-        Error::Defect("mail of this rank has panicked; see stderr for where, and report it".into())
+        Error::Defect(
+            "a point-to-point operation of this rank has panicked; see stderr for where, and report it"
+                .into(),
+        )
     }
 }

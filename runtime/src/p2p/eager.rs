@@ -1,6 +1,6 @@
 //! An eager message that is longer than a frame, while it arrives.
 
-use super::books::Receiving;
+use super::state::RecvRequest;
 use crate::executor::CopySink;
 use topology::Rank;
 use transport::{
@@ -10,39 +10,39 @@ use transport::{
 
 /// The message, and where it goes.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct EagerReceive {
     pub(super) context: u32,
     pub(super) from: Rank,
     pub(super) tag: i32,
     state: RecvState,
     len: usize,
-    pub(super) place: Place,
+    pub(super) destination: Destination,
 }
 
 /// Where a message goes.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Destination {
     /// To the memory of a receive, which has room for it.
-    Letter(Receiving),
+    Posted(RecvRequest),
     /// Nowhere: the receive has no room for it.
-    Nowhere(Receiving),
+    TooShort(RecvRequest),
     /// To the heap, since no receive matches it so far.
     Heap(Box<[u8]>),
 }
 
-impl Inbox {
+impl EagerReceive {
     pub(super) fn new(
         (context, from, tag): (u32, Rank, i32),
         len: usize,
         digest: u64,
-        letter: Option<Receiving>,
-    ) -> Inbox {
-        let place = match letter {
-            None => Place::Heap(vec![0; len].into()),
-            Some(letter) if letter.dst.len() < len => Place::Nowhere(letter),
-            Some(letter) => Place::Letter(letter),
+        request: Option<RecvRequest>,
+    ) -> EagerReceive {
+        let destination = match request {
+            None => Destination::Heap(vec![0; len].into()),
+            Some(request) if request.dst.len() < len => Destination::TooShort(request),
+            Some(request) => Destination::Posted(request),
         };
-        Inbox { context, from, tag, state: RecvState::new(digest, len), len, place }
+        EagerReceive { context, from, tag, state: RecvState::new(digest, len), len, destination }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -50,26 +50,28 @@ impl Inbox {
     }
 
     /// Does a letter wait for it?
-    pub(super) fn is_letter(&self) -> bool {
-        !matches!(self.place, Place::Heap(_))
+    pub(super) fn is_matched(&self) -> bool {
+        !matches!(self.destination, Destination::Heap(_))
     }
 
     /// Takes what has come of it.
     pub(super) fn poll(&mut self, link: &mut dyn Link) -> Result<RecvProgress, TransportError> {
-        match &mut self.place {
-            Place::Letter(letter) => {
-                link.poll_recv(&mut self.state, &mut CopySink(letter.dst.sub(0, self.len)))
+        match &mut self.destination {
+            Destination::Posted(request) => {
+                link.poll_recv(&mut self.state, &mut CopySink(request.dst.sub(0, self.len)))
             }
-            Place::Heap(bytes) => link.poll_recv(&mut self.state, &mut CopySink(SpanMut::from(&mut **bytes))),
-            Place::Nowhere(_) => link.poll_recv(&mut self.state, &mut Nowhere),
+            Destination::Heap(bytes) => {
+                link.poll_recv(&mut self.state, &mut CopySink(SpanMut::from(&mut **bytes)))
+            }
+            Destination::TooShort(_) => link.poll_recv(&mut self.state, &mut Discard),
         }
     }
 }
 
 /// Takes a message that nobody wants.
-struct Nowhere;
+struct Discard;
 
-impl Sink for Nowhere {
+impl Sink for Discard {
     fn take(&mut self, _offset: usize, _data: Span<'_>) {}
 
     fn landing(&mut self) -> Option<SpanMut<'_>> {

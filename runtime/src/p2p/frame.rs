@@ -31,11 +31,11 @@ pub(super) enum Frame {
     /// A message, which follows on the same lane.
     Eager { context: u32, tag: i32, len: usize },
     /// A message that waits to be asked for by its number. Numbers of a sender are consecutive, from 0.
-    Ready { context: u32, tag: i32, number: u64, len: usize },
+    RequestToSend { context: u32, tag: i32, number: u64, len: usize },
     /// Asks for a message: it is to follow, behind those asked for before, on the lane for that.
-    Go { number: u64 },
+    ClearToSend { number: u64 },
     /// A message that waits is not wanted, since nobody has room for it.
-    Refused { number: u64 },
+    Reject { number: u64 },
     /// Nothing but credit.
     Credit,
 }
@@ -50,24 +50,27 @@ impl Frame {
         let (kind, short) = match self {
             Frame::Short { len, .. } => (1, *len as u8),
             Frame::Eager { .. } => (2, 0),
-            Frame::Ready { .. } => (3, 0),
-            Frame::Go { .. } => (4, 0),
-            Frame::Refused { .. } => (5, 0),
+            Frame::RequestToSend { .. } => (3, 0),
+            Frame::ClearToSend { .. } => (4, 0),
+            Frame::Reject { .. } => (5, 0),
             Frame::Credit => (6, 0),
         };
         bytes[..2].copy_from_slice(&[kind, short]);
         bytes[2..4].copy_from_slice(&credit.to_le_bytes());
         if let Frame::Short { context, tag, .. }
         | Frame::Eager { context, tag, .. }
-        | Frame::Ready { context, tag, .. } = self
+        | Frame::RequestToSend { context, tag, .. } = self
         {
             bytes[4..8].copy_from_slice(&context.to_le_bytes());
             bytes[8..12].copy_from_slice(&tag.to_le_bytes());
         }
-        if let Frame::Ready { number, .. } | Frame::Go { number } | Frame::Refused { number } = self {
+        if let Frame::RequestToSend { number, .. }
+        | Frame::ClearToSend { number }
+        | Frame::Reject { number } = self
+        {
             bytes[16..24].copy_from_slice(&number.to_le_bytes());
         }
-        if let Frame::Eager { len, .. } | Frame::Ready { len, .. } = self {
+        if let Frame::Eager { len, .. } | Frame::RequestToSend { len, .. } = self {
             bytes[24..32].copy_from_slice(&(*len as u64).to_le_bytes());
         }
         bytes
@@ -85,16 +88,16 @@ impl Frame {
                 Some(len) if (SHORT_BYTES + 1..=EAGER_BYTES).contains(&len) => {
                     Frame::Eager { context, tag, len }
                 }
-                _ => return Err("mail of a length that does not travel like this"),
+                _ => return Err("an eager message longer than eager messages may be"),
             },
             3 => match len() {
-                Some(len) => Frame::Ready { context, tag, number, len },
-                None => return Err("mail that is longer than memory can be"),
+                Some(len) => Frame::RequestToSend { context, tag, number, len },
+                None => return Err("a message longer than memory can be"),
             },
-            4 => Frame::Go { number },
-            5 => Frame::Refused { number },
+            4 => Frame::ClearToSend { number },
+            5 => Frame::Reject { number },
             6 => Frame::Credit,
-            _ => return Err("a frame of mail of no known kind"),
+            _ => return Err("a control frame of unknown kind"),
         };
         Ok((frame, u16::from_le_bytes([bytes[2], bytes[3]])))
     }
@@ -123,10 +126,10 @@ mod tests {
             Frame::Short { context: 0, tag: -1, len: SHORT_BYTES },
             Frame::Eager { context, tag, len: SHORT_BYTES + 1 },
             Frame::Eager { context, tag: 7, len: EAGER_BYTES },
-            Frame::Ready { context, tag, number, len: isize::MAX as usize },
-            Frame::Ready { context, tag, number: 0, len: 0 },
-            Frame::Go { number },
-            Frame::Refused { number },
+            Frame::RequestToSend { context, tag, number, len: isize::MAX as usize },
+            Frame::RequestToSend { context, tag, number: 0, len: 0 },
+            Frame::ClearToSend { number },
+            Frame::Reject { number },
             Frame::Credit,
         ] {
             assert_eq!(Frame::decode(&frame.encode(0xfedc)), Ok((frame, 0xfedc)));
@@ -156,7 +159,7 @@ mod tests {
             match Frame::decode(&frame) {
                 Ok((Frame::Short { len, .. }, _)) => prop_assert_eq!(Frame::short(&frame, len).len(), len),
                 Ok((Frame::Eager { len, .. }, _)) => prop_assert!(len <= EAGER_BYTES),
-                Ok((Frame::Ready { len, .. }, _)) => prop_assert!(isize::try_from(len).is_ok()),
+                Ok((Frame::RequestToSend { len, .. }, _)) => prop_assert!(isize::try_from(len).is_ok()),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@
 //! often the longer nothing has moved, a thousand times a second at least; and it sleeps for good once no letter has been
 //! under way for a while.
 
-use super::{Core, engine::Courier};
+use super::{Core, engine::ProgressThread};
 use std::{
     sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
     thread,
@@ -15,11 +15,11 @@ use std::{
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// For so long it yields rather than sleeps.
-const EAGER: Duration = Duration::from_micros(100);
+const YIELD_FOR: Duration = Duration::from_micros(100);
 /// Between looks at how others do.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Without a letter for so long, it sleeps until there is one.
-const FALL_ASLEEP: Duration = Duration::from_millis(50);
+const PARK_AFTER: Duration = Duration::from_millis(50);
 
 /// Moves mail until it is dismissed.
 pub(super) fn run(core: &Arc<Core>) {
@@ -28,14 +28,16 @@ pub(super) fn run(core: &Arc<Core>) {
     loop {
         let Ok(mut engine) = core.engine.lock() else { return };
         let Some(mail) = &mut *engine else { return };
-        if mail.courier == Courier::Dismissed {
+        if mail.progress_thread == ProgressThread::Stopping {
             return;
         }
         let now = Instant::now();
-        if !mail.is_busy() && now - still_since > FALL_ASLEEP {
-            mail.courier = Courier::Asleep;
+        if !mail.is_busy() && now - still_since > PARK_AFTER {
+            mail.progress_thread = ProgressThread::Parked;
             let is_asleep = |engine: &mut Option<_>| {
-                engine.as_ref().is_some_and(|mail: &super::Engine| mail.courier == Courier::Asleep)
+                engine
+                    .as_ref()
+                    .is_some_and(|mail: &super::Engine| mail.progress_thread == ProgressThread::Parked)
             };
             drop(core.work.wait_while(engine, is_asleep).unwrap_or_else(PoisonError::into_inner));
             // Whoever has woken us is about to wait, most likely.
@@ -55,9 +57,9 @@ pub(super) fn run(core: &Arc<Core>) {
             }
             if now - looked > LOOK_EVERY {
                 looked = now;
-                mail.look_at_large();
+                mail.check_all_peers();
             }
-            if now - still_since < EAGER {
+            if now - still_since < YIELD_FOR {
                 drop(engine);
                 thread::yield_now();
                 continue;

@@ -11,16 +11,17 @@ use crate::{
 use collectives::DType;
 use std::{
     sync::{
-        Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 use topology::Rank;
+use transport::memory::{Span, SpanMut};
 
 /// What a letter is, for people.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Label {
+pub(super) struct RequestInfo {
     pub(super) kind: CallKind,
     /// The other end; `None` for any.
     pub(super) peer: Option<Rank>,
@@ -33,7 +34,7 @@ pub(super) struct Label {
     pub(super) number: u64,
 }
 
-impl Label {
+impl RequestInfo {
     /// As a call.
     pub(super) fn record(&self) -> CallRecord {
         CallRecord {
@@ -46,17 +47,17 @@ impl Label {
     }
 
     /// What a call does not say.
-    pub(super) fn said(&self) -> String {
+    pub(super) fn details(&self) -> String {
         match self.tag {
-            Some(tag) => format!("mail with tag {tag} in context {}", self.context),
-            None => format!("mail with any tag in context {}", self.context),
+            Some(tag) => format!("message with tag {tag} in context {}", self.context),
+            None => format!("message with any tag in context {}", self.context),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) label: Label,
+pub(super) struct RequestState {
+    pub(super) info: RequestInfo,
     result: OnceLock<Result<Delivery>>,
     /// Changes whenever some of its bytes have moved.
     moved: AtomicU32,
@@ -64,9 +65,9 @@ pub(super) struct Slot {
     still: Mutex<Option<(u32, Instant)>>,
 }
 
-impl Slot {
-    pub(super) fn new(label: Label) -> Slot {
-        Slot { label, result: OnceLock::new(), moved: AtomicU32::new(0), still: Mutex::new(None) }
+impl RequestState {
+    pub(super) fn new(info: RequestInfo) -> RequestState {
+        RequestState { info, result: OnceLock::new(), moved: AtomicU32::new(0), still: Mutex::new(None) }
     }
 
     /// What has become of it, if it is done.
@@ -76,17 +77,17 @@ impl Slot {
     }
 
     /// This has become of it. The first word holds.
-    pub(super) fn fill(&self, result: Result<Delivery>) {
+    pub(super) fn complete(&self, result: Result<Delivery>) {
         let _ = self.result.set(result);
     }
 
     /// Some of its bytes have moved.
-    pub(super) fn touch(&self) {
+    pub(super) fn mark_progress(&self) {
         self.moved.fetch_add(1, Relaxed);
     }
 
     /// How long it has not moved, from the first time this was asked on.
-    pub(super) fn still_for(&self) -> Duration {
+    pub(super) fn stalled_for(&self) -> Duration {
         let (moved, now) = (self.moved.load(Relaxed), Instant::now());
         let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
         let (seen, since) = still.get_or_insert((moved, now));
@@ -97,20 +98,35 @@ impl Slot {
     }
 }
 
+/// A letter to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct SendRequest {
+    pub(super) state: Arc<RequestState>,
+    pub(super) src: Span<'static>,
+}
+
+/// A letter to be received.
+#[derive(Debug)]
+pub(super) struct RecvRequest {
+    pub(super) state: Arc<RequestState>,
+    pub(super) dst: SpanMut<'static>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_letter_that_moves_is_not_still() {
-        let label = Label { kind: CallKind::Recv, peer: None, context: 3, tag: None, bytes: 8, number: 1 };
-        assert_eq!(label.record().to_string(), "recv of 8 u8 from any rank");
-        assert_eq!(label.said(), "mail with any tag in context 3");
-        let slot = Slot::new(label);
-        assert!(slot.still_for().is_zero());
+        let info =
+            RequestInfo { kind: CallKind::Recv, peer: None, context: 3, tag: None, bytes: 8, number: 1 };
+        assert_eq!(info.record().to_string(), "recv of 8 u8 from any rank");
+        assert_eq!(info.details(), "message with any tag in context 3");
+        let state = RequestState::new(info);
+        assert!(state.stalled_for().is_zero());
         std::thread::sleep(Duration::from_millis(2));
-        assert!(slot.still_for() >= Duration::from_millis(2));
-        slot.touch();
-        assert!(slot.still_for().is_zero());
+        assert!(state.stalled_for() >= Duration::from_millis(2));
+        state.mark_progress();
+        assert!(state.stalled_for().is_zero());
     }
 }

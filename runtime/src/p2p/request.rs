@@ -1,6 +1,6 @@
 //! What whoever has sent or received a message holds until that is done.
 
-use super::{Core, Delivery, slot::Slot};
+use super::{Core, Delivery, state::RequestState};
 use crate::error::Result;
 use std::{sync::Arc, time::Duration};
 
@@ -8,21 +8,21 @@ use std::{sync::Arc, time::Duration};
 /// its [`super::Mail`] has gone, whoever looks.
 #[derive(Debug)]
 #[must_use = "the message's memory is in use until this says that it is done"]
-pub struct Letter(State);
+pub struct P2pRequest(State);
 
 #[derive(Debug)]
 enum State {
     Done(Result<Delivery>),
-    Pending(Arc<Slot>, Arc<Core>),
+    Pending(Arc<RequestState>, Arc<Core>),
 }
 
-impl Letter {
-    pub(super) fn done(result: Result<Delivery>) -> Letter {
-        Letter(State::Done(result))
+impl P2pRequest {
+    pub(super) fn done(result: Result<Delivery>) -> P2pRequest {
+        P2pRequest(State::Done(result))
     }
 
-    pub(super) fn pending(slot: Arc<Slot>, core: Arc<Core>) -> Letter {
-        Letter(State::Pending(slot, core))
+    pub(super) fn pending(state: Arc<RequestState>, core: Arc<Core>) -> P2pRequest {
+        P2pRequest(State::Pending(state, core))
     }
 
     /// What has become of the message, if it is done; does a little of what there is to do before it looks. Once it has told,
@@ -31,7 +31,7 @@ impl Letter {
     pub fn test(&self) -> Option<Result<Delivery>> {
         match &self.0 {
             State::Done(result) => Some(result.clone()),
-            State::Pending(slot, core) => slot.result().or_else(|| core.test(slot)),
+            State::Pending(state, core) => state.result().or_else(|| core.test(state)),
         }
     }
 
@@ -42,7 +42,7 @@ impl Letter {
     pub fn wait(&self, most: Option<Duration>) -> Option<Result<Delivery>> {
         match &self.0 {
             State::Done(result) => Some(result.clone()),
-            State::Pending(slot, core) => slot.result().or_else(|| core.wait(slot, most)),
+            State::Pending(state, core) => state.result().or_else(|| core.wait(state, most)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Mail over RDMA, on fabrics of software devices.
+//! P2p over RDMA, on fabrics of software devices.
 
 use crate::{
     job::Job,

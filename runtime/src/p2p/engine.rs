@@ -8,16 +8,16 @@
 
 use super::{
     Delivery,
-    books::{Address, Books, Message, Receiving, Sending},
     frame::{EAGER_BYTES, Frame, SHORT_BYTES},
     matching::Pattern,
-    nap::Nap,
-    peer::{BUDGET, Peer, Trouble, units_of},
-    slot::{Label, Slot},
+    parker::Parker,
+    peer::{CREDIT_UNITS, Peer, PeerError, units_of},
+    queues::{Message, MessageKey, Queues},
+    state::{RecvRequest, RequestInfo, RequestState, SendRequest},
 };
 use crate::{
     call::CallKind,
-    communicator::{About, Wires},
+    communicator::{ErrorContext, LinkAccess},
     error::{Error, Result},
 };
 use std::{
@@ -36,61 +36,61 @@ pub(super) enum Posted {
     /// It is done.
     Done(Result<Delivery>),
     /// It will be.
-    Pending(Arc<Slot>),
+    Pending(Arc<RequestState>),
 }
 
 /// What the thread does that moves mail while nobody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Courier {
+pub(super) enum ProgressThread {
     /// There is none.
-    Absent,
+    NotStarted,
     /// It sleeps until it is woken.
-    Asleep,
+    Parked,
     /// It looks every now and then.
-    Awake,
+    Running,
     /// It is to end.
-    Dismissed,
+    Stopping,
 }
 
 #[derive(Debug)]
 pub(super) struct Engine {
-    wires: Wires,
+    links: LinkAccess,
     rank: Rank,
     /// By rank; `None` for this one and those that there is no link to.
     peers: Vec<Option<Peer>>,
     /// Those that are polled.
     active: Vec<u32>,
-    books: Books,
+    queues: Queues,
     failed: Option<Error>,
     /// Letters so far.
-    letters: u64,
+    requests: u64,
     /// The latest letter, or the latest that was long waited for.
-    latest: Option<Label>,
-    pub(super) courier: Courier,
+    latest: Option<RequestInfo>,
+    pub(super) progress_thread: ProgressThread,
 }
 
 impl Engine {
-    pub(super) fn new(wires: Wires, nap: Arc<Nap>) -> Engine {
-        let comm = wires.communicator();
+    pub(super) fn new(links: LinkAccess, parker: Arc<Parker>) -> Engine {
+        let comm = links.communicator();
         let rank = comm.rank();
-        let books = Books::new(rank, comm.members(), nap);
-        let is_peer = |peer: &Rank| *peer != rank && wires.reaches(*peer);
+        let queues = Queues::new(rank, comm.members(), parker);
+        let is_peer = |peer: &Rank| *peer != rank && links.reaches(*peer);
         let peers = (0..comm.size()).map(Rank).map(|peer| is_peer(&peer).then(|| Peer::new(peer))).collect();
         Engine {
             rank,
             peers,
             active: Vec::new(),
-            books,
+            queues,
             failed: None,
-            letters: 0,
+            requests: 0,
             latest: None,
-            courier: Courier::Absent,
-            wires,
+            progress_thread: ProgressThread::NotStarted,
+            links,
         }
     }
 
-    pub(super) fn wires(&mut self) -> &mut Wires {
-        &mut self.wires
+    pub(super) fn links(&mut self) -> &mut LinkAccess {
+        &mut self.links
     }
 
     /// The error that everything gives from now on, if there is one.
@@ -100,25 +100,26 @@ impl Engine {
 
     /// Is there anything that somebody has to see to?
     pub(super) fn is_busy(&self) -> bool {
-        self.failed.is_none() && (self.books.pending > 0 || !self.active.is_empty())
+        self.failed.is_none() && (self.queues.pending > 0 || !self.active.is_empty())
     }
 
-    fn label(
+    fn describe(
         &mut self,
         kind: CallKind,
         peer: Option<Rank>,
         address: (u32, Option<i32>),
         bytes: usize,
-    ) -> Label {
-        self.letters += 1;
-        let label = Label { kind, peer, context: address.0, tag: address.1, bytes, number: self.letters };
-        self.latest = Some(label);
-        label
+    ) -> RequestInfo {
+        self.requests += 1;
+        let info =
+            RequestInfo { kind, peer, context: address.0, tag: address.1, bytes, number: self.requests };
+        self.latest = Some(info);
+        info
     }
 
     /// What stands for a letter where none is known.
-    fn some_label(&self, peer: Option<Rank>) -> Label {
-        Label { kind: CallKind::Recv, peer, context: 0, tag: None, bytes: 0, number: self.letters }
+    fn placeholder(&self, peer: Option<Rank>) -> RequestInfo {
+        RequestInfo { kind: CallKind::Recv, peer, context: 0, tag: None, bytes: 0, number: self.requests }
     }
 
     /// Can anything be sent or received?
@@ -126,14 +127,14 @@ impl Engine {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        if self.wires.is_sound() { Ok(()) } else { Err(self.fail_unsound()) }
+        if self.links.is_healthy() { Ok(()) } else { Err(self.fail_job()) }
     }
 
     #[cold]
-    fn fail_unsound(&mut self) -> Error {
-        let label = self.latest.unwrap_or(self.some_label(None));
-        let about = About { record: label.record(), said: &label.said(), waited: Duration::ZERO };
-        let error = self.wires.why_unsound(&about);
+    fn fail_job(&mut self) -> Error {
+        let info = self.latest.unwrap_or(self.placeholder(None));
+        let about = ErrorContext { record: info.record(), details: &info.details(), waited: Duration::ZERO };
+        let error = self.links.failure(&about);
         self.fail(error)
     }
 
@@ -145,7 +146,7 @@ impl Engine {
             Some(None) if peer != self.rank => {
                 let what = format!(
                     "no cable connects it with {}; pass the message on through ranks in between, or connect them",
-                    self.wires.name(peer)
+                    self.links.name(peer)
                 );
                 Err(TransportError::Wiring { rank: self.rank.0, what }.into())
             }
@@ -157,69 +158,69 @@ impl Engine {
     pub(super) fn send(&mut self, to: Rank, context: u32, tag: i32, src: Span<'static>) -> Result<Posted> {
         self.check_peer(to)?;
         self.check()?;
-        let label = self.label(CallKind::Send, Some(to), (context, Some(tag)), src.len());
+        let info = self.describe(CallKind::Send, Some(to), (context, Some(tag)), src.len());
         if to == self.rank {
-            return Ok(self.send_to_self((context, to, tag), src, label));
+            return Ok(self.send_to_self((context, to, tag), src, info));
         }
         let units = units_of(src.len());
         let peer = self.peers[to.index()].as_mut().expect("checked");
-        peer.latest = Some(label);
+        peer.latest = Some(info);
         let mut eager = src.len() <= SHORT_BYTES
-            || src.len() <= peer.eager_most(&mut self.wires) && !self.wires.moves_in_place(src);
+            || src.len() <= peer.eager_limit(&mut self.links) && !self.links.moves_in_place(src);
         if eager && peer.credit < units {
             // Some may have been given back.
             self.drive_peer(to.index())?;
             eager = self.peers[to.index()].as_ref().is_some_and(|peer| peer.credit >= units);
         }
-        let sending = &mut self.books.sending;
+        let sending = &mut self.queues.sends;
         let peer = self.peers[to.index()].as_mut().expect("checked");
         if !eager {
             *sending += 1;
-            peer.wanted += 1;
-            let slot = self.books.new_slot(label);
-            peer.offer(context, tag, Sending { slot: Arc::clone(&slot), src });
+            peer.outstanding += 1;
+            let state = self.queues.new_state(info);
+            peer.request_to_send(context, tag, SendRequest { state: Arc::clone(&state), src });
             self.flush(to.index())?;
-            return Ok(Posted::Pending(slot));
+            return Ok(Posted::Pending(state));
         }
         peer.credit -= units;
         if src.len() <= SHORT_BYTES {
-            let mut frame = peer.with_credit(&Frame::Short { context, tag, len: src.len() });
+            let mut frame = peer.encode_with_credit(&Frame::Short { context, tag, len: src.len() });
             SpanMut::from(Frame::short_mut(&mut frame, src.len())).copy_from(src);
-            peer.say(frame, None);
+            peer.queue_frame(frame, None);
             self.flush(to.index())?;
             return Ok(Posted::Done(Ok(Delivery { from: self.rank, tag, bytes: src.len() })));
         }
-        let frame = peer.with_credit(&Frame::Eager { context, tag, len: src.len() });
-        peer.say(frame, Some(src));
+        let frame = peer.encode_with_credit(&Frame::Eager { context, tag, len: src.len() });
+        peer.queue_frame(frame, Some(src));
         self.flush(to.index())?;
         let peer = self.peers[to.index()].as_mut().expect("checked");
-        if !peer.is_talking() {
+        if !peer.has_queued_frames() {
             return Ok(Posted::Done(Ok(Delivery { from: self.rank, tag, bytes: src.len() })));
         }
-        self.books.sending += 1;
-        peer.wanted += 1;
-        let slot = self.books.new_slot(label);
-        peer.attach(Sending { slot: Arc::clone(&slot), src });
-        Ok(Posted::Pending(slot))
+        self.queues.sends += 1;
+        peer.outstanding += 1;
+        let state = self.queues.new_state(info);
+        peer.attach(SendRequest { state: Arc::clone(&state), src });
+        Ok(Posted::Pending(state))
     }
 
     /// A message to this very rank: to its receive if that is there, else to the heap or, if it is long, left where it is.
-    fn send_to_self(&mut self, address: Address, src: Span<'static>, label: Label) -> Posted {
+    fn send_to_self(&mut self, address: MessageKey, src: Span<'static>, info: RequestInfo) -> Posted {
         let done = Posted::Done(Ok(Delivery { from: self.rank, tag: address.2, bytes: src.len() }));
-        if self.books.own(address, src) {
+        if self.queues.deliver_own(address, src) {
             return done;
         }
         let units = units_of(src.len());
-        if src.len() <= EAGER_BYTES && self.books.own + units <= BUDGET {
-            self.books.own += units;
+        if src.len() <= EAGER_BYTES && self.queues.own_units + units <= CREDIT_UNITS {
+            self.queues.own_units += units;
             let mut bytes = vec![0; src.len()].into_boxed_slice();
             SpanMut::from(&mut *bytes).copy_from(src);
-            self.books.keep(address, Message::Held(bytes));
+            self.queues.keep(address, Message::Heap(bytes));
             return done;
         }
-        let slot = self.books.new_slot(label);
-        self.books.keep(address, Message::Own(Sending { slot: Arc::clone(&slot), src }));
-        Posted::Pending(slot)
+        let state = self.queues.new_state(info);
+        self.queues.keep(address, Message::OwnSend(SendRequest { state: Arc::clone(&state), src }));
+        Posted::Pending(state)
     }
 
     /// Takes a letter to be received.
@@ -232,50 +233,52 @@ impl Engine {
     ) -> Result<Posted> {
         from.map_or(Ok(()), |from| self.check_peer(from))?;
         self.check()?;
-        let label = self.label(CallKind::Recv, from, (context, tag), dst.len());
+        let info = self.describe(CallKind::Recv, from, (context, tag), dst.len());
         let pattern = Pattern { context, from: from.map(|from| from.0), tag };
-        if let Some((address, message)) = self.books.take(&pattern) {
-            return self.accept(address, &message, dst, label);
+        if let Some((address, message)) = self.queues.take(&pattern) {
+            return self.accept(address, &message, dst, info);
         }
-        let slot = self.books.new_slot(label);
-        self.books.post(&pattern, Receiving { slot: Arc::clone(&slot), dst });
+        let state = self.queues.new_state(info);
+        self.queues.post(&pattern, RecvRequest { state: Arc::clone(&state), dst });
         if let Some(peer) = from.and_then(|from| self.peers[from.index()].as_mut()) {
-            peer.wanted += 1;
-            peer.latest = Some(label);
+            peer.outstanding += 1;
+            peer.latest = Some(info);
             activate(&mut self.active, peer);
         }
-        Ok(Posted::Pending(slot))
+        Ok(Posted::Pending(state))
     }
 
     /// A receive takes a message that was here before it.
     fn accept(
         &mut self,
-        address: Address,
+        address: MessageKey,
         message: &Message,
         dst: SpanMut<'static>,
-        label: Label,
+        info: RequestInfo,
     ) -> Result<Posted> {
         let from = address.1;
         let (result, units) = match message {
             Message::Short { len, bytes } => {
                 let src = Span::from(&bytes[..usize::from(*len)]);
-                (self.books.copy(address, src, dst), units_of(src.len()))
+                (self.queues.copy(address, src, dst), units_of(src.len()))
             }
-            Message::Held(bytes) => {
-                (self.books.copy(address, Span::from(&**bytes), dst), units_of(bytes.len()))
+            Message::Heap(bytes) => {
+                (self.queues.copy(address, Span::from(&**bytes), dst), units_of(bytes.len()))
             }
-            Message::Own(letter) => {
-                let result = self.books.copy(address, letter.src, dst);
-                self.books.sent(letter, from);
+            Message::OwnSend(request) => {
+                let result = self.queues.copy(address, request.src, dst);
+                self.queues.sent(request, from);
                 return Ok(Posted::Done(result));
             }
-            Message::Ready { number, len } => return self.accept_ready(address, (*number, *len), dst, label),
+            Message::AtSender { number, len } => {
+                return self.accept_announced(address, (*number, *len), dst, info);
+            }
         };
         match &mut self.peers[from.index()] {
-            None => self.books.own -= units,
+            None => self.queues.own_units -= units,
             Some(peer) => {
                 peer.release(units);
-                if peer.has_words() {
+                if peer.has_control_traffic() {
                     self.flush(from.index())?;
                 }
             }
@@ -283,32 +286,32 @@ impl Engine {
         Ok(Posted::Done(result))
     }
 
-    fn accept_ready(
+    fn accept_announced(
         &mut self,
-        address: Address,
+        address: MessageKey,
         (number, len): (u64, usize),
         dst: SpanMut<'static>,
-        label: Label,
+        info: RequestInfo,
     ) -> Result<Posted> {
         let from = address.1;
         let peer = self.peers[from.index()].as_mut().expect("it has sent something");
-        peer.wanted += 1;
-        peer.latest = Some(label);
-        let slot = self.books.new_slot(label);
-        let letter = Receiving { slot: Arc::clone(&slot), dst };
-        peer.take_ready(&mut self.wires, &mut self.books, (number, len), address.2, letter);
+        peer.outstanding += 1;
+        peer.latest = Some(info);
+        let state = self.queues.new_state(info);
+        let request = RecvRequest { state: Arc::clone(&state), dst };
+        peer.match_announced(&mut self.links, &mut self.queues, (number, len), address.2, request);
         self.flush(from.index())?;
-        Ok(Posted::Pending(slot))
+        Ok(Posted::Pending(state))
     }
 
     /// Says what is to be said to a peer, as far as that goes now.
     fn flush(&mut self, at: usize) -> Result<()> {
         let Some(peer) = &mut self.peers[at] else { return Ok(()) };
-        let sent = peer.send_frames(&mut self.wires, &mut self.books);
+        let sent = peer.send_frames(&mut self.links, &mut self.queues);
         activate(&mut self.active, peer);
         match sent {
             Ok(_) => Ok(()),
-            Err(trouble) => self.may_go(at, trouble),
+            Err(trouble) => self.handle_peer_error(at, trouble),
         }
     }
 
@@ -320,7 +323,7 @@ impl Engine {
 
     fn drive_peers(&mut self) -> Result<bool> {
         let mut moved = false;
-        if self.books.open > 0 {
+        if self.queues.any_source > 0 {
             for at in 0..self.peers.len() {
                 moved |= self.drive_peer(at)?;
             }
@@ -331,7 +334,7 @@ impl Engine {
             moved |= self.drive_peer(at)?;
             match &mut self.peers[at] {
                 Some(peer) if !peer.is_active() => {
-                    peer.listed = false;
+                    peer.is_polled = false;
                     self.active.swap_remove(next);
                 }
                 _ => next += 1,
@@ -341,30 +344,31 @@ impl Engine {
     }
 
     fn drive_peer(&mut self, at: usize) -> Result<bool> {
-        let Some(peer) = self.peers[at].as_mut().filter(|peer| !peer.gone || peer.wanted > 0) else {
+        let Some(peer) = self.peers[at].as_mut().filter(|peer| !peer.is_closed || peer.outstanding > 0)
+        else {
             return Ok(false);
         };
-        let moved = peer.drive(&mut self.wires, &mut self.books);
+        let moved = peer.drive(&mut self.links, &mut self.queues);
         activate(&mut self.active, peer);
         match moved {
             Ok(moved) => Ok(moved),
-            Err(trouble) => self.may_go(at, trouble).map(|()| false),
+            Err(trouble) => self.handle_peer_error(at, trouble).map(|()| false),
         }
     }
 
     /// A peer can't be served. That is no failure if it has closed its mail in good order, and nobody needs more of it than
     /// what it had sent by then.
     #[cold]
-    fn may_go(&mut self, at: usize, trouble: Trouble) -> Result<()> {
+    fn handle_peer_error(&mut self, at: usize, trouble: PeerError) -> Result<()> {
         let error = match trouble {
-            Trouble::Job => return Err(self.fail_unsound()),
-            Trouble::Link(error) => self.explain(at, error),
+            PeerError::Job => return Err(self.fail_job()),
+            PeerError::Link(error) => self.explain(at, error),
         };
         if let Error::PeerLeft { peer, .. } = &error
             && let Some(peer) = &mut self.peers[peer.rank.index()]
         {
-            peer.take_last(&mut self.wires, &mut self.books);
-            if peer.wanted == 0 {
+            peer.drain_closed(&mut self.links, &mut self.queues);
+            if peer.outstanding == 0 {
                 return Ok(());
             }
         }
@@ -373,13 +377,13 @@ impl Engine {
 
     /// Looks around for a letter that somebody waits for, and has waited for so long in vain. What is found is in
     /// [`Engine::failed`].
-    pub(super) fn look(&mut self, label: &Label, waited: Duration) {
+    pub(super) fn look(&mut self, info: &RequestInfo, waited: Duration) {
         if self.failed.is_some() {
             return;
         }
-        self.latest = Some(*label);
-        let about = About { record: label.record(), said: &label.said(), waited };
-        if let Err(error) = self.wires.look(&about) {
+        self.latest = Some(*info);
+        let about = ErrorContext { record: info.record(), details: &info.details(), waited };
+        if let Err(error) = self.links.look(&about) {
             // What a peer has sent before it left may have come since we last looked.
             if !self.drive() {
                 self.fail(error);
@@ -388,29 +392,29 @@ impl Engine {
     }
 
     /// Looks around for all letters, waited for or not, without regard to time.
-    pub(super) fn look_at_large(&mut self) {
-        let of_peers = self.peers.iter().flatten().filter(|peer| peer.wanted > 0);
-        let mut labels: Vec<Label> = of_peers.filter_map(|peer| peer.latest).collect();
-        if self.books.open > 0 {
-            labels.push(self.some_label(None));
+    pub(super) fn check_all_peers(&mut self) {
+        let of_peers = self.peers.iter().flatten().filter(|peer| peer.outstanding > 0);
+        let mut labels: Vec<RequestInfo> = of_peers.filter_map(|peer| peer.latest).collect();
+        if self.queues.any_source > 0 {
+            labels.push(self.placeholder(None));
         }
-        for label in labels {
-            self.look(&label, Duration::ZERO);
+        for info in labels {
+            self.look(&info, Duration::ZERO);
         }
     }
 
     /// Tells others, should they wonder, which letter this rank waits for; or that it waits for none.
-    pub(super) fn say_waiting(&self, label: Option<&Label>) {
-        self.wires.say_waiting(label.map(Label::record).as_ref());
+    pub(super) fn publish_waiting(&self, info: Option<&RequestInfo>) {
+        self.links.publish_waiting(info.map(RequestInfo::record).as_ref());
     }
 
     /// The error that it is that the link to a peer has failed.
     fn explain(&mut self, at: usize, error: TransportError) -> Error {
         let rank = Rank(at as u32);
         let latest = self.peers[at].as_ref().and_then(|peer| peer.latest);
-        let label = latest.unwrap_or(self.some_label(Some(rank)));
-        let about = About { record: label.record(), said: &label.said(), waited: Duration::ZERO };
-        self.wires.explain(&about, rank, error)
+        let info = latest.unwrap_or(self.placeholder(Some(rank)));
+        let about = ErrorContext { record: info.record(), details: &info.details(), waited: Duration::ZERO };
+        self.links.explain(&about, rank, error)
     }
 
     /// Ends all use of memory, and everything else, with this error. The first one holds, and is given back.
@@ -419,58 +423,59 @@ impl Engine {
         if let Some(failed) = &self.failed {
             return failed.clone();
         }
-        self.wires.give_up(error.clone());
-        self.forget();
+        self.links.give_up(error.clone());
+        self.reset();
         self.failed = Some(error.clone());
         error
     }
 
-    fn forget(&mut self) {
-        self.peers.iter_mut().flatten().for_each(|peer| peer.forget(&mut self.wires));
-        self.peers.iter_mut().flatten().for_each(|peer| peer.listed = false);
+    fn reset(&mut self) {
+        self.peers.iter_mut().flatten().for_each(|peer| peer.reset(&mut self.links));
+        self.peers.iter_mut().flatten().for_each(|peer| peer.is_polled = false);
         self.active.clear();
-        self.books.forget();
+        self.queues.reset();
     }
 
     /// Closes it in good order: has its last words taken, by all that have not closed theirs and within the time limit.
     /// Messages that are only half here or there are lost, which is a failure.
     pub(super) fn close(&mut self) {
         let began = Instant::now();
-        while self.failed.is_none() && self.is_talking() && began.elapsed() < self.wires.timeout() {
+        while self.failed.is_none() && self.has_queued_frames() && began.elapsed() < self.links.timeout() {
             if !self.drive() {
                 std::thread::sleep(Duration::from_micros(100));
-                self.let_leavers_go();
+                self.drop_closed_peers();
             }
         }
-        let writing = self.peers.iter().flatten().any(Peer::is_writing);
-        if self.failed.is_none() && (self.books.sending > 0 || writing || self.is_talking()) {
-            let what = format!("rank {} closed its mail with messages still on their way", self.rank);
+        let writing = self.peers.iter().flatten().any(Peer::is_receiving);
+        if self.failed.is_none() && (self.queues.sends > 0 || writing || self.has_queued_frames()) {
+            let what =
+                format!("rank {} closed its point-to-point messages while some were in flight", self.rank);
             self.fail(Error::InvalidArgument(what));
         }
-        self.forget();
+        self.reset();
     }
 
     /// Closes the links of mail that is closed.
     pub(super) fn end(self) {
-        self.wires.close();
+        self.links.close();
     }
 
     /// Is there a rank that would still listen and has not heard all?
-    fn is_talking(&self) -> bool {
-        self.peers.iter().flatten().any(|peer| peer.is_talking() && !peer.gone)
+    fn has_queued_frames(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| peer.has_queued_frames() && !peer.is_closed)
     }
 
     /// Nothing more is to be said to those that have closed their mail.
-    fn let_leavers_go(&mut self) {
-        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.is_talking()) {
-            peer.gone |= self.wires.has_left(peer.rank());
+    fn drop_closed_peers(&mut self) {
+        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.has_queued_frames()) {
+            peer.is_closed |= self.links.has_left(peer.rank());
         }
     }
 
     /// What is kept: receives and messages that have met nothing, and messages on their way.
     #[cfg(test)]
     pub(super) fn memory(&self) -> (usize, usize, usize) {
-        let (posted, arrived) = self.books.unmatched();
+        let (posted, arrived) = self.queues.unmatched();
         (posted, arrived, self.peers.iter().flatten().map(Peer::memory).sum())
     }
 }
@@ -478,8 +483,8 @@ impl Engine {
 /// Has a peer polled that has something to do.
 #[inline]
 fn activate(active: &mut Vec<u32>, peer: &mut Peer) {
-    if !peer.listed && peer.is_active() {
-        peer.listed = true;
+    if !peer.is_polled && peer.is_active() {
+        peer.is_polled = true;
         active.push(peer.rank().0);
     }
 }
