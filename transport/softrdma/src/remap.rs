@@ -29,7 +29,7 @@ use std::{
 
 /// A line of the list of mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct MapLine {
     start: u64,
     end: u64,
     is_plain: bool,
@@ -37,7 +37,7 @@ struct Line {
     inode: u64,
 }
 
-fn parse(line: &str) -> Option<Line> {
+fn parse(line: &str) -> Option<MapLine> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let rights = words.next()?;
@@ -45,7 +45,7 @@ fn parse(line: &str) -> Option<Line> {
     let inode: u64 = words.nth(1)?.parse().ok()?;
     let name = words.next().unwrap_or_default();
     let number = |text| u64::from_str_radix(text, 16).ok();
-    Some(Line {
+    Some(MapLine {
         start: number(start)?,
         end: number(end)?,
         is_plain: rights == "rw-p" && inode == 0 && (name.is_empty() || name == "[heap]"),
@@ -54,7 +54,7 @@ fn parse(line: &str) -> Option<Line> {
     })
 }
 
-fn lines() -> Vec<Line> {
+fn lines() -> Vec<MapLine> {
     let Ok(list) = File::open("/proc/self/maps") else { return Vec::new() };
     io::BufReader::new(list).lines().map_while(Result::ok).filter_map(|line| parse(&line)).collect()
 }
@@ -97,14 +97,14 @@ pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
     let lines = lines();
     release(process, &lines, inode);
     let end = start + len;
-    let over: Vec<&Line> = lines.iter().filter(|line| line.start < end && line.end > start).collect();
+    let over: Vec<&MapLine> = lines.iter().filter(|line| line.start < end && line.end > start).collect();
     let (first, last) = (over.first()?, over.last()?);
     let is_gapless = over.windows(2).all(|pair| pair[0].end == pair[1].start);
     if first.start > start || last.end < end || !is_gapless {
         return None;
     }
     // Where in the file our start is, by what is mapped in this line.
-    let by = |line: &Line| line.offset.wrapping_add(start.wrapping_sub(line.start));
+    let by = |line: &MapLine| line.offset.wrapping_add(start.wrapping_sub(line.start));
     if over.iter().all(|line| line.inode == inode && by(line) == by(first)) {
         return Some(by(first));
     }
@@ -112,12 +112,12 @@ pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
         return None;
     }
     let offset = process.windows().place(start, end, (first.start, last.end))?;
-    let is_shared = |line: &&Line| line.inode == inode && by(line) == offset;
-    let private: Vec<&Line> = over.into_iter().filter(|line| !is_shared(line)).collect();
+    let is_shared = |line: &&MapLine| line.inode == inode && by(line) == offset;
+    let private: Vec<&MapLine> = over.into_iter().filter(|line| !is_shared(line)).collect();
     if !private.iter().all(|line| line.is_plain) {
         return None;
     }
-    let run = |line: &&Line| {
+    let run = |line: &&MapLine| {
         let (from, to) = (line.start.max(start), line.end.min(end));
         Run { start: from, len: to - from, offset: offset + (from - start) }
     };
@@ -127,7 +127,7 @@ pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
 }
 
 /// Gives back what the program has unmapped since, unless a registration still names it.
-fn release(process: &Process, lines: &[Line], inode: u64) {
+fn release(process: &Process, lines: &[MapLine], inode: u64) {
     let own = process.own();
     let registered: Vec<(u64, u64)> = (0..MRS)
         .filter_map(|index| own.mr(index))
@@ -139,19 +139,19 @@ fn release(process: &Process, lines: &[Line], inode: u64) {
         mapped.map(|line| (line.offset, line.end - line.start)).chain(registered).collect();
     let is_used = |start, end| used.iter().any(|&(at, len)| at < end && start < at + len);
     for range in process.windows().release(is_used) {
-        process.empty_pages(range);
+        process.release_pages(range);
     }
 }
 
 /// Puts the pages of these runs into the file, and the file in their place.
 fn replace(process: &Process, runs: &[Run], shared: u64) -> Option<()> {
     let more: u64 = runs.iter().map(|run| run.len).sum();
-    process.promise_pages(shared, more)?;
+    process.reserve_pages(shared, more)?;
     let file = File::from(rustix::io::fcntl_dupfd_cloexec(process.pages_fd(), 0).ok()?);
     let filled = runs.iter().try_for_each(|run| fill(process, &file, run));
     if filled.is_none() {
-        runs.iter().for_each(|run| process.empty_pages((run.offset, run.len)));
-        process.promise_pages(shared, 0);
+        runs.iter().for_each(|run| process.release_pages((run.offset, run.len)));
+        process.reserve_pages(shared, 0);
         return None;
     }
     for run in runs {
@@ -168,7 +168,7 @@ fn replace(process: &Process, runs: &[Run], shared: u64) -> Option<()> {
 
 /// Copies what was written of a run into its place in the file, which holds nothing else then.
 fn fill(process: &Process, file: &File, run: &Run) -> Option<()> {
-    process.empty_pages((run.offset, run.len));
+    process.release_pages((run.offset, run.len));
     written(run.start, run.len, |from, content| {
         file.write_all_at(content, run.offset + (from - run.start)).ok()
     })

@@ -15,10 +15,11 @@
 //! that is on its way out.
 
 use super::{
-    layout::{FILE_BYTES, MAGIC, PAGES_BYTES, SLOTS, VERSION},
+    layout::{FILE_BYTES, MAGIC, PAGES_BYTES, VERSION},
     life::{self, Life},
+    limits::SLOTS,
     lock::Owner,
-    map::Mapping,
+    map::{Atomics, Mapping},
     wake::Waker,
 };
 use crate::control::Control;
@@ -54,6 +55,9 @@ pub(crate) struct FabricHeader {
     /// What is wrong at the moment, and what has been counted.
     pub(crate) control: Control,
 }
+
+// SAFETY: consists of `AtomicU32`, `AtomicU64` and a `Control`, which consists of such.
+unsafe impl Atomics for FabricHeader {}
 
 /// A folder, open.
 #[derive(Debug)]

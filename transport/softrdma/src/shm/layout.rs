@@ -4,23 +4,15 @@
 //! | header, marks | queue pairs | receive queues | completion queues | regions | rings ... |
 //! ```
 
-use super::records::{CqRecord, Header, MrRecord, QpRecord, RqRecord};
+use super::{
+    limits::{CQS, MRS, QPS, RQS},
+    records::{CqRecord, Header, MrRecord, QpRecord, RqRecord},
+};
 
 /// Begins every process file that is ready for use.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"softrdma");
 /// Changes whenever a layout of this folder changes.
 pub(super) const VERSION: u64 = 3;
-
-/// Processes of a fabric at a time; the number's bits are part of a queue pair number.
-pub(crate) const SLOTS: u32 = 256;
-/// Queue pairs of a process; the number's bits are part of a queue pair number.
-pub(crate) const QPS: u32 = 1024;
-/// Receive queues of a process, those of queue pairs and shared ones.
-pub(crate) const RQS: u32 = 2048;
-/// Completion queues of a process.
-pub(crate) const CQS: u32 = 1024;
-/// Memory regions of a process.
-pub(crate) const MRS: u32 = 4096;
 
 pub(super) const QPS_START: u64 = size_of::<Header>() as u64;
 pub(super) const RQS_START: u64 = QPS_START + QPS as u64 * size_of::<QpRecord>() as u64;

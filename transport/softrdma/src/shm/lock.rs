@@ -31,7 +31,7 @@ pub(crate) struct RobustLock(AtomicU64);
 
 /// How a lock was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum Acquired {
     /// It was free.
     Free,
     /// Its holder is dead: finish or repeat what it left.
@@ -40,9 +40,9 @@ pub(crate) enum Came {
 
 /// A held lock; free again when dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct RobustGuard<'a> {
     lock: &'a RobustLock,
-    pub(crate) came: Came,
+    pub(crate) acquired: Acquired,
 }
 
 impl RobustLock {
@@ -51,22 +51,22 @@ impl RobustLock {
 
     /// Waits for the lock. `is_dead` tells whether a holder is gone; it is asked only after a long wait.
     #[inline]
-    pub(crate) fn hold(&self, me: Owner, is_dead: impl FnMut(Owner) -> bool) -> Held<'_> {
-        let came = match self.0.compare_exchange(0, me.word(), Acquire, Relaxed) {
-            Ok(_) => Came::Free,
+    pub(crate) fn lock(&self, me: Owner, is_dead: impl FnMut(Owner) -> bool) -> RobustGuard<'_> {
+        let acquired = match self.0.compare_exchange(0, me.word(), Acquire, Relaxed) {
+            Ok(_) => Acquired::Free,
             Err(_) => self.wait(me, is_dead),
         };
-        Held { lock: self, came }
+        RobustGuard { lock: self, acquired }
     }
 
     #[cold]
-    fn wait(&self, me: Owner, mut is_dead: impl FnMut(Owner) -> bool) -> Came {
+    fn wait(&self, me: Owner, mut is_dead: impl FnMut(Owner) -> bool) -> Acquired {
         let mut turn = 0u32;
         loop {
             let holder = self.0.load(Relaxed);
             if holder == 0 {
                 if self.0.compare_exchange(0, me.word(), Acquire, Relaxed).is_ok() {
-                    return Came::Free;
+                    return Acquired::Free;
                 }
                 continue;
             }
@@ -81,7 +81,7 @@ impl RobustLock {
                 && is_dead(Owner::of(holder))
                 && self.0.compare_exchange(holder, me.word(), Acquire, Relaxed).is_ok()
             {
-                return Came::Stolen;
+                return Acquired::Stolen;
             }
         }
     }
@@ -97,7 +97,7 @@ impl RobustLock {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RobustGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.lock.0.store(0, Release);
@@ -115,11 +115,11 @@ mod tests {
     #[test]
     fn a_lock_of_the_dead_is_taken_over() {
         let lock = RobustLock::default();
-        std::mem::forget(lock.hold(OTHER, |_| unreachable!("the lock is free")));
-        let held = lock.hold(ME, |holder| holder == OTHER);
-        assert_eq!(held.came, Came::Stolen);
+        std::mem::forget(lock.lock(OTHER, |_| unreachable!("the lock is free")));
+        let held = lock.lock(ME, |holder| holder == OTHER);
+        assert_eq!(held.acquired, Acquired::Stolen);
         drop(held);
-        assert_eq!(lock.hold(ME, |_| unreachable!("the lock is free")).came, Came::Free);
+        assert_eq!(lock.lock(ME, |_| unreachable!("the lock is free")).acquired, Acquired::Free);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..10_000 {
-                        let held = lock.hold(ME, |_| false);
+                        let held = lock.lock(ME, |_| false);
                         let count = Count(std::cell::Cell::new(sum.load(Relaxed)));
                         count.0.set(count.0.get() + 1);
                         sum.store(count.0.get(), Relaxed);

@@ -97,18 +97,3 @@ impl Area {
 /// # Safety
 /// That is the promise.
 pub(super) unsafe trait Atomics {}
-
-// SAFETY: each of these consists of `AtomicU32`, `AtomicU64` and arrays and structs of them.
-unsafe impl Atomics for super::records::Header {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::MrRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::QpRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::RqRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::CqRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::complete::Line {}
-// SAFETY: as above.
-unsafe impl Atomics for super::directory::FabricHeader {}

@@ -9,9 +9,11 @@ mod directory;
 mod heap;
 mod layout;
 mod life;
+mod limits;
 mod lock;
 mod map;
 mod process;
+mod receive_ring;
 mod records;
 mod wait;
 mod wake;
@@ -22,14 +24,14 @@ mod models;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use complete::{Completion, Intent, Kind, Pushed};
+pub(crate) use complete::{Completion, Intent, Pushed, QueueKind};
 pub(crate) use directory::Directory;
-pub(crate) use layout::{CQS, MRS, QPS, RQS};
 pub(crate) use life::epoch;
-pub(crate) use lock::{Came, Held, Owner, RobustLock};
+pub(crate) use limits::{CQS, MRS, QPS, RQS};
+pub(crate) use lock::{Acquired, Owner, RobustGuard, RobustLock};
 pub(crate) use process::{Process, View};
 pub(crate) use records::{
-    Agenda, CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES,
-    SendSlot, Sge,
+    CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES, SendSlot,
+    Sge, TimerRecord,
 };
 pub(crate) use wake::{is_readable, take_one, wait_readable};

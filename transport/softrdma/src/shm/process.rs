@@ -9,11 +9,12 @@
 //! `Arc` is never dropped before the process is.
 
 use super::{
-    complete::{Line, Lines},
+    complete::{Cqe, CqeRing},
     directory::{Directory, Joined},
     heap::Heap,
-    layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, SLOTS, VERSION},
+    layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, VERSION},
     life::{self, Life},
+    limits::{self, SLOTS},
     lock::Owner,
     map::{Area, Mapping},
     records::{CqRecord, Header, MrRecord, QpRecord, RqRecord},
@@ -67,22 +68,22 @@ impl View {
 
     #[inline]
     pub(crate) fn qp(&self, index: u32) -> Option<&QpRecord> {
-        self.record(layout::QPS_START, index, layout::QPS)
+        self.record(layout::QPS_START, index, limits::QPS)
     }
 
     #[inline]
     pub(crate) fn rq(&self, index: u32) -> Option<&RqRecord> {
-        self.record(layout::RQS_START, index, layout::RQS)
+        self.record(layout::RQS_START, index, limits::RQS)
     }
 
     #[inline]
     pub(crate) fn cq(&self, index: u32) -> Option<&CqRecord> {
-        self.record(layout::CQS_START, index, layout::CQS)
+        self.record(layout::CQS_START, index, limits::CQS)
     }
 
     #[inline]
     pub(crate) fn mr(&self, index: u32) -> Option<&MrRecord> {
-        self.record(layout::MRS_START, index, layout::MRS)
+        self.record(layout::MRS_START, index, limits::MRS)
     }
 
     /// Does its process live? Asks the kernel.
@@ -107,7 +108,7 @@ impl View {
 
     /// Has somebody found it dead, and given back what it held in memory?
     #[inline]
-    pub(crate) fn is_wiped(&self) -> bool {
+    pub(crate) fn is_released(&self) -> bool {
         self.header().magic.load(Acquire) != MAGIC
     }
 
@@ -125,9 +126,9 @@ impl View {
     }
 }
 
-impl Lines for View {
+impl CqeRing for View {
     #[inline]
-    fn line(&self, offset: u64) -> Option<&Line> {
+    fn cqe(&self, offset: u64) -> Option<&Cqe> {
         self.file.record(offset)
     }
 }
@@ -183,7 +184,7 @@ impl Process {
         header.incarnation.store(me.incarnation, Relaxed);
         header.pid.store(pid, Relaxed);
         header.node.store(node, Relaxed);
-        header.agenda.due.store(u64::MAX, Relaxed);
+        header.timers.due.store(u64::MAX, Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(Process {
             me,
@@ -218,6 +219,11 @@ impl Process {
     #[inline]
     pub(crate) fn own(&self) -> &View {
         &self.own
+    }
+
+    /// Returns the view of this process's own file, for parts that keep it.
+    pub(crate) fn own_shared(&self) -> Arc<View> {
+        Arc::clone(&self.own)
     }
 
     /// The number of a new channel.
@@ -314,13 +320,13 @@ impl Process {
     }
 
     /// Zeroed room for a ring in our file.
-    pub(crate) fn take(&self, bytes: u64) -> io::Result<(u64, u64)> {
-        let range = lock(&self.heap).take(bytes).ok_or(io::Errno::NOMEM)?;
+    pub(crate) fn allocate(&self, bytes: u64) -> io::Result<(u64, u64)> {
+        let range = lock(&self.heap).allocate(bytes).ok_or(io::Errno::NOMEM)?;
         let fd = self.life.fd();
         match fs::fallocate(fd, FallocateFlags::empty(), range.0, range.1) {
             Ok(()) => Ok(range),
             Err(error) => {
-                lock(&self.heap).give(range);
+                lock(&self.heap).free(range);
                 if error == io::Errno::NOSPC {
                     crate::log::warn(format_args!(
                         "{} is full: no room for a queue",
@@ -333,11 +339,11 @@ impl Process {
     }
 
     /// Gives room for a ring back. It reads as zeroes from now on.
-    pub(crate) fn give(&self, range: (u64, u64)) {
+    pub(crate) fn free(&self, range: (u64, u64)) {
         let fd = self.life.fd();
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if fs::fallocate(fd, how, range.0, range.1).is_ok() {
-            lock(&self.heap).give(range);
+            lock(&self.heap).free(range);
         }
     }
 
@@ -347,19 +353,19 @@ impl Process {
     }
 
     /// Gives shared pages back. They read as zeroes from now on.
-    pub(crate) fn empty_pages(&self, range: (u64, u64)) {
+    pub(crate) fn release_pages(&self, range: (u64, u64)) {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = fs::fallocate(&self.pages_fd, how, range.0, range.1);
     }
 
     /// Shares `more` bytes beside `shared`, if there is room for all of it and for what others have promised, should
     /// every page be written that none has written yet.
-    pub(crate) fn promise_pages(&self, shared: u64, more: u64) -> Option<()> {
+    pub(crate) fn reserve_pages(&self, shared: u64, more: u64) -> Option<()> {
         // One after the other, or two could count on the same room.
         let _held = self.directory.lock().ok()?;
         let taken = |file: &OwnedFd| fs::fstat(file).map_or(0, |about| about.st_blocks as u64 * 512);
         let mut open = (shared + more).saturating_sub(taken(&self.pages_fd));
-        for view in self.everyone().skip(1).filter(|view| !view.is_dead()) {
+        for view in self.live_views().skip(1).filter(|view| !view.is_dead()) {
             let promised = view.header().shared_bytes.load(Relaxed);
             if promised != 0 {
                 let file = self.directory.file('m', view.owner.slot);
@@ -381,7 +387,7 @@ impl Process {
     }
 
     /// All processes of the fabric that live, our own first.
-    pub(crate) fn everyone(&self) -> impl Iterator<Item = &View> {
+    pub(crate) fn live_views(&self) -> impl Iterator<Item = &View> {
         let others = (0..SLOTS).filter(|&slot| slot != self.me.slot).filter_map(|slot| self.view(slot, 0));
         std::iter::once(self.own()).chain(others)
     }

@@ -1,11 +1,15 @@
 //! The records of a process file. All words are atomics: other processes read and write them at any time.
 //!
-//! Lines that different processes write are kept apart, because a line that moves between cores costs as much
+//! CqeRing that different processes write are kept apart, because a line that moves between cores costs as much
 //! as everything else that a small message needs.
+//!
+//! # Safety
+//! Records consist of atomics only, so every bit pattern is valid and every access is atomic.
 
 use super::{
-    layout::{CQS, QPS, SLOTS},
+    limits::{CQS, QPS, SLOTS},
     lock::RobustLock,
+    map::Atomics,
 };
 use crate::{
     fabric::MAX_PORTS,
@@ -32,9 +36,9 @@ pub(crate) struct Header {
     pub(crate) shared_bytes: AtomicU64,
     /// Protection domains on each port.
     pub(crate) domains: [AtomicU32; MAX_PORTS],
-    /// Held during an atomic operation on memory that is not shared.
+    /// RobustGuard during an atomic operation on memory that is not shared.
     pub(crate) atomics: RobustLock,
-    pub(crate) agenda: Agenda,
+    pub(crate) timers: TimerRecord,
     /// What each other process uses of this one at the moment.
     pub(crate) marks: [Marks; SLOTS as usize],
 }
@@ -45,15 +49,15 @@ pub(crate) struct Header {
 /// Invariant: what waits has its bit here, and `due` is not later than its time, or somebody is about to look.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Agenda {
+pub(crate) struct TimerRecord {
     /// The earliest time at which something falls due, in nanoseconds of the monotonic clock.
     pub(crate) due: AtomicU64,
     /// The ticker sleeps until then; zero while it is awake, or when there is none.
     pub(crate) sleeps_until: AtomicU64,
     /// How late the ticker may be, because the program polls, and does what is due itself.
-    pub(crate) grace: AtomicU64,
+    pub(crate) slack: AtomicU64,
     /// Changes when the ticker is woken; what it sleeps on.
-    pub(crate) bell: AtomicU32,
+    pub(crate) wake_word: AtomicU32,
     /// Queue pairs, by a bit each, whose request at the head waits for a time.
     pub(crate) qps: [AtomicU64; QPS as usize / 64],
     /// Completion queues, by a bit each, whose channel is to be told something at a time.
@@ -97,7 +101,7 @@ pub(crate) struct QpRecord {
     /// What it is: written by its owner before the state says that it matters.
     pub(crate) fixed: QpFixed,
     pub(crate) send: SendQueue,
-    pub(crate) producer: Producer,
+    pub(crate) producer: SqProducer,
     pub(crate) flight: Flight,
     pub(crate) signals: Signals,
 }
@@ -165,7 +169,7 @@ pub(crate) struct Flight {
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Producer {
+pub(crate) struct SqProducer {
     /// Requests posted so far.
     pub(crate) tail: AtomicU64,
 }
@@ -185,7 +189,7 @@ pub(crate) struct Signals {
     pub(crate) retry_count: AtomicU32,
     pub(crate) rnr_retry: AtomicU32,
     pub(crate) min_rnr_timer: AtomicU32,
-    /// The channel that asynchronous events of this queue pair are announced on.
+    /// The channel that asynchronous events of this queue pair are notified on.
     pub(crate) async_channel: AtomicU32,
     /// Its owner wants to know when its send queue is drained.
     pub(crate) drain: AtomicU32,
@@ -196,15 +200,15 @@ pub(crate) struct Signals {
 #[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct RqRecord {
-    pub(crate) taker: Taker,
-    pub(crate) poster: Poster,
+    pub(crate) consumer: RqConsumer,
+    pub(crate) producer: RqProducer,
 }
 
 /// The side of those who fill receives.
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
-pub(crate) struct Taker {
+pub(crate) struct RqConsumer {
     pub(crate) lock: RobustLock,
     /// Receives used up so far.
     pub(crate) head: AtomicU64,
@@ -222,7 +226,7 @@ pub(crate) struct Taker {
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
-pub(crate) struct Poster {
+pub(crate) struct RqProducer {
     /// Receives posted so far.
     pub(crate) tail: AtomicU64,
     pub(crate) ring: AtomicU64,
@@ -244,15 +248,15 @@ pub(crate) struct Poster {
 #[cfg_attr(loom, derive(Default))]
 #[repr(C)]
 pub(crate) struct CqRecord {
-    pub(crate) pushers: Pushers,
-    pub(crate) popper: Popper,
+    pub(crate) producers: CqProducers,
+    pub(crate) consumer: CqConsumer,
     pub(crate) fixed: CqFixed,
 }
 
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
-pub(crate) struct Pushers {
+pub(crate) struct CqProducers {
     pub(crate) lock: RobustLock,
     /// Completions written so far.
     pub(crate) tail: AtomicU64,
@@ -263,7 +267,7 @@ pub(crate) struct Pushers {
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
-pub(crate) struct Popper {
+pub(crate) struct CqConsumer {
     /// Completions polled so far.
     pub(crate) head: AtomicU64,
 }
@@ -278,7 +282,7 @@ pub(crate) struct CqFixed {
     pub(crate) mask: AtomicU64,
     /// Completions it holds at most.
     pub(crate) capacity: AtomicU64,
-    /// Whose arrival is announced: nothing (0), the next one (1), the next solicited one (2).
+    /// Whose arrival is notified: nothing (0), the next one (1), the next solicited one (2).
     pub(crate) armed: AtomicU32,
     /// The channel announcements go to; zero for none.
     pub(crate) channel: AtomicU32,
@@ -290,8 +294,8 @@ pub(crate) struct CqFixed {
     pub(crate) pending: AtomicU32,
     pub(crate) events: AtomicU32,
     /// When the first completion that is on its way may be seen, and the first that is solicited or failed: what
-    /// is armed then is announced then. `u64::MAX` for none.
-    pub(crate) announce: [AtomicU64; 2],
+    /// is armed then is notified then. `u64::MAX` for none.
+    pub(crate) notify_at: [AtomicU64; 2],
     /// The completion that was the next when it was armed.
     pub(crate) armed_from: AtomicU64,
     pub(crate) async_channel: AtomicU32,
@@ -346,3 +350,14 @@ pub(crate) struct RecvSlot {
     pub(crate) wr_id: u64,
     pub(crate) sges: u64,
 }
+
+// SAFETY: each of these records consists of `AtomicU32`, `AtomicU64` and arrays and structs of them.
+unsafe impl Atomics for Header {}
+// SAFETY: as above.
+unsafe impl Atomics for MrRecord {}
+// SAFETY: as above.
+unsafe impl Atomics for QpRecord {}
+// SAFETY: as above.
+unsafe impl Atomics for RqRecord {}
+// SAFETY: as above.
+unsafe impl Atomics for CqRecord {}

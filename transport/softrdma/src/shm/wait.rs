@@ -7,13 +7,13 @@ use super::records::{RqRecord, Signals};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 impl RqRecord {
-    /// The number of the next receive, if one is posted. Under the taker's lock.
+    /// The number of the next receive, if one is posted. Under the consumer's lock.
     #[inline]
-    pub(crate) fn next(&self) -> Option<u64> {
-        let head = self.taker.head.load(Relaxed);
-        if head == self.taker.seen_tail.load(Relaxed) {
-            let tail = self.poster.tail.load(SeqCst);
-            self.taker.seen_tail.store(tail, Relaxed);
+    pub(crate) fn next_receive(&self) -> Option<u64> {
+        let head = self.consumer.head.load(Relaxed);
+        if head == self.consumer.seen_tail.load(Relaxed) {
+            let tail = self.producer.tail.load(SeqCst);
+            self.consumer.seen_tail.store(tail, Relaxed);
             if head == tail {
                 return None;
             }
@@ -21,16 +21,16 @@ impl RqRecord {
         Some(head)
     }
 
-    /// Shows receives up to `tail` to those who fill them. The poster looks for waiting senders then.
+    /// Shows receives up to `tail` to those who fill them. The producer looks for waiting senders then.
     #[inline]
     pub(crate) fn publish(&self, tail: u64) {
-        self.poster.tail.store(tail, SeqCst);
+        self.producer.tail.store(tail, SeqCst);
     }
 
     /// Does any queue pair's peer wait for a receive of this shared queue? Forgets it.
     #[inline]
     pub(crate) fn take_waiting(&self) -> bool {
-        self.poster.peers_wait.load(SeqCst) != 0 && self.poster.peers_wait.swap(0, SeqCst) != 0
+        self.producer.peers_wait.load(SeqCst) != 0 && self.producer.peers_wait.swap(0, SeqCst) != 0
     }
 }
 
@@ -39,7 +39,7 @@ impl Signals {
     pub(crate) fn note_waiting(&self, queue: Option<&RqRecord>) {
         self.peer_waits.store(1, SeqCst);
         if let Some(queue) = queue {
-            queue.poster.peers_wait.store(1, SeqCst);
+            queue.producer.peers_wait.store(1, SeqCst);
         }
     }
 

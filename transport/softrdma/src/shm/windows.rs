@@ -39,7 +39,7 @@ impl Windows {
         let above = self.list.iter().map(|window| window.start).filter(|&edge| edge >= end).min();
         let wide = (around.0.max(below.unwrap_or(0)), around.1.min(above.unwrap_or(u64::MAX)));
         let mut take = |(start, end): (u64, u64)| {
-            let range = self.room.take(end - start)?;
+            let range = self.room.allocate(end - start)?;
             self.list.push(Window { start, end, range });
             Some(range.0)
         };
@@ -50,7 +50,7 @@ impl Windows {
     pub(crate) fn release(&mut self, is_used: impl Fn(u64, u64) -> bool) -> Vec<(u64, u64)> {
         let unused = |window: &mut Window| !is_used(window.range.0, window.range.0 + window.range.1);
         let gone: Vec<_> = self.list.extract_if(.., unused).map(|window| window.range).collect();
-        gone.iter().for_each(|&range| self.room.give(range));
+        gone.iter().for_each(|&range| self.room.free(range));
         gone
     }
 }
