@@ -1,8 +1,12 @@
-//! Completion queues: many producers in many processes, one polling process, no lock on the polling side.
+//! Completion queues: many producers in many processes, one polling process, and no lock on the polling side.
 //!
 //! A completion is one cache line whose first word, written last, is the number of the completion plus one.
-//! CqProducers take turns by a [`RobustLock`]. One that dies between that word and the new tail leaves a
-//! completion that counts: the next pusher finds the word and moves the tail past it.
+//! Producers take turns by a [`RobustLock`](super::lock::RobustLock). A producer that dies after it has
+//! written that word and before it has moved the tail leaves a completion that counts: the next producer
+//! finds the word and moves the tail past it.
+//!
+//! # Safety
+//! Slots of the ring consist of atomics, which other processes read and write at any time.
 
 use super::{
     lock::{Acquired, Owner},
@@ -12,26 +16,27 @@ use super::{
 use crate::sync::{AtomicU64, fence};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// The file of the process that a queue belongs to, as far as rings of completions go.
+/// The file of the process that owns a queue, as the ring of its completions.
 pub(crate) trait CqeRing {
-    /// The completion at an offset.
+    /// Returns the slot at an offset of the file.
     fn cqe(&self, offset: u64) -> Option<&Cqe>;
 }
 
-/// What a completion says.
+/// The content of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Completion {
     pub(crate) wr_id: u64,
-    /// When it may be seen, in nanoseconds of the monotonic clock; zero for at once.
+    /// Time from which the completion may be seen, in nanoseconds of the monotonic clock; zero for at once.
     pub(crate) due: u64,
     pub(crate) qpn: u32,
     pub(crate) source_qpn: u32,
     pub(crate) bytes: u32,
-    /// In network order.
+    /// Immediate data in network order.
     pub(crate) imm: u32,
-    /// Which request of its queue it is about.
+    /// Number of the request or receive in its queue.
     pub(crate) number: u64,
-    /// When it came, in nanoseconds of the monotonic clock, if the queue wants to know.
+    /// Time of the completion in nanoseconds of the monotonic clock, where the queue records times; else
+    /// zero.
     pub(crate) at: u64,
     pub(crate) status: u8,
     pub(crate) opcode: u8,
@@ -40,7 +45,7 @@ pub(crate) struct Completion {
     pub(crate) is_solicited: bool,
 }
 
-/// Which queue a completion is about.
+/// The queue whose entry is completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum QueueKind {
@@ -50,7 +55,7 @@ pub(crate) enum QueueKind {
     SharedReceive = 2,
 }
 
-/// A completion as it lies in its ring.
+/// A slot of a completion queue's ring (a completion queue entry).
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
@@ -60,7 +65,7 @@ pub(crate) struct Cqe([AtomicU64; 8]);
 unsafe impl Atomics for Cqe {}
 
 impl Completion {
-    /// Is it one of those that whoever waits for solicited ones waits for?
+    /// Whether an owner that waits for solicited completions is notified of this one.
     fn is_solicited_or_error(&self) -> bool {
         self.is_solicited || self.status != 0
     }
@@ -105,25 +110,27 @@ impl Completion {
     }
 }
 
-/// What came of pushing a completion.
+/// The outcome of pushing a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// Nobody waits for it.
+    /// The queue was not armed: nobody is notified.
     Unnotified,
-    /// The queue was armed: wake its channel.
+    /// The queue was armed: its owner was notified.
     Notified,
-    /// The queue has a channel, and the completion may be seen later: remind its owner then.
+    /// The queue has a channel, and the completion is due later: the caller schedules the notification.
     Deferred,
-    /// The queue was full and is an error from now on.
+    /// The queue was full. It fails from now on.
     Overrun,
 }
 
-/// Where a pusher notes what it is about to write, so that whoever takes over can tell whether it did.
+/// The word in which a producer notes the place that it is about to write, plus one. The next holder of the
+/// lock reads it to tell whether the dead producer has written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Intent<'a>(pub(crate) &'a AtomicU64);
 
 impl CqRecord {
-    /// Makes the record new. Only its owner calls this, before anybody else knows of the queue.
+    /// Initializes the record of a new queue. Only the owner calls this, before other processes know the
+    /// queue.
     pub(crate) fn init(&self, ring: u64, slots: u64, capacity: u64, channel: u32, async_channel: u32) {
         self.producers.lock.reset();
         self.producers.tail.store(0, Relaxed);
@@ -149,8 +156,10 @@ impl CqRecord {
         view.cqe(offset)
     }
 
-    /// Writes a completion behind the others. `view` is of the queue's owner, whom `wake` wakes. That is done before
-    /// the lock is free again: so a lock that is free means an owner who was told.
+    /// Writes a completion behind the others, and notifies the owner if the queue is armed.
+    ///
+    /// `view` is the file of the queue's owner, and `wake` wakes the owner. `wake` is called before the lock
+    /// is free again. So a free lock means that the owner has been notified.
     pub(crate) fn push(
         &self,
         view: &impl CqeRing,
@@ -201,8 +210,10 @@ impl CqRecord {
         pushed
     }
 
-    /// The pusher's half of the agreement with [`CqRecord::arm`]: the completion is in place before the
-    /// pusher looks, and the owner polls once more after it has armed.
+    /// Notifies the owner if the queue is armed.
+    ///
+    /// The counterpart of [`CqRecord::arm`]: the producer writes the completion and then reads the arming;
+    /// the owner arms and then polls once more. So one of the two sees the other.
     #[inline]
     fn notify(&self, completion: &Completion) -> Pushed {
         if self.fixed.channel.load(Relaxed) == 0 {
@@ -222,7 +233,7 @@ impl CqRecord {
         Pushed::Unnotified
     }
 
-    /// Notes when a completion that is on its way is to be notified.
+    /// Notes the time at which the owner is to be notified of a completion that is due later.
     pub(crate) fn defer_notification(&self, completion: &Completion) {
         let [any, solicited] = &self.fixed.notify_at;
         any.fetch_min(completion.due, SeqCst);
@@ -231,8 +242,10 @@ impl CqRecord {
         }
     }
 
-    /// Is it time to announce what the queue is armed for? For its owner, who wakes the channel then. Who arms
-    /// later finds by polling what was due before.
+    /// Counts a notification if a completion is due that the queue is armed for. The owner calls this, and
+    /// then wakes its channel.
+    ///
+    /// An owner that arms the queue later finds the completions that were due before by polling.
     pub(crate) fn notify_due(&self, now: u64) -> bool {
         let is_due = |word: &AtomicU64| {
             let due = word.load(SeqCst);
@@ -248,8 +261,10 @@ impl CqRecord {
         notified
     }
 
-    /// Takes over what a pusher has left undone that died before it had woken the owner, who calls this, and says
-    /// whether there is something to be told. Nothing is notified that anybody who lives announces.
+    /// Finishes the work of a producer that died before it had notified the owner. The owner calls this.
+    ///
+    /// Returns whether the owner's channel is to be woken. Leaves alone what a living producer is about to
+    /// notify.
     pub(crate) fn recover(
         &self,
         view: &impl CqeRing,
@@ -269,7 +284,8 @@ impl CqRecord {
             && (self.notify_missed(view, now) || self.fixed.pending.load(SeqCst) != 0)
     }
 
-    /// Announces a completion that has come since the queue was armed. Under the lock of a dead pusher.
+    /// Counts a notification if a completion has come since the queue was armed. The caller holds the lock of
+    /// a dead producer.
     fn notify_missed(&self, view: &impl CqeRing, now: u64) -> bool {
         let armed = self.fixed.armed.load(SeqCst);
         if armed == 0 {
@@ -287,15 +303,15 @@ impl CqRecord {
         notified
     }
 
-    /// When there is something to announce next; `u64::MAX` for nothing.
+    /// Returns the time of the next notification; `u64::MAX` for none.
     pub(crate) fn next_notification(&self) -> u64 {
         self.fixed.notify_at.iter().map(|word| word.load(SeqCst)).min().unwrap_or(u64::MAX)
     }
 
-    /// Asks for an announcement of the next completion, or of the next solicited one.
+    /// Asks for a notification of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, only_solicited: bool) {
         self.fixed.armed_from.store(self.producers.tail.load(Relaxed), Relaxed);
-        // Arming for any completion is not undone by arming for solicited ones.
+        // Arming for solicited completions does not undo arming for any.
         match only_solicited {
             false => self.fixed.armed.store(1, SeqCst),
             true => {
@@ -309,8 +325,8 @@ impl CqRecord {
         self.cqe(view, number).is_some_and(|cqe| cqe.0[0].load(Acquire) == number + 1)
     }
 
-    /// Did the holder of an intent get as far as writing the completion of request `number`? A queue that is
-    /// not shared says whose it is.
+    /// Whether the holder of an intent has written the completion of request `number`. `qpn` is the queue
+    /// pair, unless the queue is shared.
     pub(crate) fn was_pushed(
         &self,
         view: &impl CqeRing,
@@ -324,15 +340,17 @@ impl CqRecord {
         };
         let seq = cqe.0[0].load(Acquire);
         if seq != intent {
-            // Later ones are in this place: ours was written and polled.
+            // The slot holds a later completion: the holder's was written and polled.
             return seq > intent;
         }
         let found = Completion::of_words(std::array::from_fn(|i| cqe.0[i + 1].load(Relaxed)));
         found.kind == kind && found.number == number && qpn.is_none_or(|qpn| found.qpn == qpn)
     }
 
-    /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time; to others
-    /// it may be another one by the time that they have read it.
+    /// Returns completion `head` if it has been written.
+    ///
+    /// Only the owner polls, one thread at a time. For other callers the completion may be replaced while
+    /// they read it.
     #[inline]
     pub(crate) fn peek(&self, view: &impl CqeRing, head: u64) -> Option<Completion> {
         let cqe = self.cqe(view, head)?;
@@ -340,7 +358,7 @@ impl CqRecord {
             .then(|| Completion::of_words(std::array::from_fn(|i| cqe.0[i + 1].load(Relaxed))))
     }
 
-    /// Gives back the room of the completions before `head`.
+    /// Frees the slots of the completions before `head`.
     #[inline]
     pub(crate) fn consume(&self, head: u64) {
         self.consumer.head.store(head, Release);

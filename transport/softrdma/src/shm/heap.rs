@@ -1,21 +1,21 @@
-//! Room for rings within a process's own file. Only the owner allocates, so the list of free ranges is
+//! Allocation of ring space in a process's own file. Only the owner allocates, so the list of free ranges is
 //! private.
 
 use std::collections::BTreeMap;
 
-/// Free ranges of a file: offset -> length, disjoint and not adjacent.
+/// Free ranges of a file by offset: disjoint and not adjacent.
 #[derive(Debug)]
 pub(crate) struct Heap(BTreeMap<u64, u64>);
 
 impl Heap {
-    /// Ranges are multiples of a page, so that freed ones can be given back to the system.
+    /// Unit of ranges: a page, so that freed ranges can be returned to the system.
     pub(crate) const UNIT: u64 = 4096;
 
     pub(crate) fn new(start: u64, len: u64) -> Heap {
         Heap(BTreeMap::from([(start, len)]))
     }
 
-    /// The first range that fits.
+    /// Takes the first range that fits. Returns its offset and length.
     pub(crate) fn allocate(&mut self, len: u64) -> Option<(u64, u64)> {
         let len = len.max(1).checked_next_multiple_of(Self::UNIT)?;
         let (&offset, &room) = self.0.iter().find(|&(_, &room)| room >= len)?;
@@ -26,7 +26,7 @@ impl Heap {
         Some((offset, len))
     }
 
-    /// Gives a range back, joined with its neighbours.
+    /// Returns a range, and joins it with its neighbors.
     pub(crate) fn free(&mut self, (mut offset, mut len): (u64, u64)) {
         if let Some((&before, &room)) = self.0.range(..offset).next_back()
             && before + room == offset

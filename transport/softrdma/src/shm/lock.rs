@@ -1,8 +1,8 @@
-//! A lock in shared memory that death does not hold.
+//! A robust lock in shared memory: the death of its holder does not block the others.
 //!
-//! The word names the process that holds the lock, so whoever waits can ask whether that process still lives,
-//! and takes the lock over when it does not. What the lock protects must be such that the next holder can
-//! finish or repeat what the dead one left half done: each user says how.
+//! The word names the process that holds the lock. A waiter asks whether that process lives, and takes the
+//! lock over if not. The next holder must be able to finish or repeat what the dead one left half done. Each
+//! use of the lock documents how.
 
 use crate::sync::{AtomicU64, spin_loop, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -24,21 +24,21 @@ impl Owner {
     }
 }
 
-/// Zero when free, else its [`Owner`].
+/// The lock word: zero when free, else the [`Owner`].
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct RobustLock(AtomicU64);
 
-/// How a lock was come by.
+/// The way in which a lock was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    /// It was free.
+    /// The lock was free.
     Free,
-    /// Its holder is dead: finish or repeat what it left.
+    /// The holder was dead. The new holder finishes or repeats its work.
     Stolen,
 }
 
-/// A held lock; free again when dropped.
+/// A held lock. Dropping it frees the lock.
 #[derive(Debug)]
 pub(crate) struct RobustGuard<'a> {
     lock: &'a RobustLock,
@@ -49,7 +49,7 @@ impl RobustLock {
     const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
     const YIELDS: u32 = if cfg!(loom) { 1 } else { 50 };
 
-    /// Waits for the lock. `is_dead` tells whether a holder is gone; it is asked only after a long wait.
+    /// Waits for the lock. `is_dead` tells whether a holder is dead; it is called only after a long wait.
     #[inline]
     pub(crate) fn lock(&self, me: Owner, is_dead: impl FnMut(Owner) -> bool) -> RobustGuard<'_> {
         let acquired = match self.0.compare_exchange(0, me.word(), Acquire, Relaxed) {
@@ -86,12 +86,12 @@ impl RobustLock {
         }
     }
 
-    /// Who holds it at the moment.
+    /// Returns the present holder.
     pub(crate) fn holder(&self) -> Option<Owner> {
         Some(self.0.load(Acquire)).filter(|&word| word != 0).map(Owner::of)
     }
 
-    /// Forgets whoever held it: for a record that is being made anew by its owner.
+    /// Frees the lock, whoever holds it, when its owner initializes the record anew.
     pub(crate) fn reset(&self) {
         self.0.store(0, Release);
     }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn threads_of_one_process_exclude_each_other() {
         struct Count(std::cell::Cell<u64>);
-        // Only touched under the lock, as this test shows by its sum.
+        // Accessed only under the lock, as the sum shows.
         let lock = RobustLock::default();
         let sum = AtomicU64::new(0);
         thread::scope(|scope| {

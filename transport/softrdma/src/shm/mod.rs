@@ -1,8 +1,15 @@
-//! What processes of one fabric share: a folder with a file per process, and the queues inside of the files.
+//! Shared memory of the processes of a fabric: a folder with a file per process, and the queues in the files.
 //!
-//! Every process maps its own file and those of the peers it talks to. A file's lock is its owner's life: the
-//! kernel lets go of it however the owner ends, so a lock that is free means a process that is gone, and
-//! whoever notices takes over what it held and removes what it left.
+//! Every process maps its own file and those of its peers. The owner of a file holds a lock on it that the
+//! kernel releases however the owner ends. So a free lock means a dead process. The process that notices
+//! takes over the locks of the dead one and removes its files.
+//!
+//! - `directory`: the folder; `process`: this process's membership and its views; `liveness`: the locks of
+//!   living processes
+//! - `layout`, `limits`, `records`, `receive_ring`: the content of a process file; `map`: mapped files
+//! - `lock`: robust locks; `complete`: completion queues; `wait`: senders that wait for receives
+//! - `wake`: descriptors that wake another process
+//! - `heap`, `windows`: allocation in the files
 
 mod complete;
 mod directory;
