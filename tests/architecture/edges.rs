@@ -82,7 +82,7 @@ const UNSAFE: &[&str] = &[
     "transport/softrdma/tests/conformance/",
     "transport/softrdma/tests/ends/",
     "transport/softrdma/tests/forks.rs",
-    "transport/softrdma/tests/ticker.rs",
+    "transport/softrdma/tests/timer.rs",
     "transport/src/board.rs",
     "transport/src/driver/",
     "transport/src/memory/",

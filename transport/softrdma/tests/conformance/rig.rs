@@ -142,7 +142,8 @@ impl Rig {
         let comma = if device.is_empty() { "" } else { ", " };
         let text = format!(
             "[[node]]\nname = \"a\"\ndevice = [{{ name = \"d0\"{comma}{device} }}]\n\
-             [[node]]\nname = \"b\"\ndevice = [{{ name = \"d0\" }}]\n[[cable]]\nends = [\"a/d0\", \"b/d0\"]\n{cable}\n"
+             [[node]]\nname = \"b\"\ndevice = [{{ name = \"d0\" }}]\n\
+             [[cable]]\nends = [\"a/d0\", \"b/d0\"]\n{cable}\n"
         );
         Rig::from_text(profile, path, permit, &text)
     }
