@@ -107,7 +107,8 @@ const fn half_float<I: Isa>(op: ReduceOp) -> Option<Kernel> {
     })
 }
 
-/// `U` is the unsigned type of the same width, on which the operations that ignore the sign are compiled once.
+/// Integer kernels. `U` is the unsigned type of the same width, on which operations that ignore the sign are
+/// compiled once.
 const fn integer<I: Isa, T: Copy, U: Copy>(op: ReduceOp) -> Option<Kernel>
 where
     ops::Add: ops::Op<U>,
@@ -177,9 +178,9 @@ pub(super) unsafe fn entry<I: Isa, T: Copy, O: ops::Op<T>>(
     let (dst, a, b) = (dst.cast::<T>(), a.cast::<T>(), b.cast::<T>());
     debug_assert!(dst.is_aligned() && a.is_aligned() && b.is_aligned(), "operands aligned to their elements");
     if dst.cast_const() != a && dst.cast_const() != b {
-        // SAFETY: the caller's contract: the operands are readable, the destination writable, each over `count`
-        // elements, and it overlaps neither of them as it equals neither. The table that holds this function is
-        // used only on machines that have `I`.
+        // SAFETY: the caller's contract: the operands are readable, the destination writable, each over
+        // `count` elements, and it overlaps neither of them unless it equals it. The table that holds this
+        // function is used only on machines that have `I`.
         unsafe {
             let (a, b) = (slice::from_raw_parts(a, count), slice::from_raw_parts(b, count));
             I::apart::<T, O>(slice::from_raw_parts_mut(dst.cast(), count), a, b, divisor);

@@ -10,8 +10,9 @@
 //! bandwidth_gbps = 75.0
 //! ```
 //!
-//! `configs/clusters/template.toml` has every key; `costs` is read by who prices plans. A fabric file (`[[node]]` instead of `shape`) is a cluster with one rank
-//! per node; what it says of devices and of faults does not matter here.
+//! `configs/clusters/template.toml` has every key; `costs` is read by the pricing of plans. A fabric file
+//! (`[[node]]` instead of `shape`) is a cluster with one rank per node; its devices and faults are ignored
+//! here.
 
 use super::{
     Cluster, Inside, Speed, Tier,
@@ -34,7 +35,7 @@ pub enum ClusterError {
     Syntax {
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The error.
         message: String,
     },
     /// A shape that is not known.
@@ -43,7 +44,7 @@ pub enum ClusterError {
         nearest(found)
     )]
     Shape {
-        /// What was asked for.
+        /// The value given.
         found: String,
     },
     /// A key that a shape needs.
@@ -59,9 +60,9 @@ pub enum ClusterError {
     Number {
         /// The key.
         key: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
-        /// What it may be.
+        /// The valid values.
         expected: &'static str,
     },
     /// Tiers that don't fit together.
@@ -84,7 +85,7 @@ pub enum ClusterError {
         "`{end}` is the end of a cable and no host; write the number of a host, or of a host and a port: \"3/left\""
     )]
     End {
-        /// What was written.
+        /// The text given.
         end: String,
     },
     /// A cable that leads back.
@@ -133,7 +134,7 @@ struct File {
     port: Vec<PortTable>,
     #[serde(default)]
     cable: Vec<CableTable>,
-    /// What work costs there. Who prices plans reads it.
+    /// Costs of work on the hosts, which the pricing of plans reads.
     #[serde(default, rename = "costs")]
     _costs: Option<serde::de::IgnoredAny>,
 }
@@ -186,7 +187,7 @@ struct CableTable {
     bandwidth_gbps: Option<f64>,
 }
 
-/// Of a fabric file, what matters here.
+/// The parts of a fabric file that matter here.
 #[derive(Deserialize)]
 struct Fabric {
     #[serde(default)]
@@ -330,7 +331,7 @@ impl File {
         self.link.ok_or(ClusterError::Missing { key: "link", example })?.speed()
     }
 
-    /// A cluster of cables whose hosts have as many ranks as the file says, and ports enough.
+    /// Gives a cluster of cables the ranks per host and the ports that the file states.
     fn cabled(&self, cluster: Cluster, inside: (u32, Inside)) -> Result<Cluster, ClusterError> {
         let cluster = cluster.with_ranks(inside);
         match self.ports.and_then(|ports| cluster.lacks_ports(ports)) {
