@@ -30,15 +30,14 @@ mod narrow;
 mod ops;
 pub mod parallel;
 pub mod quantize;
-mod table;
 #[cfg(test)]
 mod tests;
 
 use collectives::{DType, IllegalOp, ReduceOp};
 pub use element::Element;
+use isa::Entry;
 use isa::Level;
 pub use parallel::Threads;
-use table::Entry;
 
 /// A reduction loop: `dst[i] = a[i] ⊕ b[i]` over `count` elements; the function of a mean also divides by
 /// `divisor`.

@@ -16,13 +16,14 @@
 //! This module knows nothing of plans.
 
 mod cabling;
+mod error;
 mod file;
 mod shapes;
 #[cfg(test)]
 mod tests;
 
 pub use cabling::{Cabling, Impossible, Plug, cablings};
-pub use file::ClusterError;
+pub use error::ClusterError;
 pub use shapes::Tier;
 
 use crate::{Rank, Reach};

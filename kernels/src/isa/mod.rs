@@ -9,16 +9,23 @@
 //! A function compiled for an instruction set is called only through the table of that set, and
 //! [`Level::detect`] and [`Level::available`] return only sets that the machine has.
 
+mod table;
+
+pub(super) use table::Entry;
+
 #[cfg(target_arch = "x86_64")]
 use super::f16c;
 #[cfg(target_arch = "aarch64")]
 use super::fcvt;
-use super::{ReduceFn, ops::Op, table::Table};
 #[cfg(not(target_arch = "aarch64"))]
-use super::{ops, table::entry};
+use super::ops;
+use super::{ReduceFn, ops::Op};
 #[cfg(not(target_arch = "aarch64"))]
 use half::f16;
 use std::{mem::MaybeUninit, sync::OnceLock};
+use table::Table;
+#[cfg(not(target_arch = "aarch64"))]
+use table::entry;
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
