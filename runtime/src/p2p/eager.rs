@@ -8,7 +8,7 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// The message, and where it goes.
+/// An arriving message and its destination.
 #[derive(Debug)]
 pub(super) struct EagerReceive {
     pub(super) context: u32,
@@ -19,14 +19,14 @@ pub(super) struct EagerReceive {
     pub(super) destination: Destination,
 }
 
-/// Where a message goes.
+/// The destination of an arriving message.
 #[derive(Debug)]
 pub(super) enum Destination {
-    /// To the memory of a receive, which has room for it.
+    /// The memory of a posted receive that has room for it.
     Posted(RecvRequest),
-    /// Nowhere: the receive has no room for it.
+    /// A posted receive without room for it: the bytes are discarded.
     TooShort(RecvRequest),
-    /// To the heap, since no receive matches it so far.
+    /// The heap, since no posted receive matches it yet.
     Heap(Box<[u8]>),
 }
 
@@ -49,12 +49,12 @@ impl EagerReceive {
         self.len
     }
 
-    /// Does a letter wait for it?
+    /// Whether a posted receive has matched it.
     pub(super) fn is_matched(&self) -> bool {
         !matches!(self.destination, Destination::Heap(_))
     }
 
-    /// Takes what has come of it.
+    /// Takes the bytes that have arrived.
     pub(super) fn poll(&mut self, link: &mut dyn Link) -> Result<RecvProgress, TransportError> {
         match &mut self.destination {
             Destination::Posted(request) => {
@@ -68,7 +68,7 @@ impl EagerReceive {
     }
 }
 
-/// Takes a message that nobody wants.
+/// A sink that discards a message.
 struct Discard;
 
 impl Sink for Discard {

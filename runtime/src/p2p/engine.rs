@@ -1,10 +1,11 @@
-//! One rank's mail: takes letters, drives peers, and knows when all is over.
+//! The engine of one rank: takes requests, drives peers, and fails or closes all of them.
 //!
-//! There is one engine behind one lock, and whoever waits drives it. Nothing here blocks. Peers are polled that a letter
-//! needs, or all of them while a receive takes any sender; what others send stays in their links, which push back.
+//! One engine stands behind one lock, and every thread that waits drives it. Nothing here blocks. Only peers
+//! with outstanding requests are polled, or all peers while a receive from any source is posted; messages
+//! that no request needs stay in their links, which push back.
 //!
-//! Invariant: memory of a letter is used only while the letter is not done. Once the engine has failed or is closed, none is
-//! used any more.
+//! Invariant: the memory of a request is used only until the request is complete. After a failure or the
+//! close, no memory is used.
 
 use super::{
     Delivery,
@@ -30,25 +31,25 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// What has become of a letter at once.
+/// The outcome of posting a request.
 #[derive(Debug)]
 pub(super) enum Posted {
-    /// It is done.
+    /// The request completed at once.
     Done(Result<Delivery>),
-    /// It will be.
+    /// The request is in flight.
     Pending(Arc<RequestState>),
 }
 
-/// What the thread does that moves mail while nobody waits.
+/// The state of the thread that progresses messages while no thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProgressThread {
-    /// There is none.
+    /// No request has been posted yet.
     NotStarted,
-    /// It sleeps until it is woken.
+    /// Parked until a request is posted.
     Parked,
-    /// It looks every now and then.
+    /// Polling at intervals.
     Running,
-    /// It is to end.
+    /// About to end.
     Stopping,
 }
 
@@ -56,15 +57,15 @@ pub(super) enum ProgressThread {
 pub(super) struct Engine {
     links: LinkAccess,
     rank: Rank,
-    /// By rank; `None` for this one and those that there is no link to.
+    /// Peers by rank; `None` for this rank and for ranks without a link.
     peers: Vec<Option<Peer>>,
-    /// Those that are polled.
+    /// Ranks of the peers that are polled.
     active: Vec<u32>,
     queues: Queues,
     failed: Option<Error>,
-    /// Letters so far.
+    /// Requests posted so far.
     requests: u64,
-    /// The latest letter, or the latest that was long waited for.
+    /// The latest request posted, or the latest that was waited for long.
     latest: Option<RequestInfo>,
     pub(super) progress_thread: ProgressThread,
 }
@@ -93,12 +94,12 @@ impl Engine {
         &mut self.links
     }
 
-    /// The error that everything gives from now on, if there is one.
+    /// Returns the error that every further operation gives, if any.
     pub(super) fn failed(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 
-    /// Is there anything that somebody has to see to?
+    /// Whether any request or control traffic is outstanding.
     pub(super) fn is_busy(&self) -> bool {
         self.failed.is_none() && (self.queues.pending > 0 || !self.active.is_empty())
     }
@@ -117,12 +118,12 @@ impl Engine {
         info
     }
 
-    /// What stands for a letter where none is known.
+    /// Returns a description for errors about no particular request.
     fn placeholder(&self, peer: Option<Rank>) -> RequestInfo {
         RequestInfo { kind: CallKind::Recv, peer, context: 0, tag: None, bytes: 0, number: self.requests }
     }
 
-    /// Can anything be sent or received?
+    /// Returns the engine's or the job's failure, if any.
     fn check(&mut self) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -138,7 +139,7 @@ impl Engine {
         self.fail(error)
     }
 
-    /// Is there such a rank, and a link to it?
+    /// Checks that the rank exists and that a link leads to it.
     fn check_peer(&self, peer: Rank) -> Result<()> {
         let size = self.peers.len();
         match self.peers.get(peer.index()) {
@@ -154,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// Takes a letter to be sent.
+    /// Posts a send.
     pub(super) fn send(&mut self, to: Rank, context: u32, tag: i32, src: Span<'static>) -> Result<Posted> {
         self.check_peer(to)?;
         self.check()?;
@@ -168,7 +169,7 @@ impl Engine {
         let mut eager = src.len() <= SHORT_BYTES
             || src.len() <= peer.eager_limit(&mut self.links) && !self.links.moves_in_place(src);
         if eager && peer.credit < units {
-            // Some may have been given back.
+            // Credit may have been returned meanwhile.
             self.drive_peer(to.index())?;
             eager = self.peers[to.index()].as_ref().is_some_and(|peer| peer.credit >= units);
         }
@@ -204,7 +205,8 @@ impl Engine {
         Ok(Posted::Pending(state))
     }
 
-    /// A message to this very rank: to its receive if that is there, else to the heap or, if it is long, left where it is.
+    /// Sends to this rank itself: to a posted receive, else to the heap within the credit, else left at the
+    /// sender's address.
     fn send_to_self(&mut self, address: MessageKey, src: Span<'static>, info: RequestInfo) -> Posted {
         let done = Posted::Done(Ok(Delivery { from: self.rank, tag: address.2, bytes: src.len() }));
         if self.queues.deliver_own(address, src) {
@@ -223,7 +225,7 @@ impl Engine {
         Posted::Pending(state)
     }
 
-    /// Takes a letter to be received.
+    /// Posts a receive.
     pub(super) fn recv(
         &mut self,
         from: Option<Rank>,
@@ -248,7 +250,7 @@ impl Engine {
         Ok(Posted::Pending(state))
     }
 
-    /// A receive takes a message that was here before it.
+    /// Completes a receive from a message that arrived before it was posted.
     fn accept(
         &mut self,
         address: MessageKey,
@@ -304,7 +306,7 @@ impl Engine {
         Ok(Posted::Pending(state))
     }
 
-    /// Says what is to be said to a peer, as far as that goes now.
+    /// Sends queued frames to a peer as far as possible without waiting.
     fn flush(&mut self, at: usize) -> Result<()> {
         let Some(peer) = &mut self.peers[at] else { return Ok(()) };
         let sent = peer.send_frames(&mut self.links, &mut self.queues);
@@ -315,7 +317,7 @@ impl Engine {
         }
     }
 
-    /// Does what can be done without waiting. True when anything has moved; what goes wrong is found in
+    /// Progresses everything that can be done without waiting. Returns whether anything moved; errors show in
     /// [`Engine::failed`].
     pub(super) fn drive(&mut self) -> bool {
         self.check().is_ok() && self.drive_peers().unwrap_or(false)
@@ -356,8 +358,8 @@ impl Engine {
         }
     }
 
-    /// A peer can't be served. That is no failure if it has closed its mail in good order, and nobody needs more of it than
-    /// what it had sent by then.
+    /// Handles a peer that cannot be driven. A peer that closed in good order is no failure, unless a request
+    /// still needs more from it than it sent before it closed.
     #[cold]
     fn handle_peer_error(&mut self, at: usize, trouble: PeerError) -> Result<()> {
         let error = match trouble {
@@ -375,8 +377,8 @@ impl Engine {
         Err(self.fail(error))
     }
 
-    /// Looks around for a letter that somebody waits for, and has waited for so long in vain. What is found is in
-    /// [`Engine::failed`].
+    /// Checks the job's health on behalf of a request that has been waited for `waited` without progress.
+    /// Errors show in [`Engine::failed`].
     pub(super) fn look(&mut self, info: &RequestInfo, waited: Duration) {
         if self.failed.is_some() {
             return;
@@ -384,14 +386,15 @@ impl Engine {
         self.latest = Some(*info);
         let about = ErrorContext { record: info.record(), details: &info.details(), waited };
         if let Err(error) = self.links.look(&about) {
-            // What a peer has sent before it left may have come since we last looked.
+            // Messages that the peer sent before it left may have arrived since the last poll.
             if !self.drive() {
                 self.fail(error);
             }
         }
     }
 
-    /// Looks around for all letters, waited for or not, without regard to time.
+    /// Checks the job's health on behalf of every peer with outstanding requests, without regard to time
+    /// limits.
     pub(super) fn check_all_peers(&mut self) {
         let of_peers = self.peers.iter().flatten().filter(|peer| peer.outstanding > 0);
         let mut labels: Vec<RequestInfo> = of_peers.filter_map(|peer| peer.latest).collect();
@@ -403,12 +406,12 @@ impl Engine {
         }
     }
 
-    /// Tells others, should they wonder, which letter this rank waits for; or that it waits for none.
+    /// Publishes on this rank's board the request that it waits for, or that it waits for none.
     pub(super) fn publish_waiting(&self, info: Option<&RequestInfo>) {
         self.links.publish_waiting(info.map(RequestInfo::record).as_ref());
     }
 
-    /// The error that it is that the link to a peer has failed.
+    /// Turns a link error into the error of the latest request on that link.
     fn explain(&mut self, at: usize, error: TransportError) -> Error {
         let rank = Rank(at as u32);
         let latest = self.peers[at].as_ref().and_then(|peer| peer.latest);
@@ -417,7 +420,7 @@ impl Engine {
         self.links.explain(&about, rank, error)
     }
 
-    /// Ends all use of memory, and everything else, with this error. The first one holds, and is given back.
+    /// Ends all use of memory and fails every request with this error. The first error wins and is returned.
     #[cold]
     pub(super) fn fail(&mut self, error: Error) -> Error {
         if let Some(failed) = &self.failed {
@@ -436,8 +439,8 @@ impl Engine {
         self.queues.reset();
     }
 
-    /// Closes it in good order: has its last words taken, by all that have not closed theirs and within the time limit.
-    /// Messages that are only half here or there are lost, which is a failure.
+    /// Closes in good order: waits within the time limit until all open peers have taken the queued frames. A
+    /// message that is only partly sent or received by then is lost, which is a failure.
     pub(super) fn close(&mut self) {
         let began = Instant::now();
         while self.failed.is_none() && self.has_queued_frames() && began.elapsed() < self.links.timeout() {
@@ -455,24 +458,24 @@ impl Engine {
         self.reset();
     }
 
-    /// Closes the links of mail that is closed.
+    /// Closes the links of an engine that has been closed.
     pub(super) fn end(self) {
         self.links.close();
     }
 
-    /// Is there a rank that would still listen and has not heard all?
+    /// Whether a peer that is still open has not taken all queued frames.
     fn has_queued_frames(&self) -> bool {
         self.peers.iter().flatten().any(|peer| peer.has_queued_frames() && !peer.is_closed)
     }
 
-    /// Nothing more is to be said to those that have closed their mail.
+    /// Drops the queued frames of peers that have closed meanwhile.
     fn drop_closed_peers(&mut self) {
         for peer in self.peers.iter_mut().flatten().filter(|peer| peer.has_queued_frames()) {
             peer.is_closed |= self.links.has_left(peer.rank());
         }
     }
 
-    /// What is kept: receives and messages that have met nothing, and messages on their way.
+    /// Returns the number of posted receives, unexpected messages, and messages in flight.
     #[cfg(test)]
     pub(super) fn memory(&self) -> (usize, usize, usize) {
         let (posted, arrived) = self.queues.unmatched();
@@ -480,7 +483,7 @@ impl Engine {
     }
 }
 
-/// Has a peer polled that has something to do.
+/// Adds a peer with work to the polled ones.
 #[inline]
 fn activate(active: &mut Vec<u32>, peer: &mut Peer) {
     if !peer.is_polled && peer.is_active() {

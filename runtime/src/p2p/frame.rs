@@ -1,42 +1,43 @@
-//! What travels on the control lane: frames of one length.
+//! Frames of the control lane, all of one length.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0 | kind |
-//! | 1 | of a short message: its length |
-//! | 2..4 | credit that is given back, in units |
+//! | 1 | length of a short message |
+//! | 2..4 | returned credit, in units |
 //! | 4..8 | context |
 //! | 8..12 | tag |
 //! | 12..48 | a short message |
-//! | 16..24 | otherwise: the number of a message that waits to be asked for |
-//! | 24..32 | otherwise: a length |
+//! | 16..24 | in other kinds: the number of an announced message |
+//! | 24..32 | in other kinds: a length |
 //!
-//! All numbers are little-endian. A frame is as long as what a ring carries in the cache line of its flag, so that a short
-//! message is as quick as any. What a peer says is checked here as far as one frame can tell.
+//! All numbers are little-endian. A frame is as long as the payload that a ring carries in the cache line of
+//! its flag, so a short message costs one line transfer. Values from the peer are checked here as far as one
+//! frame allows.
 
-/// The length of a frame.
+/// Length of a frame.
 pub(super) const FRAME_BYTES: usize = 48;
-/// The longest message that travels in its frame.
+/// Longest message that travels inside its frame.
 pub(super) const SHORT_BYTES: usize = FRAME_BYTES - SHORT_AT;
-/// The longest message that travels without being asked for.
+/// Longest message that is sent without a rendezvous.
 pub(super) const EAGER_BYTES: usize = 16 * 1024;
 
 const SHORT_AT: usize = 12;
 
-/// What a frame says.
+/// A control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A message, which lies in the frame behind this.
+    /// A message inside this frame.
     Short { context: u32, tag: i32, len: usize },
-    /// A message, which follows on the same lane.
+    /// A message that follows on the control lane.
     Eager { context: u32, tag: i32, len: usize },
-    /// A message that waits to be asked for by its number. Numbers of a sender are consecutive, from 0.
+    /// Announces a message that waits for a clear-to-send. Numbers of one sender are consecutive from 0.
     RequestToSend { context: u32, tag: i32, number: u64, len: usize },
-    /// Asks for a message: it is to follow, behind those asked for before, on the lane for that.
+    /// Asks for an announced message: it follows on the data lane, behind those asked for before.
     ClearToSend { number: u64 },
-    /// A message that waits is not wanted, since nobody has room for it.
+    /// Rejects an announced message: its receive has no room for it.
     Reject { number: u64 },
-    /// Nothing but credit.
+    /// Returns credit only.
     Credit,
 }
 
@@ -44,7 +45,7 @@ pub(super) enum Frame {
 pub(super) type FrameBytes = [u8; FRAME_BYTES];
 
 impl Frame {
-    /// The bytes, with credit that is given back.
+    /// Encodes the frame with credit to return.
     pub(super) fn encode(&self, credit: u16) -> FrameBytes {
         let mut bytes = [0; FRAME_BYTES];
         let (kind, short) = match self {
@@ -76,7 +77,7 @@ impl Frame {
         bytes
     }
 
-    /// What the bytes say, and the credit that they give back; or what is wrong with them.
+    /// Decodes a frame and the credit that it returns, or says what is wrong with it.
     pub(super) fn decode(bytes: &FrameBytes) -> Result<(Frame, u16), &'static str> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
@@ -102,12 +103,12 @@ impl Frame {
         Ok((frame, u16::from_le_bytes([bytes[2], bytes[3]])))
     }
 
-    /// The short message behind a frame that has one.
+    /// Returns the short message inside a frame.
     pub(super) fn short(bytes: &FrameBytes, len: usize) -> &[u8] {
         &bytes[SHORT_AT..SHORT_AT + len]
     }
 
-    /// Where the short message goes.
+    /// Returns the place of the short message inside a frame.
     pub(super) fn short_mut(bytes: &mut FrameBytes, len: usize) -> &mut [u8] {
         &mut bytes[SHORT_AT..SHORT_AT + len]
     }

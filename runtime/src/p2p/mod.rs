@@ -1,27 +1,36 @@
-//! Tagged messages between two ranks, sent and received whenever that suits: what MPI's `MPI_Isend` and `MPI_Irecv` and
-//! PyTorch's `isend` and `irecv` stand on.
+//! Tagged point-to-point messages, the base of `MPI_Isend` and `MPI_Irecv` and of PyTorch's `isend` and
+//! `irecv`.
 //!
-//! A [`Mail`] has a communicator of its own, hence links that no collective uses. Messages have a context (whoever shares a
-//! mail keeps apart by it) and a tag; a receive names both, or takes any tag, and names the sender, or takes any. Nothing
-//! here blocks but [`Letter::wait`].
+//! A [`P2p`] owns a communicator of its own, so its links carry no collective. Messages have a context, which
+//! keeps users of one `P2p` apart, and a tag; a receive names both, or takes any tag, and names the source,
+//! or takes any. Only [`P2pRequest::wait`] blocks.
 //!
-//! - **Short messages** travel in a frame of the control lane. They are sent when the frame is.
-//! - **Eager messages** follow their frame. What has arrived for no receive lies on the heap, a mebibyte per sender at most:
-//!   senders have credit, and get it back when receives take their messages.
-//! - **All others**, and eager ones without credit, wait at their sender until a receive has asked for them. Then they go from
-//!   memory to memory on a lane of their own, in the order in which they were asked for. So none holds up what comes behind
-//!   it, and none is kept twice.
+//! - **Short messages** travel inside a frame of the control lane.
+//! - **Eager messages** follow their frame on the control lane. Unexpected ones lie on the receiver's heap,
+//!   at most a mebibyte per sender: senders have credit, which returns when receives take the messages.
+//! - **Rendezvous**: longer messages, and eager ones without credit, are announced and wait at their sender
+//!   until a receive asks for them. They then go from memory to memory on the data lane, in the order in
+//!   which they were asked for. So none blocks the messages behind it, and none is stored twice.
 //!
-//! Modules: `frame` has the words of the control lane, `matching` the rule of who gets what, `books` what has not met its
-//! match, `peer` what is on its way, `eager` an eager message that arrives, `engine` all of a rank together, `slot` and
-//! `letter` what is known of one message, `courier` the thread that moves mail while nobody waits, `nap` short sleeps.
+//! | module | content |
+//! |---|---|
+//! | `frame` | frames of the control lane |
+//! | `matching` | MPI's matching rule |
+//! | `queues` | posted receives and unexpected messages |
+//! | `peer` | messages in flight from and to one peer |
+//! | `eager` | an eager message while it arrives |
+//! | `engine` | all of one rank |
+//! | `state`, `request` | one request: its state, and the program's handle |
+//! | `progress` | the thread that progresses messages while no thread waits |
+//! | `parker` | short sleeps of waiting threads |
 //!
-//! As on a communicator, the first error is the one that stays, and it ends the mail of all ranks. A message that is longer
-//! than its receive's memory is the exception: it is that receive's error alone.
+//! As on a communicator, the first error stays, and ends the messages of all ranks. A message longer than its
+//! receive is the exception: that error belongs to the receive alone.
 //!
 //! # Safety
-//! Whoever sends or receives vouches for the memory until the message is done or the mail has gone. Spans are made of it for
-//! as long, and dropped before a slot says that it is done or the mail is closed; the letter that lives on has none.
+//! The caller of a send or receive vouches for the memory until the request is complete or the `P2p` is
+//! closed. Spans are made of it for that time, and dropped before the request's state is complete or the
+//! `P2p` closed; the request itself holds none.
 
 mod eager;
 mod engine;
@@ -60,40 +69,40 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// A message that has been sent or received.
+/// A completed send or receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Who sent it.
+    /// The source.
     pub from: Rank,
-    /// Its tag.
+    /// The tag.
     pub tag: i32,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: usize,
 }
 
-/// One rank's tagged messages. Clones are the same; the last one closes it.
+/// Tagged messages of one rank. Clones share one state; dropping the last one closes it.
 #[derive(Clone, Debug)]
 pub struct P2p(Arc<Handle>);
 
-/// What the program holds; letters and the courier hold the core only.
+/// The program's side. Requests and the progress thread hold the core only.
 #[derive(Debug)]
 struct Handle {
     core: Arc<Core>,
     progress_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What all who use one rank's mail have in common.
+/// State shared by the program, its requests and the progress thread.
 #[derive(Debug)]
 struct Core {
     rank: Rank,
     size: u32,
-    /// `None` once it is closed.
+    /// The engine; `None` once closed.
     engine: Mutex<Option<Engine>>,
-    /// Wakes the courier.
+    /// Wakes the progress thread.
     work: Condvar,
-    /// Threads that want the engine and can't have it.
+    /// Threads that contend for the engine's lock.
     contenders: AtomicU32,
-    /// Threads that wait for letters, and move mail.
+    /// Threads that wait for requests and progress messages meanwhile.
     waiters: AtomicU32,
     control: Arc<Control>,
     policy: WaitPolicy,
@@ -102,10 +111,11 @@ struct Core {
 }
 
 impl P2p {
-    /// Takes a communicator that nobody else uses, a [`Communicator::split`] of another one as a rule. All of its ranks do so.
+    /// Takes over a communicator that has no other user, usually a [`Communicator::split`] of another one.
+    /// All of its ranks do so.
     ///
     /// # Errors
-    /// What the communicator has failed with.
+    /// The communicator's error, if it has failed.
     pub fn new(comm: Communicator) -> Result<P2p> {
         if let Some(error) = comm.failure() {
             return Err(error);
@@ -113,7 +123,8 @@ impl P2p {
         let (rank, size, control) = (comm.rank(), comm.size(), comm.control());
         let links = LinkAccess::new(comm);
         let (mut policy, by_device) = links.wait_policy();
-        // A device wakes one of several threads that wait, and tells no other that its letter is done.
+        // A device's event wakes one of several waiting threads, and does not tell the others that their
+        // request is complete.
         policy.sleep_most = policy.sleep_most.min(SLEEP_MOST);
         let parker = Arc::new(Parker::default());
         let core = Core {
@@ -131,28 +142,28 @@ impl P2p {
         Ok(P2p(Arc::new(Handle { core: Arc::new(core), progress_thread: Mutex::new(None) })))
     }
 
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.0.core.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.0.core.size
     }
 
-    /// Sends `bytes` bytes from `src` on to a rank, or to this one. Returns at once; the memory may be written to again when the
-    /// letter is done, which says nothing of whether anybody has received the message.
+    /// Sends `bytes` bytes at `src` to a rank, which may be this one. Returns at once; when the request is
+    /// complete the memory may be reused, which does not mean that the message has been received.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a rank that there is not, [`Error::Transport`] for one that no cable leads to, and what
-    /// the mail has failed with.
+    /// [`Error::InvalidArgument`] for a rank outside the communicator, [`Error::Transport`] for a rank that
+    /// no cable connects, and the error with which messages have failed.
     ///
     /// # Safety
-    /// The memory is readable, and nobody writes to it, until the letter is done or the last clone of the mail has been
-    /// dropped.
+    /// The memory stays readable and unchanged until the request is complete or the last clone of this has
+    /// been dropped.
     pub unsafe fn send(
         &self,
         to: Rank,
@@ -161,22 +172,23 @@ impl P2p {
         src: *const u8,
         bytes: usize,
     ) -> Result<P2pRequest> {
-        // SAFETY: the caller's promise; the engine forgets the span before the letter is done or the mail closed.
+        // SAFETY: the caller's promise; the engine drops the span before the request is complete or the
+        // engine closed.
         let src: Span<'static> = unsafe { Span::new(src, bytes) };
         self.post(|engine| engine.send(to, context, tag, src))
     }
 
-    /// Receives a message of at most `capacity_bytes` bytes to `dst`: the first that comes, or has come, from this rank or any,
-    /// in this context, with this tag or any. Returns at once.
+    /// Receives a message of at most `capacity_bytes` bytes into `dst`: the first that arrives, or has
+    /// arrived, from this source or any, in this context, with this tag or any. Returns at once.
     ///
-    /// Of messages of one sender in one context that could go to the same receives, the earlier one goes to the earlier receive.
+    /// Messages of one source in one context match receives in the order of sending.
     ///
     /// # Errors
-    /// As for [`Mail::send`]. That the message is longer, [`Error::Truncated`], the letter tells.
+    /// As for [`P2p::send`]. A message that is longer completes the request with [`Error::Truncated`].
     ///
     /// # Safety
-    /// The memory is writable, and nobody else uses it, until the letter is done or the last clone of the mail has been
-    /// dropped.
+    /// The memory stays writable and unused by others until the request is complete or the last clone of this
+    /// has been dropped.
     pub unsafe fn recv(
         &self,
         from: Option<Rank>,
@@ -193,13 +205,13 @@ impl P2p {
     fn post(&self, request: impl FnOnce(&mut Engine) -> Result<Posted>) -> Result<P2pRequest> {
         let core = &self.0.core;
         let mut engine = core.lock()?;
-        let mail = engine.as_mut().ok_or_else(closed)?;
-        if mail.progress_thread == ProgressThread::NotStarted {
-            self.0.start_progress_thread(mail)?;
+        let open = engine.as_mut().ok_or_else(closed)?;
+        if open.progress_thread == ProgressThread::NotStarted {
+            self.0.start_progress_thread(open)?;
         }
-        let posted = request(mail)?;
-        if mail.progress_thread == ProgressThread::Parked && mail.is_busy() {
-            mail.progress_thread = ProgressThread::Running;
+        let posted = request(open)?;
+        if open.progress_thread == ProgressThread::Parked && open.is_busy() {
+            open.progress_thread = ProgressThread::Running;
             core.work.notify_all();
         }
         Ok(match posted {
@@ -208,7 +220,8 @@ impl P2p {
         })
     }
 
-    /// A buffer of zeros in registered memory: large messages go from it and to it without being copied on the way.
+    /// Allocates a zeroed buffer of `count` elements in registered memory, which large messages use without a
+    /// copy.
     ///
     /// # Errors
     /// As for [`Communicator::alloc`].
@@ -216,28 +229,28 @@ impl P2p {
         self.0.core.with(|engine| engine.links().communicator().alloc(count))
     }
 
-    /// As [`Communicator::register_raw`], for messages of this mail.
+    /// Registers memory for these messages, as [`Communicator::register_raw`] does for calls.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Communicator::register_raw`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Communicator::register_raw`].
     pub unsafe fn register_raw(&self, start: *mut u8, bytes: usize) -> Result<Registration> {
         // SAFETY: the caller's promise.
         self.0.core.with(|engine| unsafe { engine.links().communicator_mut().register_raw(start, bytes) })
     }
 
-    /// What this rank's links for mail have done.
+    /// Returns the counters of this rank's links for messages.
     ///
     /// # Errors
-    /// When the mail has been broken by a panic.
+    /// [`Error::Defect`] after a panic of an operation.
     pub fn stats(&self) -> Result<Stats> {
         self.0.core.with(|engine| Ok(engine.links().communicator().stats()))
     }
 
-    /// Ends the mail of all ranks: every letter that is not done here gives [`Error::Aborted`], and others' an error that names
-    /// this rank. Does not wait for anybody.
+    /// Aborts the messages of all ranks: every incomplete request here gives [`Error::Aborted`], and those of
+    /// other ranks an error that names this rank. Does not wait.
     pub fn abort(&self) {
         let core = &self.0.core;
         core.control.abort();
@@ -245,7 +258,7 @@ impl P2p {
         if core.control.is_mapped() {
             return;
         }
-        // Where boards are mirrors somebody has to tell the others, and may wait for an answer.
+        // Where boards are mirrors, a call must tell the other ranks, and may wait for an answer.
         let shared = Arc::clone(core);
         let tell = move || drop(shared.with(|engine| Ok(engine.drive())));
         if thread::Builder::new().name("tbccl-abort".into()).spawn(tell).is_err() {
@@ -253,7 +266,7 @@ impl P2p {
         }
     }
 
-    /// What has made the mail fail, as far as it is known here.
+    /// Returns the error with which messages have failed, as far as this rank knows.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         let core = &self.0.core;
@@ -264,16 +277,16 @@ impl P2p {
     }
 }
 
-/// The longest sleep between looks at a letter.
+/// Longest sleep between two polls for a request.
 const SLEEP_MOST: Duration = Duration::from_millis(5);
 
-/// The error for what comes after the end.
+/// Returns the error of operations after the close.
 fn closed() -> Error {
     Error::InvalidArgument("the point-to-point messages have been closed".into())
 }
 
 impl Handle {
-    /// Starts the courier.
+    /// Starts the progress thread.
     #[cold]
     fn start_progress_thread(&self, engine: &mut Engine) -> Result<()> {
         let core = Arc::clone(&self.core);
@@ -295,11 +308,11 @@ impl Drop for Handle {
         self.core.work.notify_all();
         let progress_thread = self.progress_thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(progress_thread) = progress_thread {
-            // It has told of a panic itself.
+            // A panic of the thread has been reported by the thread.
             let _ = progress_thread.join();
         }
-        // Here and not wherever the last letter is: whoever drops the mail has its memory back. Letters say that it is closed
-        // once no memory is used any more.
+        // The engine is dropped here, not with the last request: the program gets its memory back when the
+        // `P2p` is dropped. Requests report the close once no memory is used.
         let mut engine = self.core.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &mut *engine {
             engine.close();
@@ -312,7 +325,7 @@ impl Drop for Handle {
     }
 }
 
-/// A thread that is counted while this lives.
+/// A thread counted for as long as the guard lives.
 struct CountGuard<'c>(&'c AtomicU32);
 
 impl<'c> CountGuard<'c> {
@@ -329,7 +342,7 @@ impl Drop for CountGuard<'_> {
 }
 
 impl Core {
-    /// The engine. Those who poll it make way for whoever wants it for something else.
+    /// Locks the engine. Polling threads yield to contenders.
     #[inline]
     fn lock(&self) -> Result<MutexGuard<'_, Option<Engine>>> {
         match self.engine.try_lock() {
@@ -346,7 +359,7 @@ impl Core {
         work(self.lock()?.as_mut().ok_or_else(closed)?)
     }
 
-    /// What has become of a letter, after moving mail once unless somebody else does.
+    /// Returns the result of a request, after one progress step unless another thread is progressing.
     fn test(&self, state: &RequestState) -> Option<Result<Delivery>> {
         let engine = match self.engine.try_lock() {
             Ok(engine) => engine,
@@ -356,8 +369,8 @@ impl Core {
         self.progress_once(engine, state, None).1
     }
 
-    /// Moves mail once, and looks around if somebody has waited for so long. Has anything moved, and what has become of the
-    /// letter?
+    /// Makes one progress step, and checks the job's health if the caller has waited long. Returns whether
+    /// anything moved, and the request's result.
     #[inline]
     fn progress_once(
         &self,
@@ -365,19 +378,19 @@ impl Core {
         state: &RequestState,
         look: Option<Duration>,
     ) -> (bool, Option<Result<Delivery>>) {
-        let Some(mail) = &mut *engine else { return (false, state.result().or_else(|| Some(Err(closed())))) };
-        let moved = mail.drive();
+        let Some(open) = &mut *engine else { return (false, state.result().or_else(|| Some(Err(closed())))) };
+        let moved = open.drive();
         if let Some(waited) = look.filter(|_| !moved) {
-            mail.publish_waiting(Some(&state.info));
-            mail.look(&state.info, waited);
+            open.publish_waiting(Some(&state.info));
+            open.look(&state.info, waited);
         }
-        let failed = |mail: &Engine| mail.failed().map(|error| Err(error.clone()));
-        (moved, state.result().or_else(|| failed(mail)))
+        let failed = |open: &Engine| open.failed().map(|error| Err(error.clone()));
+        (moved, state.result().or_else(|| failed(open)))
     }
 
-    /// Waits for a letter, and moves mail meanwhile.
+    /// Waits for a request, and progresses messages meanwhile.
     fn wait(&self, state: &RequestState, most: Option<Duration>) -> Option<Result<Delivery>> {
-        // A time limit beyond all clocks is none.
+        // A time limit beyond the clock's range is none.
         let until = most.and_then(|most| Instant::now().checked_add(most));
         let _waiting = CountGuard::new(&self.waiters);
         let mut waiter = Waiter::new(self.policy, Some(&*self.sleeper));
@@ -404,13 +417,13 @@ impl Core {
                 thread::yield_now();
             }
         };
-        if shown && let Ok(Some(mail)) = self.engine.try_lock().as_deref() {
-            mail.publish_waiting(None);
+        if shown && let Ok(Some(open)) = self.engine.try_lock().as_deref() {
+            open.publish_waiting(None);
         }
         result
     }
 
-    /// Something has panicked: nobody knows in what state it has left the mail.
+    /// Returns the error after a panic, which may have left the engine in any state.
     #[cold]
     fn broken(&self) -> Error {
         self.control.abort();

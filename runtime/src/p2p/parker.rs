@@ -1,4 +1,4 @@
-//! Short sleeps that end when a letter is done, whoever moved it.
+//! Short sleeps of waiting threads, ended by the completion of any request.
 
 use std::{
     sync::{
@@ -9,7 +9,7 @@ use std::{
 };
 use transport::Sleeper;
 
-/// Where threads sleep that wait for letters. A wake that comes just before a sleep begins may be missed; sleeps are short.
+/// Parked threads. A wake-up just before a thread parks may be lost; sleeps are short.
 #[derive(Debug, Default)]
 pub(super) struct Parker {
     sleepers: AtomicU32,
@@ -18,7 +18,7 @@ pub(super) struct Parker {
 }
 
 impl Parker {
-    /// Ends all sleeps. Costs next to nothing when nobody sleeps.
+    /// Wakes all parked threads. Costs one load if there are none.
     #[inline]
     pub(super) fn wake(&self) {
         if self.sleepers.load(SeqCst) != 0 {

@@ -1,12 +1,12 @@
-//! What is on its way to one peer and from it.
+//! Messages in flight from and to one peer.
 //!
-//! Lane 0 carries frames and, right behind a frame that says so, eager messages. It never stands still: what arrives goes to
-//! a receive or, within the sender's credit, to the heap. Lane 1 carries messages that were asked for, in the order in which
-//! they were, straight from memory to memory.
+//! Lane 0 carries frames and, directly behind its frame, each eager message. It never stalls: an arriving
+//! message goes to a receive or, within the sender's credit, to the heap. Lane 1 carries announced messages
+//! from memory to memory, in the order in which receives asked for them.
 //!
-//! Invariants: a sender has at most [`BUDGET`] units of eager messages on its way that no receive has taken; the receiver
-//! gives them back with frames that travel anyway, or when half of them are due. A message is asked for at most once, and
-//! only when a receive has taken it.
+//! Invariants: a sender has at most [`CREDIT_UNITS`] units of eager messages that no receive has taken; the
+//! receiver returns credit with frames that travel anyway, or by a frame of its own when half of it is due. A
+//! message is asked for at most once, and only when a receive has matched it.
 
 use super::{
     Delivery,
@@ -23,39 +23,39 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// The lane of frames.
+/// The lane of control frames.
 pub(super) const CONTROL: u8 = 0;
-/// The lane of messages that were asked for.
+/// The lane of announced messages.
 pub(super) const DATA: u8 = 1;
 
-/// What a sender may have in memory of the receiver's, in units.
+/// Units of the receiver's memory that a sender may use.
 pub(super) const CREDIT_UNITS: u32 = (1 << 20) / UNIT_BYTES as u32;
 const UNIT_BYTES: usize = 64;
 
-/// What a message takes up of the budget: its bytes, and what is kept beside them.
+/// Returns the units that a message uses: its bytes and the bookkeeping beside them.
 pub(super) fn units_of(len: usize) -> u32 {
     (2 + len.div_ceil(UNIT_BYTES)) as u32
 }
 
-/// Even, as all digests; the low bits of those of payloads are a length or a number.
+/// Digests are even, as all digests; the low bits of a payload's digest are its length or number.
 pub(super) const FRAME_DIGEST: u64 = 0x6d61_696c_0000_0000;
 pub(super) const EAGER_DIGEST: u64 = 0x6d61_696c_8000_0000;
 const DATA_DIGEST: u64 = 0x6d61_8000_0000_0000;
 
-/// Names a message that was asked for by its number.
+/// Returns the digest of an announced message.
 fn data_digest(number: u64) -> u64 {
     DATA_DIGEST | number << 1 & 0x7fff_ffff_fffe
 }
 
-/// Frames that are taken before others get their turn.
+/// Frames taken from one peer before others get their turn.
 const FRAMES_AT_A_TIME: usize = 32;
-/// Messages that a link is told of ahead.
+/// Receives announced to a link ahead of the current one.
 const ANNOUNCED_AHEAD: usize = 8;
 
-/// Why a peer could not be served.
+/// The reason why a peer cannot be driven.
 #[derive(Debug)]
 pub(super) enum PeerError {
-    /// The link to it failed, or it said what makes no sense.
+    /// Its link failed, or it violated the protocol.
     Link(TransportError),
     /// The job has failed.
     Job,
@@ -67,19 +67,19 @@ impl From<TransportError> for PeerError {
     }
 }
 
-/// A frame on its way, and what follows it.
+/// A queued frame, and the payload that follows it.
 #[derive(Debug)]
 struct QueuedFrame {
     frame: FrameBytes,
     state: SendState,
-    /// The frame has gone; what follows goes now.
+    /// Whether the frame has been sent, and the payload is next.
     is_frame_sent: bool,
     payload: Option<Span<'static>>,
-    /// The letter that is done when this has gone.
+    /// The request that completes when this has been sent.
     request: Option<SendRequest>,
 }
 
-/// A message that was asked for, on its way to the peer.
+/// An announced message on its way to the peer.
 #[derive(Debug)]
 struct DataSend {
     state: SendState,
@@ -88,38 +88,39 @@ struct DataSend {
     is_sent: bool,
 }
 
-/// A message that we have asked for.
+/// A message that this rank has asked for.
 #[derive(Debug)]
 struct DataRecv {
     state: RecvState,
     request: RecvRequest,
     tag: i32,
-    /// As much of the letter's memory as the message has bytes.
+    /// The part of the receive's memory that the message fills.
     target: SpanMut<'static>,
 }
 
-/// The peer, as this rank sees it.
+/// The state of one peer.
 #[derive(Debug)]
 pub(super) struct Peer {
     rank: Rank,
-    /// Letters that need it.
+    /// Incomplete requests that need this peer.
     pub(super) outstanding: u32,
-    /// Is it among those that are polled?
+    /// Whether the engine polls this peer.
     pub(super) is_polled: bool,
-    /// It has closed its mail.
+    /// Whether the peer has closed its messages.
     pub(super) is_closed: bool,
-    /// The latest letter that needed it, for errors.
+    /// The latest request that needed this peer, for errors.
     pub(super) latest: Option<RequestInfo>,
     control_queue: VecDeque<QueuedFrame>,
-    /// Units that we may still use of its memory.
+    /// Units of the peer's memory that this rank may still use.
     pub(super) credit: u32,
-    /// Units of ours that it uses, and units that it may use again and has not been told of.
+    /// Units of this rank's memory that the peer uses, and units to be returned to it.
     credit_held: u32,
     credit_owed: u32,
-    /// The number of our next message that waits to be asked for, and those that do.
+    /// The number of this rank's next announced message, and the announced messages that wait for a
+    /// clear-to-send.
     next_number: u64,
     awaiting_cts: BTreeMap<u64, SendRequest>,
-    /// The number of its next message that will wait.
+    /// The number that the peer's next announced message must have.
     next_announced: u64,
     frame: FrameBytes,
     state: RecvState,
@@ -127,7 +128,7 @@ pub(super) struct Peer {
     eager: Option<EagerReceive>,
     data_sends: VecDeque<DataSend>,
     data_recvs: VecDeque<DataRecv>,
-    /// Of those that are coming, how many the link knows of.
+    /// Of the receives in `data_recvs`, the number announced to the link.
     announced_ahead: usize,
 }
 
@@ -159,40 +160,40 @@ impl Peer {
         self.rank
     }
 
-    /// Is there anything to do?
+    /// Whether there is anything to do for this peer.
     pub(super) fn is_active(&self) -> bool {
         self.outstanding > 0 || self.has_control_traffic() && !self.is_closed
     }
 
-    /// Is anything on the control lane only half said?
+    /// Whether a frame or an eager message is partly transferred.
     pub(super) fn has_control_traffic(&self) -> bool {
         !self.control_queue.is_empty() || self.eager.is_some()
     }
 
-    /// Is there anything that it has not been told yet?
+    /// Whether frames wait to be sent.
     pub(super) fn has_queued_frames(&self) -> bool {
         !self.control_queue.is_empty()
     }
 
-    /// Does a link use memory of a receive?
+    /// Whether a link writes to memory of a receive.
     pub(super) fn is_receiving(&self) -> bool {
         !self.data_recvs.is_empty() || self.eager.as_ref().is_some_and(EagerReceive::is_matched)
     }
 
-    /// How many of its own things it remembers, for tests.
+    /// Returns the number of entries of all queues, for tests.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.control_queue.len() + self.awaiting_cts.len() + self.data_sends.len() + self.data_recvs.len()
     }
 
-    /// What a message that is not short may be to travel without being asked for.
+    /// Returns the longest message that may be sent eagerly to this peer.
     pub(super) fn eager_limit(&self, links: &mut LinkAccess) -> usize {
         let capabilities = links.link(self.rank, CONTROL).capabilities();
-        // Links that want to be told of larger messages beforehand are told on the other lane.
+        // Links that want larger receives announced get them on the data lane.
         if capabilities.announced { EAGER_BYTES.min(capabilities.inline_bytes) } else { EAGER_BYTES }
     }
 
-    /// Has a frame sent, with what follows it.
+    /// Queues a frame, and the payload that follows it.
     pub(super) fn queue_frame(&mut self, frame: FrameBytes, payload: Option<Span<'static>>) {
         if self.is_closed {
             return;
@@ -207,21 +208,21 @@ impl Peer {
         });
     }
 
-    /// The bytes of a frame, with all credit that is due.
+    /// Encodes a frame with all credit that is due.
     pub(super) fn encode_with_credit(&mut self, frame: &Frame) -> FrameBytes {
         let credit = self.credit_owed.min(u16::MAX.into());
         self.credit_owed -= credit;
         frame.encode(credit as u16)
     }
 
-    /// The letter that is done when what was said last has gone, which it has not.
+    /// Completes a request when the last queued frame has been sent.
     pub(super) fn attach(&mut self, request: SendRequest) {
         if let Some(last) = self.control_queue.back_mut() {
             last.request = Some(request);
         }
     }
 
-    /// Has a message wait until it is asked for.
+    /// Announces a message, which waits for a clear-to-send.
     pub(super) fn request_to_send(&mut self, context: u32, tag: i32, request: SendRequest) {
         let number = self.next_number;
         self.next_number += 1;
@@ -231,7 +232,7 @@ impl Peer {
         self.queue_frame(frame, None);
     }
 
-    /// A message of so many units was taken by a receive.
+    /// Returns the units of a message that a receive has taken.
     pub(super) fn release(&mut self, units: u32) {
         self.credit_held -= units;
         self.credit_owed += units;
@@ -241,7 +242,7 @@ impl Peer {
         }
     }
 
-    /// Asks for a message that waits, which fits the receive.
+    /// Asks for an announced message that fits the receive.
     pub(super) fn clear_to_send(
         &mut self,
         links: &mut LinkAccess,
@@ -257,13 +258,14 @@ impl Peer {
         self.queue_frame(frame, None);
     }
 
-    /// Does not want a message that waits.
+    /// Rejects an announced message.
     pub(super) fn reject(&mut self, number: u64) {
         let frame = self.encode_with_credit(&Frame::Reject { number });
         self.queue_frame(frame, None);
     }
 
-    /// Takes what has come of a peer that has closed its mail, all of which is here by now, and says nothing to it any more.
+    /// Takes everything that a closed peer had sent, all of which has arrived by now, and sends it nothing
+    /// more.
     pub(super) fn drain_closed(&mut self, links: &mut LinkAccess, queues: &mut Queues) {
         self.is_closed = true;
         self.control_queue.retain(|word| word.request.is_some());
@@ -271,7 +273,7 @@ impl Peer {
         while matches!(self.receive_data(links, queues), Ok(true)) {}
     }
 
-    /// Does what can be done without waiting. True when anything has moved.
+    /// Progresses everything that can be done without waiting. Returns whether anything moved.
     pub(super) fn drive(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<bool, PeerError> {
         let mut moved = self.take_frames(links, queues)?;
         moved |= self.send_frames(links, queues)?;
@@ -284,7 +286,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Sends what was said, as far as that goes. True when anything has moved.
+    /// Sends queued frames as far as possible. Returns whether anything moved.
     pub(super) fn send_frames(
         &mut self,
         links: &mut LinkAccess,
@@ -317,7 +319,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Takes frames and eager messages that have come.
+    /// Takes frames and eager messages that have arrived.
     fn take_frames(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<bool, PeerError> {
         let mut moved = false;
         for _ in 0..FRAMES_AT_A_TIME {
@@ -343,7 +345,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// An eager message has come as a whole.
+    /// Handles an eager message that has arrived whole.
     fn finish_eager(&mut self, eager: EagerReceive, queues: &mut Queues) {
         let units = units_of(eager.len());
         if queues.deliver(eager, &mut self.outstanding) {
@@ -351,13 +353,13 @@ impl Peer {
         }
     }
 
-    /// Does what a frame says that has come.
+    /// Handles a control frame that has arrived.
     fn handle_frame(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<(), PeerError> {
         let frame = self.frame;
         let (said, credit) = Frame::decode(&frame).map_err(|what| self.protocol_error(what))?;
         self.credit += u32::from(credit);
         if self.credit > CREDIT_UNITS {
-            return Err(self.protocol_error("more credit than there is").into());
+            return Err(self.protocol_error("more credit than it was given").into());
         }
         match said {
             Frame::Short { context, tag, len } => {
@@ -374,7 +376,7 @@ impl Peer {
             }
             Frame::RequestToSend { context, tag, number, len } => {
                 if number != self.next_announced {
-                    return Err(self.protocol_error("announcement out of order").into());
+                    return Err(self.protocol_error("an announcement out of order").into());
                 }
                 self.next_announced += 1;
                 if let Some(request) =
@@ -403,7 +405,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A message that waits has met its receive.
+    /// Handles an announced message that has met its receive.
     pub(super) fn match_announced(
         &mut self,
         links: &mut LinkAccess,
@@ -422,7 +424,7 @@ impl Peer {
         }
     }
 
-    /// An eager message comes to our memory; its sender must have had credit for it.
+    /// Accounts for an eager message; its sender must have had credit for it.
     fn charge(&mut self, units: u32) -> Result<(), TransportError> {
         self.credit_held += units;
         if self.credit_held + self.credit_owed > CREDIT_UNITS {
@@ -437,14 +439,14 @@ impl Peer {
         TransportError::Protocol { peer: self.rank.0, what }
     }
 
-    /// Sends messages that were asked for.
+    /// Sends announced messages that were asked for.
     fn send_data(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<bool, PeerError> {
         let mut moved = false;
         for item in self.data_sends.iter_mut().filter(|item| !item.is_sent) {
             let src = item.request.src;
             let progress = links.link(self.rank, DATA).poll_send(&mut item.state, src)?;
             match progress {
-                // Of one that is posted this is the news that it is still on its way.
+                // A repeated `Posted` says only that the message is still in flight.
                 SendProgress::Posted if item.posted => continue,
                 SendProgress::Idle => break,
                 SendProgress::Advanced => {
@@ -467,7 +469,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Receives messages that we have asked for.
+    /// Receives messages that this rank has asked for.
     fn receive_data(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<bool, PeerError> {
         let mut moved = false;
         loop {
@@ -487,7 +489,7 @@ impl Peer {
             let Some(done) = self.data_recvs.pop_front() else { return Ok(moved) };
             self.announced_ahead = self.announced_ahead.saturating_sub(1);
             links.end_use(done.target.as_span());
-            // A peer that has failed may have given its memory to others while we read it.
+            // A peer that has failed may have reused its memory while it was read.
             if !links.is_healthy() {
                 return Err(PeerError::Job);
             }
@@ -497,7 +499,7 @@ impl Peer {
         }
     }
 
-    /// No memory is used any more.
+    /// Ends all use of memory.
     pub(super) fn reset(&mut self, links: &mut LinkAccess) {
         self.data_sends.iter().for_each(|item| links.end_use(item.request.src));
         self.data_recvs.iter().for_each(|item| links.end_use(item.target.as_span()));
@@ -505,7 +507,7 @@ impl Peer {
     }
 }
 
-/// Tells a link of messages that come one behind the other, if it has a use for that.
+/// Announces consecutive receives to links that want that.
 fn announce_ahead(
     link: &mut dyn Link,
     data_recvs: &mut VecDeque<DataRecv>,
@@ -515,7 +517,7 @@ fn announce_ahead(
         return Ok(());
     }
     while *announced_ahead < data_recvs.len().min(ANNOUNCED_AHEAD) {
-        // None is told of behind one that was begun untold.
+        // A receive that has begun unannounced must end before later ones are announced.
         if *announced_ahead == 0 && data_recvs[0].state.taken() > 0 {
             break;
         }

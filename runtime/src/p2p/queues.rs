@@ -1,6 +1,7 @@
-//! The books of one rank's mail: which letters are not done, and what has arrived for no one yet.
+//! Posted receives, unexpected messages and the number of outstanding requests of one rank.
 //!
-//! What peers bring is entered here, and meets receives by the rule of `matching`. Nothing here touches a link.
+//! Messages that peers bring are entered here, and meet receives by the rule of `matching`. Nothing here
+//! touches a link.
 
 use super::{
     Delivery,
@@ -15,41 +16,41 @@ use std::sync::Arc;
 use topology::Rank;
 use transport::memory::{Span, SpanMut};
 
-/// A message that no receive has matched.
+/// An unexpected message.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Here, and short.
+    /// A short message.
     Short { len: u8, bytes: [u8; SHORT_BYTES] },
-    /// Here.
+    /// An eager message on the heap.
     Heap(Box<[u8]>),
-    /// Waits at its sender to be asked for.
+    /// An announced message at its sender.
     AtSender { number: u64, len: usize },
-    /// Waits in memory of this rank, which has sent it to itself.
+    /// A long message of this rank to itself, at the sender's address.
     OwnSend(SendRequest),
 }
 
 const _: () = assert!(SHORT_BYTES < FRAME_BYTES);
 
-/// What a message is found by: context, sender, tag.
+/// Context, source and tag.
 pub(super) type MessageKey = (u32, Rank, i32);
 
 fn envelope((context, from, tag): MessageKey) -> Envelope {
     Envelope { context, from: from.0, tag }
 }
 
-/// Letters and messages.
+/// Outstanding requests and unexpected messages.
 #[derive(Debug)]
 pub(super) struct Queues {
     rank: Rank,
     names: Arc<[PeerName]>,
     matching: Matching<RecvRequest, Message>,
-    /// Letters that are not done.
+    /// Incomplete requests.
     pub(super) pending: usize,
-    /// Of these, receives that name no sender and have not met a message.
+    /// Of these, unmatched receives from any source.
     pub(super) any_source: usize,
-    /// Of these, messages to other ranks.
+    /// Of these, sends to other ranks.
     pub(super) sends: usize,
-    /// Units that this rank uses by messages to itself.
+    /// Units used by messages of this rank to itself.
     pub(super) own_units: u32,
     parker: Arc<Parker>,
 }
@@ -69,7 +70,7 @@ impl Queues {
         }
     }
 
-    /// A letter that is not done.
+    /// Creates the state of a request.
     pub(super) fn new_state(&mut self, info: RequestInfo) -> Arc<RequestState> {
         self.pending += 1;
         Arc::new(RequestState::new(info))
@@ -81,25 +82,25 @@ impl Queues {
         self.parker.wake();
     }
 
-    /// A message to another rank, or to this one, may be forgotten by its sender.
+    /// Completes a send.
     pub(super) fn sent(&mut self, request: &SendRequest, to: Rank) {
         self.sends -= usize::from(to != self.rank);
         let delivery = self.delivery_of(request);
         self.complete(&request.state, Ok(delivery));
     }
 
-    /// What a sender is told.
+    /// Returns the result of a send.
     fn delivery_of(&self, request: &SendRequest) -> Delivery {
         let tag = request.state.info.tag.unwrap_or_default();
         Delivery { from: self.rank, tag, bytes: request.src.len() }
     }
 
-    /// A receive has its message, or an error.
+    /// Completes a receive.
     pub(super) fn received(&mut self, request: &RecvRequest, result: Result<Delivery>) {
         self.complete(&request.state, result);
     }
 
-    /// A receive has met a message that it has no room for.
+    /// Completes a receive that has no room for its message.
     pub(super) fn complete_truncated(&mut self, request: &RecvRequest, address: MessageKey, len: usize) {
         let error = self.truncated(address, len, request.dst.len());
         self.complete(&request.state, Err(error));
@@ -110,8 +111,8 @@ impl Queues {
         Error::Truncated { rank: self.rank, peer, context, tag, bytes, capacity }
     }
 
-    /// The receive that a message goes to which has just arrived from a rank, for which so many letters wait. Receives that
-    /// name their sender do so from the start.
+    /// Returns the posted receive that an arriving message matches. `outstanding` counts the peer's requests,
+    /// which include receives that name their source from the start.
     fn match_posted(&mut self, address: MessageKey, outstanding: &mut u32) -> Option<RecvRequest> {
         let request = self.matching.arrive(&envelope(address))?;
         if request.state.info.peer.is_none() {
@@ -121,7 +122,7 @@ impl Queues {
         Some(request)
     }
 
-    /// A short message has come. True when a receive has taken it.
+    /// Handles a short message. Returns whether a receive took it.
     pub(super) fn short(&mut self, address: MessageKey, bytes: &[u8], outstanding: &mut u32) -> bool {
         let Some(request) = self.match_posted(address, outstanding) else {
             let mut kept = [0; SHORT_BYTES];
@@ -136,7 +137,7 @@ impl Queues {
         true
     }
 
-    /// An eager message is about to come.
+    /// Begins to receive an eager message.
     pub(super) fn begin_eager(
         &mut self,
         address: MessageKey,
@@ -148,7 +149,7 @@ impl Queues {
         EagerReceive::new(address, len, digest, request)
     }
 
-    /// An eager message has come. True when a receive has taken it.
+    /// Handles a complete eager message. Returns whether a receive took it.
     pub(super) fn deliver(&mut self, eager: EagerReceive, outstanding: &mut u32) -> bool {
         let address = (eager.context, eager.from, eager.tag);
         let bytes = eager.len();
@@ -178,7 +179,7 @@ impl Queues {
         }
     }
 
-    /// A message waits at its sender. The receive that asks for it, if there is one.
+    /// Handles an announcement. Returns the receive that asks for the message, if one is posted.
     pub(super) fn ready(
         &mut self,
         address: MessageKey,
@@ -192,7 +193,7 @@ impl Queues {
         request
     }
 
-    /// A message of this rank to itself. The receive that it goes to, if there is one; then it is done.
+    /// Delivers a message of this rank to itself. Returns whether a receive took it.
     pub(super) fn deliver_own(&mut self, address: MessageKey, src: Span<'_>) -> bool {
         let mut unwanted = 0;
         let Some(request) = self.match_posted(address, &mut unwanted) else { return false };
@@ -201,12 +202,12 @@ impl Queues {
         true
     }
 
-    /// Keeps a message of this rank to itself.
+    /// Stores an unexpected message of this rank to itself.
     pub(super) fn keep(&mut self, address: MessageKey, message: Message) {
         self.matching.keep(&envelope(address), message);
     }
 
-    /// The message for a receive that is about to be posted.
+    /// Takes the unexpected message for a new receive.
     pub(super) fn take(&mut self, pattern: &Pattern) -> Option<(MessageKey, Message)> {
         let (envelope, message) = self.matching.take(pattern)?;
         Some(((envelope.context, Rank(envelope.from), envelope.tag), message))
@@ -218,7 +219,7 @@ impl Queues {
         self.matching.post(pattern, request);
     }
 
-    /// Copies a message that is here to where it was to be received.
+    /// Copies a message to the memory of its receive.
     pub(super) fn copy(&self, address: MessageKey, src: Span<'_>, dst: SpanMut<'_>) -> Result<Delivery> {
         if src.len() > dst.len() {
             return Err(self.truncated(address, src.len(), dst.len()));
@@ -227,13 +228,13 @@ impl Queues {
         Ok(Delivery { from: address.1, tag: address.2, bytes: src.len() })
     }
 
-    /// How many receives and messages have met nothing.
+    /// Returns the number of unmatched receives and messages.
     #[cfg(test)]
     pub(super) fn unmatched(&self) -> (usize, usize) {
         self.matching.len()
     }
 
-    /// Nothing is expected any more, and nothing kept.
+    /// Drops all receives and messages.
     pub(super) fn reset(&mut self) {
         self.matching = Matching::default();
         (self.pending, self.any_source, self.sends, self.own_units) = (0, 0, 0, 0);

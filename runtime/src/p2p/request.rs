@@ -1,11 +1,11 @@
-//! What whoever has sent or received a message holds until that is done.
+//! The program's handle of a send or receive.
 
 use super::{Core, Delivery, state::RequestState};
 use crate::error::Result;
 use std::{sync::Arc, time::Duration};
 
-/// A message that is being sent or received. Dropping it calls nothing back: the memory is in use until the message is done or
-/// its [`super::Mail`] has gone, whoever looks.
+/// A send or receive in flight. Dropping it does not cancel the operation: the memory stays in use until it
+/// completes or its [`super::P2p`] is closed.
 #[derive(Debug)]
 #[must_use = "the message's memory is in use until this says that it is done"]
 pub struct P2pRequest(State);
@@ -25,8 +25,8 @@ impl P2pRequest {
         P2pRequest(State::Pending(state, core))
     }
 
-    /// What has become of the message, if it is done; does a little of what there is to do before it looks. Once it has told,
-    /// it tells the same again.
+    /// Returns the result if the request is complete, after one progress step. Once complete, the result
+    /// stays the same.
     #[must_use]
     pub fn test(&self) -> Option<Result<Delivery>> {
         match &self.0 {
@@ -35,9 +35,9 @@ impl P2pRequest {
         }
     }
 
-    /// Waits until the message is done, for so long at most or without limit, and moves mail on this thread meanwhile. `None`:
-    /// not done in time. Once the message has not moved for the communicator's time limit while somebody waits for it, all
-    /// mail of this rank fails.
+    /// Waits until the request is complete, for at most `most` or without limit, and progresses messages
+    /// meanwhile. Returns `None` if it is not complete in time. A request that makes no progress for the
+    /// communicator's time limit while it is waited for fails all messages of this rank.
     #[must_use]
     pub fn wait(&self, most: Option<Duration>) -> Option<Result<Delivery>> {
         match &self.0 {

@@ -1,7 +1,7 @@
-//! What is known of one letter: what it is, and what has become of it.
+//! The state of one request.
 //!
-//! A slot is filled once, by whoever moves mail, and looked at without a lock. It also remembers since when its letter has
-//! not moved, as far as somebody waits for it.
+//! A request is completed once, by the thread that progresses messages, and read without a lock. The state
+//! also records since when the request has made no progress, for waiting threads.
 
 use super::Delivery;
 use crate::{
@@ -19,23 +19,23 @@ use std::{
 use topology::Rank;
 use transport::memory::{Span, SpanMut};
 
-/// What a letter is, for people.
+/// The description of a request, for errors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestInfo {
     pub(super) kind: CallKind,
-    /// The other end; `None` for any.
+    /// The other rank; `None` for any.
     pub(super) peer: Option<Rank>,
     pub(super) context: u32,
-    /// `None` for any.
+    /// The tag; `None` for any.
     pub(super) tag: Option<i32>,
     /// The length of its memory.
     pub(super) bytes: usize,
-    /// Its number on this rank, from 1.
+    /// The number of the request on this rank, from 1.
     pub(super) number: u64,
 }
 
 impl RequestInfo {
-    /// As a call.
+    /// Returns the request as a call record.
     pub(super) fn record(&self) -> CallRecord {
         CallRecord {
             kind: self.kind,
@@ -46,7 +46,7 @@ impl RequestInfo {
         }
     }
 
-    /// What a call does not say.
+    /// Returns the properties that a call record lacks.
     pub(super) fn details(&self) -> String {
         match self.tag {
             Some(tag) => format!("message with tag {tag} in context {}", self.context),
@@ -59,9 +59,9 @@ impl RequestInfo {
 pub(super) struct RequestState {
     pub(super) info: RequestInfo,
     result: OnceLock<Result<Delivery>>,
-    /// Changes whenever some of its bytes have moved.
+    /// Counts progress steps.
     moved: AtomicU32,
-    /// What `moved` was when it was last seen to change, and when that was.
+    /// The progress count when it was last seen to change, and that time.
     still: Mutex<Option<(u32, Instant)>>,
 }
 
@@ -70,23 +70,23 @@ impl RequestState {
         RequestState { info, result: OnceLock::new(), moved: AtomicU32::new(0), still: Mutex::new(None) }
     }
 
-    /// What has become of it, if it is done.
+    /// Returns the result if the request is complete.
     #[inline]
     pub(super) fn result(&self) -> Option<Result<Delivery>> {
         self.result.get().cloned()
     }
 
-    /// This has become of it. The first word holds.
+    /// Completes the request. The first result stays.
     pub(super) fn complete(&self, result: Result<Delivery>) {
         let _ = self.result.set(result);
     }
 
-    /// Some of its bytes have moved.
+    /// Records progress.
     pub(super) fn mark_progress(&self) {
         self.moved.fetch_add(1, Relaxed);
     }
 
-    /// How long it has not moved, from the first time this was asked on.
+    /// Returns the time without progress, measured from the first call on.
     pub(super) fn stalled_for(&self) -> Duration {
         let (moved, now) = (self.moved.load(Relaxed), Instant::now());
         let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,14 +98,14 @@ impl RequestState {
     }
 }
 
-/// A letter to be sent.
+/// A send in flight.
 #[derive(Clone, Debug)]
 pub(super) struct SendRequest {
     pub(super) state: Arc<RequestState>,
     pub(super) src: Span<'static>,
 }
 
-/// A letter to be received.
+/// A receive in flight.
 #[derive(Debug)]
 pub(super) struct RecvRequest {
     pub(super) state: Arc<RequestState>,

@@ -1,5 +1,5 @@
-//! Two ranks' engines, driven in turn by one thread, so that every interleaving is the test's: what is kept, what is given
-//! back, and what becomes of nonsense.
+//! Two engines driven in turn by one thread, so that the test controls every interleaving: what is stored,
+//! which credit returns, and how protocol errors are reported.
 
 use super::{
     Delivery,
@@ -34,7 +34,7 @@ fn send(from: &mut Engine, to: u32, tag: i32, len: usize) -> Posted {
     from.send(Rank(to), 0, tag, Span::from(&BYTES[..len])).expect("taken")
 }
 
-/// Receives to memory that nobody gets back.
+/// Receives into leaked memory.
 fn recv(to: &mut Engine, from: Option<u32>, tag: Option<i32>, capacity: usize) -> Posted {
     let memory: &'static mut [u8] = Box::leak(vec![0; capacity].into());
     to.recv(from.map(Rank), 0, tag, SpanMut::from(memory)).expect("taken")
@@ -51,7 +51,7 @@ fn is_done(posted: &Posted) -> bool {
     result_of(posted).is_some()
 }
 
-/// Drives both until nothing moves any more.
+/// Drives both engines until nothing moves.
 fn settle([a, b]: &mut [Engine; 2]) {
     while a.drive() | b.drive() {}
     assert!(a.failed().is_none() && b.failed().is_none(), "{:?} {:?}", a.failed(), b.failed());
@@ -73,7 +73,7 @@ fn nothing_is_left_of_ten_thousand_messages() {
                 let tag = (round % 3 != 0).then_some((3 - i / 2) as i32);
                 let from = (round % 5 != 0).then_some(1 - (i % 2) as u32);
                 let memory = if round < 10 { 50_000 } else { lengths.len() };
-                // Most have no room for theirs, which leaves nothing behind either.
+                // Most receives have no room for their message, which must leave nothing behind either.
                 recv(&mut pair[i % 2], from, tag, memory)
             })
             .collect();
@@ -91,7 +91,7 @@ fn what_is_kept_for_a_receiver_that_takes_nothing_is_bounded_and_all_of_it_arriv
     let len = 1000;
     let most = (CREDIT_UNITS / units_of(len)) as usize;
     let sent: Vec<Posted> = (0..2 * most).map(|tag| send(&mut pair[0], 1, tag as i32, len)).collect();
-    // The receiver hears of all when it looks for something else.
+    // The receiver processes all messages while it waits for another one.
     let other = recv(&mut pair[1], Some(0), Some(-1), 0);
     settle(&mut pair);
     assert_eq!(pair[1].memory().1, 2 * most, "all have arrived, as such or as words of them");
@@ -104,7 +104,8 @@ fn what_is_kept_for_a_receiver_that_takes_nothing_is_bounded_and_all_of_it_arriv
     let last = send(&mut pair[0], 1, -1, 0);
     settle(&mut pair);
     assert!(sent.iter().chain([&other, &last]).all(is_done));
-    // Its credit has come back, or comes with the next word; and the receiver looks for something else again.
+    // The credit has returned, or returns with the next frame; and the receiver progresses for another
+    // receive again.
     let _other = recv(&mut pair[1], Some(0), Some(-2), 0);
     let again: Vec<Posted> = (0..most / 2).map(|tag| send(&mut pair[0], 1, tag as i32, len)).collect();
     settle(&mut pair);
@@ -123,7 +124,7 @@ fn a_sender_that_never_waits_finds_its_credit_again() {
     }
 }
 
-/// Has rank 1, whose links are the test's, send frames to rank 0. The error that rank 0 fails with.
+/// Returns the error of rank 0 after rank 1, whose links the test owns, has sent it these frames.
 fn error_of(frames: &[FrameBytes]) -> Error {
     let mut links = links(2);
     let mut hostile = links.pop().expect("two");
@@ -151,13 +152,13 @@ fn nonsense_of_a_peer_is_an_error_that_names_it() {
     let short = Frame::Short { context: 0, tag: 0, len: 8 }.encode(0);
     for (frames, what) in [
         (vec![[0xff; FRAME_BYTES]], "unknown kind"),
-        (vec![ready(1)], "control_queue of order"),
-        (vec![ready(0), ready(0)], "control_queue of order"),
+        (vec![ready(1)], "out of order"),
+        (vec![ready(0), ready(0)], "out of order"),
         (vec![Frame::ClearToSend { number: 0 }.encode(0)], "a clear-to-send"),
         (vec![Frame::Reject { number: 7 }.encode(0)], "a rejection"),
         (vec![Frame::Credit.encode(1)], "more credit"),
         (vec![short; 10 + (CREDIT_UNITS / units_of(8)) as usize], "more eager bytes"),
-        // What follows is not what was said.
+        // The payload is not the announced one.
         (vec![eager, short], "another operation"),
     ] {
         let error = error_of(&frames).to_string();
@@ -167,7 +168,8 @@ fn nonsense_of_a_peer_is_an_error_that_names_it() {
 
 #[test]
 fn what_arrives_while_its_receive_is_posted_is_counted_once() {
-    // The frame of an eager message is here, and its bytes are not; then a receive is posted, by name or for anyone.
+    // The frame of an eager message has arrived and its bytes have not; then a receive is posted, by source
+    // or for any.
     for from in [Some(1), None] {
         let mut links = links(2);
         let mut other = links.pop().expect("two");
