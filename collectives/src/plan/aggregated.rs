@@ -17,7 +17,7 @@ pub(super) struct Round {
     /// The places of what is sent.
     pub(super) sent: Range<u32>,
     /// The places, on the other rank, of where it lands.
-    pub(super) came: Range<u32>,
+    pub(super) received: Range<u32>,
 }
 
 /// The places of blocks, and the rounds.
@@ -39,26 +39,27 @@ impl Layout {
         for level in (0..n.next_power_of_two().ilog2()).rev() {
             let distance = 1 << level;
             let last = *held.back().expect("offset 0");
-            let beyond = last + distance >= n;
+            let exceeds = last + distance >= n;
             let sent: Vec<u32> = held.iter().copied().filter(|x| x + distance < n).collect();
             let (len, end) = (sent.len() as i64, start + held.len() as i64);
-            let at = if beyond { start - len } else { end };
+            let at = if exceeds { start - len } else { end };
             rounds.push((distance, start..start + len, at..at + len));
-            if beyond {
+            if exceeds {
                 start = at;
                 sent.iter().rev().for_each(|x| held.push_front(x + distance));
             } else {
                 held.extend(sent.iter().map(|x| x + distance));
             }
         }
-        let place = |at: i64| (at - start) as u32;
-        let places = |run: Range<i64>| place(run.start)..place(run.end);
-        let round = |(distance, sent, came)| Round { distance, sent: places(sent), came: places(came) };
+        let slot = |at: i64| (at - start) as u32;
+        let slots = |run: Range<i64>| slot(run.start)..slot(run.end);
+        let round =
+            |(distance, sent, received)| Round { distance, sent: slots(sent), received: slots(received) };
         Layout { offsets: held.into(), rounds: rounds.into_iter().map(round).collect() }
     }
 
     /// The place of offset 0.
-    pub(super) fn own(&self) -> u32 {
+    pub(super) fn own_slot(&self) -> u32 {
         self.offsets.iter().position(|x| *x == 0).expect("offset 0") as u32
     }
 }
@@ -71,15 +72,15 @@ mod tests {
     fn every_round_brings_what_was_sent_further_and_all_offsets_come_once() {
         for n in 1..300 {
             let layout = Layout::new(n);
-            let mut known = vec![layout.own()];
-            for Round { distance, sent, came } in &layout.rounds {
-                assert_eq!(sent.len(), came.len());
-                for (from, to) in sent.clone().zip(came.clone()) {
+            let mut known = vec![layout.own_slot()];
+            for Round { distance, sent, received } in &layout.rounds {
+                assert_eq!(sent.len(), received.len());
+                for (from, to) in sent.clone().zip(received.clone()) {
                     assert!(known.contains(&from), "n {n}: sends what it has not");
                     let (x, y) = (layout.offsets[from as usize], layout.offsets[to as usize]);
                     assert_eq!(x + distance, y, "n {n}");
                 }
-                known.extend(came.clone());
+                known.extend(received.clone());
             }
             known.sort_unstable();
             assert!(known.into_iter().eq(0..n), "n {n}");

@@ -55,7 +55,7 @@ pub(super) struct Halver<F> {
     /// The term that the rank speaks for.
     pub(super) term: u32,
     /// Who speaks for a term.
-    pub(super) speaker: F,
+    pub(super) representative: F,
     /// Where the sum lies that the rank begins with.
     pub(super) from: Buffer,
     /// Where its partial sums go.
@@ -70,7 +70,7 @@ impl<F: Fn(u32) -> Rank> Halver<F> {
         let mut partial = self.from;
         for round in 0..self.core.terms.ilog2() {
             let halves = Halves::of(self.core, self.term, round);
-            let peer = (self.speaker)(self.term ^ 1 << round);
+            let peer = (self.representative)(self.term ^ 1 << round);
             builder.stage(self.stage + round);
             builder.send(rank, peer, halves.given(partial), 0);
             builder.recv_reduce(rank, peer, halves.kept(partial), halves.kept(self.to), 0);

@@ -22,7 +22,6 @@ pub mod all_reduce;
 pub mod all_to_all;
 pub mod barrier;
 pub mod broadcast;
-mod circle;
 pub mod exclusive_scan;
 mod fold;
 pub mod gather;
@@ -33,6 +32,7 @@ pub mod reduce_scatter;
 pub mod scan;
 pub mod scatter;
 pub mod send_recv;
+mod sub_ring;
 mod trees;
 
 /// One row of the table.

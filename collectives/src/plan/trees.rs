@@ -14,19 +14,19 @@ pub(super) fn subtree(place: u32, n: u32) -> Range<u32> {
 }
 
 /// Who is above a place in that tree; the root has no one.
-pub(super) fn above(place: u32) -> u32 {
+pub(super) fn parent_of(place: u32) -> u32 {
     place & (place - 1)
 }
 
 /// The children of a place in that tree, nearest first: how far away each is, as a power of two.
-pub(super) fn below(place: u32, n: u32) -> impl DoubleEndedIterator<Item = u32> {
+pub(super) fn children_of(place: u32, n: u32) -> impl DoubleEndedIterator<Item = u32> {
     let count = subtree(place, n).len() as u32;
     0..count.next_power_of_two().ilog2()
 }
 
 /// The blocks of the largest subtree below the root, if it is more than one: what a rank may have to keep for others.
-pub(super) fn kept_for_others(n: u32) -> u32 {
-    let children = below(0, n).map(|bit| subtree(1 << bit, n).len() as u32);
+pub(super) fn max_relayed_blocks(n: u32) -> u32 {
+    let children = children_of(0, n).map(|bit| subtree(1 << bit, n).len() as u32);
     children.max().filter(|most| *most > 1).unwrap_or(0)
 }
 
@@ -38,14 +38,18 @@ pub(super) fn runs(root: Rank, places: Range<u32>, n: u32) -> impl Iterator<Item
 }
 
 /// Who is above a place of the k-nomial tree, and the stage of the message from there; none for the root.
-pub(super) fn knomial_above(place: u32, radix: u32) -> Option<(u32, u32)> {
+pub(super) fn knomial_parent(place: u32, radix: u32) -> Option<(u32, u32)> {
     let level = place.checked_ilog(radix)?;
     let unit = radix.pow(level);
     Some((place % unit, level * (radix - 1) + place / unit - 1))
 }
 
 /// Those below a place of the k-nomial tree, nearest first, each with the stage of the message.
-pub(super) fn knomial_below(place: u32, radix: u32, n: u32) -> impl DoubleEndedIterator<Item = (u32, u32)> {
+pub(super) fn knomial_children(
+    place: u32,
+    radix: u32,
+    n: u32,
+) -> impl DoubleEndedIterator<Item = (u32, u32)> {
     let first = place.checked_ilog(radix).map_or(0, |level| level + 1);
     let levels = n.next_power_of_two().ilog2() + 1;
     (first..levels).flat_map(move |level| {
@@ -79,18 +83,18 @@ type Relabel = fn(Rank, u32) -> Rank;
 impl Node {
     /// The neighbours of `rank` in tree 0 or 1, whose roots may differ: for those who go up and down again.
     pub(super) fn of(tree: u32, rank: Rank, n: u32) -> Node {
-        let (there, back): (Relabel, Relabel) = match (tree, n % 2) {
+        let (to_tree, from_tree): (Relabel, Relabel) = match (tree, n % 2) {
             (0, _) => (|rank, _| rank, |rank, _| rank),
             (_, 0) => (|rank, n| Rank(n - 1 - rank.0), |rank, n| Rank(n - 1 - rank.0)),
             _ => (|rank, n| rank.behind(1, n), |rank, n| rank.ahead(1, n)),
         };
-        Node::relabelled(rank, n, there, back)
+        Node::relabeled(rank, n, to_tree, from_tree)
     }
 
     /// The same with rank 0 at the top of both trees: for those who only go up, or only down.
     pub(super) fn below_one_root(tree: u32, rank: Rank, n: u32) -> Node {
         // Ranks from 1 on change places: mirrored, or moved on by one, so that odd ones become even.
-        let (there, back): (Relabel, Relabel) = match (tree, n % 2) {
+        let (to_tree, from_tree): (Relabel, Relabel) = match (tree, n % 2) {
             (0, _) => (|rank, _| rank, |rank, _| rank),
             (_, 1) => (|rank, n| Rank((n - rank.0) % n), |rank, n| Rank((n - rank.0) % n)),
             _ => (
@@ -98,14 +102,14 @@ impl Node {
                 |rank, n| if rank.0 == n - 1 { Rank(1) } else { Rank((rank.0 + 1) * rank.0.min(1)) },
             ),
         };
-        Node::relabelled(rank, n, there, back)
+        Node::relabeled(rank, n, to_tree, from_tree)
     }
 
-    fn relabelled(rank: Rank, n: u32, there: Relabel, back: Relabel) -> Node {
-        let node = in_order(there(rank, n), n);
+    fn relabeled(rank: Rank, n: u32, to_tree: Relabel, from_tree: Relabel) -> Node {
+        let node = in_order(to_tree(rank, n), n);
         Node {
-            parent: node.parent.map(|parent| back(parent, n)),
-            children: node.children.into_iter().map(|child| back(child, n)).collect(),
+            parent: node.parent.map(|parent| from_tree(parent, n)),
+            children: node.children.into_iter().map(|child| from_tree(child, n)).collect(),
             ..node
         }
     }
@@ -207,9 +211,9 @@ mod tests {
         for n in 1..70 {
             for place in 0..n {
                 let mut end = place + 1;
-                for bit in below(place, n) {
+                for bit in children_of(place, n) {
                     let child = place + (1 << bit);
-                    assert_eq!((above(child), subtree(child, n).start), (place, end), "{n} {place}");
+                    assert_eq!((parent_of(child), subtree(child, n).start), (place, end), "{n} {place}");
                     end = subtree(child, n).end;
                 }
                 assert_eq!(end, subtree(place, n).end, "{n} {place}");
@@ -223,10 +227,10 @@ mod tests {
             for n in 1..150 {
                 let mut told = vec![0; n as usize];
                 for place in 0..n {
-                    for (child, stage) in knomial_below(place, radix, n) {
-                        assert_eq!(knomial_above(child, radix), Some((place, stage)), "{n} {place} {child}");
+                    for (child, stage) in knomial_children(place, radix, n) {
+                        assert_eq!(knomial_parent(child, radix), Some((place, stage)), "{n} {place} {child}");
                         assert!(stage < knomial_stages(radix, n));
-                        assert!(knomial_above(place, radix).is_none_or(|(_, earlier)| earlier < stage));
+                        assert!(knomial_parent(place, radix).is_none_or(|(_, earlier)| earlier < stage));
                         told[child as usize] += 1;
                     }
                 }

@@ -17,7 +17,7 @@ struct Cost {
     /// What leaves the host that sends most.
     bytes: u128,
     /// The hosts that these go to in equal parts.
-    to: u64,
+    destinations: u64,
     /// The stages, within hosts and between them.
     stages: u64,
 }
@@ -34,14 +34,17 @@ pub(super) fn preferred(
     if count < 2 || most < 2 {
         return None;
     }
-    let (one, other) = (cost(call, hosts, flat)?, cost(call, hosts, "hierarchical")?);
-    let more = other.stages.saturating_sub(one.stages);
-    let pays = |one: u128, other: u128| {
-        one.checked_sub(other).is_some_and(|saved| saved >= u128::from(more) * u128::from(stage_bytes))
+    let (flat_cost, hierarchical_cost) = (cost(call, hosts, flat)?, cost(call, hosts, "hierarchical")?);
+    let extra_stages = hierarchical_cost.stages.saturating_sub(flat_cost.stages);
+    let pays = |flat: u128, hierarchical: u128| {
+        flat.checked_sub(hierarchical)
+            .is_some_and(|saved| saved >= u128::from(extra_stages) * u128::from(stage_bytes))
     };
-    let per_cable = |cost: Cost| cost.bytes / u128::from(cost.to);
+    let per_cable = |cost: Cost| cost.bytes / u128::from(cost.destinations);
     let why = "several ranks on each of several hosts: less between hosts";
-    (pays(one.bytes, other.bytes) && pays(per_cable(one), per_cable(other))).then_some(("hierarchical", why))
+    (pays(flat_cost.bytes, hierarchical_cost.bytes)
+        && pays(per_cable(flat_cost), per_cable(hierarchical_cost)))
+    .then_some(("hierarchical", why))
 }
 
 /// What a plan costs, of those that are compared.
@@ -52,24 +55,26 @@ fn cost(call: Call, hosts: Hosts, algorithm: &str) -> Option<Cost> {
     let pairs =
         (0..hosts.count(n)).map(|host| u64::from(hosts.ranks_on(host, n))).map(|m| m * (ranks - m)).max()?;
     let share = |times: u64, of: u64| u128::from(block) * u128::from(times) / u128::from(of);
-    let all = count.saturating_sub(1).max(1);
-    let (bytes, to, stages) = match (call.collective, algorithm) {
-        (Collective::AllReduce, "mesh") => (share(pairs, 1), all, 1),
-        (Collective::AllReduce, "rsag_mesh") => (share(2 * pairs, ranks), all, 2),
+    let other_hosts = count.saturating_sub(1).max(1);
+    let (bytes, destinations, stages) = match (call.collective, algorithm) {
+        (Collective::AllReduce, "mesh") => (share(pairs, 1), other_hosts, 1),
+        (Collective::AllReduce, "rsag_mesh") => (share(2 * pairs, ranks), other_hosts, 2),
         (Collective::AllReduce, "ring") => {
-            (share(2 * (ranks - 1) * ways_out(hosts, n), ranks), 1, 2 * (ranks - 1))
+            (share(2 * (ranks - 1) * cross_host_hops(hosts, n), ranks), 1, 2 * (ranks - 1))
         }
         (Collective::AllReduce, "hierarchical") => (share(2 * (count - 1), count), 1, 2 * count),
-        (Collective::AllGather, "direct") => (share(pairs, 1), all, 1),
-        (Collective::AllGather, "ring") => (share((ranks - 1) * ways_out(hosts, n), 1), 1, ranks - 1),
-        (Collective::AllGather, "hierarchical") => (share(u64::from(hosts.most(n)) * (count - 1), 1), all, 2),
+        (Collective::AllGather, "direct") => (share(pairs, 1), other_hosts, 1),
+        (Collective::AllGather, "ring") => (share((ranks - 1) * cross_host_hops(hosts, n), 1), 1, ranks - 1),
+        (Collective::AllGather, "hierarchical") => {
+            (share(u64::from(hosts.most(n)) * (count - 1), 1), other_hosts, 2)
+        }
         _ => return None,
     };
-    Some(Cost { bytes, to, stages })
+    Some(Cost { bytes, destinations, stages })
 }
 
 /// Of the host with most of them: its ranks that are followed by one of another host, round the ring.
-fn ways_out(hosts: Hosts, n: u32) -> u64 {
+fn cross_host_hops(hosts: Hosts, n: u32) -> u64 {
     let host = |rank: u32| hosts.place(Rank(rank % n), n).0;
     let mut leaving = vec![0; hosts.count(n) as usize];
     for rank in (0..n).filter(|rank| host(*rank) != host(rank + 1)) {

@@ -8,9 +8,9 @@
 //! Where not every rank reaches every other, only plans are chosen whose messages travel where they can. Whether one does
 //! is read off the plan itself.
 
-mod crowded;
 mod hierarchy;
 mod overrides;
+mod oversubscribed;
 pub mod price;
 pub mod survey;
 #[cfg(test)]
@@ -18,12 +18,12 @@ mod tests;
 mod tuned;
 
 pub use overrides::{Names, Overrides, Rule, RulesError};
-pub use tuned::{Best, Fingerprint, Links, Tuned, TunedError};
+pub use tuned::{Fingerprint, Links, Tuned, TunedChoice, TunedError};
 
 use crate::numerics::Core;
 use crate::schedule::InPlace;
 use crate::{Collective, Hosts, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
-use price::{Candidates, Effort, Kind, Model};
+use price::{CallShape, Candidates, Effort, Model};
 use serde::Deserialize;
 use topology::Reach;
 
@@ -75,7 +75,7 @@ pub struct Call {
 
 /// What a plan must keep to beside the call, the same on all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Wanted {
+pub struct Requirements {
     /// Blocks may differ in length.
     pub uneven: bool,
     /// The order in which contributions are combined.
@@ -107,7 +107,7 @@ pub struct Policy {
     /// The thresholds for what was not.
     pub tuning: Tuning,
     /// All ranks are on one host, which has fewer cores.
-    pub crowded: bool,
+    pub oversubscribed: bool,
 }
 
 /// Chooses the algorithm and the segments for a call: by the first rule that matches, by name, by what was measured, by
@@ -122,19 +122,25 @@ pub fn choose(
     root: Rank,
     reach: &Reach,
     policy: &Policy,
-    wanted: Wanted,
+    requirements: Requirements,
 ) -> Result<Choice, PlanError> {
-    choose_by(call, root, reach, policy, wanted, || simulated(call, root, reach, policy, wanted))
+    choose_by(call, root, reach, policy, requirements, || simulated(call, root, reach, policy, requirements))
 }
 
 /// What the model of a policy says of a call, if it has one that says anything.
 #[must_use]
-pub fn simulated(call: Call, root: Rank, reach: &Reach, policy: &Policy, wanted: Wanted) -> Option<Choice> {
+pub fn simulated(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    policy: &Policy,
+    requirements: Requirements,
+) -> Option<Choice> {
     let model = policy.model.as_ref()?;
     let Call { collective, ranks, block_bytes } = call;
     // Ranks may differ in whether a call is in place.
-    let kind = Kind { collective, ranks, root, in_place: InPlace::No, wanted };
-    let candidates = Candidates::new(model, kind, reach, &policy.overrides.names).ok()?;
+    let shape = CallShape { collective, ranks, root, in_place: InPlace::No, requirements };
+    let candidates = Candidates::new(model, shape, reach, &policy.overrides.names).ok()?;
     let verdict = candidates.price(block_bytes, &policy.tuning, Effort::Pruned).ok()?;
     Some(verdict.choice)
 }
@@ -148,16 +154,17 @@ pub fn choose_by(
     root: Rank,
     reach: &Reach,
     policy: &Policy,
-    wanted: Wanted,
+    requirements: Requirements,
     simulated: impl FnOnce() -> Option<Choice>,
 ) -> Result<Choice, PlanError> {
-    if let Some(choice) = asked_for(call, root, reach, policy, wanted)? {
+    if let Some(choice) = override_choice(call, root, reach, policy, requirements)? {
         return Ok(choice);
     }
     let names = &policy.overrides.names;
     let tuned = policy.tuned.as_ref().and_then(|tuned| tuned.choose(call));
     let fit = |choice: &Choice| {
-        names.allow(choice.algorithm) && can(call, root, choice.algorithm, reach, wanted).is_ok()
+        names.is_allowed(choice.algorithm)
+            && check_call(call, root, choice.algorithm, reach, requirements).is_ok()
     };
     if let Some(choice) = tuned.filter(fit) {
         return Ok(choice);
@@ -165,30 +172,32 @@ pub fn choose_by(
     if let Some(choice) = simulated().filter(fit) {
         return Ok(choice);
     }
-    let crowded = if policy.crowded { crowded::choice(call, &policy.tuning) } else { None };
-    if let Some(choice) = crowded.filter(fit) {
+    let oversubscribed =
+        if policy.oversubscribed { oversubscribed::choice(call, &policy.tuning) } else { None };
+    if let Some(choice) = oversubscribed.filter(fit) {
         return Ok(choice);
     }
     let (preferred, why) = preferred(call, &policy.tuning);
-    let of = |algorithm, why| Choice { algorithm, segments: segments(call, algorithm, &policy.tuning), why };
-    let within = hierarchy::preferred(call, wanted.hosts, preferred, policy.tuning.stage_bytes);
-    let first = within.map(|(algorithm, why)| of(algorithm, why)).filter(fit);
-    if let Some(first) = first.or_else(|| Some(of(preferred, why)).filter(fit)) {
+    let with_segments =
+        |algorithm, why| Choice { algorithm, segments: segments(call, algorithm, &policy.tuning), why };
+    let hierarchical = hierarchy::preferred(call, requirements.hosts, preferred, policy.tuning.stage_bytes);
+    let first = hierarchical.map(|(algorithm, why)| with_segments(algorithm, why)).filter(fit);
+    if let Some(first) = first.or_else(|| Some(with_segments(preferred, why)).filter(fit)) {
         return Ok(first);
     }
-    let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.allow(name));
+    let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.is_allowed(name));
     let instead = "the preferred algorithm cannot do this call, or needs cables that are not there";
-    let mut able = rest.map(|name| of(name, instead)).filter(fit);
-    able.next().ok_or_else(|| nothing(call, root, reach, preferred, wanted))
+    let mut capable = rest.map(|name| with_segments(name, instead)).filter(fit);
+    capable.next().ok_or_else(|| no_algorithm_error(call, root, reach, preferred, requirements))
 }
 
 /// What people want for a call, if they want anything.
-fn asked_for(
+fn override_choice(
     call: Call,
     root: Rank,
     reach: &Reach,
     policy: &Policy,
-    wanted: Wanted,
+    requirements: Requirements,
 ) -> Result<Option<Choice>, PlanError> {
     let segments = |algorithm, asked| match asked {
         0 => segments(call, algorithm, &policy.tuning),
@@ -196,19 +205,19 @@ fn asked_for(
     };
     if let Some(rule) = policy.overrides.rules.iter().find(|rule| rule.matches(call)) {
         let (algorithm, why) = (rule.algorithm, "a rule of the file says so");
-        can(call, root, algorithm, reach, wanted)?;
+        check_call(call, root, algorithm, reach, requirements)?;
         return Ok(Some(Choice { algorithm, segments: segments(algorithm, rule.segments), why }));
     }
     let mut refusal = None;
-    for algorithm in policy.overrides.names.wanted(call.collective) {
-        let takes = plan::algorithm(call.collective, algorithm).is_ok_and(|a| a.takes_uneven_blocks());
-        match can(call, root, algorithm, reach, wanted) {
+    for algorithm in policy.overrides.names.requested(call.collective) {
+        let takes_uneven = plan::algorithm(call.collective, algorithm).is_ok_and(|a| a.takes_uneven_blocks());
+        match check_call(call, root, algorithm, reach, requirements) {
             Ok(()) => {
                 let why = "it was asked for by name";
                 return Ok(Some(Choice { algorithm, segments: segments(algorithm, 0), why }));
             }
             // Who asks for an algorithm means calls that have it.
-            Err(_) if wanted.uneven && !takes => {}
+            Err(_) if requirements.uneven && !takes_uneven => {}
             Err(error) => refusal = refusal.or(Some(error)),
         }
     }
@@ -219,22 +228,35 @@ fn asked_for(
 ///
 /// # Errors
 /// [`PlanError`]: why not.
-fn can(call: Call, root: Rank, algorithm: &str, reach: &Reach, wanted: Wanted) -> Result<(), PlanError> {
+fn check_call(
+    call: Call,
+    root: Rank,
+    algorithm: &str,
+    reach: &Reach,
+    requirements: Requirements,
+) -> Result<(), PlanError> {
     let found = plan::algorithm(call.collective, algorithm)?;
     found.check_ranks(call.ranks)?;
-    found.check_numerics(wanted.numerics)?;
-    if wanted.uneven && !found.takes_uneven_blocks() {
+    found.check_numerics(requirements.numerics)?;
+    if requirements.uneven && !found.takes_uneven_blocks() {
         return Err(PlanError::Uneven { algorithm: found.name, collective: call.collective });
     }
-    check(call, root, found.name, reach, wanted)
+    check(call, root, found.name, reach, requirements)
 }
 
 /// Why nothing can do a call.
-fn nothing(call: Call, root: Rank, reach: &Reach, preferred: &str, wanted: Wanted) -> PlanError {
-    let neighbourly = plan::algorithms(call.collective).map(|a| a.name);
-    let named = neighbourly.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
-    let errors = named.into_iter().chain([preferred]);
-    let mut errors: Vec<_> = errors.filter_map(|name| can(call, root, name, reach, wanted).err()).collect();
+fn no_algorithm_error(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    preferred: &str,
+    requirements: Requirements,
+) -> PlanError {
+    let names = plan::algorithms(call.collective).map(|a| a.name);
+    let between_neighbors = names.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
+    let errors = between_neighbors.into_iter().chain([preferred]);
+    let mut errors: Vec<_> =
+        errors.filter_map(|name| check_call(call, root, name, reach, requirements).err()).collect();
     // What is made for other blocks anyway is not what stands in the way.
     errors.sort_by_key(|error| matches!(error, PlanError::Uneven { .. }));
     errors.into_iter().next().unwrap_or(PlanError::AllExcluded { collective: call.collective })
@@ -250,25 +272,31 @@ pub fn check(
     root: Rank,
     algorithm: &str,
     reach: &Reach,
-    wanted: Wanted,
+    requirements: Requirements,
 ) -> Result<(), PlanError> {
-    match gap(call, root, algorithm, reach, wanted.hosts)? {
+    match gap(call, root, algorithm, reach, requirements.hosts)? {
         None => Ok(()),
         Some((from, to)) => Err(PlanError::NoCable {
             algorithm: plan::algorithm(call.collective, algorithm)?.name,
             collective: call.collective,
             from,
             to,
-            instead: able(call, root, reach, wanted),
+            instead: capable_algorithms(call, root, reach, requirements),
         }),
     }
 }
 
 /// The algorithms whose messages travel where they can.
-fn able(call: Call, root: Rank, reach: &Reach, wanted: Wanted) -> Vec<&'static str> {
-    let able = plan::algorithms(call.collective).filter(|a| !wanted.uneven || a.takes_uneven_blocks());
-    let names = able.map(|algorithm| algorithm.name);
-    names.filter(|name| gap(call, root, name, reach, wanted.hosts) == Ok(None)).collect()
+fn capable_algorithms(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    requirements: Requirements,
+) -> Vec<&'static str> {
+    let capable =
+        plan::algorithms(call.collective).filter(|a| !requirements.uneven || a.takes_uneven_blocks());
+    let names = capable.map(|algorithm| algorithm.name);
+    names.filter(|name| gap(call, root, name, reach, requirements.hosts) == Ok(None)).collect()
 }
 
 fn gap(
@@ -288,10 +316,10 @@ fn gap(
 fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
     let Call { collective, ranks, block_bytes } = call;
     let direct = ranks <= tuning.direct_ranks;
-    let in_one_shot = block_bytes.saturating_mul(u64::from(ranks.saturating_sub(1)));
+    let sent_bytes = block_bytes.saturating_mul(u64::from(ranks.saturating_sub(1)));
     match collective {
         Collective::AllReduce => {
-            if in_one_shot <= tuning.mesh_bytes {
+            if sent_bytes <= tuning.mesh_bytes {
                 ("mesh", "small: one stage is fastest")
             } else if !direct && block_bytes <= tuning.doubling_bytes {
                 ("recursive_doubling", "small, on many ranks: fewer messages")
@@ -305,16 +333,16 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
         Collective::AllGather | Collective::ReduceScatter => ("ring", "many ranks: two neighbours only"),
         Collective::Broadcast if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Broadcast => ("chain", "large: every link carries it once, in a stream"),
-        Collective::Reduce if direct && in_one_shot <= tuning.mesh_bytes => {
+        Collective::Reduce if direct && sent_bytes <= tuning.mesh_bytes => {
             ("direct", "small, on few ranks: one stage")
         }
         Collective::Reduce if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Reduce => ("chain", "large: every link carries it once, in a stream"),
         Collective::Gather | Collective::Scatter => ("direct", "one stage"),
-        Collective::Scan | Collective::ExclusiveScan => ("chain", "the only one"),
-        Collective::AllToAll => ("direct", "the only one"),
+        Collective::Scan | Collective::ExclusiveScan => ("chain", "every link carries it once, in a stream"),
+        Collective::AllToAll => ("direct", "one stage"),
         Collective::SendRecv => ("shift", "the only one"),
-        Collective::Barrier => ("dissemination", "the only one"),
+        Collective::Barrier => ("dissemination", "log2(n) stages on any number of ranks"),
     }
 }
 
@@ -335,6 +363,6 @@ pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
         _ => 1,
     };
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));
-    let wanted = chunk_bytes.div_ceil(tuning.segment_bytes.max(1));
-    wanted.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
+    let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1));
+    pieces.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
 }

@@ -103,12 +103,12 @@ impl Names {
 
     /// May it be chosen of its own accord?
     #[must_use]
-    pub fn allow(&self, name: &str) -> bool {
+    pub fn is_allowed(&self, name: &str) -> bool {
         !self.excluded || self.names.iter().all(|excluded| excluded != name)
     }
 
     /// The names asked for that a collective has, in order.
-    pub fn wanted(&self, collective: Collective) -> impl Iterator<Item = &'static str> {
+    pub fn requested(&self, collective: Collective) -> impl Iterator<Item = &'static str> {
         let names = self.names.iter().filter(|_| !self.excluded);
         names.filter_map(move |name| algorithm(collective, name).ok()).map(|algorithm| algorithm.name)
     }
@@ -160,35 +160,37 @@ impl Overrides {
     /// # Errors
     /// [`RulesError`] with the line of the first thing that is wrong.
     pub fn rules_from_toml(text: &str) -> Result<Vec<Rule>, RulesError> {
-        let at = |offset: usize, message: String| RulesError {
+        let error_at = |offset: usize, message: String| RulesError {
             line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
             message,
         };
-        let file: File = toml::from_str(text)
-            .map_err(|error| at(error.span().map_or(0, |span| span.start), error.message().to_owned()))?;
+        let file: File = toml::from_str(text).map_err(|error| {
+            error_at(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
         if *file.version.get_ref() != 1 {
             let message = format!("version {} is not known; this program reads 1", file.version.get_ref());
-            return Err(at(file.version.span().start, message));
+            return Err(error_at(file.version.span().start, message));
         }
         let rule = |form: RuleForm| {
             let collective = form.collective.get_ref().parse::<Collective>();
             let collective =
-                collective.map_err(|error| at(form.collective.span().start, error.to_string()))?;
+                collective.map_err(|error| error_at(form.collective.span().start, error.to_string()))?;
             let found = algorithm(collective, form.algorithm.get_ref())
-                .map_err(|error| at(form.algorithm.span().start, error.to_string()))?;
+                .map_err(|error| error_at(form.algorithm.span().start, error.to_string()))?;
             let bytes = form.bytes.map_or(Ok(0..=u64::MAX), |text| {
-                range(text.get_ref(), 0, u64::MAX, parse_bytes).map_err(|error| at(text.span().start, error))
+                range(text.get_ref(), 0, u64::MAX, parse_bytes)
+                    .map_err(|error| error_at(text.span().start, error))
             })?;
             let ranks = form.ranks.map_or(Ok(1..=u32::MAX), |text| {
                 let number =
                     |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number of ranks"));
-                range(text.get_ref(), 1, u32::MAX, number).map_err(|error| at(text.span().start, error))
+                range(text.get_ref(), 1, u32::MAX, number).map_err(|error| error_at(text.span().start, error))
             })?;
             let segments = form.segments.map_or(Ok(0), |segments| match *segments.get_ref() {
-                wanted @ 1..=MAX_SEGMENTS => Ok(wanted),
-                wanted => {
-                    let error = PlanError::Segments { collective, segments: wanted };
-                    Err(at(segments.span().start, error.to_string()))
+                requested @ 1..=MAX_SEGMENTS => Ok(requested),
+                requested => {
+                    let error = PlanError::Segments { collective, segments: requested };
+                    Err(error_at(segments.span().start, error.to_string()))
                 }
             })?;
             Ok(Rule { collective, bytes, ranks, algorithm: found.name, segments })
@@ -200,13 +202,13 @@ impl Overrides {
 /// Reads `4..64`, `..64`, `4..` or `4`.
 fn range<T: Copy + PartialOrd>(
     text: &str,
-    least: T,
-    most: T,
+    lowest: T,
+    highest: T,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<RangeInclusive<T>, String> {
-    let end = |text: &str, open: T| if text.is_empty() { Ok(open) } else { parse(text) };
+    let end = |text: &str, default: T| if text.is_empty() { Ok(default) } else { parse(text) };
     let (first, last) = match text.split_once("..") {
-        Some((first, last)) => (end(first.trim(), least)?, end(last.trim(), most)?),
+        Some((first, last)) => (end(first.trim(), lowest)?, end(last.trim(), highest)?),
         None => (parse(text.trim())?, parse(text.trim())?),
     };
     if first > last {
@@ -222,13 +224,13 @@ mod tests {
     #[test]
     fn names_are_taken_in_order_or_left_out() {
         let names = Names::parse("ring, chain").expect("known");
-        assert!(names.wanted(Collective::Broadcast).eq(["chain"]));
-        assert!(names.wanted(Collective::AllReduce).eq(["ring"]));
-        assert!(names.allow("mesh"));
+        assert!(names.requested(Collective::Broadcast).eq(["chain"]));
+        assert!(names.requested(Collective::AllReduce).eq(["ring"]));
+        assert!(names.is_allowed("mesh"));
         let names = Names::parse("^Ring,double-binary-tree").expect("known");
         assert_eq!(names.to_string(), "^ring,double_binary_tree");
-        assert_eq!(names.wanted(Collective::AllReduce).count(), 0);
-        assert!(!names.allow("ring") && names.allow("mesh"));
+        assert_eq!(names.requested(Collective::AllReduce).count(), 0);
+        assert!(!names.is_allowed("ring") && names.is_allowed("mesh"));
         assert_eq!(Names::parse("^ring, ^mesh").expect("known").to_string(), "^ring,mesh");
         let mixed = Names::parse("ring,^mesh").expect_err("what is wanted of the others?").to_string();
         assert!(mixed.contains("`^` stands before the first name"), "{mixed}");

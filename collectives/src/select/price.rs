@@ -11,14 +11,14 @@
 //! carry out what is ready in turn, exceptions can be constructed (R. Graham, "Bounds on multiprocessing timing anomalies",
 //! 1969); tests compare with simulating everything.
 //!
-//! All is a function of its arguments, and equal to the bit on all ranks. Calls of many ranks (above [`MOST_RANKS`]) and plans
+//! All is a function of its arguments, and equal to the bit on all ranks. Calls of many ranks (above [`MAX_RANKS`]) and plans
 //! of more than a budget of steps are left to thresholds. It knows no memory of earlier
 //! prices: who asks often keeps them (see [`bucket`]).
 
 #[cfg(test)]
 mod tests;
 
-use super::{Call, Choice, Names, Tuning, Wanted, can, segments};
+use super::{Call, Choice, Names, Requirements, Tuning, check_call, segments};
 use crate::schedule::{Direction, InPlace};
 use crate::simulate::{
     Costs, Outcome,
@@ -31,10 +31,10 @@ use thiserror::Error;
 use topology::{Cluster, Rank, Reach};
 
 /// Calls of more ranks are not priced: planning and simulating every algorithm would take seconds.
-pub const MOST_RANKS: u32 = 64;
+pub const MAX_RANKS: u32 = 64;
 
 /// Plans of more steps, of all ranks together, are not simulated.
-const MOST_STEPS: usize = 150_000;
+const MAX_STEPS: usize = 150_000;
 
 /// What prices plans: machines and cables with numbers, and what work costs.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ pub struct Model {
 
 /// A kind of call: all but its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct CallShape {
     /// The collective.
     pub collective: Collective,
     /// The number of ranks.
@@ -57,7 +57,7 @@ pub struct Kind {
     /// Are input and output the same memory?
     pub in_place: InPlace,
     /// What plans must be able to do beside it.
-    pub wanted: Wanted,
+    pub requirements: Requirements,
 }
 
 /// How thoroughly candidates are tried.
@@ -85,7 +85,7 @@ pub enum Unpriced {
     },
     /// More than anyone would wait for.
     #[error(
-        "calls of more than {MOST_RANKS} ranks are not priced, and this one has {ranks}, so thresholds decide"
+        "calls of more than {MAX_RANKS} ranks are not priced, and this one has {ranks}, so thresholds decide"
     )]
     TooManyRanks {
         /// The call's.
@@ -93,7 +93,7 @@ pub enum Unpriced {
     },
     /// No algorithm can do the call on this cluster.
     #[error("no algorithm of {collective} can do this call on this cluster: {why}")]
-    Nothing {
+    NoCandidate {
         /// The collective.
         collective: Collective,
         /// The last one, and its reason.
@@ -142,14 +142,14 @@ pub struct Verdict {
 #[derive(Clone, Debug)]
 pub struct Candidates<'a> {
     model: &'a Model,
-    kind: Kind,
-    shapes: Vec<Shape>,
+    shape: CallShape,
+    plans: Vec<PlanCosts>,
     excluded: Vec<Excluded>,
 }
 
 /// What is known of a plan without a size.
 #[derive(Clone, Debug)]
-struct Shape {
+struct PlanCosts {
     algorithm: &'static str,
     /// Chunks of a block.
     chunks: u32,
@@ -192,7 +192,7 @@ impl Model {
     /// Everything that prices follow from, in an order that does not depend on anything else: equal models have equal texts.
     #[must_use]
     pub fn canonical(&self) -> String {
-        let ranks = self.cluster.ranks().min(MOST_RANKS);
+        let ranks = self.cluster.ranks().min(MAX_RANKS);
         let mut text = format!("{} {:?} {:?}", self.cluster.ranks(), self.costs, self.cluster.links());
         for (a, b) in (0..ranks).flat_map(|a| (0..ranks).map(move |b| (a, b))) {
             // Writing to a string can't fail.
@@ -207,7 +207,7 @@ impl Model {
     /// [`Unpriced`]: why not.
     pub fn covers(&self, ranks: u32) -> Result<(), Unpriced> {
         let room = self.cluster.ranks();
-        if ranks > MOST_RANKS {
+        if ranks > MAX_RANKS {
             return Err(Unpriced::TooManyRanks { ranks });
         }
         if ranks > room { Err(Unpriced::TooFewRanks { ranks, room }) } else { Ok(()) }
@@ -231,42 +231,43 @@ impl<'a> Candidates<'a> {
     /// [`Unpriced`] when there are too many ranks.
     pub fn new(
         model: &'a Model,
-        kind: Kind,
+        shape: CallShape,
         reach: &Reach,
         names: &Names,
     ) -> Result<Candidates<'a>, Unpriced> {
-        model.covers(kind.ranks)?;
-        let (mut shapes, mut excluded) = (Vec::new(), Vec::new());
-        let call = Call { collective: kind.collective, ranks: kind.ranks, block_bytes: 0 };
+        model.covers(shape.ranks)?;
+        let (mut plans, mut excluded) = (Vec::new(), Vec::new());
+        let call = Call { collective: shape.collective, ranks: shape.ranks, block_bytes: 0 };
         // Whether its messages have cables is asked of the plan that is needed anyway.
         let everywhere = Reach::complete();
-        for algorithm in plan::algorithms(kind.collective).map(|algorithm| algorithm.name) {
-            let able = if names.allow(algorithm) {
-                can(call, kind.root, algorithm, &everywhere, kind.wanted).map_err(|error| error.to_string())
+        for algorithm in plan::algorithms(shape.collective).map(|algorithm| algorithm.name) {
+            let checked = if names.is_allowed(algorithm) {
+                check_call(call, shape.root, algorithm, &everywhere, shape.requirements)
+                    .map_err(|error| error.to_string())
             } else {
                 Err("it is excluded by name".to_owned())
             };
-            match able.and_then(|()| Shape::new(model, kind, algorithm, reach)) {
-                Ok(shape) => shapes.push(shape),
+            match checked.and_then(|()| PlanCosts::new(model, shape, algorithm, reach)) {
+                Ok(plan_costs) => plans.push(plan_costs),
                 Err(why) => excluded.push(Excluded { algorithm, why }),
             }
         }
-        Ok(Candidates { model, kind, shapes, excluded })
+        Ok(Candidates { model, shape, plans, excluded })
     }
 
     /// Finds the fastest for blocks of so many bytes. Where two are equally fast, the one with the smaller bound is taken,
     /// and then the first of the table.
     ///
     /// # Errors
-    /// [`Unpriced::Nothing`] when no algorithm can do the call.
+    /// [`Unpriced::NoCandidate`] when no algorithm can do the call.
     pub fn price(&self, block_bytes: u64, tuning: &Tuning, effort: Effort) -> Result<Verdict, Unpriced> {
-        let Kind { collective, ranks, .. } = self.kind;
+        let CallShape { collective, ranks, .. } = self.shape;
         let mut excluded = self.excluded.clone();
         let mut candidates: Vec<Priced> = Vec::new();
         let mut best: Option<(Choice, f64)> = None;
-        for (mut priced, cuts) in self.by_bounds(block_bytes, tuning) {
+        for (mut priced, counts) in self.by_bounds(block_bytes, tuning) {
             if effort == Effort::Exhaustive || best.is_none_or(|(_, seconds)| priced.bound < seconds) {
-                match self.simulated(priced.algorithm, block_bytes, &cuts) {
+                match self.simulated(priced.algorithm, block_bytes, &counts) {
                     Ok(tried) => priced.tried = tried,
                     Err(why) => {
                         excluded.push(Excluded { algorithm: priced.algorithm, why });
@@ -287,7 +288,7 @@ impl<'a> Candidates<'a> {
         let Some((choice, seconds)) = best else {
             let why =
                 excluded.pop().map(|last| format!("{}: {}", last.algorithm, last.why)).unwrap_or_default();
-            return Err(Unpriced::Nothing { collective, why });
+            return Err(Unpriced::NoCandidate { collective, why });
         };
         candidates.sort_by(Priced::faster);
         let bounds = bounds(collective, ranks, block_bytes, &self.model.cluster, &self.model.costs);
@@ -296,16 +297,22 @@ impl<'a> Candidates<'a> {
 
     /// The candidates in the order of their bounds, not yet simulated, and the numbers of segments to try.
     fn by_bounds(&self, block_bytes: u64, tuning: &Tuning) -> Vec<(Priced, Vec<u32>)> {
-        let Kind { collective, ranks, .. } = self.kind;
+        let CallShape { collective, ranks, .. } = self.shape;
         let call = Call { collective, ranks, block_bytes };
-        let of = |shape: &Shape| {
-            let algorithm = shape.algorithm;
-            let chunk_bytes = block_bytes / u64::from(shape.chunks);
-            let cuts = cuts(segments(call, algorithm, tuning), chunk_bytes, shape, collective, tuning);
-            let bound = shape.bound(block_bytes, &cuts, &self.model.costs);
-            (Priced { algorithm, bound, best: None, tried: Vec::new() }, cuts)
+        let of = |plan_costs: &PlanCosts| {
+            let algorithm = plan_costs.algorithm;
+            let chunk_bytes = block_bytes / u64::from(plan_costs.chunks);
+            let counts = segment_candidates(
+                segments(call, algorithm, tuning),
+                chunk_bytes,
+                plan_costs,
+                collective,
+                tuning,
+            );
+            let bound = plan_costs.bound(block_bytes, &counts, &self.model.costs);
+            (Priced { algorithm, bound, best: None, tried: Vec::new() }, counts)
         };
-        let mut order: Vec<_> = self.shapes.iter().map(of).collect();
+        let mut order: Vec<_> = self.plans.iter().map(of).collect();
         order.sort_by(|a, b| a.0.bound.total_cmp(&b.0.bound));
         order
     }
@@ -318,10 +325,15 @@ impl<'a> Candidates<'a> {
     }
 
     /// The seconds of an algorithm in these numbers of segments. Where the plan cannot be cut, it is tried whole only.
-    fn simulated(&self, algorithm: &str, block_bytes: u64, cuts: &[u32]) -> Result<Vec<(u32, f64)>, String> {
+    fn simulated(
+        &self,
+        algorithm: &str,
+        block_bytes: u64,
+        counts: &[u32],
+    ) -> Result<Vec<(u32, f64)>, String> {
         let mut tried = Vec::new();
-        for segments in cuts {
-            let run = planned(self.kind, algorithm, *segments)
+        for segments in counts {
+            let run = planned(self.shape, algorithm, *segments)
                 .map_err(|error| error.to_string())
                 .and_then(|schedule| outcome(self.model, &schedule, block_bytes));
             match run {
@@ -334,14 +346,14 @@ impl<'a> Candidates<'a> {
     }
 }
 
-fn planned(kind: Kind, algorithm: &str, segments: u32) -> Result<Schedule, PlanError> {
-    let spec = Spec::new(kind.collective, kind.ranks)?
-        .with_root(kind.root)?
-        .with_in_place(kind.in_place)
+fn planned(shape: CallShape, algorithm: &str, segments: u32) -> Result<Schedule, PlanError> {
+    let spec = Spec::new(shape.collective, shape.ranks)?
+        .with_root(shape.root)?
+        .with_in_place(shape.in_place)
         .with_segments(segments)?
-        .with_numerics(kind.wanted.numerics)
-        .with_hosts(kind.wanted.hosts)?;
-    plan::plan(&if kind.wanted.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
+        .with_numerics(shape.requirements.numerics)
+        .with_hosts(shape.requirements.hosts)?;
+    plan::plan(&if shape.requirements.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
 }
 
 /// Simulates blocks of so many elements of one byte.
@@ -356,40 +368,52 @@ const SHORT_SEGMENTS: [u64; 2] = [64 << 10, 16 << 10];
 
 /// The numbers of segments that are tried of chunks of so many bytes: one, what suits by thresholds, twice as many, and what
 /// makes short segments, no more than thresholds would take at most; as far as the plan has not too many steps then.
-fn cuts(usual: u32, chunk_bytes: u64, shape: &Shape, collective: Collective, tuning: &Tuning) -> Vec<u32> {
+fn segment_candidates(
+    usual: u32,
+    chunk_bytes: u64,
+    plan_costs: &PlanCosts,
+    collective: Collective,
+    tuning: &Tuning,
+) -> Vec<u32> {
     if collective == Collective::Barrier {
         return vec![1];
     }
     let most = u64::from(tuning.max_segments);
     let short = SHORT_SEGMENTS.map(|bytes| chunk_bytes.div_ceil(bytes).min(most) as u32);
-    let mut cuts = vec![1, usual, 2 * usual, short[0], short[1]];
-    cuts.retain(|cut| {
-        *cut == 1
-            || ((2..=MAX_SEGMENTS).contains(cut) && shape.steps.saturating_mul(*cut as usize) <= MOST_STEPS)
+    let mut counts = vec![1, usual, 2 * usual, short[0], short[1]];
+    counts.retain(|count| {
+        *count == 1
+            || ((2..=MAX_SEGMENTS).contains(count)
+                && plan_costs.steps.saturating_mul(*count as usize) <= MAX_STEPS)
     });
-    cuts.sort_unstable();
-    cuts.dedup();
-    cuts
+    counts.sort_unstable();
+    counts.dedup();
+    counts
 }
 
-impl Shape {
-    fn new(model: &Model, kind: Kind, algorithm: &'static str, reach: &Reach) -> Result<Shape, String> {
-        let schedule = planned(kind, algorithm, 1).map_err(|error| error.to_string())?;
+impl PlanCosts {
+    fn new(
+        model: &Model,
+        shape: CallShape,
+        algorithm: &'static str,
+        reach: &Reach,
+    ) -> Result<PlanCosts, String> {
+        let schedule = planned(shape, algorithm, 1).map_err(|error| error.to_string())?;
         if let Some((from, to)) = schedule.gap(reach) {
             return Err(format!("it sends from rank {from} to rank {to}, and no cable connects them"));
         }
         let steps = schedule.programs.iter().map(|program| program.steps.len()).sum();
-        if steps > MOST_STEPS {
-            return Err(format!("its plan has {steps} steps, and no more than {MOST_STEPS} are simulated"));
+        if steps > MAX_STEPS {
+            return Err(format!("its plan has {steps} steps, and no more than {MAX_STEPS} are simulated"));
         }
         let empty = outcome(model, &schedule, 0)?.makespan;
         let per_chunk_byte = busiest(&schedule, &model.cluster);
-        Ok(Shape { algorithm, chunks: schedule.chunks.max(1), steps, empty, per_chunk_byte })
+        Ok(PlanCosts { algorithm, chunks: schedule.chunks.max(1), steps, empty, per_chunk_byte })
     }
 
     /// No plan takes less for blocks of so many bytes, in seconds, in none of these numbers of segments.
-    fn bound(&self, block_bytes: u64, cuts: &[u32], costs: &Costs) -> f64 {
-        let most = cuts.iter().copied().max().unwrap_or(1);
+    fn bound(&self, block_bytes: u64, counts: &[u32], costs: &Costs) -> f64 {
+        let most = counts.iter().copied().max().unwrap_or(1);
         // Blocks are dealt to pieces in whole lines, the first ones first; the last line may not be full.
         let chunk =
             (block_bytes / u64::from(self.chunks)).saturating_sub(layout::LINE * (u64::from(most) + 1));

@@ -66,7 +66,7 @@ pub struct Links {
 /// One measured best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Best {
+pub struct TunedChoice {
     /// The collective.
     pub collective: Collective,
     /// Bytes of one block.
@@ -91,7 +91,7 @@ pub struct Tuned {
     pub links: Option<Links>,
     /// What was best, in any order.
     #[serde(default, rename = "choice")]
-    pub choices: Vec<Best>,
+    pub choices: Vec<TunedChoice>,
 }
 
 /// Why a text is not a tuning file.
@@ -153,7 +153,7 @@ impl Tuned {
     #[must_use]
     pub fn choose(&self, call: Call) -> Option<Choice> {
         let of = self.choices.iter().filter(|best| best.collective == call.collective);
-        let distance = |best: &&Best| {
+        let distance = |best: &&TunedChoice| {
             let (a, b) = (best.bytes.max(1) as f64, call.block_bytes.max(1) as f64);
             if a > b { a / b } else { b / a }
         };
@@ -170,7 +170,7 @@ mod tests {
     fn tuned() -> Tuned {
         let fingerprint =
             Fingerprint { transport: "shm".into(), ranks: 4, hosts: 1, machine: "2 cores".into() };
-        let best = |bytes, algorithm: &str| Best {
+        let best = |bytes, algorithm: &str| TunedChoice {
             collective: Collective::AllReduce,
             bytes,
             algorithm: algorithm.into(),

@@ -28,37 +28,38 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "hierarchical", 1, 0);
     for rank in spec.planned_ranks() {
         let (host, index) = hosts.place(rank, n);
-        let beside = hosts.ranks_on(host, n);
-        let mates =
-            |index: u32| (1..beside).map(move |distance| hosts.rank(host, (index + distance) % beside, n));
+        let local_ranks = hosts.ranks_on(host, n);
+        let local_peers = |index: u32| {
+            (1..local_ranks).map(move |distance| hosts.rank(host, (index + distance) % local_ranks, n))
+        };
         builder.stage(0);
         builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));
         for distance in 1..hosts.count(n) {
-            let there = (host + distance) % hosts.count(n);
-            let entry = hosts.rank(there, index % hosts.ranks_on(there, n), n);
-            builder.send(rank, entry, ChunkRange::input(0), 0);
+            let other_host = (host + distance) % hosts.count(n);
+            let relay = hosts.rank(other_host, index % hosts.ranks_on(other_host, n), n);
+            builder.send(rank, relay, ChunkRange::input(0), 0);
         }
-        for mate in mates(index) {
-            builder.send(rank, mate, ChunkRange::input(0), 0);
+        for peer in local_peers(index) {
+            builder.send(rank, peer, ChunkRange::input(0), 0);
         }
-        for mate in mates(index) {
-            builder.recv(rank, mate, ChunkRange::output(mate.0), 0);
+        for peer in local_peers(index) {
+            builder.recv(rank, peer, ChunkRange::output(peer.0), 0);
         }
         for owner in (0..n).map(Rank) {
-            let (home, number) = hosts.place(owner, n);
-            if home == host {
+            let (owner_host, owner_index) = hosts.place(owner, n);
+            if owner_host == host {
                 continue;
             }
-            let (entry, block) = (number % beside, ChunkRange::output(owner.0));
-            if entry != index {
+            let (relay, block) = (owner_index % local_ranks, ChunkRange::output(owner.0));
+            if relay != index {
                 builder.stage(1 + owner.0);
-                builder.recv(rank, hosts.rank(host, entry, n), block, 0);
+                builder.recv(rank, hosts.rank(host, relay, n), block, 0);
                 continue;
             }
             builder.stage(0);
             builder.recv(rank, owner, block, 0);
             builder.stage(1 + owner.0);
-            mates(index).for_each(|mate| builder.send(rank, mate, block, 0));
+            local_peers(index).for_each(|peer| builder.send(rank, peer, block, 0));
         }
     }
     builder.finish()

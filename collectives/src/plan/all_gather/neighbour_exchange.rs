@@ -36,23 +36,23 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
 }
 
 fn exchange(builder: &mut Builder, rank: Rank, n: u32) {
-    let (even, mate) = (rank.0.is_multiple_of(2), Rank(rank.0 ^ 1));
-    let beyond = if even { rank.behind(1, n) } else { rank.ahead(1, n) };
+    let (even, partner) = (rank.0.is_multiple_of(2), Rank(rank.0 ^ 1));
+    let outer_neighbor = if even { rank.behind(1, n) } else { rank.ahead(1, n) };
     let pair = |first: Rank| ChunkRange { buffer: Buffer::Output, first: first.0, len: 2 };
     builder.stage(0);
     builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));
-    builder.send(rank, mate, ChunkRange::input(0), 0);
-    builder.recv(rank, mate, ChunkRange::output(mate.0), 0);
+    builder.send(rank, partner, ChunkRange::input(0), 0);
+    builder.recv(rank, partner, ChunkRange::output(partner.0), 0);
     let own = Rank(rank.0 / 2 * 2);
     let mut newest = own;
     for stage in 1..n / 2 {
         // By turns from either side, and each time two pairs further away.
-        let (outwards, away) = (stage % 2 == 1, 2 * stage.div_ceil(2));
-        let coming = if outwards == even { own.behind(away, n) } else { own.ahead(away, n) };
-        let peer = if outwards { beyond } else { mate };
+        let (is_outward, distance) = (stage % 2 == 1, 2 * stage.div_ceil(2));
+        let incoming = if is_outward == even { own.behind(distance, n) } else { own.ahead(distance, n) };
+        let peer = if is_outward { outer_neighbor } else { partner };
         builder.stage(stage);
         builder.send(rank, peer, pair(newest), 0);
-        builder.recv(rank, peer, pair(coming), 0);
-        newest = coming;
+        builder.recv(rank, peer, pair(incoming), 0);
+        newest = incoming;
     }
 }

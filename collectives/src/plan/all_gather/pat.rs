@@ -37,20 +37,20 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         if n < 3 {
             continue;
         }
-        builder.copy(rank, own, ChunkRange::scratch(layout.own()));
-        for (stage, Round { distance, sent, came }) in (0..).zip(&layout.rounds) {
+        builder.copy(rank, own, ChunkRange::scratch(layout.own_slot()));
+        for (stage, Round { distance, sent, received }) in (0..).zip(&layout.rounds) {
             builder.stage(stage);
             builder.send(rank, rank.ahead(*distance, n), run(sent), 0);
-            builder.recv(rank, rank.behind(*distance, n), run(came), 0);
-            for place in came.clone() {
-                let owner = rank.behind(layout.offsets[place as usize], n);
-                builder.copy(rank, ChunkRange::scratch(place), ChunkRange::output(owner.0));
+            builder.recv(rank, rank.behind(*distance, n), run(received), 0);
+            for slot in received.clone() {
+                let owner = rank.behind(layout.offsets[slot as usize], n);
+                builder.copy(rank, ChunkRange::scratch(slot), ChunkRange::output(owner.0));
             }
         }
     }
     builder.finish()
 }
 
-fn run(places: &Range<u32>) -> ChunkRange {
-    ChunkRange { buffer: Buffer::Scratch, first: places.start, len: places.len() as u32 }
+fn run(slots: &Range<u32>) -> ChunkRange {
+    ChunkRange { buffer: Buffer::Scratch, first: slots.start, len: slots.len() as u32 }
 }

@@ -38,16 +38,16 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     }
     for rank in spec.planned_ranks() {
         for tree in 0..2 {
-            go_up(&mut builder, rank, tree, n);
+            reduce_up(&mut builder, rank, tree, n);
         }
         for tree in 0..2 {
-            go_down(&mut builder, rank, tree, n);
+            broadcast_down(&mut builder, rank, tree, n);
         }
     }
     builder.finish()
 }
 
-fn go_up(builder: &mut Builder, rank: Rank, tree: u32, n: u32) {
+fn reduce_up(builder: &mut Builder, rank: Rank, tree: u32, n: u32) {
     let node = Node::of(tree, rank, n);
     let output = ChunkRange::output(tree);
     let mut partial = ChunkRange::input(tree);
@@ -65,7 +65,7 @@ fn go_up(builder: &mut Builder, rank: Rank, tree: u32, n: u32) {
     }
 }
 
-fn go_down(builder: &mut Builder, rank: Rank, tree: u32, n: u32) {
+fn broadcast_down(builder: &mut Builder, rank: Rank, tree: u32, n: u32) {
     let node = Node::of(tree, rank, n);
     let output = ChunkRange::output(tree);
     // The way down is the way up mirrored: whoever is high in the tree comes first.

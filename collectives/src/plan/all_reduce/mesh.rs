@@ -19,7 +19,7 @@
 //! al.: "MSCCL++: rethinking GPU communication abstractions", arXiv 2504.09014, 2025.
 
 use crate::builder::Builder;
-use crate::plan::fold::{self, Places};
+use crate::plan::fold::{self, FoldBuffers};
 use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{Numerics, PlanError, Spec};
 use topology::Rank;
@@ -71,8 +71,8 @@ fn in_canonical_order(spec: &Spec) -> Result<Schedule, PlanError> {
         for distance in 1..n {
             builder.send(rank, rank.ahead(distance, n), INPUT, 0);
         }
-        let places = Places { own: INPUT, result: OUTPUT, chunk: 0, chunks: 1, scratch: (0, 1) };
-        fold::receive_and_add(&mut builder, rank, n, places, 0);
+        let buffers = FoldBuffers { own: INPUT, result: OUTPUT, chunk: 0, chunks: 1, scratch: (0, 1) };
+        fold::receive_and_add(&mut builder, rank, n, buffers, 0);
     }
     builder.finish()
 }

@@ -15,7 +15,7 @@
 //! "Demystifying NCCL", arXiv 2507.04786, 2025.
 
 use crate::builder::Builder;
-use crate::plan::circle::Circle;
+use crate::plan::sub_ring::SubRing;
 use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
@@ -35,13 +35,13 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         if n == 1 {
             builder.copy(rank, ChunkRange::input(0), ChunkRange::output(0));
         }
-        let rings: Vec<Circle> =
+        let rings: Vec<SubRing> =
             (0..).zip(&strides).map(|(nth, stride)| ring(n, rank, *stride, nth)).collect();
         let part = |nth: u32| move |buffer: Buffer, part: u32| ChunkRange::one(buffer, nth * n + part);
         for stage in 0..n - 1 {
             builder.stage(stage);
             for (nth, ring) in (0..).zip(&rings) {
-                ring.add(&mut builder, rank, stage, Buffer::Input, &part(nth));
+                ring.reduce_scatter_stage(&mut builder, rank, stage, Buffer::Input, &part(nth));
                 if stage == n - 2 {
                     builder.mark_last(rank);
                 }
@@ -50,7 +50,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         for stage in 0..n - 1 {
             builder.stage(n - 1 + stage);
             for (nth, ring) in (0..).zip(&rings) {
-                ring.pass(&mut builder, rank, stage, &part(nth));
+                ring.all_gather_stage(&mut builder, rank, stage, &part(nth));
             }
         }
     }
@@ -74,9 +74,9 @@ fn coprime(a: u32, b: u32) -> bool {
 }
 
 /// The ring of a stride. Its places are counted from rank 0.
-fn ring(n: u32, rank: Rank, stride: u32, nth: u32) -> Circle {
+fn ring(n: u32, rank: Rank, stride: u32, nth: u32) -> SubRing {
     let place = (0..n).find(|place| place * stride % n == rank.0).expect("a stride that comes by every rank");
-    let circle = Circle::through(n, place, |place| Rank(place * stride % n));
+    let sub_ring = SubRing::through(n, place, |place| Rank(place * stride % n));
     // Two ranks have but one stride.
-    Circle { lane: if n == 2 { nth as u8 } else { 0 }, ..circle }
+    SubRing { lane: if n == 2 { nth as u8 } else { 0 }, ..sub_ring }
 }

@@ -34,13 +34,13 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     for rank in spec.planned_ranks() {
         match (core.term(rank), core.partner(rank)) {
             _ if n == 1 => builder.copy(rank, whole(Buffer::Input), whole(Buffer::Output)),
-            (Some(term), partner) => speak(&mut builder, rank, core, term, partner),
+            (Some(term), partner) => participate(&mut builder, rank, core, term, partner),
             (None, partner) => {
-                let speaker = partner.expect("who does not speak has a partner who does");
+                let representative = partner.expect("a rank without a term has a partner with one");
                 builder.stage(0);
-                builder.send(rank, speaker, whole(Buffer::Input), 0);
+                builder.send(rank, representative, whole(Buffer::Input), 0);
                 builder.stage(last);
-                builder.recv(rank, speaker, whole(Buffer::Output), 0);
+                builder.recv(rank, representative, whole(Buffer::Output), 0);
             }
         }
     }
@@ -48,7 +48,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
 }
 
 /// What a rank does that speaks for a term, be it its own or that of a pair.
-fn speak(builder: &mut Builder, rank: Rank, core: Core, term: u32, partner: Option<Rank>) {
+fn participate(builder: &mut Builder, rank: Rank, core: Core, term: u32, partner: Option<Rank>) {
     let whole = |buffer| ChunkRange { buffer, first: 0, len: core.terms };
     let rounds = core.terms.ilog2();
     let mut from = Buffer::Input;
@@ -57,11 +57,11 @@ fn speak(builder: &mut Builder, rank: Rank, core: Core, term: u32, partner: Opti
         builder.recv_reduce(rank, partner, whole(Buffer::Input), whole(Buffer::Output), 0);
         from = Buffer::Output;
     }
-    let speaker = |term| core.speaker(term);
-    Halver { core, term, speaker, from, to: Buffer::Output, stage: 1 }.reduce(builder, rank);
+    let representative = |term| core.representative(term);
+    Halver { core, term, representative, from, to: Buffer::Output, stage: 1 }.reduce(builder, rank);
     for round in (0..rounds).rev() {
         let halves = Halves::of(core, term, round);
-        let peer = core.speaker(term ^ 1 << round);
+        let peer = core.representative(term ^ 1 << round);
         builder.stage(2 * rounds - round);
         builder.send(rank, peer, halves.kept(Buffer::Output), 0);
         builder.recv(rank, peer, halves.given(Buffer::Output), 0);

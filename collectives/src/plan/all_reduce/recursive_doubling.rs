@@ -42,13 +42,13 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     for rank in spec.planned_ranks() {
         match (core.term(rank), core.partner(rank)) {
             _ if n == 1 => builder.copy(rank, INPUT, OUTPUT),
-            (Some(term), partner) => speak(&mut builder, rank, n, term, partner),
+            (Some(term), partner) => participate(&mut builder, rank, n, term, partner),
             (None, partner) => {
-                let speaker = partner.expect("who does not speak has a partner who does");
+                let representative = partner.expect("a rank without a term has a partner with one");
                 builder.stage(0);
-                builder.send(rank, speaker, INPUT, 0);
+                builder.send(rank, representative, INPUT, 0);
                 builder.stage(rounds + 1);
-                builder.recv(rank, speaker, OUTPUT, 0);
+                builder.recv(rank, representative, OUTPUT, 0);
             }
         }
     }
@@ -56,7 +56,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
 }
 
 /// What a rank does that speaks for a term, be it its own or that of a pair.
-fn speak(builder: &mut Builder, rank: Rank, n: u32, term: u32, partner: Option<Rank>) {
+fn participate(builder: &mut Builder, rank: Rank, n: u32, term: u32, partner: Option<Rank>) {
     let (core, rounds) = (Core::of(n), n.ilog2());
     let scratch = |round: u32| ChunkRange::scratch(round % 2);
     let mut partial = INPUT;
@@ -66,7 +66,7 @@ fn speak(builder: &mut Builder, rank: Rank, n: u32, term: u32, partner: Option<R
         builder.recv_reduce(rank, partner, INPUT, partial, 0);
     }
     for round in 0..rounds {
-        let peer = core.speaker(term ^ 1 << round);
+        let peer = core.representative(term ^ 1 << round);
         let last = round == rounds - 1;
         builder.stage(round + 1);
         builder.send(rank, peer, partial, 0);

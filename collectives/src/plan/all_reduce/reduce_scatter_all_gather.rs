@@ -15,7 +15,7 @@
 //! direct exchange in both, the "two-shot" all-reduce of GPU libraries.
 
 use crate::builder::Builder;
-use crate::plan::fold::{self, Places};
+use crate::plan::fold::{self, FoldBuffers};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{Numerics, PlanError, Spec};
 use topology::Rank;
@@ -36,10 +36,10 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.send(rank, owner, ChunkRange::input(owner.0), 0);
         }
         if canonical || n == 1 {
-            let places = Places { own, result, chunk: rank.0, chunks: n, scratch: (0, 1) };
-            fold::receive_and_add(&mut builder, rank, n, places, 0);
+            let buffers = FoldBuffers { own, result, chunk: rank.0, chunks: n, scratch: (0, 1) };
+            fold::receive_and_add(&mut builder, rank, n, buffers, 0);
         } else {
-            add_as_they_come(&mut builder, rank, n);
+            add_on_arrival(&mut builder, rank, n);
         }
         // As many messages are added up one after the other before. In an earlier stage the sums of one segment would hold up the
         // later segments behind them in their FIFOs: a sixth of the bandwidth of four ranks.
@@ -56,7 +56,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
 }
 
 /// Adds up the messages for the own chunk, the previous rank's first.
-fn add_as_they_come(builder: &mut Builder, rank: Rank, n: u32) {
+fn add_on_arrival(builder: &mut Builder, rank: Rank, n: u32) {
     let (own, result) = (ChunkRange::input(rank.0), ChunkRange::output(rank.0));
     for distance in 1..n {
         let partial = if distance == 1 { own } else { result };

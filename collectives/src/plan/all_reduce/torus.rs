@@ -17,7 +17,7 @@
 //! in a flash", arXiv 1811.05233, 2018.
 
 use crate::builder::Builder;
-use crate::plan::circle::Circle;
+use crate::plan::sub_ring::SubRing;
 use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
@@ -28,9 +28,9 @@ struct Torus {
     rows: u32,
     columns: u32,
     /// The ring through the own row.
-    row: Circle,
+    row: SubRing,
     /// The ring through the own column.
-    column: Circle,
+    column: SubRing,
 }
 
 /// Plans an all-reduce on a torus.
@@ -44,40 +44,40 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         if n == 1 {
             builder.copy(rank, ChunkRange::input(0), ChunkRange::output(0));
         }
-        let torus = Torus::around(rank, n);
-        torus.add_up(&mut builder, rank);
-        torus.pass_on(&mut builder, rank);
+        let torus = Torus::of(rank, n);
+        torus.reduce_scatter(&mut builder, rank);
+        torus.all_gather(&mut builder, rank);
     }
     builder.finish()
 }
 
 impl Torus {
-    fn around(rank: Rank, n: u32) -> Torus {
+    fn of(rank: Rank, n: u32) -> Torus {
         let rows = (1..=n.isqrt()).rev().find(|rows| n.is_multiple_of(*rows)).unwrap_or(1);
         let columns = n / rows;
         let (i, j) = (rank.0 / columns, rank.0 % columns);
-        let row = Circle::through(columns, j, |j| Rank(i * columns + j));
-        let column = Circle::through(rows, i, |i| Rank(i * columns + j));
+        let row = SubRing::through(columns, j, |j| Rank(i * columns + j));
+        let column = SubRing::through(rows, i, |i| Rank(i * columns + j));
         Torus { rows, columns, row, column }
     }
 
     /// A chunk of the group that the own column has.
-    fn of_column(&self) -> impl Fn(Buffer, u32) -> ChunkRange + use<> {
+    fn column_chunk(&self) -> impl Fn(Buffer, u32) -> ChunkRange + use<> {
         let (group, rows) = (self.row.owned(), self.rows);
         move |buffer, part| ChunkRange::one(buffer, group * rows + part)
     }
 
     /// Everything up to the chunk of the result that the rank computes.
-    fn add_up(&self, builder: &mut Builder, rank: Rank) {
+    fn reduce_scatter(&self, builder: &mut Builder, rank: Rank) {
         let Torus { rows, columns, row, column } = *self;
         let group = |buffer, group: u32| ChunkRange { buffer, first: group * rows, len: rows };
         for stage in 0..columns - 1 {
             builder.stage(stage);
-            row.add(builder, rank, stage, Buffer::Input, &group);
+            row.reduce_scatter_stage(builder, rank, stage, Buffer::Input, &group);
         }
         for stage in 0..rows - 1 {
             builder.stage(columns - 1 + stage);
-            column.add(builder, rank, stage, Buffer::Output, &self.of_column());
+            column.reduce_scatter_stage(builder, rank, stage, Buffer::Output, &self.column_chunk());
         }
         if rows * columns > 1 {
             builder.mark_last(rank);
@@ -85,18 +85,18 @@ impl Torus {
     }
 
     /// From there to all of it.
-    fn pass_on(&self, builder: &mut Builder, rank: Rank) {
+    fn all_gather(&self, builder: &mut Builder, rank: Rank) {
         let Torus { rows, columns, row, column } = *self;
         for stage in 0..rows - 1 {
             builder.stage(columns - 1 + rows - 1 + stage);
-            column.pass(builder, rank, stage, &self.of_column());
+            column.all_gather_stage(builder, rank, stage, &self.column_chunk());
         }
-        let before = columns - 1 + 2 * (rows - 1);
+        let first_stage = columns - 1 + 2 * (rows - 1);
         for stage in 0..columns - 1 {
-            for within in 0..rows {
-                let part = |buffer, group: u32| ChunkRange::one(buffer, group * rows + within);
-                builder.stage(before + stage * rows + within);
-                row.pass(builder, rank, stage, &part);
+            for row_chunk in 0..rows {
+                let part = |buffer, group: u32| ChunkRange::one(buffer, group * rows + row_chunk);
+                builder.stage(first_stage + stage * rows + row_chunk);
+                row.all_gather_stage(builder, rank, stage, &part);
             }
         }
     }

@@ -23,8 +23,8 @@ use topology::Rank;
 /// [`PlanError::TooLarge`] for too many segments.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
-    let travelling: u32 = (0..rounds(n)).map(|round| moved(round, n).count() as u32).sum();
-    let mut builder = Builder::new(spec, "bruck", 1, 2 * travelling);
+    let moved_blocks: u32 = (0..rounds(n)).map(|round| moved(round, n).count() as u32).sum();
+    let mut builder = Builder::new(spec, "bruck", 1, 2 * moved_blocks);
     for rank in spec.planned_ranks() {
         steps(&mut builder, rank, n);
     }
@@ -42,28 +42,28 @@ fn moved(round: u32, n: u32) -> impl Iterator<Item = u32> {
 
 fn steps(builder: &mut Builder, rank: Rank, n: u32) {
     // Where the block for each distance is.
-    let mut at: Vec<ChunkRange> =
+    let mut location: Vec<ChunkRange> =
         (0..n).map(|distance| ChunkRange::input(rank.ahead(distance, n).0)).collect();
     // Every round has its own place in scratch, for what is sent and behind it for what comes: none waits for an earlier
     // one to be sent.
     let mut packing = 0;
     for round in 0..rounds(n) {
         let distance = 1 << round;
-        let landing = packing + moved(round, n).count() as u32;
+        let destination = packing + moved(round, n).count() as u32;
         builder.stage(round);
         let mut len = 0;
         for block in moved(round, n) {
-            builder.copy(rank, at[block as usize], ChunkRange::scratch(packing + len));
-            at[block as usize] = ChunkRange::scratch(landing + len);
+            builder.copy(rank, location[block as usize], ChunkRange::scratch(packing + len));
+            location[block as usize] = ChunkRange::scratch(destination + len);
             len += 1;
         }
         let run = |first| ChunkRange { buffer: Buffer::Scratch, first, len };
         builder.send(rank, rank.ahead(distance, n), run(packing), 0);
-        builder.recv(rank, rank.behind(distance, n), run(landing), 0);
-        packing = landing + len;
+        builder.recv(rank, rank.behind(distance, n), run(destination), 0);
+        packing = destination + len;
     }
     builder.stage(rounds(n));
-    for (distance, from) in (0..).zip(at) {
+    for (distance, from) in (0..).zip(location) {
         builder.copy(rank, from, ChunkRange::output(rank.behind(distance, n).0));
     }
 }

@@ -32,9 +32,9 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         for distance in 1..n {
             let peer = rank.behind(distance, n);
             let place = ChunkRange::output(peer.0);
-            let landing = if through_scratch { ChunkRange::scratch(distance - 1) } else { place };
-            builder.recv(rank, peer, landing, 0);
-            builder.copy(rank, landing, place);
+            let destination = if through_scratch { ChunkRange::scratch(distance - 1) } else { place };
+            builder.recv(rank, peer, destination, 0);
+            builder.copy(rank, destination, place);
         }
         builder.copy(rank, ChunkRange::input(rank.0), ChunkRange::output(rank.0));
     }

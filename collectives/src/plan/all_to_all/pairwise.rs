@@ -32,11 +32,11 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         builder.copy(rank, ChunkRange::input(rank.0), ChunkRange::output(rank.0));
         for (nth, (round, peer)) in (0..).zip(partners(rank, n)) {
             let place = ChunkRange::output(peer.0);
-            let landing = if through_scratch { ChunkRange::scratch(nth % 2) } else { place };
+            let destination = if through_scratch { ChunkRange::scratch(nth % 2) } else { place };
             builder.stage(round);
             builder.send(rank, peer, ChunkRange::input(peer.0), 0);
-            builder.recv(rank, peer, landing, 0);
-            builder.copy(rank, landing, place);
+            builder.recv(rank, peer, destination, 0);
+            builder.copy(rank, destination, place);
         }
     }
     builder.finish()

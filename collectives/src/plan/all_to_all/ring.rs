@@ -28,12 +28,12 @@ use crate::{PlanError, Spec};
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let through_scratch = n == 2 && spec.in_place() == InPlace::Yes;
-    let passing = (n - 1) * n.saturating_sub(2) / 2;
-    let mut builder = Builder::new(spec, "ring", 1, passing + u32::from(through_scratch));
+    let forwarded_blocks = (n - 1) * n.saturating_sub(2) / 2;
+    let mut builder = Builder::new(spec, "ring", 1, forwarded_blocks + u32::from(through_scratch));
     for rank in spec.planned_ranks() {
         let (next, previous) = (rank.ahead(1, n), rank.behind(1, n));
         // Where in scratch what is passed on in this stage begins, and what comes in it.
-        let (mut held, mut coming) = (0, 0);
+        let (mut held, mut incoming) = (0, 0);
         for stage in 0..n - 1 {
             let sent = n - 1 - stage;
             // Every message of a FIFO has a stage of its own, or segments of one would overtake those of another.
@@ -45,14 +45,14 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             }
             for k in 0..sent - 1 {
                 builder.stage(before + k);
-                builder.recv(rank, previous, ChunkRange::scratch(coming + k), 0);
+                builder.recv(rank, previous, ChunkRange::scratch(incoming + k), 0);
             }
             builder.stage(before + sent - 1);
-            let ours = ChunkRange::output(rank.behind(stage + 1, n).0);
-            let landing = if through_scratch { ChunkRange::scratch(0) } else { ours };
-            builder.recv(rank, previous, landing, 0);
-            builder.copy(rank, landing, ours);
-            (held, coming) = (coming, coming + sent - 1);
+            let own_block = ChunkRange::output(rank.behind(stage + 1, n).0);
+            let destination = if through_scratch { ChunkRange::scratch(0) } else { own_block };
+            builder.recv(rank, previous, destination, 0);
+            builder.copy(rank, destination, own_block);
+            (held, incoming) = (incoming, incoming + sent - 1);
         }
         builder.stage(0);
         builder.copy(rank, ChunkRange::input(rank.0), ChunkRange::output(rank.0));

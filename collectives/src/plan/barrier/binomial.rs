@@ -14,7 +14,7 @@
 //! Transactions on Computer Systems 9(1), 1991 (the tree barriers).
 
 use crate::builder::Builder;
-use crate::plan::trees::{above, below};
+use crate::plan::trees::{children_of, parent_of};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
@@ -28,20 +28,20 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let levels = n.next_power_of_two().ilog2();
     let mut builder = Builder::new(spec, "binomial", 1, levels + 1);
     for rank in spec.planned_ranks() {
-        for bit in below(rank.0, n) {
+        for bit in children_of(rank.0, n) {
             let (before, after) = (ChunkRange::scratch(bit), ChunkRange::scratch(bit + 1));
             builder.stage(bit);
             builder.recv_reduce(rank, Rank(rank.0 + (1 << bit)), before, after, 0);
         }
-        let heard = below(rank.0, n).count() as u32;
+        let token = children_of(rank.0, n).count() as u32;
         if rank.0 > 0 {
-            let (parent, bit) = (Rank(above(rank.0)), rank.0.trailing_zeros());
+            let (parent, bit) = (Rank(parent_of(rank.0)), rank.0.trailing_zeros());
             builder.stage(bit);
-            builder.send(rank, parent, ChunkRange::scratch(heard), 0);
+            builder.send(rank, parent, ChunkRange::scratch(token), 0);
             builder.stage(2 * levels - 1 - bit);
             builder.recv(rank, parent, ChunkRange::scratch(levels), 0);
         }
-        for bit in below(rank.0, n).rev() {
+        for bit in children_of(rank.0, n).rev() {
             builder.stage(2 * levels - 1 - bit);
             builder.send(rank, Rank(rank.0 + (1 << bit)), ChunkRange::scratch(levels), 0);
         }

@@ -49,7 +49,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         }
         let Some(term) = term else { continue };
         for round in 0..rounds {
-            let peer = core.speaker(term ^ 1 << round);
+            let peer = core.representative(term ^ 1 << round);
             let (before, after) = (ChunkRange::scratch(token), round + 1 + end - rounds);
             builder.stage(1 + round);
             builder.send(rank, peer, before, 0);

@@ -12,7 +12,7 @@
 //! EuroPVM/MPI 2003, as UCC and MPI libraries have them with a radix to choose.
 
 use crate::builder::Builder;
-use crate::plan::trees::{knomial_above, knomial_below};
+use crate::plan::trees::{knomial_children, knomial_parent};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
@@ -38,11 +38,11 @@ fn plan(spec: &Spec, radix: u32, name: &str) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, name, 1, 0);
     for rank in spec.planned_ranks() {
         let place = rank.behind(root.0, n).0;
-        if let Some((above, stage)) = knomial_above(place, radix) {
+        if let Some((above, stage)) = knomial_parent(place, radix) {
             builder.stage(stage);
             builder.recv(rank, root.ahead(above, n), output, 0);
         }
-        for (child, stage) in knomial_below(place, radix, n) {
+        for (child, stage) in knomial_children(place, radix, n) {
             builder.stage(stage);
             builder.send(rank, root.ahead(child, n), if rank == root { input } else { output }, 0);
         }

@@ -13,7 +13,7 @@
 //! (InterCom)", Scalable High Performance Computing Conference 1994.
 
 use crate::builder::Builder;
-use crate::plan::trees::{above, below, subtree};
+use crate::plan::trees::{children_of, parent_of, subtree};
 use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use std::ops::Range;
@@ -51,9 +51,9 @@ fn scatter(builder: &mut Builder, rank: Rank, place: u32, root: Rank, n: u32) {
     let levels = n.next_power_of_two().ilog2();
     if place > 0 {
         builder.stage(levels - 1 - place.trailing_zeros());
-        builder.recv(rank, root.ahead(above(place), n), run(Buffer::Output, subtree(place, n)), 0);
+        builder.recv(rank, root.ahead(parent_of(place), n), run(Buffer::Output, subtree(place, n)), 0);
     }
-    for bit in below(place, n).rev() {
+    for bit in children_of(place, n).rev() {
         let child = place + (1 << bit);
         builder.stage(levels - 1 - bit);
         builder.send(rank, root.ahead(child, n), run(held(place), subtree(child, n)), 0);
@@ -64,13 +64,13 @@ fn all_gather(builder: &mut Builder, rank: Rank, place: u32, n: u32) {
     let levels = n.next_power_of_two().ilog2();
     let next = (place + 1) % n;
     for stage in 0..n - 1 {
-        let (sent, came) = ((place + n - stage) % n, (place + 2 * n - stage - 1) % n);
+        let (sent, received) = ((place + n - stage) % n, (place + 2 * n - stage - 1) % n);
         builder.stage(levels + stage);
         if !subtree(next, n).contains(&sent) {
             builder.send(rank, rank.ahead(1, n), ChunkRange::one(held(place), sent), 0);
         }
-        if !subtree(place, n).contains(&came) {
-            builder.recv(rank, rank.behind(1, n), ChunkRange::output(came), 0);
+        if !subtree(place, n).contains(&received) {
+            builder.recv(rank, rank.behind(1, n), ChunkRange::output(received), 0);
         }
     }
 }

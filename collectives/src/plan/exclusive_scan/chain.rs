@@ -31,14 +31,14 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         let passes_on = rank.0 + 1 < n;
         let mut sum = INPUT;
         if rank.0 > 0 {
-            let landing = if in_place && passes_on { ChunkRange::scratch(1) } else { OUTPUT };
+            let destination = if in_place && passes_on { ChunkRange::scratch(1) } else { OUTPUT };
             builder.stage(rank.0 - 1);
-            builder.recv(rank, Rank(rank.0 - 1), landing, 0);
+            builder.recv(rank, Rank(rank.0 - 1), destination, 0);
             if passes_on {
-                builder.reduce(rank, INPUT, landing, SUM);
+                builder.reduce(rank, INPUT, destination, SUM);
                 sum = SUM;
             }
-            builder.copy(rank, landing, OUTPUT);
+            builder.copy(rank, destination, OUTPUT);
         }
         if passes_on {
             builder.stage(rank.0);

@@ -36,16 +36,16 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             if rank.0 < distance {
                 continue;
             }
-            let came = ChunkRange::scratch(round % 2);
-            builder.recv(rank, Rank(rank.0 - distance), came, 0);
+            let received = ChunkRange::scratch(round % 2);
+            builder.recv(rank, Rank(rank.0 - distance), received, 0);
             if rank.0 + 2 * distance < n {
                 let result = ChunkRange::scratch(2 + round % 2);
-                builder.reduce(rank, sum, came, result);
+                builder.reduce(rank, sum, received, result);
                 sum = result;
             }
             match round {
-                0 => builder.copy(rank, came, output),
-                _ => builder.reduce(rank, output, came, output),
+                0 => builder.copy(rank, received, output),
+                _ => builder.reduce(rank, output, received, output),
             }
         }
     }

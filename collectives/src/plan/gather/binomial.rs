@@ -12,7 +12,7 @@
 //! Journal of High Performance Computing Applications 19(1), 2005.
 
 use crate::builder::Builder;
-use crate::plan::trees::{above, below, kept_for_others, runs, subtree};
+use crate::plan::trees::{children_of, max_relayed_blocks, parent_of, runs, subtree};
 use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use std::ops::Range;
@@ -23,7 +23,7 @@ use std::ops::Range;
 /// [`PlanError::TooLarge`] for too many segments.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
-    let mut builder = Builder::new(spec, "binomial", 1, kept_for_others(n));
+    let mut builder = Builder::new(spec, "binomial", 1, max_relayed_blocks(n));
     for rank in spec.planned_ranks() {
         let place = rank.behind(root.0, n).0;
         let alone = rank != root && subtree(place, n).len() == 1;
@@ -39,7 +39,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.stage(0);
             builder.copy(rank, ChunkRange::input(0), held(place..place + 1));
         }
-        for bit in below(place, n) {
+        for bit in children_of(place, n) {
             let child = place + (1 << bit);
             for (nth, run) in (0..).zip(runs(root, subtree(child, n), n)) {
                 builder.stage(2 * bit + nth);
@@ -52,7 +52,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         for (nth, run) in (0..).zip(runs(root, subtree(place, n), n)) {
             builder.stage(2 * place.trailing_zeros() + nth);
             let sent = if alone { ChunkRange::input(0) } else { held(run) };
-            builder.send(rank, root.ahead(above(place), n), sent, 0);
+            builder.send(rank, root.ahead(parent_of(place), n), sent, 0);
         }
     }
     builder.finish()

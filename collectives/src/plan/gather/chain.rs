@@ -33,16 +33,16 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.send(rank, next, ChunkRange::input(0), 0);
         }
         for distance in 1..=place {
-            let landing = if rank == root {
+            let destination = if rank == root {
                 ChunkRange::output(rank.behind(distance, n).0)
             } else {
                 ChunkRange::scratch(if spec.uneven() { rank.behind(distance, n).0 } else { distance - 1 })
             };
             builder.stage(distance - 1);
-            builder.recv(rank, previous, landing, 0);
+            builder.recv(rank, previous, destination, 0);
             if rank != root {
                 builder.stage(distance);
-                builder.send(rank, next, landing, 0);
+                builder.send(rank, next, destination, 0);
             }
         }
         if rank == root {

@@ -10,7 +10,7 @@
 //! The "linear" reduce of MPI libraries.
 
 use crate::builder::Builder;
-use crate::plan::fold::{self, Places};
+use crate::plan::fold::{self, FoldBuffers};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
@@ -24,8 +24,9 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     for rank in spec.planned_ranks() {
         let own = ChunkRange::input(0);
         if rank == root {
-            let places = Places { own, result: ChunkRange::output(0), chunk: 0, chunks: 1, scratch: (0, 1) };
-            fold::receive_and_add(&mut builder, rank, n, places, 0);
+            let buffers =
+                FoldBuffers { own, result: ChunkRange::output(0), chunk: 0, chunks: 1, scratch: (0, 1) };
+            fold::receive_and_add(&mut builder, rank, n, buffers, 0);
         } else {
             builder.send(rank, root, own, 0);
         }

@@ -13,7 +13,7 @@
 //! EuroPVM/MPI 2003, as UCC and MPI libraries have them with a radix to choose.
 
 use crate::builder::Builder;
-use crate::plan::trees::{knomial_above, knomial_below, knomial_stages};
+use crate::plan::trees::{knomial_children, knomial_parent, knomial_stages};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
@@ -34,12 +34,12 @@ pub fn plan4(spec: &Spec) -> Result<Schedule, PlanError> {
         if n == 1 {
             builder.copy(rank, sum, result);
         }
-        for (child, stage) in knomial_below(place, RADIX, n).rev() {
+        for (child, stage) in knomial_children(place, RADIX, n).rev() {
             builder.stage(last - stage);
             builder.recv_reduce(rank, root.ahead(child, n), sum, result, 0);
             sum = result;
         }
-        match knomial_above(place, RADIX) {
+        match knomial_parent(place, RADIX) {
             Some((above, stage)) => {
                 builder.stage(last - stage);
                 builder.send(rank, root.ahead(above, n), sum, 0);

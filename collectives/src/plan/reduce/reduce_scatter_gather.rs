@@ -33,12 +33,12 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.copy(rank, whole(Buffer::Input), whole(Buffer::Output));
             continue;
         }
-        let speaker = |term| speaker(core, root, term);
+        let representative = |term| representative(core, root, term);
         let partner = core.partner(rank);
         let term = core.term(rank).unwrap_or(rank.0 / 2);
-        if speaker(term) != rank {
+        if representative(term) != rank {
             builder.stage(0);
-            builder.send(rank, speaker(term), whole(Buffer::Input), 0);
+            builder.send(rank, representative(term), whole(Buffer::Input), 0);
             continue;
         }
         let to = if rank == root { Buffer::Output } else { Buffer::Scratch };
@@ -48,15 +48,15 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.recv_reduce(rank, partner, whole(Buffer::Input), whole(to), 0);
             from = to;
         }
-        Halver { core, term, speaker, from, to, stage: 1 }.reduce(&mut builder, rank);
+        Halver { core, term, representative, from, to, stage: 1 }.reduce(&mut builder, rank);
         gather(&mut builder, rank, core, term, root);
     }
     builder.finish()
 }
 
 /// Who speaks for a term: of a pair with the root in it, the root.
-fn speaker(core: Core, root: Rank, term: u32) -> Rank {
-    let first = core.speaker(term);
+fn representative(core: Core, root: Rank, term: u32) -> Rank {
+    let first = core.representative(term);
     if core.partner(first) == Some(root) { root } else { first }
 }
 
@@ -67,7 +67,7 @@ fn gather(builder: &mut Builder, rank: Rank, core: Core, term: u32, root: Rank) 
     let rounds = core.terms.ilog2();
     for round in (0..rounds).rev() {
         let halves = Halves::of(core, term, round);
-        let peer = speaker(core, root, term ^ 1 << round);
+        let peer = representative(core, root, term ^ 1 << round);
         builder.stage(2 * rounds - round);
         if (term ^ target) >> round & 1 == 1 {
             builder.send(rank, peer, halves.kept(buffer), 0);

@@ -13,7 +13,7 @@
 //! at once).
 
 use crate::builder::Builder;
-use crate::plan::fold::{self, Places};
+use crate::plan::fold::{self, FoldBuffers};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{Numerics, PlanError, Spec};
 
@@ -35,8 +35,8 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         }
         if canonical || n == 1 {
             let scratch = (if spec.uneven() { rank.0 } else { 0 }, stride);
-            let places = Places { own, result, chunk: 0, chunks: 1, scratch };
-            fold::receive_and_add(&mut builder, rank, n, places, 0);
+            let buffers = FoldBuffers { own, result, chunk: 0, chunks: 1, scratch };
+            fold::receive_and_add(&mut builder, rank, n, buffers, 0);
             continue;
         }
         for distance in 1..n {

@@ -34,14 +34,14 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             continue;
         }
         builder.stage(0);
-        for (place, offset) in (0..).zip(&layout.offsets) {
-            builder.copy(rank, ChunkRange::input(rank.behind(*offset, n).0), ChunkRange::scratch(place));
+        for (slot, offset) in (0..).zip(&layout.offsets) {
+            builder.copy(rank, ChunkRange::input(rank.behind(*offset, n).0), ChunkRange::scratch(slot));
         }
-        for (stage, Round { distance, sent, came }) in (0..).zip(layout.rounds.iter().rev()) {
+        for (stage, Round { distance, sent, received }) in (0..).zip(layout.rounds.iter().rev()) {
             let last = stage as usize + 1 == layout.rounds.len();
             let result = if last { ChunkRange::output(0) } else { run(sent) };
             builder.stage(stage);
-            builder.send(rank, rank.behind(*distance, n), run(came), 0);
+            builder.send(rank, rank.behind(*distance, n), run(received), 0);
             builder.recv_reduce(rank, rank.ahead(*distance, n), run(sent), result, 0);
         }
         builder.mark_last(rank);

@@ -41,11 +41,11 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
                 halving.steps(&mut builder);
             }
             (None, partner) => {
-                let speaker = partner.expect("who does not speak has a partner who does");
+                let representative = partner.expect("a rank without a term has a partner with one");
                 builder.stage(0);
-                builder.send(rank, speaker, ChunkRange { buffer: Buffer::Input, first: 0, len: n }, 0);
+                builder.send(rank, representative, ChunkRange { buffer: Buffer::Input, first: 0, len: n }, 0);
                 builder.stage(core.terms);
-                builder.recv(rank, speaker, ChunkRange::output(0), 0);
+                builder.recv(rank, representative, ChunkRange::output(0), 0);
             }
         }
     }
@@ -87,8 +87,8 @@ impl Halving {
                 };
                 let (given, kept) = (self.blocks(partial, given), self.blocks(partial, kept));
                 builder.stage(stage);
-                builder.send(rank, core.speaker(peer), given, 0);
-                builder.recv_reduce(rank, core.speaker(peer), kept, result, 0);
+                builder.send(rank, core.representative(peer), given, 0);
+                builder.recv_reduce(rank, core.representative(peer), kept, result, 0);
             }
             partial = Buffer::Scratch;
         }
@@ -118,7 +118,7 @@ impl Halving {
 
     /// The blocks of a run of terms.
     fn blocks(self, buffer: Buffer, terms: Range<u32>) -> ChunkRange {
-        let at = |term: u32| if term == self.core.terms { self.n } else { self.core.speaker(term).0 };
+        let at = |term: u32| if term == self.core.terms { self.n } else { self.core.representative(term).0 };
         ChunkRange { buffer, first: at(terms.start), len: at(terms.end) - at(terms.start) }
     }
 }

@@ -12,7 +12,7 @@
 //! Journal of High Performance Computing Applications 19(1), 2005.
 
 use crate::builder::Builder;
-use crate::plan::trees::{above, below, kept_for_others, runs, subtree};
+use crate::plan::trees::{children_of, max_relayed_blocks, parent_of, runs, subtree};
 use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use std::ops::Range;
@@ -24,7 +24,7 @@ use std::ops::Range;
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let levels = n.next_power_of_two().ilog2();
-    let mut builder = Builder::new(spec, "binomial", 1, kept_for_others(n));
+    let mut builder = Builder::new(spec, "binomial", 1, max_relayed_blocks(n));
     for rank in spec.planned_ranks() {
         let place = rank.behind(root.0, n).0;
         let alone = rank != root && subtree(place, n).len() == 1;
@@ -39,10 +39,10 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         if rank != root {
             for (nth, run) in (0..).zip(runs(root, subtree(place, n), n)) {
                 builder.stage(stage(place.trailing_zeros(), nth));
-                builder.recv(rank, root.ahead(above(place), n), held(run), 0);
+                builder.recv(rank, root.ahead(parent_of(place), n), held(run), 0);
             }
         }
-        for bit in below(place, n).rev() {
+        for bit in children_of(place, n).rev() {
             let child = place + (1 << bit);
             for (nth, run) in (0..).zip(runs(root, subtree(child, n), n)) {
                 builder.stage(stage(bit, nth));

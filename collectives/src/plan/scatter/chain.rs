@@ -32,10 +32,10 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
                 ChunkRange::input(rank.ahead(beyond, n).0)
             } else {
                 let slot = if spec.uneven() { rank.ahead(beyond, n).0 } else { beyond - 1 };
-                let landing = ChunkRange::scratch(slot);
+                let destination = ChunkRange::scratch(slot);
                 builder.stage(nth as u32 + place - 1);
-                builder.recv(rank, previous, landing, 0);
-                landing
+                builder.recv(rank, previous, destination, 0);
+                destination
             };
             builder.stage(nth as u32 + place);
             builder.send(rank, next, from, 0);

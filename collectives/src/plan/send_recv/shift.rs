@@ -26,9 +26,9 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             continue;
         }
         builder.send(rank, rank.ahead(1, n), input, 0);
-        let landing = if through_scratch { ChunkRange::scratch(0) } else { output };
-        builder.recv(rank, rank.behind(1, n), landing, 0);
-        builder.copy(rank, landing, output);
+        let destination = if through_scratch { ChunkRange::scratch(0) } else { output };
+        builder.recv(rank, rank.behind(1, n), destination, 0);
+        builder.copy(rank, destination, output);
     }
     builder.finish()
 }

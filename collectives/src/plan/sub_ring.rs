@@ -9,7 +9,7 @@ use topology::Rank;
 
 /// A ring, as one of its places sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Circle {
+pub(super) struct SubRing {
     /// How many places it has.
     pub(super) size: u32,
     /// The own one.
@@ -22,11 +22,11 @@ pub(super) struct Circle {
     pub(super) lane: u8,
 }
 
-impl Circle {
+impl SubRing {
     /// The ring through `member(0)`, `member(1)` and so on, on lane 0.
-    pub(super) fn through(size: u32, place: u32, member: impl Fn(u32) -> Rank) -> Circle {
+    pub(super) fn through(size: u32, place: u32, member: impl Fn(u32) -> Rank) -> SubRing {
         let (next, previous) = (member((place + 1) % size), member((place + size - 1) % size));
-        Circle { size, place, next, previous, lane: 0 }
+        SubRing { size, place, next, previous, lane: 0 }
     }
 
     /// The part that is `back` places behind the own one.
@@ -40,12 +40,12 @@ impl Circle {
     }
 
     /// The part that is sent on in a stage while results go round; what comes is the one behind it.
-    pub(super) const fn passed(&self, stage: u32) -> u32 {
+    pub(super) const fn forwarded(&self, stage: u32) -> u32 {
         self.behind(stage + self.size - 1)
     }
 
     /// Adds up: one of `size - 1` stages. Contributions are in `from`, sums in the output.
-    pub(super) fn add(
+    pub(super) fn reduce_scatter_stage(
         &self,
         builder: &mut Builder,
         rank: Rank,
@@ -53,22 +53,28 @@ impl Circle {
         from: Buffer,
         part: &impl Fn(Buffer, u32) -> ChunkRange,
     ) {
-        let (sent, came) = (self.behind(stage), self.behind(stage + 1));
+        let (sent, received) = (self.behind(stage), self.behind(stage + 1));
         let partial = if stage == 0 { from } else { Buffer::Output };
         builder.send(rank, self.next, part(partial, sent), self.lane);
-        builder.recv_reduce(rank, self.previous, part(from, came), part(Buffer::Output, came), self.lane);
+        builder.recv_reduce(
+            rank,
+            self.previous,
+            part(from, received),
+            part(Buffer::Output, received),
+            self.lane,
+        );
     }
 
     /// Passes results on: one of `size - 1` stages.
-    pub(super) fn pass(
+    pub(super) fn all_gather_stage(
         &self,
         builder: &mut Builder,
         rank: Rank,
         stage: u32,
         part: &impl Fn(Buffer, u32) -> ChunkRange,
     ) {
-        let (sent, came) = (self.passed(stage), self.passed(stage + 1));
+        let (sent, received) = (self.forwarded(stage), self.forwarded(stage + 1));
         builder.send(rank, self.next, part(Buffer::Output, sent), self.lane);
-        builder.recv(rank, self.previous, part(Buffer::Output, came), self.lane);
+        builder.recv(rank, self.previous, part(Buffer::Output, received), self.lane);
     }
 }

@@ -24,7 +24,7 @@ const SCATTERED_BYTES: u64 = 48 << 10;
 /// The root of a sum takes so many bytes from all others at once, at most.
 const ROOT_BYTES: u64 = 256 << 10;
 /// Up to this size a block travels whole.
-const WHOLE_BYTES: u64 = 4 << 10;
+const WHOLE_BLOCK_BYTES: u64 = 4 << 10;
 /// From here on bytes count for more than messages.
 const LARGE_BYTES: u64 = 256 << 10;
 /// The root of a broadcast sends this much to all others at once, at least and at most; less is better passed on, and more.
@@ -37,10 +37,12 @@ const SCAN_SEGMENT_BYTES: u64 = 64 << 10;
 /// The choice for a call, where it is another than on cores of their own.
 pub(super) fn choice(call: Call, tuning: &Tuning) -> Option<Choice> {
     let (algorithm, why) = preferred(call)?;
-    let finer = |segment_bytes| Tuning { segment_bytes, max_segments: 256, ..tuning.clone() };
+    let with_segment_bytes = |segment_bytes| Tuning { segment_bytes, max_segments: 256, ..tuning.clone() };
     let segments = match (call.collective, algorithm) {
-        (Collective::AllReduce, "reduce_broadcast") => segments(call, algorithm, &finer(TREE_SEGMENT_BYTES)),
-        (Collective::ExclusiveScan, _) => segments(call, algorithm, &finer(SCAN_SEGMENT_BYTES)),
+        (Collective::AllReduce, "reduce_broadcast") => {
+            segments(call, algorithm, &with_segment_bytes(TREE_SEGMENT_BYTES))
+        }
+        (Collective::ExclusiveScan, _) => segments(call, algorithm, &with_segment_bytes(SCAN_SEGMENT_BYTES)),
         _ => segments(call, algorithm, tuning),
     };
     Some(Choice { algorithm, segments, why })
@@ -53,9 +55,9 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
     if ranks < 4 {
         return None;
     }
-    let in_one_stage = block_bytes.saturating_mul(u64::from(ranks - 1));
+    let sent_bytes = block_bytes.saturating_mul(u64::from(ranks - 1));
     match collective {
-        Collective::AllReduce if in_one_stage <= ONE_STAGE_BYTES => None,
+        Collective::AllReduce if sent_bytes <= ONE_STAGE_BYTES => None,
         Collective::AllReduce if block_bytes > LARGE_BYTES => Some((
             "reduce_broadcast",
             "more ranks than cores: up a tree and down, in pieces that caches hold",
@@ -66,17 +68,17 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
         }
         Collective::AllReduce if block_bytes <= MANY_WHOLE_BYTES => Some(("recursive_doubling", FEWER)),
         Collective::AllReduce => Some(("rabenseifner", FEWER)),
-        Collective::AllGather if in_one_stage <= PASSED_ON_BYTES => None,
+        Collective::AllGather if sent_bytes <= PASSED_ON_BYTES => None,
         Collective::AllGather if block_bytes < LARGE_BYTES => Some(("bidirectional_ring", NEIGHBOURS)),
         Collective::AllGather => Some(("ring", NEIGHBOURS)),
-        Collective::ReduceScatter if in_one_stage <= SCATTERED_BYTES => Some(("pairwise", NEIGHBOURS)),
+        Collective::ReduceScatter if sent_bytes <= SCATTERED_BYTES => Some(("pairwise", NEIGHBOURS)),
         Collective::ReduceScatter => Some(("ring", NEIGHBOURS)),
-        Collective::Broadcast if (FROM_ROOT_BYTES.0..FROM_ROOT_BYTES.1).contains(&in_one_stage) => {
+        Collective::Broadcast if (FROM_ROOT_BYTES.0..FROM_ROOT_BYTES.1).contains(&sent_bytes) => {
             Some(("direct", FEWER))
         }
         Collective::Broadcast => Some(("chain", NEIGHBOURS)),
-        Collective::Reduce if block_bytes <= WHOLE_BYTES => Some(("chain", NEIGHBOURS)),
-        Collective::Reduce if in_one_stage <= ROOT_BYTES => Some(("direct", FEWER)),
+        Collective::Reduce if block_bytes <= WHOLE_BLOCK_BYTES => Some(("chain", NEIGHBOURS)),
+        Collective::Reduce if sent_bytes <= ROOT_BYTES => Some(("direct", FEWER)),
         Collective::Reduce => Some(("binomial", FEWER)),
         Collective::ExclusiveScan => Some(("chain", "more ranks than cores: in pieces that caches hold")),
         _ => None,
@@ -92,9 +94,9 @@ mod tests {
     #[test]
     fn ranks_that_share_cores_send_fewer_messages() {
         let of = |collective, ranks, block_bytes| {
-            let policy = select::Policy { crowded: true, ..select::Policy::default() };
+            let policy = select::Policy { oversubscribed: true, ..select::Policy::default() };
             let call = Call { collective, ranks, block_bytes };
-            select::choose(call, Rank(0), &Reach::complete(), &policy, select::Wanted::default())
+            select::choose(call, Rank(0), &Reach::complete(), &policy, select::Requirements::default())
                 .expect("a plan")
         };
         let pieces = of(Collective::AllReduce, 4, 1 << 20).segments;
