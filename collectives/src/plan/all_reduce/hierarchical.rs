@@ -28,7 +28,7 @@ use topology::Rank;
 /// [`PlanError::TooLarge`] for too many segments.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, hosts) = (spec.ranks(), spec.hosts());
-    let (host_count, max_local_ranks) = (hosts.host_count(n), hosts.max_local_ranks(n));
+    let (host_count, max_local_ranks) = (hosts.count(n), hosts.most(n));
     let mut builder = Builder::new(spec, "hierarchical", host_count * max_local_ranks, 0);
     for rank in spec.planned_ranks() {
         if n == 1 {
