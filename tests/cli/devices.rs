@@ -1,12 +1,9 @@
 //! `tbccl devices`, on software devices and without any.
 
-#![cfg(target_os = "linux")]
-
-mod software_device;
-
+use crate::TBCCL;
 use serde_json::Value;
-use software_device::{TBCCL, tbccl};
 use std::process::{Command, Output};
+use support::tbccl_with_software_device as tbccl;
 
 /// Returns status, stdout and stderr.
 fn outcome(command: &mut Command) -> (i32, String, String) {

@@ -1,15 +1,17 @@
 //! The ways in which ranks are started.
 
-use crate::job::{Process, free_port, secret};
+use super::job::{self, free_port, secret};
+use rustix::process::Signal;
+use support::Process;
 
 /// The sum of the ranks of so many, as each says it.
 fn all_sum(ranks: Vec<Process>) {
     let size = ranks.len();
-    for mut rank in ranks {
-        rank.hear("@joined ");
-        assert_eq!(rank.hear("@sum "), (size * (size - 1) / 2).to_string());
+    for rank in ranks {
+        rank.next_after("@joined ");
+        assert_eq!(rank.next_after("@sum "), (size * (size - 1) / 2).to_string());
         let done = rank.finish();
-        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert_eq!(done.code(), 0, "{}", done.stderr);
     }
 }
 
@@ -27,7 +29,7 @@ fn ranks_of_mpi_hydra_and_slurm_meet_where_rank_0_opens() {
             let rank = rank.to_string();
             let env =
                 [(rank_name, &*rank), (size_name, "3"), ("TBCCL_ROOT", &root), ("TBCCL_SECRET", &secret)];
-            Process::rank("sum", &env)
+            job::rank("sum", &env)
         });
         all_sum(ranks.into());
     }
@@ -35,8 +37,8 @@ fn ranks_of_mpi_hydra_and_slurm_meet_where_rank_0_opens() {
 
 #[test]
 fn a_launcher_that_says_too_little_is_answered_with_what_to_do() {
-    let done = Process::rank("sum", &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")]).finish();
-    let said = done.said.join("\n");
+    let done = job::rank("sum", &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")]).finish();
+    let said = done.sorted_lines().join("\n");
     assert!(said.contains("@refused Open MPI says that this is rank 1 of 3"), "{said}");
     assert!(said.contains("TBCCL_ROOT=HOST:PORT") && said.contains("tbccl run"), "{said}");
 }
@@ -47,7 +49,7 @@ fn a_port_of_rank_0_that_is_in_use_is_said_with_the_remedy() {
     let root = taken.local_addr().expect("bound").to_string();
     let secret = secret();
     let env = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("TBCCL_ROOT", &*root), ("TBCCL_SECRET", &secret)];
-    let said = Process::rank("sum", &env).finish().said.join("\n");
+    let said = job::rank("sum", &env).finish().sorted_lines().join("\n");
     assert!(said.contains("is in use") && said.contains(&root), "{said}");
     assert!(!said.contains(&secret), "the secret is not shown");
 }
@@ -58,7 +60,7 @@ fn ranks_meet_by_unique_id() {
     let file = folder.path().join("id");
     let file = file.to_str().expect("a path");
     let ranks = ["0", "1", "2"]
-        .map(|rank| Process::rank("unique", &[("ID_RANK", rank), ("ID_SIZE", "3"), ("ID_FILE", file)]));
+        .map(|rank| job::rank("unique", &[("ID_RANK", rank), ("ID_SIZE", "3"), ("ID_FILE", file)]));
     all_sum(ranks.into());
 }
 
@@ -68,11 +70,11 @@ fn by_other_means(role: &str, folder: &tempfile::TempDir) -> [Vec<Process>; 2] {
     let (secret, root) = (secret(), format!("127.0.0.1:{}", free_port()));
     let mpi = |rank| {
         let env = [("PMI_RANK", rank), ("PMI_SIZE", "3"), ("TBCCL_ROOT", &root), ("TBCCL_SECRET", &secret)];
-        Process::rank(role, &env)
+        job::rank(role, &env)
     };
     let id = |rank| {
         let file = file.to_str().expect("a path");
-        Process::rank(role, &[("ID_RANK", rank), ("ID_SIZE", "3"), ("ID_FILE", file)])
+        job::rank(role, &[("ID_RANK", rank), ("ID_SIZE", "3"), ("ID_FILE", file)])
     };
     let ranks = ["0", "1", "2"];
     [ranks.map(mpi).into(), ranks.map(id).into()]
@@ -82,10 +84,10 @@ fn by_other_means(role: &str, folder: &tempfile::TempDir) -> [Vec<Process>; 2] {
 fn ranks_that_no_launcher_of_ours_has_started_split_and_grow() {
     for (role, says) in [("split", "@split "), ("grow", "@grown ")] {
         let folder = tempfile::tempdir().expect("a folder");
-        for mut rank in by_other_means(role, &folder).into_iter().flatten() {
-            rank.hear(says);
+        for rank in by_other_means(role, &folder).into_iter().flatten() {
+            rank.next_after(says);
             let done = rank.finish();
-            assert_eq!(done.code, Some(0), "{}", done.stderr);
+            assert_eq!(done.code(), 0, "{}", done.stderr);
         }
     }
 }
@@ -97,11 +99,11 @@ fn ranks_that_no_launcher_of_ours_has_started_go_on_without_one_that_is_killed()
         let mut through = 0;
         for rank in ranks {
             let done = rank.finish();
-            let said = done.said.join("\n");
+            let said = done.sorted_lines().join("\n");
             if said.contains("@dying ") {
                 continue;
             }
-            assert_eq!(done.code, Some(0), "{said}\n{}", done.stderr);
+            assert_eq!(done.code(), 0, "{said}\n{}", done.stderr);
             through += u32::from(said.contains("@through "));
         }
         assert_eq!(through, 2);
@@ -110,9 +112,9 @@ fn ranks_that_no_launcher_of_ours_has_started_go_on_without_one_that_is_killed()
 
 /// A stand-alone rendezvous, and the variables that it says ranks need.
 fn rendezvous(args: &[&str]) -> (Process, String, String) {
-    let mut server = Process::tbccl(&[&["rendezvous"], args].concat());
-    let bootstrap = server.hear("TBCCL_BOOTSTRAP=");
-    let file = server.hear("TBCCL_SECRET_FILE=");
+    let server = job::start(&[&["rendezvous"], args].concat());
+    let bootstrap = server.next_after("TBCCL_BOOTSTRAP=");
+    let file = server.next_after("TBCCL_SECRET_FILE=");
     (server, bootstrap, file)
 }
 
@@ -124,7 +126,7 @@ fn rank_at(bootstrap: &str, file: &str, role: &str, rank: u32, size: u32) -> Pro
         ("TBCCL_BOOTSTRAP", bootstrap),
         ("TBCCL_SECRET_FILE", file),
     ];
-    Process::rank(role, &env)
+    job::rank(role, &env)
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn a_rendezvous_of_its_own_ends_with_the_job() {
         let bootstrap = if only_tcp { tcp } else { &bootstrap };
         all_sum((0..2).map(|rank| rank_at(bootstrap, &file, "sum", rank, 2)).collect());
         let done = server.finish();
-        assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
+        assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
     }
 }
 
@@ -151,18 +153,18 @@ fn a_rank_that_is_killed_is_told_to_the_others_and_to_the_rendezvous() {
     let (server, bootstrap, file) = rendezvous(&args);
     let (_, tcp) = bootstrap.split_once(',').expect("two ways");
     let mut ranks: Vec<Process> = (0..3).map(|rank| rank_at(tcp, &file, "barrier", rank, 3)).collect();
-    ranks.iter_mut().for_each(|rank| drop(rank.hear("@going")));
-    let killed = crate::roles::now();
-    ranks[1].kill();
+    ranks.iter_mut().for_each(|rank| drop(rank.next_after("@going")));
+    let killed = super::roles::now();
+    ranks[1].signal(Signal::KILL);
     for survivor in [0, 2] {
-        let error = ranks[survivor].hear("@error ");
+        let error = ranks[survivor].next_after("@error ");
         let (at, text) = error.split_once(' ').expect("the time first");
         let late = at.parse::<u128>().expect("a time") - killed;
         assert!(late < 2000, "{late} ms: {text}");
         assert!(text.contains("rank 1 (process "), "{text}");
     }
     drop(ranks);
-    assert_eq!(server.finish().code, Some(1));
+    assert_eq!(server.finish().code(), 1);
 }
 
 #[test]
@@ -174,8 +176,8 @@ fn a_rendezvous_that_can_not_be_opened_says_why_in_one_line() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
     let refused = |args: &[&str], says: &str| {
-        let done = Process::tbccl(&[&["rendezvous"], args].concat()).finish();
-        assert_eq!(done.code, Some(2), "{done:?}");
+        let done = job::start(&[&["rendezvous"], args].concat()).finish();
+        assert_eq!(done.code(), 2, "{done:?}");
         assert!(done.stderr.starts_with("tbccl: error: ") && done.stderr.contains(says), "{}", done.stderr);
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     };
@@ -192,10 +194,10 @@ fn ranks_of_another_size_are_refused_on_both_sides() {
     let file = folder.path().join("secret");
     let args = ["--secret-file", file.to_str().expect("a path"), "--listen", "127.0.0.1:0", "-n", "2"];
     let (server, bootstrap, file) = rendezvous(&args);
-    let said = rank_at(&bootstrap, &file, "sum", 1, 3).finish().said.join("\n");
+    let said = rank_at(&bootstrap, &file, "sum", 1, 3).finish().sorted_lines().join("\n");
     const WHY: &str = "rank 1 of 3 cannot join a job of 2 ranks";
     assert!(said.contains(WHY), "{said}");
     let done = server.finish();
-    assert_eq!(done.code, Some(2));
+    assert_eq!(done.code(), 2);
     assert!(done.stderr.contains(WHY), "{}", done.stderr);
 }

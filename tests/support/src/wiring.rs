@@ -3,33 +3,40 @@
 use std::fmt::Write;
 
 /// Profiles, with the services that they support.
-pub(crate) const KINDS: [(&str, &str); 5] =
+pub const KINDS: [(&str, &str); 5] =
     [("ib", "rc"), ("ib", "uc"), ("usb4", "rc"), ("usb4", "uc"), ("apple-tb5", "uc")];
 
 /// The pairs of nodes that are wired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub enum Shape {
+    /// Every pair.
     Mesh,
+    /// Neighbors in number.
     Ring,
 }
 
 /// A fabric of equal devices.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wiring {
-    pub(crate) profile: &'static str,
-    pub(crate) shape: Shape,
-    pub(crate) nodes: u32,
+pub struct Wiring {
+    /// The profile of every device.
+    pub profile: &'static str,
+    /// The pairs that are wired.
+    pub shape: Shape,
+    /// The number of nodes.
+    pub nodes: u32,
     /// Cables between each wired pair.
-    pub(crate) cables: u32,
+    pub cables: u32,
 }
 
 impl Wiring {
-    pub(crate) const fn pair(profile: &'static str, cables: u32) -> Wiring {
+    /// Returns the wiring of two nodes.
+    #[must_use]
+    pub const fn pair(profile: &'static str, cables: u32) -> Wiring {
         Wiring { profile, shape: Shape::Mesh, nodes: 2, cables }
     }
 
     /// Returns the pairs of nodes that are wired.
-    pub(crate) fn pairs(&self) -> Vec<(u32, u32)> {
+    pub fn pairs(&self) -> Vec<(u32, u32)> {
         let n = self.nodes;
         match self.shape {
             Shape::Mesh => (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect(),
@@ -39,7 +46,7 @@ impl Wiring {
 
     /// Returns a device matrix in which only successive ranks use the cables between their nodes, which makes
     /// a ring. Each node has `per_node` successive ranks; each pair of nodes has one cable.
-    pub(crate) fn ring_matrix(&self, per_node: u32) -> String {
+    pub fn ring_matrix(&self, per_node: u32) -> String {
         let mut used = vec![0; self.nodes as usize];
         let mut devices = std::collections::BTreeMap::new();
         for (a, b) in self.pairs() {
@@ -59,7 +66,7 @@ impl Wiring {
     ///
     /// Devices are `d0`, `d1`... on nodes `n0`, `n1`..., in the order of the pairs; cables are numbered in
     /// that order.
-    pub(crate) fn text(&self, link: &str) -> String {
+    pub fn text(&self, link: &str) -> String {
         let mut used = vec![0; self.nodes as usize];
         let mut cables = String::new();
         for (a, b) in self.pairs() {

@@ -1,6 +1,6 @@
 //! What the ranks of these tests do.
 
-use crate::acts;
+use super::acts;
 use tbccl::Communicator;
 
 /// Not a test: the role of this process, if it has one.

@@ -13,7 +13,7 @@ use tbccl::{Communicator, Config, Error, Rank, ReduceOp, Result, UniqueId};
 pub(crate) const LARGE: usize = 16 << 20;
 
 /// Milliseconds since the epoch: a clock that processes share.
-pub(crate) fn now() -> u128 {
+pub(crate) fn milliseconds() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis()
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn ladder(mut comm: Communicator, seed: u64, last: usize, count: usiz
             kill_soon(Duration::from_micros((chance >> 32) % 60_000), name, round);
         }
         let error = reduce_until_it_fails(&mut comm, &input, &mut output);
-        say("error", name, &format!("{round} {} {error}", now()));
+        say("error", name, &format!("{round} {} {error}", milliseconds()));
         assert!(matches!(&error, Error::PeerDied { peer, .. } if peer.rank == victim), "{victim}: {error}");
         let shrunk = comm.shrink(&[victim], &config()).unwrap_or_else(|error| panic!("{name}: {error}"));
         comm = shrunk;
@@ -152,7 +152,7 @@ fn reduce_until_it_fails(comm: &mut Communicator, input: &[f32], output: &mut [f
 fn kill_soon(after: Duration, name: u32, round: u32) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
-        say("dying", name, &format!("{round} {}", now()));
+        say("dying", name, &format!("{round} {}", milliseconds()));
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     });
 }

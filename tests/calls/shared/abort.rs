@@ -1,6 +1,6 @@
 //! Aborts from another thread than the one that calls.
 
-use crate::issued::{Issued, call, issue, ranks};
+use crate::shared::issued::{Issued, call, issue, ranks};
 use std::{
     thread,
     time::{Duration, Instant},

@@ -1,10 +1,6 @@
 //! `tbccl fabric`: programs on software RDMA devices, with real processes.
 
-#![cfg(target_os = "linux")]
-
-mod software_device;
-
-use software_device::TBCCL;
+use crate::TBCCL;
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -25,7 +21,7 @@ fn shipped(name: &str) -> PathBuf {
 }
 
 fn tbccl(command: &str) -> Command {
-    let mut tbccl = software_device::tbccl();
+    let mut tbccl = support::tbccl_with_software_device();
     tbccl.args(["fabric", command]);
     tbccl
 }

@@ -2,16 +2,15 @@
 //!
 //! Data moves over shared memory here, so that what ranks learn of each other comes from the rendezvous alone.
 
-use crate::{
-    job::{Process, rank_command, secret},
-    roles::now,
-};
+use super::job::{self, secret};
+use super::roles::now;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
+use support::{Process, missing};
 
 /// Two hosts with a cable; gone with this.
 struct Hosts([Child; 2]);
@@ -89,7 +88,7 @@ impl Hosts {
             ("TBCCL_SECRET", secret),
             ("TBCCL_TRANSPORT", "rehearsal"),
         ];
-        let plain = rank_command(role, &[&env, variables].concat());
+        let plain = job::command(role, &[&env, variables].concat());
         let mut command = Command::new("nsenter");
         command.args(self.within(at)).arg(plain.get_program()).args(plain.get_args());
         command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
@@ -108,7 +107,7 @@ impl Drop for Hosts {
 
 /// What a rank says of the end of the job, and how long after `since` it says it.
 fn error_of(rank: &mut Process, since: u128) -> (u128, String) {
-    let error = rank.hear("@error ");
+    let error = rank.next_after("@error ");
     let (at, text) = error.split_once(' ').expect("the time first");
     let late = at.parse::<u128>().expect("a time") - since;
     eprintln!("after {late} ms: {text}");
@@ -117,11 +116,11 @@ fn error_of(rank: &mut Process, since: u128) -> (u128, String) {
 
 #[test]
 fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_seconds() {
-    let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
     let mut waiting = [0, 1].map(|rank| hosts.rank(0, rank, 3, &secret, "barrier"));
-    let mut computing = hosts.rank(1, 2, 3, &secret, "compute");
-    computing.hear("@going");
+    let computing = hosts.rank(1, 2, 3, &secret, "compute");
+    computing.next_after("@going");
     // Long enough that nothing is under way any more between the hosts but what keeps connections.
     sleep(Duration::from_millis(1300));
     hosts.ip(0, &["link", "set", "cable", "down"]);
@@ -135,11 +134,11 @@ fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_s
 
 #[test]
 fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
-    let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
     let mut waiting = hosts.rank_with(0, 0, 2, &secret, "barrier", &[("TBCCL_SILENCE", "4")]);
-    let mut computing = hosts.rank_with(1, 1, 2, &secret, "compute", &[("TBCCL_SILENCE", "4")]);
-    computing.hear("@going");
+    let computing = hosts.rank_with(1, 1, 2, &secret, "compute", &[("TBCCL_SILENCE", "4")]);
+    computing.next_after("@going");
     sleep(Duration::from_millis(1300));
     hosts.ip(0, &["link", "set", "cable", "down"]);
     let cut = now();
@@ -151,20 +150,20 @@ fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
 
 #[test]
 fn rank_0_that_opens_the_rendezvous_listens_for_ranks_of_other_hosts_too() {
-    let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
     let over_tcp = [("TBCCL_TRANSPORT", "tcp")];
     let mut ranks = [0, 1].map(|rank| hosts.rank_with(rank as usize, rank, 2, &secret, "sum", &over_tcp));
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.hear("@sum "), "1"));
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.next_after("@sum "), "1"));
 }
 
 #[test]
 fn a_rank_whose_way_to_the_rendezvous_is_cut_knows_it_within_two_seconds() {
-    let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
-    let mut computing = hosts.rank(0, 0, 2, &secret, "compute");
+    let computing = hosts.rank(0, 0, 2, &secret, "compute");
     let mut waiting = hosts.rank(1, 1, 2, &secret, "barrier");
-    computing.hear("@going");
+    computing.next_after("@going");
     sleep(Duration::from_millis(700));
     hosts.ip(0, &["link", "set", "cable", "down"]);
     let cut = now();
@@ -175,19 +174,19 @@ fn a_rank_whose_way_to_the_rendezvous_is_cut_knows_it_within_two_seconds() {
 
 #[test]
 fn a_process_that_is_stopped_is_not_dead_over_tcp_either() {
-    let Some(hosts) = Hosts::new() else { return eprintln!("not tried: no network namespaces here") };
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
     let mut ranks = [0, 1].map(|rank| hosts.rank(rank as usize, rank, 2, &secret, "barrier"));
-    ranks[1].hear("@going");
+    ranks[1].next_after("@going");
     let stopped = Pid::from_raw(ranks[1].id() as i32).expect("a process");
     kill_process(stopped, Signal::STOP).expect("it runs");
     sleep(Duration::from_secs(4));
     kill_process(stopped, Signal::CONT).expect("it is stopped");
     // It says so each second as long as all goes well.
     for _ in 0..3 {
-        ranks[1].hear("@going");
+        ranks[1].next_after("@going");
     }
-    ranks[0].kill();
+    ranks[0].signal(Signal::KILL);
     let (_, text) = error_of(&mut ranks[1], now());
     assert!(text.contains("gone") || text.contains("rank 0"), "{text}");
 }

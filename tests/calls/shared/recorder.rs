@@ -1,6 +1,6 @@
 //! The flight recorder: while a call waits, when a communicator fails, and on a signal.
 
-use crate::issued::{PATIENCE, call, issue, ranks};
+use crate::shared::issued::{PATIENCE, call, issue, ranks};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
 use std::{

@@ -2,8 +2,6 @@
 //!
 //! In a program of its own, since it looks at the memory of the whole process.
 
-#![cfg(target_os = "linux")]
-
 use std::{fs, thread};
 use tbccl::{Communicator, Config};
 

@@ -6,10 +6,6 @@
 #[cfg(target_os = "linux")]
 mod acts;
 #[cfg(target_os = "linux")]
-#[path = "../failure/job.rs"]
-#[allow(dead_code, reason = "not all that jobs can do is needed here")]
-mod job;
-#[cfg(target_os = "linux")]
 mod processes;
 #[cfg(target_os = "linux")]
 mod roles;

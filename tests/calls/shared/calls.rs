@@ -1,6 +1,6 @@
 //! What becomes of calls that are issued.
 
-use crate::issued::{Issued, PATIENCE, call, call_group, issue, ranks};
+use crate::shared::issued::{Issued, PATIENCE, call, call_group, issue, ranks};
 use std::{
     sync::Barrier,
     thread,

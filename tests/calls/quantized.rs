@@ -1,9 +1,6 @@
 //! `all_reduce` with packed messages, against sums in double precision: by every algorithm, on several ranks, between
 //! threads and between processes; within the bound, with the same bits everywhere, and in fewer bytes.
 
-#[cfg(target_os = "linux")]
-mod software_device;
-
 use collectives::{
     Collective, Numerics, Spec,
     plan::{algorithms, plan},
@@ -277,7 +274,8 @@ fn processes_get_results_within_the_bound_over_every_transport() {
 #[cfg(target_os = "linux")]
 #[test]
 fn ranks_on_rdma_devices_get_results_within_the_bound() {
-    use software_device::{TBCCL, tbccl};
+    use crate::TBCCL;
+    use support::tbccl_with_software_device as tbccl;
     for profile in ["apple-tb5", "ib"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("fabric.toml");

@@ -1,12 +1,10 @@
 //! `tbccl ping`: over shared memory, and over the rails of software RDMA devices.
 
+use crate::TBCCL;
 use serde_json::Value;
-#[cfg(target_os = "linux")]
-mod software_device;
 
 use std::process::{Command, Output, Stdio};
 
-const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 const QUICK: [&str; 4] = ["--time", "0.02", "--size", "256K"];
 
 fn ping(arguments: &[&str]) -> Output {
@@ -77,7 +75,7 @@ fn what_can_not_be_is_refused_in_one_line() {
 #[cfg(target_os = "linux")]
 mod on_a_fabric {
     use super::*;
-    use crate::software_device::tbccl;
+    use support::tbccl_with_software_device as tbccl;
 
     /// A command as the ranks of a fabric with two nodes and two cables.
     fn on(fabric: &str, command: &[&str]) -> Output {

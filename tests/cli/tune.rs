@@ -1,5 +1,6 @@
 //! `tbccl tune`, as a user calls it, and what its file does to later jobs.
 
+use crate::TBCCL;
 use serde_json::Value;
 use std::{
     fs,
@@ -7,7 +8,6 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 const QUICK: [&str; 8] = ["--time", "0.01", "--ops", "allreduce,barrier", "-e", "4K", "-f", "32"];
 
 fn tbccl(args: &[&str], env: &[(&str, &Path)]) -> Output {

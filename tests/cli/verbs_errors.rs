@@ -1,15 +1,11 @@
 //! Error messages of the verbs transport, when it can't be used or breaks: one line with rank, device and
 //! remedy.
 
-#![cfg(target_os = "linux")]
-
-mod software_device;
-
-use software_device::tbccl;
 use std::{
     process::Output,
     time::{Duration, Instant},
 };
+use support::tbccl_with_software_device as tbccl;
 
 const BARRIER: &str = "exec $TBCCL bench barrier -n 2 --transport verbs";
 const ERROR_PREFIX: &str = "tbccl: error: ";

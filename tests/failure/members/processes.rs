@@ -1,25 +1,27 @@
 //! Ranks that are processes, on every transport that one host can have without devices.
 
-use crate::job::{Finished, Job, as_rank};
-use std::{collections::HashMap, process::Command};
+use std::collections::HashMap;
+use support::{Finished, Process, rank_arguments_of, tbccl};
 
 /// Ranks that share memory, that use it as if they did not, that have none in common, and that would use TCP between hosts.
 const TRANSPORTS: [&str; 4] = ["shm", "rehearsal", "tcp", "shm+tcp"];
 
 /// `ranks` ranks in a role, which go on when some die.
-fn job(ranks: u32, role: &str, env: &[(&str, &str)]) -> Job {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
-    command.args(["run", "--keep-going", "-n", &ranks.to_string(), "--"]).args(as_rank());
+fn job(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
+    let mut command = tbccl();
+    command
+        .args(["run", "--keep-going", "-n", &ranks.to_string(), "--"])
+        .args(rank_arguments_of("members::roles::play"));
     command.env("ROLE", role).envs(env.iter().copied());
-    Job::spawn(command)
+    Process::start(command)
 }
 
 fn all_say(done: &Finished, word: &str, ranks: usize) {
     assert!(
-        done.code == 0 && done.all(word).len() == ranks,
+        done.code() == 0 && done.all(word).len() == ranks,
         "{}: {:?}\n{}",
-        done.code,
-        done.said,
+        done.code(),
+        done.messages,
         done.stderr
     );
 }
@@ -49,8 +51,8 @@ pub(crate) fn ladder(ranks: u32, seed: u64, transport: &str) -> u32 {
 fn climb(role: &str, ranks: u32, seed: u64, transport: &str) -> u32 {
     let env = [("TBCCL_TRANSPORT", transport)];
     let done = job(ranks, &format!("{role} {seed}"), &env).finish();
-    let about = || format!("{transport}, seed {seed}: {:?}\n{}", done.said, done.stderr);
-    assert!(done.code == 0 && done.all("through").len() == 2, "{}", about());
+    let about = || format!("{transport}, seed {seed}: {:?}\n{}", done.messages, done.stderr);
+    assert!(done.code() == 0 && done.all("through").len() == 2, "{}", about());
     let parts = |text: &str| -> (u32, u128) {
         let mut parts = text.split(' ');
         let round = parts.next().and_then(|round| round.parse().ok());
@@ -113,7 +115,7 @@ fn who_leaves_out_too_few_is_told_who_else_is_missing() {
                 "{said:?}"
             );
         }
-        assert_eq!(done.all("absent").len(), 3, "{transport}: {:?}", done.said);
+        assert_eq!(done.all("absent").len(), 3, "{transport}: {:?}", done.messages);
     }
 }
 
