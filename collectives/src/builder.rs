@@ -13,9 +13,9 @@
 //!
 //! It does not check that the program is right; the verifier does.
 
-use super::{Action, After, ChunkRange, InPlace, RankProgram, Schedule, Step};
-use crate::analysis::{Flow, Matching, Memory, Order, Touched, Turn, Values};
+use crate::analysis::{Flow, Matching, Order, Touched, Turn, Values};
 use crate::pass::{Cuts, fuse, quantize::quantize};
+use crate::schedule::{Action, After, ChunkRange, DraftStep, InPlace, Memory, RankProgram, Schedule, Step};
 use crate::verify::structure;
 use crate::{Codec, Packing, PlanError, Spec};
 use topology::Rank;
@@ -43,16 +43,7 @@ pub struct Builder {
 #[derive(Debug)]
 struct Draft {
     memory: Memory,
-    steps: Vec<Drafted>,
-}
-
-/// A step without what is derived.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Drafted {
-    pub(crate) action: Action,
-    pub(crate) lane: u8,
-    /// Where it is in the course of the whole plan.
-    pub(crate) stage: u32,
+    steps: Vec<DraftStep>,
 }
 
 impl Builder {
@@ -153,7 +144,7 @@ impl Builder {
         debug_assert!(action.message().is_none_or(|(peer, _)| peer != rank), "rank {rank} talks to itself");
         self.shape.lanes = self.shape.lanes.max(lane + 1);
         let stage = self.stage;
-        self.draft(rank).steps.push(Drafted { action, lane, stage });
+        self.draft(rank).steps.push(DraftStep { action, lane, stage });
     }
 
     fn draft(&mut self, rank: Rank) -> &mut Draft {
@@ -223,10 +214,10 @@ struct Past {
 
 impl Past {
     /// The steps of a rank, each after those that it must come after.
-    fn derive(&mut self, memory: &Memory, steps: &[Drafted]) -> RankProgram {
+    fn derive(&mut self, memory: &Memory, steps: &[DraftStep]) -> RankProgram {
         self.order.clear();
         self.touched.start(memory);
-        let derived = (0..).zip(steps).map(|(number, Drafted { action, lane, .. })| {
+        let derived = (0..).zip(steps).map(|(number, DraftStep { action, lane, .. })| {
             self.find_hazards(memory, action);
             self.order.push(Turn::Local, &self.hazards);
             let earlier = |before: u32| &steps[before as usize].action;

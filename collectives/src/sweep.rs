@@ -1,8 +1,8 @@
 //! Every plan there is, one by one: what `tbccl plan verify --all` and the tests go through.
 
-use super::{Credits, Fault, Report, verify};
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
+use crate::verify::{Credits, Fault, Report, verify};
 use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Sizes, Spec, Weights};
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,7 +1,7 @@
 //! Which chunks are the same memory.
 
+use super::{Buffer, ChunkRange, InPlace, Schedule};
 use crate::Collective;
-use crate::schedule::{Buffer, ChunkRange, InPlace, Schedule};
 use std::ops::Range;
 use topology::Rank;
 
