@@ -4,23 +4,17 @@
 //! See the module above. A context's structure ends a larger one, so its object begins a known distance
 //! before it.
 
-use super::{
-    code, cq, cq_ex, device::DeviceObject, device::fill, device::leave_at_exit, object, place, qp, qp_create,
-    receives, srq,
-};
+use super::{code, device::fill, place, watched::Watched};
 use crate::{nic::Nic, profile::Profile, shm::epoch};
-use rustix::{
-    fd::{AsRawFd, OwnedFd},
-    io::Errno,
-};
+use rustix::{fd::OwnedFd, io::Errno};
 use std::{
     ffi::c_int,
     mem, ptr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 use verbs_sys::{
-    ABI_IS_EXTENDED, Clock, Context, Device, DeviceAttr, DeviceAttrEx, DeviceCapFlags, Gid, GidEntry,
-    GidType, LinkLayer, PortAttr, PortCapFlags, PortState, QueryDeviceExInput, ValuesEx, VerbsContext,
+    Clock, Context, DeviceAttr, DeviceAttrEx, DeviceCapFlags, Gid, GidEntry, GidType, LinkLayer, PortAttr,
+    PortCapFlags, PortState, QueryDeviceExInput, ValuesEx, VerbsContext,
 };
 
 /// An open device.
@@ -36,11 +30,26 @@ pub(super) struct ContextObject {
     pub(super) async_channel: u32,
     pub(super) async_fd: OwnedFd,
     /// Objects that asynchronous events can be about.
-    pub(super) watched: Mutex<super::events::Watched>,
+    pub(super) watched: Mutex<Watched>,
 }
 
 impl ContextObject {
     const PLACE: usize = mem::offset_of!(VerbsContext, context);
+
+    /// Returns the object of a newly opened device. `verbs` gets the queries that this file implements.
+    pub(super) fn new(
+        mut verbs: VerbsContext,
+        nic: Arc<Nic>,
+        port: u32,
+        async_channel: u32,
+        async_fd: OwnedFd,
+    ) -> ContextObject {
+        verbs.query_port = Some(query_port_by_size);
+        verbs.query_rt_values = Some(query_rt_values);
+        verbs.query_device_ex = Some(query_device_ex);
+        let watched = Mutex::default();
+        ContextObject { verbs, nic, port, epoch: epoch(), async_channel, async_fd, watched }
+    }
 
     /// The object that a C program names. Refuses those that were opened before a fork.
     #[inline]
@@ -59,7 +68,7 @@ impl ContextObject {
 
     #[inline]
     pub(super) fn profile(&self) -> &'static Profile {
-        self.nic.world.profile(self.port)
+        self.nic.fabric().profile(self.port)
     }
 
     fn is_port(&self, number: u8) -> Result<(), Errno> {
@@ -67,12 +76,12 @@ impl ContextObject {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.nic.world.has_link(self.nic.control(), self.port)
+        self.nic.fabric().has_link(self.nic.control(), self.port)
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Gid, Errno> {
         self.is_port(port)?;
-        let table = self.nic.world.gids(self.nic.control(), self.port);
+        let table = self.nic.fabric().gids(self.nic.control(), self.port);
         table.get(index as usize).copied().ok_or(Errno::INVAL)
     }
 
@@ -93,7 +102,7 @@ impl ContextObject {
         attr.phys_state = if is_up { 5 } else { 3 };
         attr.link_layer = profile.link_layer;
         if profile.link_layer == LinkLayer::INFINIBAND {
-            attr.lid = self.nic.world.lid(self.port);
+            attr.lid = self.nic.fabric().lid(self.port);
             attr.sm_lid = 1;
         }
         attr
@@ -101,7 +110,7 @@ impl ContextObject {
 
     fn device_attr(&self) -> DeviceAttr {
         let profile = self.profile();
-        let guid = self.nic.world.device(self.port).guid().to_be();
+        let guid = self.nic.fabric().device(self.port).guid().to_be();
         let mut attr = DeviceAttr::zeroed();
         fill(&mut attr.fw_ver, profile.firmware);
         attr.node_guid = guid;
@@ -139,52 +148,10 @@ impl ContextObject {
         attr
     }
 
-    fn open(device: &DeviceObject) -> Result<*mut Context, Errno> {
-        leave_at_exit();
-        let nic = device.node.nic()?;
-        let async_channel = nic.process.new_channel();
-        let async_fd = nic.process.waker.listen(nic.process.me.slot, async_channel)?;
-        let profile = nic.world.profile(device.port);
-        let mut verbs = VerbsContext::zeroed();
-        verbs.query_port = Some(query_port_by_size);
-        verbs.query_rt_values = Some(query_rt_values);
-        verbs.query_device_ex = Some(query_device_ex);
-        if profile.extended_verbs {
-            verbs.create_cq_ex = Some(cq_ex::create);
-            verbs.create_qp_ex = Some(qp_create::create_ex);
-            verbs.create_srq_ex = Some(srq::create_ex);
-            verbs.get_srq_num = Some(srq::number);
-        }
-        verbs.sz = size_of::<VerbsContext>();
-        let context = &mut verbs.context;
-        context.device = (&raw const *device).cast_mut().cast();
-        context.cmd_fd = -1;
-        context.async_fd = async_fd.as_raw_fd();
-        context.num_comp_vectors = 1;
-        context.abi_compat = ABI_IS_EXTENDED;
-        context.ops.poll_cq = Some(cq::poll);
-        context.ops.req_notify_cq = Some(cq::request_notification);
-        context.ops.post_send = Some(qp::post_send);
-        context.ops.post_recv = Some(receives::post);
-        context.ops.post_srq_recv = Some(receives::post_shared);
-        let opened = Box::new(ContextObject {
-            verbs,
-            nic,
-            port: device.port,
-            epoch: epoch(),
-            async_channel,
-            async_fd,
-            watched: Mutex::default(),
-        });
-        opened.note_state();
-        Ok(Box::leak(opened).as_c())
+    /// Changes the lists of objects.
+    pub(super) fn watch(&self, change: impl FnOnce(&mut Watched)) {
+        change(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
     }
-}
-
-/// `ibv_open_device`
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
-    object(|| ContextObject::open(super::Object::from_c(device)?))
 }
 
 /// `ibv_close_device`
@@ -195,7 +162,7 @@ pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     code(|| {
         let found = ContextObject::from_c(context)?;
-        found.nic.process.waker.forget(found.nic.process.me.slot, found.async_channel);
+        found.nic.process().waker.forget(found.nic.process().me.slot, found.async_channel);
         let start = (&raw const *found).cast_mut();
         // SAFETY: made by `open` in a box, and not used again by the caller's promise.
         drop(unsafe { Box::from_raw(start) });

@@ -7,12 +7,13 @@
 //! See the module above. What only the polling thread may touch is behind `poll_lock`.
 
 use super::{
-    Object, SpinLock, channel::ChannelObject, code, context::ContextObject, errno, events::Told, object,
+    Object, SpinLock, acks::EventAcks, channel::ChannelObject, code, context::ContextObject, errno, object,
     place,
 };
 use crate::{
-    nic::{Nic, now, number},
-    shm::{CQS, Completion, CqRecord, Kind},
+    clock::now,
+    nic::{Nic, qp_number},
+    shm::{CQS, Completion, CqRecord, QueueKind},
 };
 use rustix::io::Errno;
 use std::{
@@ -20,7 +21,7 @@ use std::{
     collections::VecDeque,
     ffi::{c_int, c_void},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     thread,
@@ -39,8 +40,8 @@ pub(super) struct CqObject {
     /// Queue pairs that complete here.
     pub(super) users: Arc<AtomicU32>,
     /// Announcements on its channel.
-    pub(super) announced: Told,
-    pub(super) told: Told,
+    pub(super) announced: EventAcks,
+    pub(super) told: EventAcks,
     pub(super) poll_lock: SpinLock,
     /// Under `poll_lock`.
     pub(super) polling: UnsafeCell<Polling>,
@@ -73,7 +74,7 @@ const LINE: u64 = 64;
 impl CqObject {
     #[inline]
     pub(super) fn record(&self) -> Result<&CqRecord, Errno> {
-        self.nic.process.own().cq(self.index).ok_or(Errno::INVAL)
+        self.nic.process().own().cq(self.index).ok_or(Errno::INVAL)
     }
 
     /// The next completion that may be seen.
@@ -112,7 +113,7 @@ impl CqObject {
 
     #[inline]
     fn fetch(&self, record: &CqRecord, polling: &mut Polling) -> Option<Completion> {
-        let completion = record.peek(self.nic.process.own(), polling.head)?;
+        let completion = record.peek(self.nic.process().own(), polling.head)?;
         polling.head += 1;
         record.consume(polling.head);
         Some(completion)
@@ -133,8 +134,8 @@ impl CqObject {
         }
         if record.fixed.armed.load(Relaxed) != 0 {
             // It was armed after these had been sent.
-            polling.delayed.iter().for_each(|completion| record.announce_later(completion));
-            self.nic.remind_queue(self.nic.process.own(), self.index, first.due);
+            polling.delayed.iter().for_each(|completion| record.defer_notification(completion));
+            self.nic.schedule_cq(self.index, first.due);
         }
         None
     }
@@ -154,26 +155,23 @@ impl CqObject {
     /// Frees the room of what is completed. False for completions of queue pairs that are gone.
     #[inline]
     fn credit(&self, completion: &Completion) -> bool {
-        let index = number::index(completion.qpn);
-        let Some(at) = self.nic.own_qp(index) else { return false };
+        let index = qp_number::index(completion.qpn);
+        let Some(qp_ref) = self.nic.own_qp(index) else { return false };
         match completion.kind {
-            Kind::Send => self.nic.sent[index as usize].store(completion.number + 1, Relaxed),
-            Kind::Receive | Kind::SharedReceive => {
-                let rq = at.qp.fixed.rq.load(Relaxed) as usize;
-                if let Some(received) = self.nic.received.get(rq) {
-                    received.fetch_add(1, Relaxed);
-                }
+            QueueKind::Send => self.nic.credits().set_freed_sends(index, completion.number + 1),
+            QueueKind::Receive | QueueKind::SharedReceive => {
+                self.nic.credits().free_receive(qp_ref.record.fixed.rq.load(Relaxed));
             }
         }
-        at.qpn() == completion.qpn
+        qp_ref.qpn() == completion.qpn
     }
 
     /// Nothing was found: looks after what others left, and lets other processes run.
     fn idle(&self, polling: &mut Polling) {
         polling.empty = polling.empty.wrapping_add(1);
-        self.nic.look_at_the_clock(polling.empty > STEADY);
+        self.nic.poll_timers(polling.empty > STEADY);
         if polling.empty.is_multiple_of(32) {
-            self.nic.tend();
+            self.nic.maintain();
         }
         if polling.empty.is_multiple_of(256) {
             thread::yield_now();
@@ -204,7 +202,7 @@ pub(super) fn work_completion(completion: &Completion) -> Wc {
 pub(super) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
     super::value(-1, || {
         let Ok(found) = CqObject::from_c(cq) else { return -1 };
-        if found.nic.process.is_inherited() {
+        if found.nic.process().is_inherited() {
             return -1;
         }
         let _held = found.poll_lock.hold();
@@ -252,20 +250,20 @@ pub(super) fn make(
     if !channel.is_null() && !profile.completion_events {
         return Err(errno(profile.errnos.unsupported));
     }
-    let number = if channel.is_null() { 0 } else { ChannelObject::from_c(channel)?.listening.number };
+    let number = if channel.is_null() { 0 } else { ChannelObject::from_c(channel)?.event_channel.number };
     let slots = cqe.next_power_of_two();
-    let ring = nic.process.take(slots * LINE)?;
-    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = nic.process.own();
+    let ring = nic.process().allocate(slots * LINE)?;
+    let guard = nic.tables().lock();
+    let own = nic.process().own();
     // Index 0 stands for none.
     let free = (1..CQS.min(profile.max_cq + 1))
         .find(|&index| own.cq(index).is_some_and(|record| record.fixed.capacity.load(Relaxed) == 0));
     let Some((index, record)) = free.and_then(|index| Some((index, own.cq(index)?))) else {
         drop(guard);
-        nic.process.give(ring);
+        nic.process().free(ring);
         return Err(Errno::NOMEM);
     };
-    record.begin(ring.0, slots, cqe, number, found.async_channel);
+    record.init(ring.0, slots, cqe, number, found.async_channel);
     drop(guard);
     let mut cq = CqEx::zeroed();
     cq.context = context;
@@ -280,8 +278,8 @@ pub(super) fn make(
         port: found.port,
         ring,
         users: Arc::default(),
-        announced: Told::default(),
-        told: Told::default(),
+        announced: EventAcks::default(),
+        told: EventAcks::default(),
         poll_lock: SpinLock::default(),
         polling: UnsafeCell::default(),
     })
@@ -327,7 +325,7 @@ pub extern "C" fn ibv_resize_cq(_cq: *mut Cq, _cqe: c_int) -> c_int {
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     code(|| {
         let found: &CqObject = Object::<Cq>::from_c(cq)?;
-        if found.nic.process.is_inherited() {
+        if found.nic.process().is_inherited() {
             return Err(Errno::INVAL);
         }
         if found.users.load(Relaxed) != 0 {
@@ -343,7 +341,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
         found.told.wait();
         let record = found.record()?;
         record.fixed.capacity.store(0, Relaxed);
-        found.nic.process.give(found.ring);
+        found.nic.process().free(found.ring);
         // SAFETY: made by `hand_out`, and not used again by the caller's promise.
         drop(unsafe { <CqObject as Object<Cq>>::take_back(cq) });
         Ok(())

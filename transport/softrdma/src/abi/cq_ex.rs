@@ -9,7 +9,7 @@ use super::{
     Object,
     cq::{self, CqObject, Polling},
 };
-use crate::{nic::now, shm::Completion};
+use crate::{clock::now, shm::Completion};
 use rustix::io::Errno;
 use std::{ffi::c_int, sync::atomic::Ordering::Relaxed};
 use verbs_sys::{
@@ -84,7 +84,7 @@ fn advance(cq: *mut CqEx, found: &CqObject) -> Result<(), Errno> {
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     super::value(libc::EIO, || {
         let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) else { return libc::EINVAL };
-        if super::given(attr).is_ok_and(|attr| attr.comp_mask != 0) || found.nic.process.is_inherited() {
+        if super::given(attr).is_ok_and(|attr| attr.comp_mask != 0) || found.nic.process().is_inherited() {
             return libc::EINVAL;
         }
         found.poll_lock.lock();

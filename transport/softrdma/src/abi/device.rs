@@ -35,7 +35,7 @@ unsafe impl Send for DeviceObject {}
 
 impl DeviceObject {
     pub(super) fn described(&self) -> &Described {
-        self.node.world.device(self.port)
+        self.node.fabric_view.device(self.port)
     }
 
     /// In network byte order.
@@ -47,7 +47,7 @@ impl DeviceObject {
 /// What tells one list of devices from another.
 type Identity = (u64, usize, Option<PathBuf>, bool);
 
-/// At the end of a process that has not closed its devices: gives its places in fabrics back.
+/// QpRef the end of a process that has not closed its devices: gives its places in fabrics back.
 pub(super) fn leave_at_exit() {
     extern "C" fn leave() {
         // Whoever holds it will not go on.
@@ -81,14 +81,14 @@ impl DeviceList {
             eprintln!("softrdma: {message}");
             Errno::INVAL
         })?;
-        let world = &node.world;
-        let identity = (world.fabric.digest, world.node, config.folder.clone(), config.remap);
+        let fabric_view = &node.fabric_view;
+        let identity = (fabric_view.fabric.digest, fabric_view.node, config.folder.clone(), config.remap);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, devices)) = known.iter().find(|(known, _)| *known == identity) {
             return Ok(devices);
         }
         let node = Arc::new(node);
-        let devices = node.world.fabric.devices_of(node.world.node).iter().enumerate();
+        let devices = node.fabric_view.fabric.devices_of(node.fabric_view.node).iter().enumerate();
         let devices: Vec<DeviceObject> =
             devices.map(|(index, device)| new_device(&node, device, index)).collect();
         let devices: &'static [DeviceObject] = Vec::leak(devices);

@@ -8,53 +8,15 @@
 //! # Safety
 //! See the module above. Objects take themselves off the context's lists before they are destroyed.
 
-use super::{Object, code, context::ContextObject, cq::CqObject, place, qp::QpObject, srq::SrqObject};
+use super::{
+    Object, acks::EventAcks, code, context::ContextObject, cq::CqObject, place, qp::QpObject, srq::SrqObject,
+};
 use crate::{shm::take_one, sync::AtomicU32};
 use std::{
     ffi::c_int,
     sync::{PoisonError, atomic::Ordering::SeqCst},
-    thread,
-    time::Duration,
 };
 use verbs_sys::{AsyncElement, AsyncEvent, Context, Cq, EventType, Qp, Srq};
-
-/// The objects of a context, as addresses.
-#[derive(Debug, Default)]
-pub(super) struct Watched {
-    pub(super) cqs: Vec<usize>,
-    pub(super) qps: Vec<usize>,
-    pub(super) srqs: Vec<usize>,
-    /// The port as it was when last looked at.
-    was_up: bool,
-    gid_changes: u32,
-}
-
-/// Asynchronous events about an object: those that were fetched, and those of them that were acknowledged.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    fetched: AtomicU32,
-    acknowledged: AtomicU32,
-}
-
-impl Told {
-    pub(super) fn fetch(&self) {
-        self.fetched.fetch_add(1, SeqCst);
-    }
-
-    pub(super) fn acknowledge(&self, count: u32) {
-        self.acknowledged.fetch_add(count, SeqCst);
-    }
-
-    /// Waits until all are acknowledged, for ever if need be, as libibverbs does: the object that they name ends
-    /// after this. No more must be fetched meanwhile.
-    pub(super) fn wait(&self) {
-        let mut turns = 0u32;
-        while self.fetched.load(SeqCst) != self.acknowledged.load(SeqCst) {
-            turns += 1;
-            if turns < 1000 { thread::yield_now() } else { thread::sleep(Duration::from_millis(1)) }
-        }
-    }
-}
 
 /// Takes one bit of a word of events.
 fn take(events: &AtomicU32) -> Option<EventType> {
@@ -71,11 +33,6 @@ fn event(event_type: EventType, element: AsyncElement) -> AsyncEvent {
 }
 
 impl ContextObject {
-    /// Changes the lists of objects.
-    pub(super) fn watch(&self, change: impl FnOnce(&mut Watched)) {
-        change(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
     /// Remembers how the port is, so that changes from now on are events.
     pub(super) fn note_state(&self) {
         let gid_changes = self.nic.control().ports[self.port as usize].gid_change.load(SeqCst);
@@ -110,12 +67,12 @@ impl ContextObject {
         };
         let qp = |address: &usize| {
             let object = <QpObject as Object<Qp>>::from_c(*address as *mut Qp);
-            object.and_then(QpObject::at).is_ok_and(|at| is_set(&at.qp.signals.events))
+            object.and_then(QpObject::qp_ref).is_ok_and(|qp_ref| is_set(&qp_ref.record.signals.events))
         };
         let srq = |address: &usize| {
             let object = SrqObject::from_c(*address as *mut Srq).ok();
             let record = object.and_then(|object| object.queue.record());
-            record.is_some_and(|record| is_set(&record.poster.events))
+            record.is_some_and(|record| is_set(&record.producer.events))
         };
         watched.was_up != is_up
             || watched.gid_changes != gid_changes
@@ -140,7 +97,7 @@ impl ContextObject {
         for &address in &watched.qps {
             let qp = address as *mut Qp;
             let object = <QpObject as Object<Qp>>::from_c(qp).ok()?;
-            if let Some(kind) = object.at().ok().and_then(|at| take(&at.qp.signals.events)) {
+            if let Some(kind) = object.qp_ref().ok().and_then(|qp_ref| take(&qp_ref.record.signals.events)) {
                 object.told.fetch();
                 return Some(event(kind, AsyncElement { qp }));
             }
@@ -148,7 +105,7 @@ impl ContextObject {
         for &address in &watched.srqs {
             let srq = address as *mut Srq;
             let object = SrqObject::from_c(srq).ok()?;
-            if let Some(kind) = object.queue.record().and_then(|record| take(&record.poster.events)) {
+            if let Some(kind) = object.queue.record().and_then(|record| take(&record.producer.events)) {
                 object.told.fetch();
                 return Some(event(kind, AsyncElement { srq }));
             }
@@ -165,11 +122,11 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
         let to = place(to)?;
         loop {
             while take_one(&found.async_fd, false).is_ok() {}
-            found.nic.notice();
+            found.nic.poll_commands();
             if let Some(next) = found.next_event() {
                 *to = next;
                 if found.has_event() {
-                    let process = &found.nic.process;
+                    let process = found.nic.process();
                     process.waker.wake(process.me.slot, found.async_channel);
                 }
                 return Ok(());
@@ -181,7 +138,7 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
 }
 
 /// The events of an object that an event is about; none for those of ports.
-fn told_of<'a>(event: &AsyncEvent) -> Option<&'a Told> {
+fn told_of<'a>(event: &AsyncEvent) -> Option<&'a EventAcks> {
     // SAFETY: all members of the union are pointers or plain numbers, and the kind says which counts. The object is
     // there: it does not end before this is acknowledged.
     unsafe {

@@ -8,21 +8,26 @@
 //! and that have not been destroyed, and to structures that stay valid during the call. An object's structure
 //! is the first member of ours, or of a known place in it, so a pointer to one is a pointer to the other.
 
+mod acks;
 mod channel;
 mod context;
 mod cq;
+mod cq_events;
 mod cq_ex;
 mod device;
 mod events;
 mod mr;
+mod open;
 mod pd;
+mod post_recv;
 mod qp;
 mod qp_create;
 mod qp_ex;
 mod qp_modify;
-mod receives;
+mod receive_queue;
 mod srq;
 mod strings;
+mod watched;
 
 pub use device::device_list;
 

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::{
     ffi::{c_int, c_uint, c_void},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::Ordering::{Relaxed, SeqCst},
     },
 };
@@ -88,13 +88,13 @@ fn register(
             "{len} bytes at {address:#x} cross a 4 GiB line: what lies beyond it is written 4 GiB lower"
         ));
     }
-    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = nic.process.own();
+    let guard = nic.tables().lock();
+    let own = nic.process().own();
     let is_ours =
         |record: &&MrRecord| record.key.load(Relaxed) != 0 && record.port.load(Relaxed) == context.port;
     // On devices with few, the others' count too.
     let taken = if profile.max_mr < MRS {
-        let all = nic.process.everyone().flat_map(|view| (0..MRS).filter_map(|index| view.mr(index)));
+        let all = nic.process().live_views().flat_map(|view| (0..MRS).filter_map(|index| view.mr(index)));
         all.filter(is_ours).count()
     } else {
         0
@@ -106,8 +106,8 @@ fn register(
     let free = (1..MRS).find(|&index| own.mr(index).is_some_and(|record| record.key.load(Relaxed) == 0));
     let index = free.ok_or(errno(profile.errnos.no_registration))?;
     let record = own.mr(index).ok_or(Errno::NOMEM)?;
-    let shared_at = if nic.remap { remap::share(&nic.process, address, len as u64) } else { None };
-    let serial = nic.serials.fetch_add(1, Relaxed) + 1;
+    let shared_at = if nic.shares_pages() { remap::share(nic.process(), address, len as u64) } else { None };
+    let serial = nic.tables().next_serial();
     let key = index << 8 | serial & 0xff;
     record.pd.store(domain.number, Relaxed);
     record.access.store(access.0, Relaxed);
@@ -177,11 +177,11 @@ pub extern "C" fn ibv_reg_mr_iova2(
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     code(|| {
         let found = MrObject::from_c(mr)?;
-        if found.nic.process.is_inherited() {
+        if found.nic.process().is_inherited() {
             return Err(Errno::INVAL);
         }
-        let record = found.nic.process.own().mr(found.index).ok_or(Errno::INVAL)?;
-        found.nic.withdraw(&record.key);
+        let record = found.nic.process().own().mr(found.index).ok_or(Errno::INVAL)?;
+        found.nic.revoke_key(&record.key);
         // SAFETY: made by `register`, and not used again by the caller's promise.
         drop(unsafe { MrObject::take_back(mr) });
         Ok(())

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::{
     ffi::c_int,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
@@ -61,20 +61,20 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
         let found = ContextObject::from_c(context)?;
         let profile = found.profile();
         let leaked = found.nic.control().ports[found.port as usize].leaked_pds.load(Relaxed);
-        let _guard = found.nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = found.nic.tables().lock();
         let of = |view: &View| view.header().domains[found.port as usize].load(Relaxed);
         // On devices with few, the others' count too.
         let taken = if profile.max_pd < MANY {
-            found.nic.process.everyone().map(of).sum()
+            found.nic.process().live_views().map(of).sum()
         } else {
-            of(found.nic.process.own())
+            of(found.nic.process().own())
         };
         if leaked.saturating_add(taken) >= profile.max_pd || !profile.allocates_pd_when_down && !found.is_up()
         {
             return Err(errno(profile.errnos.no_domain));
         }
-        found.nic.process.own().header().domains[found.port as usize].fetch_add(1, Relaxed);
-        let number = found.nic.serials.fetch_add(1, Relaxed) + 1;
+        found.nic.process().own().header().domains[found.port as usize].fetch_add(1, Relaxed);
+        let number = found.nic.tables().next_serial();
         let pd = Pd { context, handle: number };
         Ok(PdObject { pd, number, users: Arc::default() }.into_c())
     })
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
         if found.users.load(Relaxed) != 0 {
             return Err(Errno::BUSY);
         }
-        context.nic.process.own().header().domains[context.port as usize].fetch_sub(1, Relaxed);
+        context.nic.process().own().header().domains[context.port as usize].fetch_sub(1, Relaxed);
         // SAFETY: made by `ibv_alloc_pd`, and not used again by the caller's promise.
         drop(unsafe { PdObject::take_back(pd) });
         Ok(())
@@ -119,7 +119,7 @@ unsafe impl Object<Ah> for AhObject {}
 /// The port that an address names, as far as `context` can see.
 pub(super) fn resolve(context: &ContextObject, attr: &AhAttr) -> Result<u32, Errno> {
     let profile = context.profile();
-    let (world, control) = (&context.nic.world, context.nic.control());
+    let (world, control) = (context.nic.fabric(), context.nic.control());
     if attr.is_global == 0 {
         if profile.link_layer != LinkLayer::INFINIBAND {
             return Err(errno(profile.errnos.no_address));
@@ -136,7 +136,7 @@ pub(super) fn resolve(context: &ContextObject, attr: &AhAttr) -> Result<u32, Err
 
 /// Which of the port's addresses it is.
 fn index_of(context: &ContextObject, port: u32, attr: &AhAttr) -> u32 {
-    let table = context.nic.world.gids(context.nic.control(), port);
+    let table = context.nic.fabric().gids(context.nic.control(), port);
     table.iter().position(|gid| *gid == attr.grh.dgid).unwrap_or_default() as u32
 }
 
@@ -193,7 +193,7 @@ pub extern "C" fn ibv_init_ah_from_wc(
         attr.port_num = port;
         if WcFlags(wc.wc_flags).contains(WcFlags::GRH) {
             let grh = given(grh)?;
-            let own = found.nic.world.gids(found.nic.control(), found.port);
+            let own = found.nic.fabric().gids(found.nic.control(), found.port);
             let index = own.iter().position(|gid| *gid == grh.dgid).ok_or(Errno::INVAL)?;
             attr.is_global = 1;
             attr.grh = GlobalRoute {

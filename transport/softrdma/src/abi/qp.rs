@@ -5,15 +5,17 @@
 //! written that holds a request whose room is not free again.
 
 use super::{
-    Object, SpinLock, code,
+    Object, SpinLock,
+    acks::EventAcks,
+    code,
     cq::CqObject,
     errno,
-    events::Told,
     pd::{AhObject, Use},
-    receives::ReceiveQueue,
+    receive_queue::ReceiveQueue,
 };
 use crate::{
-    nic::{At, Nic, now},
+    clock::now,
+    nic::{Nic, QpRef},
     profile::{Profile, UnplugBehavior},
     shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
 };
@@ -52,7 +54,7 @@ pub(super) struct QpObject {
     pub(super) posting: UnsafeCell<Posting>,
     /// What was set last, for whoever asks; under `post_lock`.
     pub(super) attr: UnsafeCell<QpAttr>,
-    pub(super) told: Told,
+    pub(super) told: EventAcks,
     pub(super) _uses: Vec<Use>,
 }
 
@@ -75,8 +77,8 @@ unsafe impl Object<QpEx> for QpObject {}
 impl QpObject {
     /// Its record. Refuses queue pairs that a fork has left behind.
     #[inline]
-    pub(super) fn at(&self) -> Result<At<'_>, Errno> {
-        if self.nic.process.is_inherited() {
+    pub(super) fn qp_ref(&self) -> Result<QpRef<'_>, Errno> {
+        if self.nic.process().is_inherited() {
             return Err(Errno::INVAL);
         }
         self.nic.own_qp(self.index).ok_or(Errno::INVAL)
@@ -98,14 +100,14 @@ impl QpObject {
 
     /// The slot for the next request, when there is room for one.
     #[inline]
-    pub(super) fn next_slot(&self, at: At<'_>, posting: &Posting) -> Result<*mut SendSlot, Errno> {
-        let freed = self.nic.sent[self.index as usize].load(Relaxed);
+    pub(super) fn next_slot(&self, qp_ref: QpRef<'_>, posting: &Posting) -> Result<*mut SendSlot, Errno> {
+        let freed = self.nic.credits().freed_sends(self.index);
         if posting.tail.wrapping_sub(freed) >= u64::from(self.send_depth) {
             return Err(errno(self.profile.errnos.queue_full));
         }
-        let slot = posting.tail & at.qp.send.mask.load(Relaxed);
+        let slot = posting.tail & qp_ref.record.send.mask.load(Relaxed);
         let offset = self.ring.0 + slot * size_of::<SendSlot>() as u64;
-        at.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)
+        qp_ref.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)
     }
 
     /// On devices that count frames: is there depth for a message of so many bytes?
@@ -116,7 +118,7 @@ impl QpObject {
         }
         let slots = (self.cap.max_send_wr as usize).next_power_of_two();
         posting.frames.resize(slots, 0);
-        let freed = self.nic.sent[self.index as usize].load(Relaxed);
+        let freed = self.nic.credits().freed_sends(self.index);
         let up_to = |frames: &[u64], number: u64| match number {
             0 => 0,
             number => frames[(number - 1) as usize & (slots - 1)],
@@ -138,11 +140,11 @@ impl QpObject {
 
     /// On devices that crash whoever posts while the cable is out: lets them.
     #[inline]
-    pub(super) fn touch_doorbell(&self) {
+    pub(super) fn check_cable(&self) {
         if self.profile.unplug_behavior == UnplugBehavior::Crashes
-            && let Ok(at) = self.at()
+            && let Ok(qp_ref) = self.qp_ref()
         {
-            self.nic.touch_doorbell(at.qp.fixed.port.load(Relaxed));
+            self.nic.check_cable(qp_ref.record.fixed.port.load(Relaxed));
         }
     }
 
@@ -158,14 +160,14 @@ impl QpObject {
 
     /// Shows requests up to the tail to whoever carries them out, and carries them out.
     #[inline]
-    pub(super) fn ring_doorbell(&self, at: At<'_>, tail: u64) {
-        at.qp.producer.tail.store(tail, Release);
-        self.nic.work(at);
+    pub(super) fn ring_doorbell(&self, qp_ref: QpRef<'_>, tail: u64) {
+        qp_ref.record.producer.tail.store(tail, Release);
+        self.nic.execute(qp_ref);
     }
 
     /// May work be posted in this state?
-    pub(super) fn check_state(at: At<'_>) -> Result<(), Errno> {
-        match at.state() {
+    pub(super) fn check_state(qp_ref: QpRef<'_>) -> Result<(), Errno> {
+        match qp_ref.state() {
             QpState::RESET | QpState::INIT | QpState::RTR => Err(Errno::INVAL),
             _ => Ok(()),
         }
@@ -258,10 +260,10 @@ impl QpObject {
         qpn: u32,
         qkey: u32,
     ) -> Result<(), Errno> {
-        let at = self.at()?;
+        let qp_ref = self.qp_ref()?;
         slot.dest_qpn = qpn & 0xff_ffff;
         // The highest bit asks for the sender's own key.
-        let own = at.qp.fixed.qkey.load(Relaxed);
+        let own = qp_ref.record.fixed.qkey.load(Relaxed);
         slot.dest_qkey = if qkey >> 31 == 0 { qkey } else { own };
         slot.dest_port = ah.port;
         slot.source_gid = ah.source_gid;
@@ -271,18 +273,18 @@ impl QpObject {
 
     #[inline]
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
-        self.nic.notice();
-        self.touch_doorbell();
+        self.nic.poll_commands();
+        self.check_cable();
         let _held = self.post_lock.hold();
-        let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
+        let checked = self.qp_ref().and_then(|qp_ref| Self::check_state(qp_ref).map(|()| qp_ref));
         // SAFETY: under `post_lock`.
         let posting = unsafe { self.posting() };
         let before = posting.tail;
         let mut result = checked.map(|_| ());
         // SAFETY: null, or a request of the caller's list.
-        while let (Ok(at), Some(request)) = (checked, unsafe { wr.as_ref() }) {
+        while let (Ok(qp_ref), Some(request)) = (checked, unsafe { wr.as_ref() }) {
             let posted = self
-                .next_slot(at, posting)
+                .next_slot(qp_ref, posting)
                 .and_then(|slot| self.write(slot, request))
                 .and_then(|bytes| self.count_frames(posting, bytes));
             if let Err(error) = posted {
@@ -292,10 +294,10 @@ impl QpObject {
             posting.tail += 1;
             wr = request.next;
         }
-        if let Ok(at) = checked
+        if let Ok(qp_ref) = checked
             && posting.tail != before
         {
-            self.ring_doorbell(at, posting.tail);
+            self.ring_doorbell(qp_ref, posting.tail);
         }
         if result.is_err() && !bad.is_null() {
             // SAFETY: a place for the address.

@@ -4,20 +4,20 @@
 //! See the module above.
 
 use super::{
-    Object, SpinLock, code,
+    Object, SpinLock,
+    acks::EventAcks,
+    code,
     context::ContextObject,
-    cq, errno,
-    events::Told,
-    given, object,
+    cq, errno, given, object,
     pd::{PdObject, Use},
     place,
     qp::QpObject,
     qp_ex,
-    receives::{For, ReceiveQueue},
+    receive_queue::{For, ReceiveQueue},
     srq::SrqObject,
 };
 use crate::{
-    nic::{Nic, number},
+    nic::{Nic, qp_number},
     profile::Profile,
     shm::{QPS, QpRecord, SEND_SGES, SendSlot},
 };
@@ -26,7 +26,7 @@ use std::{
     cell::UnsafeCell,
     ffi::c_int,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::Ordering::{Relaxed, Release},
     },
 };
@@ -55,13 +55,13 @@ fn grant(profile: &Profile, attr: &mut QpInitAttr) -> Result<(), Errno> {
 /// Takes a free record for a queue pair.
 fn take<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord, u32), Errno> {
     let profile = context.profile();
-    let own = nic.process.own();
+    let own = nic.process().own();
     let is_ours = |record: &&QpRecord| {
         record.fixed.qpn.load(Relaxed) != 0 && record.fixed.port.load(Relaxed) == context.port
     };
     // On devices with few, the others' count too.
     let taken = if profile.usable_qps < QPS {
-        let all = nic.process.everyone().flat_map(|view| (0..QPS).filter_map(|index| view.qp(index)));
+        let all = nic.process().live_views().flat_map(|view| (0..QPS).filter_map(|index| view.qp(index)));
         all.filter(is_ours).count()
     } else {
         0
@@ -75,8 +75,8 @@ fn take<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord,
         (1..QPS).find(|&index| own.qp(index).is_some_and(|record| record.fixed.qpn.load(Relaxed) == 0));
     let index = free.ok_or(none)?;
     let record = own.qp(index).ok_or(none)?;
-    let generation = nic.serials.fetch_add(1, Relaxed);
-    Ok((index, record, number::of(nic.process.me.slot, generation, index)))
+    let generation = nic.tables().next_serial();
+    Ok((index, record, qp_number::compose(nic.process().me.slot, generation, index)))
 }
 
 fn begin(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
@@ -125,12 +125,12 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
         }
     };
     let slots = u64::from(attr.cap.max_send_wr.max(1)).next_power_of_two();
-    let ring = nic.process.take(slots * size_of::<SendSlot>() as u64)?;
-    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
+    let ring = nic.process().allocate(slots * size_of::<SendSlot>() as u64)?;
+    let guard = nic.tables().lock();
     let (index, record, qpn) = match take(nic, context) {
         Ok(taken) => taken,
         Err(error) => {
-            nic.process.give(ring);
+            nic.process().free(ring);
             return Err(error);
         }
     };
@@ -143,7 +143,7 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
     let rq = receives.as_ref().map(|queue| queue.index).or(shared.map(|shared| shared.queue.index));
     fixed.rq.store(rq.unwrap_or(u32::MAX), Relaxed);
     record.signals.async_channel.store(context.async_channel, Relaxed);
-    nic.sent[index as usize].store(0, Relaxed);
+    nic.credits().set_freed_sends(index, 0);
     fixed.qpn.store(qpn, Release);
     drop(guard);
     let mut uses = vec![domain.used()];
@@ -171,15 +171,15 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
         index,
         kind: attr.qp_type,
         cap: attr.cap,
-        send_depth: attr.cap.max_send_wr.min(nic.world.device(context.port).usable_depth),
+        send_depth: attr.cap.max_send_wr.min(nic.fabric().device(context.port).usable_depth),
         signals_all: attr.sq_sig_all != 0,
-        is_timed: nic.world.is_timed(context.port),
+        is_timed: nic.fabric().is_timed(context.port),
         ring,
         receives,
         post_lock: SpinLock::default(),
         posting: UnsafeCell::default(),
         attr: UnsafeCell::new(QpAttr::zeroed()),
-        told: Told::default(),
+        told: EventAcks::default(),
         _uses: uses,
     })
 }
@@ -247,16 +247,16 @@ pub extern "C" fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     code(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         let context = ContextObject::from_c(found.qp.qp_base.context)?;
         context.watch(|watched| watched.qps.retain(|&known| known != qp as usize));
         found.told.wait();
-        at.qp.fixed.state.store(QpState::RESET.0, Release);
-        found.nic.discard(at, || at.qp.fixed.qpn.store(0, Release));
+        qp_ref.record.fixed.state.store(QpState::RESET.0, Release);
+        found.nic.discard(qp_ref, || qp_ref.record.fixed.qpn.store(0, Release));
         for queue in [found.qp.qp_base.send_cq, found.qp.qp_base.recv_cq] {
-            QpObject::cq(queue)?.purge(at.qpn());
+            QpObject::cq(queue)?.purge(qp_ref.qpn());
         }
-        found.nic.process.give(found.ring);
+        found.nic.process().free(found.ring);
         // SAFETY: made by `hand_out`, and not used again by the caller's promise.
         drop(unsafe { <QpObject as Object<Qp>>::take_back(qp) });
         Ok(())

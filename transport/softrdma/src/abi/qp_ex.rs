@@ -69,13 +69,13 @@ fn with(qp: *mut QpEx, body: impl FnOnce(&QpObject) -> Result<(), Errno>) {
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
     with(qp, |found| {
-        found.nic.notice();
+        found.nic.poll_commands();
         found.post_lock.lock();
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         // SAFETY: the lock was just taken.
         let posting = unsafe { found.posting() };
-        posting.tail = at.qp.producer.tail.load(Relaxed);
-        posting.error = QpObject::check_state(at).err();
+        posting.tail = qp_ref.record.producer.tail.load(Relaxed);
+        posting.error = QpObject::check_state(qp_ref).err();
         Ok(())
     });
 }
@@ -86,9 +86,9 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
         let result = match posting.error.take() {
-            None => found.at().map(|at| found.ring_doorbell(at, posting.tail)),
+            None => found.qp_ref().map(|qp_ref| found.ring_doorbell(qp_ref, posting.tail)),
             Some(error) => {
-                posting.tail = found.at().map_or(0, |at| at.qp.producer.tail.load(Relaxed));
+                posting.tail = found.qp_ref().map_or(0, |qp_ref| qp_ref.record.producer.tail.load(Relaxed));
                 Err(error)
             }
         };
@@ -102,7 +102,7 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
         posting.error = None;
-        posting.tail = found.at().map_or(0, |at| at.qp.producer.tail.load(Relaxed));
+        posting.tail = found.qp_ref().map_or(0, |qp_ref| qp_ref.record.producer.tail.load(Relaxed));
         found.post_lock.unlock();
         Ok(())
     });
@@ -111,14 +111,14 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
 /// Begins a request.
 fn begin(qp: *mut QpEx, opcode: WrOpcode, set: impl FnOnce(&mut SendSlot)) {
     with(qp, |found| {
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
         if posting.error.is_some() {
             return Ok(());
         }
         found.check_opcode(opcode)?;
-        let slot = found.next_slot(at, posting)?;
+        let slot = found.next_slot(qp_ref, posting)?;
         // SAFETY: a free slot of our ring.
         let slot = unsafe { &mut *slot };
         // SAFETY: the caller's queue pair; members that the program has set before.
@@ -142,15 +142,15 @@ fn begin(qp: *mut QpEx, opcode: WrOpcode, set: impl FnOnce(&mut SendSlot)) {
 /// Sets members of the request that was begun last.
 fn set(qp: *mut QpEx, change: impl FnOnce(&QpObject, &mut SendSlot) -> Result<(), Errno>) {
     with(qp, |found| {
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
-        if posting.error.is_some() || posting.tail == at.qp.producer.tail.load(Relaxed) {
+        if posting.error.is_some() || posting.tail == qp_ref.record.producer.tail.load(Relaxed) {
             return Ok(());
         }
-        let index = (posting.tail - 1) & at.qp.send.mask.load(Relaxed);
+        let index = (posting.tail - 1) & qp_ref.record.send.mask.load(Relaxed);
         let offset = found.ring.0 + index * size_of::<SendSlot>() as u64;
-        let slot = at.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)?;
+        let slot = qp_ref.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)?;
         // SAFETY: the slot of a request that the tail does not cover yet.
         change(found, unsafe { &mut *slot })
     });

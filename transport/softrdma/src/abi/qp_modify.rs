@@ -7,7 +7,7 @@ use super::{
     Object, code, context::ContextObject, errno, given, pd, place, qp::QpObject, qp_create::is_connected,
 };
 use crate::{
-    nic::{At, number},
+    nic::{QpRef, qp_number},
     qp_state,
 };
 use rustix::io::Errno;
@@ -65,12 +65,12 @@ fn remember(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
 /// Tells the adapter, which reads the record.
 fn apply(
     found: &QpObject,
-    at: At<'_>,
+    qp_ref: QpRef<'_>,
     context: &ContextObject,
     attr: &QpAttr,
     mask: Mask,
 ) -> Result<(), Errno> {
-    let (fixed, signals) = (&at.qp.fixed, &at.qp.signals);
+    let (fixed, signals) = (&qp_ref.record.fixed, &qp_ref.record.signals);
     if mask.contains(Mask::AV) && is_connected(found.kind) {
         let port = pd::resolve(context, &attr.ah_attr)?;
         if port == u32::MAX {
@@ -80,7 +80,7 @@ fn apply(
     }
     if mask.contains(Mask::DEST_QPN) {
         let qpn = attr.dest_qp_num & 0xff_ffff;
-        let peer = found.nic.process.view(number::slot(qpn), 0);
+        let peer = found.nic.process().view(qp_number::slot(qpn), 0);
         fixed.dest_qpn.store(qpn, Relaxed);
         fixed.dest_incarnation.store(peer.map_or(0, |view| view.owner.incarnation), Relaxed);
     }
@@ -101,9 +101,9 @@ fn apply(
 
 impl QpObject {
     fn modify(&self, qp: &mut Qp, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
-        let at = self.at()?;
+        let qp_ref = self.qp_ref()?;
         let context = ContextObject::from_c(self.qp.qp_base.context)?;
-        let from = at.state();
+        let from = qp_ref.state();
         let to = if mask.contains(Mask::STATE) { attr.qp_state } else { from };
         let is_other = mask.contains(Mask::CUR_STATE) && attr.cur_qp_state != from;
         if is_other || !qp_state::is_allowed(self.kind, from, to, mask) {
@@ -112,38 +112,38 @@ impl QpObject {
         check(context, attr, mask)?;
         {
             let _held = self.post_lock.hold();
-            apply(self, at, context, attr, mask)?;
+            apply(self, qp_ref, context, attr, mask)?;
             // SAFETY: under `post_lock`.
             remember(unsafe { &mut *self.attr.get() }, attr, mask);
         }
         if to == QpState::RTR && self.profile.registrations_bound_at_rtr {
-            at.qp.fixed.newest_mr.store(self.nic.serials.load(Relaxed), Relaxed);
+            qp_ref.record.fixed.newest_mr.store(self.nic.tables().last_serial(), Relaxed);
         }
         match to {
-            QpState::ERR => self.nic.fail(at, None),
-            QpState::RESET => self.reset(at)?,
+            QpState::ERR => self.nic.fail(qp_ref, None),
+            QpState::RESET => self.reset(qp_ref)?,
             _ => {
-                at.note_use();
+                qp_ref.note_use();
                 if from != to {
                     let wants_to_know = to == QpState::SQD && attr.en_sqd_async_notify != 0;
-                    at.qp.signals.drain.store(wants_to_know.into(), SeqCst);
+                    qp_ref.record.signals.drain.store(wants_to_know.into(), SeqCst);
                 }
-                at.qp.fixed.state.store(to.0, SeqCst);
+                qp_ref.record.fixed.state.store(to.0, SeqCst);
                 // Whoever waited for us to be ready, and what we have posted ourselves meanwhile.
-                self.nic.serve(at);
-                self.nic.work(at);
+                self.nic.resume_peer(qp_ref);
+                self.nic.execute(qp_ref);
             }
         }
         qp.state = to;
         Ok(())
     }
 
-    fn reset(&self, at: At<'_>) -> Result<(), Errno> {
-        at.qp.fixed.state.store(QpState::RESET.0, Release);
-        at.qp.fixed.newest_mr.store(u32::MAX, Relaxed);
-        self.nic.discard(at, || {});
+    fn reset(&self, qp_ref: QpRef<'_>) -> Result<(), Errno> {
+        qp_ref.record.fixed.state.store(QpState::RESET.0, Release);
+        qp_ref.record.fixed.newest_mr.store(u32::MAX, Relaxed);
+        self.nic.discard(qp_ref, || {});
         for queue in [self.qp.qp_base.send_cq, self.qp.qp_base.recv_cq] {
-            QpObject::cq(queue)?.purge(at.qpn());
+            QpObject::cq(queue)?.purge(qp_ref.qpn());
         }
         Ok(())
     }
@@ -168,11 +168,11 @@ pub extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> 
 pub extern "C" fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _mask: c_int, init: *mut QpInitAttr) -> c_int {
     code(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         let _held = found.post_lock.hold();
         // SAFETY: under `post_lock`.
         let mut known = unsafe { *found.attr.get() };
-        known.qp_state = at.state();
+        known.qp_state = qp_ref.state();
         known.cur_qp_state = known.qp_state;
         known.cap = found.cap;
         *place(attr)? = known;

@@ -4,14 +4,14 @@
 //! See the module above.
 
 use super::{
-    Object, code,
+    Object,
+    acks::EventAcks,
+    code,
     context::ContextObject,
-    errno,
-    events::Told,
-    given, object,
+    errno, given, object,
     pd::{PdObject, Use},
     place,
-    receives::{For, ReceiveQueue},
+    receive_queue::{For, ReceiveQueue},
 };
 use crate::nic::Nic;
 use rustix::io::Errno;
@@ -35,7 +35,7 @@ pub(super) struct SrqObject {
     pub(super) queue: ReceiveQueue,
     /// Queue pairs that use it.
     pub(super) users: Arc<AtomicU32>,
-    pub(super) told: Told,
+    pub(super) told: EventAcks,
     _pd: Use,
 }
 
@@ -65,7 +65,7 @@ fn create(pd: *mut Pd, context: *mut std::ffi::c_void, attr: &mut SrqAttr) -> Re
         nic: Arc::clone(&owner.nic),
         queue,
         users: Arc::default(),
-        told: Told::default(),
+        told: EventAcks::default(),
         _pd: domain.used(),
     }
     .into_c();
@@ -113,7 +113,7 @@ pub extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int)
             if attr.srq_limit >= found.queue.max_wr {
                 return Err(Errno::INVAL);
             }
-            found.queue.record().ok_or(Errno::INVAL)?.poster.limit.store(attr.srq_limit, Relaxed);
+            found.queue.record().ok_or(Errno::INVAL)?.producer.limit.store(attr.srq_limit, Relaxed);
         }
         Ok(())
     })
@@ -124,7 +124,7 @@ pub extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int)
 pub extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     code(|| {
         let found = SrqObject::from_c(srq)?;
-        let limit = found.queue.record().ok_or(Errno::INVAL)?.poster.limit.load(Relaxed);
+        let limit = found.queue.record().ok_or(Errno::INVAL)?.producer.limit.load(Relaxed);
         *place(attr)? =
             SrqAttr { max_wr: found.queue.max_wr, max_sge: found.queue.max_sge, srq_limit: limit };
         Ok(())

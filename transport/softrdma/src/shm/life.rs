@@ -1,12 +1,12 @@
-//! Whose process lives: locks that the kernel lets go of, and what a fork must not inherit.
+//! Liveness of processes: locks that the kernel releases when a process ends, and their handling at a fork.
 //!
-//! The lock is on the open file description, so it ends with the last descriptor of it. A forked child holds
-//! such a descriptor too; it must close it at once, or its parent would seem to live for as long as the child
-//! does.
+//! The lock is on the open file description, so it ends with the last descriptor of that description. A
+//! forked child has such a descriptor, too. The child must close it at once, because its parent would seem to
+//! live for as long as the child does otherwise.
 //!
 //! # Safety
-//! `fcntl` gets descriptors that are open for the duration of the call and a `flock` that outlives it. The handler that runs
-//! in a forked child calls only `close`, which is allowed there, and touches only atomics.
+//! `fcntl` gets descriptors that are open during the call and a `flock` that outlives it. The handler that
+//! runs in a forked child calls only `close`, which is allowed there, and touches only atomics.
 
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -20,34 +20,34 @@ use std::sync::{
     },
 };
 
-/// Descriptors whose lock means that this process lives.
+/// Descriptors whose locks show that this process lives; -1 for free entries.
 static LIVES: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
-/// Counts forks on the way from the first process to this one.
+/// Forks between the first process and this one.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// How often this process's image was forked before it became this process. Objects of another epoch belong
-/// to the parent.
+/// Returns the number of forks between the first process and this one. Objects of another epoch belong to the
+/// parent.
 #[inline]
 pub(crate) fn epoch() -> u32 {
     EPOCH.load(Relaxed)
 }
 
-/// Sees to it that children drop what they must not inherit. Called before the first descriptor is locked.
+/// Makes forked children close the locked descriptors. Called before the first descriptor is locked.
 pub(crate) fn watch_forks() {
     extern "C" fn in_child() {
         EPOCH.fetch_add(1, Relaxed);
         for life in &LIVES {
             let fd = life.swap(-1, AcqRel);
             if fd >= 0 {
-                // SAFETY: the parent's descriptor, which nobody in this child will use: objects of another
-                // epoch refuse everything and are never dropped.
+                // SAFETY: the parent's descriptor. Nobody in this child uses it: objects of another epoch
+                // refuse every call and are never dropped.
                 unsafe { libc::close(fd) };
             }
         }
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler is safe to run in a child of a process with threads (see above) and lives for
+        // SAFETY: the handler may run in a child of a process with threads (see the module), and lives for
         // ever.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
@@ -61,7 +61,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Locks the file. `BUSY` when another process has it locked.
+    /// Locks the file. `BUSY` if another process has locked it.
     pub(super) fn begin(fd: OwnedFd) -> io::Result<Life> {
         watch_forks();
         lock(fd.as_fd(), libc::F_OFD_SETLK)?;
@@ -81,13 +81,13 @@ impl Drop for Life {
         let fd = self.fd.take().expect("dropped once");
         let ours = LIVES[self.place].compare_exchange(fd.as_raw_fd(), -1, Release, Relaxed).is_ok();
         if !ours {
-            // Closed already in a forked child; the number may be somebody else's by now.
+            // Closed already in a forked child. The number may be in use for another file.
             std::mem::forget(fd);
         }
     }
 }
 
-/// Does the process live that locked this file?
+/// Whether a living process has locked this file.
 pub(super) fn is_locked(fd: BorrowedFd<'_>) -> bool {
     let mut range = whole_file();
     // SAFETY: `range` is a `flock` that the kernel fills in.
@@ -95,7 +95,7 @@ pub(super) fn is_locked(fd: BorrowedFd<'_>) -> bool {
     asked != 0 || i32::from(range.l_type) != libc::F_UNLCK
 }
 
-/// A lock that is waited for; free when the descriptor is closed.
+/// Waits for the lock of a file. Closing the descriptor frees the lock.
 pub(super) fn lock_and_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
     loop {
         match lock(fd, libc::F_OFD_SETLKW) {

@@ -7,8 +7,8 @@
 //! What a lock protects is touched through raw pointers that Loom checks: that is what is being tested.
 
 use super::{
-    complete::{Completion, Kind, Line, Lines, Pushed},
-    lock::{Came, Owner, RobustLock},
+    complete::{Completion, Cqe, CqeRing, Pushed, QueueKind},
+    lock::{Acquired, Owner, RobustLock},
     records::{CqRecord, RqRecord, Signals},
 };
 use loom::{
@@ -36,20 +36,20 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 /// A completion queue with its ring.
 struct Queue {
     record: CqRecord,
-    lines: Vec<Line>,
+    cqes: Vec<Cqe>,
 }
 
-impl Lines for Queue {
-    fn line(&self, offset: u64) -> Option<&Line> {
-        self.lines.get(offset as usize / size_of::<Line>())
+impl CqeRing for Queue {
+    fn cqe(&self, offset: u64) -> Option<&Cqe> {
+        self.cqes.get(offset as usize / size_of::<Cqe>())
     }
 }
 
 impl Queue {
     fn new(slots: u64, channel: u32) -> Arc<Queue> {
-        let lines = (0..slots).map(|_| Line::default()).collect();
-        let queue = Queue { record: CqRecord::default(), lines };
-        queue.record.begin(0, slots, slots, channel, 0);
+        let cqes = (0..slots).map(|_| Cqe::default()).collect();
+        let queue = Queue { record: CqRecord::default(), cqes };
+        queue.record.init(0, slots, slots, channel, 0);
         Arc::new(queue)
     }
 
@@ -66,7 +66,7 @@ impl Queue {
             bytes: who,
             imm: who,
             number: said,
-            kind: Kind::Receive,
+            kind: QueueKind::Receive,
             ..Completion::default()
         };
         self.record.push(self, process(who), is_dead, None, &completion, || {})
@@ -87,14 +87,14 @@ impl Queue {
 fn loom_completions_of_several_come_whole_and_once() {
     explore(|| {
         let queue = Queue::new(2, 0);
-        let pushers: Vec<_> = (1..=2)
+        let producers: Vec<_> = (1..=2)
             .map(|who| {
                 let queue = Arc::clone(&queue);
-                thread::spawn(move || assert_eq!(queue.push(who), Pushed::Quietly))
+                thread::spawn(move || assert_eq!(queue.push(who), Pushed::Unnotified))
             })
             .collect();
         let early = queue.poll(0);
-        pushers.into_iter().for_each(|pusher| pusher.join().expect("a pusher"));
+        producers.into_iter().for_each(|pusher| pusher.join().expect("a pusher"));
         let first = early.or_else(|| queue.poll(0));
         let second = queue.poll(1);
         let mut all = [first, second].map(|who| who.expect("both are there"));
@@ -114,10 +114,10 @@ fn loom_a_full_queue_overflows_and_overwrites_nothing() {
         };
         let early = queue.poll(0);
         let pushed = pusher.join().expect("a pusher");
-        let first = early.or_else(|| if pushed[1] == Pushed::Quietly { None } else { queue.poll(0) });
-        assert_eq!((first, pushed[0]), (Some(1), Pushed::Quietly));
+        let first = early.or_else(|| if pushed[1] == Pushed::Unnotified { None } else { queue.poll(0) });
+        assert_eq!((first, pushed[0]), (Some(1), Pushed::Unnotified));
         match pushed[1] {
-            Pushed::Quietly => assert_eq!((early, queue.poll(1)), (Some(1), Some(2))),
+            Pushed::Unnotified => assert_eq!((early, queue.poll(1)), (Some(1), Some(2))),
             _ => assert_eq!(queue.poll(1), None),
         }
     });
@@ -135,12 +135,12 @@ fn loom_no_completion_is_slept_through() {
         queue.record.arm(false);
         let found = queue.poll(0);
         let pushed = pusher.join().expect("a pusher");
-        assert!(found.is_some() || pushed == Pushed::ToWake, "asleep, with a completion");
-        assert_eq!(queue.record.fixed.pending.load(Relaxed), u32::from(pushed == Pushed::ToWake));
+        assert!(found.is_some() || pushed == Pushed::Notified, "asleep, with a completion");
+        assert_eq!(queue.record.fixed.pending.load(Relaxed), u32::from(pushed == Pushed::Notified));
     });
 }
 
-/// Who looks around for what the dead have not announced announces nothing that the living do, and wakes nobody.
+/// Who looks around for what the dead have not notified announces nothing that the living do, and wakes nobody.
 #[test]
 fn loom_what_the_living_announce_is_theirs() {
     explore(|| {
@@ -150,8 +150,8 @@ fn loom_what_the_living_announce_is_theirs() {
             let queue = Arc::clone(&queue);
             thread::spawn(move || queue.push(1))
         };
-        assert!(!queue.record.mend(&*queue, process(3), |_| false, 0));
-        assert_eq!(pusher.join().expect("a pusher"), Pushed::ToWake);
+        assert!(!queue.record.recover(&*queue, process(3), |_| false, 0));
+        assert_eq!(pusher.join().expect("a pusher"), Pushed::Notified);
         assert_eq!(queue.record.fixed.pending.load(Relaxed), 1);
     });
 }
@@ -162,16 +162,16 @@ fn loom_what_the_dead_have_not_announced_is_announced_once() {
     explore(|| {
         let queue = Queue::new(4, 1);
         queue.record.arm(false);
-        assert_eq!(queue.push(1), Pushed::ToWake, "and it dies before it has woken anybody");
-        std::mem::forget(queue.record.pushers.lock.hold(process(1), |_| false));
+        assert_eq!(queue.push(1), Pushed::Notified, "and it dies before it has woken anybody");
+        std::mem::forget(queue.record.producers.lock.lock(process(1), |_| false));
         let is_dead = |owner: Owner| owner == process(1);
         let pusher = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || queue.push_among(2, is_dead))
         };
-        let mended = queue.record.mend(&*queue, process(3), is_dead, 0);
+        let mended = queue.record.recover(&*queue, process(3), is_dead, 0);
         let pushed = pusher.join().expect("a pusher");
-        assert!(mended != (pushed == Pushed::ToWake), "{mended} and {pushed:?}");
+        assert!(mended != (pushed == Pushed::Notified), "{mended} and {pushed:?}");
         assert_eq!(queue.record.fixed.pending.load(Relaxed), 1);
     });
 }
@@ -208,7 +208,7 @@ fn loom_a_lock_of_the_dead_is_taken_over_once() {
             let held = shared.0.hold(process(who), is_dead);
             // SAFETY: one at a time, by the lock; Loom objects if it is not so.
             shared.1.with_mut(|count| unsafe { *count += 1 });
-            usize::from(held.came == Came::Stolen)
+            usize::from(held.acquired == Acquired::Stolen)
         };
         std::mem::forget(shared.0.hold(process(0), |_| false));
         let waiter = {
@@ -243,8 +243,8 @@ impl Ends {
             return;
         }
         let take = || {
-            let _taking = self.receives.taker.lock.hold(me, |_| false);
-            self.receives.next().inspect(|head| self.receives.taker.head.store(head + 1, Release))
+            let _taking = self.receives.consumer.lock.lock(me, |_| false);
+            self.receives.next_receive().inspect(|head| self.receives.consumer.head.store(head + 1, Release))
         };
         let taken = take().or_else(|| {
             self.signals.note_waiting(Some(&self.receives));

@@ -1,10 +1,10 @@
-//! Posting receives, to a queue pair or to a shared queue.
+//! Receive queues: of one queue pair, or shared.
 //!
 //! # Safety
 //! See the module above. Slots are written while `lock` is held and before the tail covers them; none is
 //! written that holds a receive whose completion was not polled.
 
-use super::{Object, SpinLock, code, qp::QpObject, srq::SrqObject};
+use super::{SpinLock, errno};
 use crate::{
     nic::Nic,
     profile::Profile,
@@ -14,13 +14,12 @@ use rustix::io::Errno;
 use std::{
     cell::UnsafeCell,
     collections::VecDeque,
-    ffi::c_int,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::Ordering::{Relaxed, Release},
     },
 };
-use verbs_sys::{Qp, QpState, RecvWr, Srq};
+use verbs_sys::RecvWr;
 
 /// A queue of receives of ours.
 #[derive(Debug)]
@@ -63,37 +62,39 @@ impl ReceiveQueue {
         max_sge: u32,
         what: For,
     ) -> Result<ReceiveQueue, Errno> {
-        let device = nic.world.device(port);
+        let device = nic.fabric().device(port);
         let profile = device.profile;
         let slots = u64::from(max_wr.max(1)).next_power_of_two();
         let pieces = size_of::<Sge>() as u64 * u64::from(max_sge.max(1));
         let stride = (size_of::<RecvSlot>() as u64 + pieces).next_power_of_two().max(64);
-        let ring = nic.process.take(slots * stride)?;
-        let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = nic.process.own();
+        let ring = nic.process().allocate(slots * stride)?;
+        let guard = nic.tables().lock();
+        let own = nic.process().own();
         let free = (0..RQS).find_map(|index| {
             let record = own.rq(index)?;
-            (record.poster.stride.load(Relaxed) == 0).then_some((index, record))
+            (record.producer.stride.load(Relaxed) == 0).then_some((index, record))
         });
         let Some((index, record)) = free else {
-            nic.process.give(ring);
+            nic.process().free(ring);
             return Err(Errno::NOMEM);
         };
-        let (taker, poster) = (&record.taker, &record.poster);
-        taker.lock.reset();
-        for word in [&taker.head, &taker.intent, &taker.seen_tail, &taker.last_due, &poster.tail] {
+        let (consumer, producer) = (&record.consumer, &record.producer);
+        consumer.lock.reset();
+        for word in
+            [&consumer.head, &consumer.intent, &consumer.seen_tail, &consumer.last_due, &producer.tail]
+        {
             word.store(0, Relaxed);
         }
-        poster.ring.store(ring.0, Relaxed);
-        poster.mask.store(slots - 1, Relaxed);
-        poster.pd.store(what.pd, Relaxed);
-        poster.is_shared.store(what.is_shared.into(), Relaxed);
-        poster.async_channel.store(what.async_channel, Relaxed);
-        for word in [&poster.limit, &poster.events, &poster.peers_wait] {
+        producer.ring.store(ring.0, Relaxed);
+        producer.mask.store(slots - 1, Relaxed);
+        producer.pd.store(what.pd, Relaxed);
+        producer.is_shared.store(what.is_shared.into(), Relaxed);
+        producer.async_channel.store(what.async_channel, Relaxed);
+        for word in [&producer.limit, &producer.events, &producer.peers_wait] {
             word.store(0, Relaxed);
         }
-        poster.stride.store(stride, Release);
-        nic.received[index as usize].store(0, Relaxed);
+        producer.stride.store(stride, Release);
+        nic.credits().set_freed_receives(index, 0);
         drop(guard);
         Ok(ReceiveQueue {
             nic: Arc::clone(nic),
@@ -109,14 +110,14 @@ impl ReceiveQueue {
     }
 
     pub(super) fn record(&self) -> Option<&RqRecord> {
-        self.nic.process.own().rq(self.index)
+        self.nic.process().own().rq(self.index)
     }
 
     /// Posts a list of receives; on error, `bad` is the one that was refused.
-    fn post(&self, mut wr: *mut RecvWr, bad: *mut *mut RecvWr) -> Result<(), Errno> {
+    pub(super) fn post(&self, mut wr: *mut RecvWr, bad: *mut *mut RecvWr) -> Result<(), Errno> {
         let record = self.record().ok_or(Errno::INVAL)?;
         let _held = self.lock.hold();
-        let before = record.poster.tail.load(Relaxed);
+        let before = record.producer.tail.load(Relaxed);
         let mut tail = before;
         let mut result = Ok(());
         // SAFETY: null, or a request of the caller's list.
@@ -144,14 +145,14 @@ impl ReceiveQueue {
         if count > self.max_sge || count > 0 && request.sg_list.is_null() {
             return Err(Errno::INVAL);
         }
-        let freed = self.nic.received[self.index as usize].load(Relaxed);
+        let freed = self.nic.credits().freed_receives(self.index);
         if number.wrapping_sub(freed) >= u64::from(self.depth) {
             return Err(Errno::NOMEM);
         }
         if self.profile.frame_bytes.is_some() {
             self.count_frames(freed, request)?;
         }
-        let (slot, pieces) = record.slot(self.nic.process.own(), number).ok_or(Errno::INVAL)?;
+        let (slot, pieces) = record.slot(self.nic.process().own(), number).ok_or(Errno::INVAL)?;
         // SAFETY: the slot is free, and has room for `max_sge` pieces; the caller's list has `count`.
         unsafe {
             slot.write(RecvSlot { wr_id: request.wr_id, sges: u64::from(count) });
@@ -174,7 +175,7 @@ impl ReceiveQueue {
         });
         let units = self.profile.depth_units(pieces.sum());
         if frames.sum + units > u64::from(self.depth) {
-            return Err(super::errno(self.profile.errnos.queue_full));
+            return Err(errno(self.profile.errnos.queue_full));
         }
         frames.each.push_back(units);
         frames.sum += units;
@@ -184,52 +185,9 @@ impl ReceiveQueue {
 
 impl Drop for ReceiveQueue {
     fn drop(&mut self) {
-        if let Some(record) = self.record().filter(|_| !self.nic.process.is_inherited()) {
-            record.poster.stride.store(0, Release);
-            self.nic.process.give(self.ring);
+        if let Some(record) = self.record().filter(|_| !self.nic.process().is_inherited()) {
+            record.producer.stride.store(0, Release);
+            self.nic.process().free(self.ring);
         }
     }
-}
-
-pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    code(|| {
-        let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let refuse = |error| {
-            if !bad.is_null() {
-                // SAFETY: a place for the address.
-                unsafe { *bad = wr };
-            }
-            Err(error)
-        };
-        let at = match found.at() {
-            Ok(at) => at,
-            Err(error) => return refuse(error),
-        };
-        found.touch_doorbell();
-        let Some(queue) = &found.receives else { return refuse(Errno::INVAL) };
-        if at.state() == QpState::RESET {
-            return refuse(Errno::INVAL);
-        }
-        let result = queue.post(wr, bad);
-        if at.state() == QpState::ERR {
-            found.nic.flush(at);
-        } else {
-            found.nic.serve(at);
-        }
-        result
-    })
-}
-
-pub(super) unsafe extern "C" fn post_shared(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    code(|| {
-        let found = SrqObject::from_c(srq)?;
-        if found.nic.process.is_inherited() {
-            return Err(Errno::INVAL);
-        }
-        let result = found.queue.post(wr, bad);
-        if found.queue.record().is_some_and(RqRecord::take_waiting) {
-            found.nic.serve_all(found.queue.index);
-        }
-        result
-    })
 }

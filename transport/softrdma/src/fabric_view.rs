@@ -11,7 +11,7 @@ use verbs_sys::{Gid, Grh};
 
 /// A fabric, and which node of it we are.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct FabricView {
     pub(crate) fabric: Fabric,
     pub(crate) node: usize,
 }
@@ -50,7 +50,7 @@ impl<'a> Way<'a> {
     }
 }
 
-impl World {
+impl FabricView {
     /// The device of a port, by the port's number.
     #[inline]
     pub(crate) fn device(&self, port: u32) -> &Device {
@@ -96,7 +96,7 @@ impl World {
 
     /// The table of addresses of a port.
     pub(crate) fn gids(&self, control: &Control, port: u32) -> [Gid; GID_TABLE_LEN] {
-        control.gids(self.device(port), control.age(crate::nic::now()))
+        control.gids(self.device(port), control.age(crate::clock::now()))
     }
 
     /// The port with an address, as far as the port `from` can see: itself, or the one at the other end of
