@@ -12,9 +12,7 @@ use super::{
 };
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
-use std::{
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// How long we wait for processes that were killed before we leave them to the system.
 const AFTER_KILL: Duration = Duration::from_secs(5);
