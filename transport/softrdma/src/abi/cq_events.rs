@@ -3,7 +3,7 @@
 //! # Safety
 //! See the module above. Queues take themselves off their channel's list before they are destroyed.
 
-use super::{Object, channel::ChannelObject, code, cq::CqObject, given, place, value};
+use super::{Object, channel::ChannelObject, cq::CqObject, input, output, status_of, value_of};
 use crate::shm::{is_readable, take_one, wait_readable};
 use rustix::{
     fs::{OFlags, fcntl_getfl},
@@ -30,7 +30,7 @@ fn pending(channel: &ChannelObject) -> Option<(*mut Cq, bool)> {
             }
         } else if pending.load(SeqCst) > 0 {
             let left = pending.fetch_sub(1, SeqCst) - 1;
-            object.announced.fetch();
+            object.notification_acks.fetch();
             if left > 0 {
                 return Some((queue, true));
             }
@@ -76,11 +76,11 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    let result = code(|| {
+    let result = status_of(|| {
         let found = ChannelObject::from_c(channel)?;
         let queue = next(found)?;
-        *place(cq)? = queue;
-        *place(cq_context)? = given(queue)?.cq_context;
+        *output(cq)? = queue;
+        *output(cq_context)? = input(queue)?.cq_context;
         Ok(())
     });
     if result == 0 { 0 } else { -1 }
@@ -89,9 +89,9 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 /// `ibv_ack_cq_events`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint) {
-    value((), || {
+    value_of((), || {
         if let Ok(found) = CqObject::from_c(cq) {
-            found.announced.acknowledge(count);
+            found.notification_acks.acknowledge(count);
         }
     });
 }

@@ -44,7 +44,7 @@ use std::{
 
 /// Runs the body of a function whose result is zero or the number of an error.
 #[inline]
-fn code(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+fn status_of(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
@@ -56,7 +56,7 @@ fn code(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 }
 
 /// Runs the body of a function whose result is a new object, or null with `errno` set.
-fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+fn pointer_of<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno::IO));
     result.unwrap_or_else(|error| {
         set_errno(error);
@@ -66,8 +66,8 @@ fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
 
 /// Runs the body of a function whose result has no way to say that something is wrong.
 #[inline]
-fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+fn value_of<T>(fallback: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 
 fn set_errno(error: Errno) {
@@ -81,13 +81,13 @@ fn errno(number: i32) -> Errno {
 }
 
 /// A value that a C program gives by address.
-fn given<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
+fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     // SAFETY: null, or valid during the call, as the module's section says.
     unsafe { pointer.as_ref() }.ok_or(Errno::INVAL)
 }
 
 /// A place that a C program wants a value in.
-fn place<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
+fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     // SAFETY: null, or valid during the call and not otherwise in use, as the module's section says.
     unsafe { pointer.as_mut() }.ok_or(Errno::INVAL)
 }
@@ -126,7 +126,7 @@ struct SpinLock(AtomicBool);
 
 impl SpinLock {
     #[inline]
-    fn lock(&self) {
+    fn acquire(&self) {
         let mut turn = 0u32;
         while self.0.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
             turn += 1;
@@ -138,24 +138,24 @@ impl SpinLock {
     }
 
     #[inline]
-    fn unlock(&self) {
+    fn release(&self) {
         self.0.store(false, Release);
     }
 
     #[inline]
-    fn hold(&self) -> Locked<'_> {
-        self.lock();
-        Locked(self)
+    fn lock(&self) -> SpinGuard<'_> {
+        self.acquire();
+        SpinGuard(self)
     }
 }
 
 /// A held [`SpinLock`].
 #[derive(Debug)]
-struct Locked<'a>(&'a SpinLock);
+struct SpinGuard<'a>(&'a SpinLock);
 
-impl Drop for Locked<'_> {
+impl Drop for SpinGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.unlock();
+        self.0.release();
     }
 }

@@ -5,10 +5,11 @@
 //! is done.
 
 use super::{
-    Object, code,
+    Object,
     context::ContextObject,
-    errno, object,
-    pd::{PdObject, Use},
+    errno,
+    pd::{PdObject, UseGuard},
+    pointer_of, status_of,
 };
 use crate::{
     log,
@@ -33,13 +34,13 @@ struct MrObject {
     mr: Mr,
     nic: Arc<Nic>,
     index: u32,
-    _pd: Use,
+    _pd: UseGuard,
 }
 
 // SAFETY: `repr(C)`, and the structure is the first member.
 unsafe impl Object<Mr> for MrObject {}
 
-const KNOWN: AccessFlags = AccessFlags::LOCAL_WRITE
+const SUPPORTED: AccessFlags = AccessFlags::LOCAL_WRITE
     .with(AccessFlags::REMOTE_WRITE)
     .with(AccessFlags::REMOTE_READ)
     .with(AccessFlags::REMOTE_ATOMIC)
@@ -51,7 +52,7 @@ const KNOWN: AccessFlags = AccessFlags::LOCAL_WRITE
 /// Checks what is wanted of memory.
 fn check(context: &ContextObject, start: u64, len: u64, iova: u64, access: AccessFlags) -> Result<(), Errno> {
     let profile = context.profile();
-    let is_known = access.without(KNOWN) == AccessFlags::NONE;
+    let is_known = access.without(SUPPORTED) == AccessFlags::NONE;
     let writes = access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC);
     let end = start.checked_add(len).ok_or(Errno::INVAL)?;
     iova.checked_add(len).ok_or(Errno::INVAL)?;
@@ -132,7 +133,7 @@ fn register(
 }
 
 /// The address by which peers name memory that has no other: its own, or 0.
-fn usual(start: *mut c_void, access: AccessFlags) -> u64 {
+fn default_iova(start: *mut c_void, access: AccessFlags) -> u64 {
     if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start as u64 }
 }
 
@@ -140,7 +141,7 @@ fn usual(start: *mut c_void, access: AccessFlags) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     let access = AccessFlags(access as u32);
-    object(|| register(pd, addr, length, usual(addr, access), access))
+    pointer_of(|| register(pd, addr, length, default_iova(addr, access), access))
 }
 
 /// `ibv_reg_mr_iova`
@@ -152,7 +153,7 @@ pub extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut Mr {
-    object(|| register(pd, addr, length, iova, AccessFlags(access as u32)))
+    pointer_of(|| register(pd, addr, length, iova, AccessFlags(access as u32)))
 }
 
 /// `ibv_reg_mr_iova2`
@@ -166,7 +167,7 @@ pub extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut Mr {
     let access = AccessFlags(access);
     let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { iova };
-    object(|| register(pd, addr, length, iova, access))
+    pointer_of(|| register(pd, addr, length, iova, access))
 }
 
 /// `ibv_dereg_mr`: returns when nobody uses the memory any more.
@@ -175,7 +176,7 @@ pub extern "C" fn ibv_reg_mr_iova2(
 /// The registration must not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = MrObject::from_c(mr)?;
         if found.nic.process().is_inherited() {
             return Err(Errno::INVAL);
@@ -198,7 +199,7 @@ pub extern "C" fn ibv_rereg_mr(
     _length: usize,
     _access: c_int,
 ) -> c_int {
-    set_unsupported(-1)
+    fail_unsupported(-1)
 }
 
 /// `ibv_reg_dmabuf_mr`: not offered.
@@ -211,10 +212,10 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     _fd: c_int,
     _access: c_int,
 ) -> *mut Mr {
-    set_unsupported(std::ptr::null_mut())
+    fail_unsupported(std::ptr::null_mut())
 }
 
-fn set_unsupported<T>(result: T) -> T {
+fn fail_unsupported<T>(result: T) -> T {
     super::set_errno(Errno::OPNOTSUPP);
     result
 }

@@ -7,11 +7,11 @@
 use super::{
     Object, SpinLock,
     acks::EventAcks,
-    code,
     cq::CqObject,
     errno,
-    pd::{AhObject, Use},
+    pd::{AhObject, UseGuard},
     receive_queue::ReceiveQueue,
+    status_of,
 };
 use crate::{
     clock::now,
@@ -54,8 +54,8 @@ pub(super) struct QpObject {
     pub(super) posting: UnsafeCell<Posting>,
     /// What was set last, for whoever asks; under `post_lock`.
     pub(super) attr: UnsafeCell<QpAttr>,
-    pub(super) told: EventAcks,
-    pub(super) _uses: Vec<Use>,
+    pub(super) event_acks: EventAcks,
+    pub(super) _uses: Vec<UseGuard>,
 }
 
 /// The posting thread's part.
@@ -107,7 +107,7 @@ impl QpObject {
         }
         let slot = posting.tail & qp_ref.record.send.mask.load(Relaxed);
         let offset = self.ring.0 + slot * size_of::<SendSlot>() as u64;
-        qp_ref.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)
+        qp_ref.view.range().at::<SendSlot>(offset).ok_or(Errno::INVAL)
     }
 
     /// On devices that count frames: is there depth for a message of so many bytes?
@@ -134,7 +134,7 @@ impl QpObject {
 
     /// The time for a request that is posted, if it matters.
     #[inline]
-    pub(super) fn stamp(&self) -> u64 {
+    pub(super) fn post_time(&self) -> u64 {
         if self.is_timed { now() } else { 0 }
     }
 
@@ -175,7 +175,7 @@ impl QpObject {
 
     /// Writes a request of a list into a slot.
     #[inline]
-    fn write(&self, slot: *mut SendSlot, request: &SendWr) -> Result<u32, Errno> {
+    fn write_request(&self, slot: *mut SendSlot, request: &SendWr) -> Result<u32, Errno> {
         self.check_opcode(request.opcode)?;
         let count = u32::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
         let flags = SendFlags(request.send_flags);
@@ -191,7 +191,7 @@ impl QpObject {
         slot.opcode = request.opcode.0;
         slot.flags = request.send_flags | if self.signals_all { SendFlags::SIGNALED.0 } else { 0 };
         slot.imm = request.imm_data;
-        slot.posted_at = self.stamp();
+        slot.posted_at = self.post_time();
         slot.sges = count;
         // SAFETY: all members of the union are plain numbers and pointers; the opcode and the kind say which
         // counts.
@@ -275,7 +275,7 @@ impl QpObject {
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
         self.nic.poll_commands();
         self.check_cable();
-        let _held = self.post_lock.hold();
+        let _held = self.post_lock.lock();
         let checked = self.qp_ref().and_then(|qp_ref| Self::check_state(qp_ref).map(|()| qp_ref));
         // SAFETY: under `post_lock`.
         let posting = unsafe { self.posting() };
@@ -285,7 +285,7 @@ impl QpObject {
         while let (Ok(qp_ref), Some(request)) = (checked, unsafe { wr.as_ref() }) {
             let posted = self
                 .next_slot(qp_ref, posting)
-                .and_then(|slot| self.write(slot, request))
+                .and_then(|slot| self.write_request(slot, request))
                 .and_then(|bytes| self.count_frames(posting, bytes));
             if let Err(error) = posted {
                 result = Err(error);
@@ -308,5 +308,5 @@ impl QpObject {
 }
 
 pub(super) unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
-    code(|| <QpObject as Object<Qp>>::from_c(qp)?.post(wr, bad))
+    status_of(|| <QpObject as Object<Qp>>::from_c(qp)?.post(wr, bad))
 }

@@ -48,7 +48,7 @@ struct Frames {
 
 /// What a receive queue is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct For {
+pub(super) struct ReceiveQueueAttr {
     pub(super) pd: u32,
     pub(super) is_shared: bool,
     pub(super) async_channel: u32,
@@ -60,7 +60,7 @@ impl ReceiveQueue {
         port: u32,
         max_wr: u32,
         max_sge: u32,
-        what: For,
+        attr: ReceiveQueueAttr,
     ) -> Result<ReceiveQueue, Errno> {
         let device = nic.fabric().device(port);
         let profile = device.profile;
@@ -87,9 +87,9 @@ impl ReceiveQueue {
         }
         producer.ring.store(ring.0, Relaxed);
         producer.mask.store(slots - 1, Relaxed);
-        producer.pd.store(what.pd, Relaxed);
-        producer.is_shared.store(what.is_shared.into(), Relaxed);
-        producer.async_channel.store(what.async_channel, Relaxed);
+        producer.pd.store(attr.pd, Relaxed);
+        producer.is_shared.store(attr.is_shared.into(), Relaxed);
+        producer.async_channel.store(attr.async_channel, Relaxed);
         for word in [&producer.limit, &producer.events, &producer.peers_wait] {
             word.store(0, Relaxed);
         }
@@ -116,7 +116,7 @@ impl ReceiveQueue {
     /// Posts a list of receives; on error, `bad` is the one that was refused.
     pub(super) fn post(&self, mut wr: *mut RecvWr, bad: *mut *mut RecvWr) -> Result<(), Errno> {
         let record = self.record().ok_or(Errno::INVAL)?;
-        let _held = self.lock.hold();
+        let _held = self.lock.lock();
         let before = record.producer.tail.load(Relaxed);
         let mut tail = before;
         let mut result = Ok(());

@@ -139,7 +139,7 @@ impl<'a> Regions<'a> {
             u64::MAX => Location::Remote { pid: view.pid, address: start },
             shared_at => {
                 let pages = self.process.pages(view).ok_or(Denied)?;
-                Location::Mapped(pages.area().bytes(shared_at.wrapping_add(offset), len).ok_or(Denied)?)
+                Location::Mapped(pages.range().bytes(shared_at.wrapping_add(offset), len).ok_or(Denied)?)
             }
         })
     }

@@ -19,7 +19,7 @@ impl Request {
         let index = number & qp.record.send.mask.load(Relaxed);
         let offset = index.checked_mul(size_of::<SendSlot>() as u64)?;
         let offset = qp.record.fixed.ring.load(Relaxed).checked_add(offset)?;
-        qp.view.area().at::<SendSlot>(offset).map(Request)
+        qp.view.range().at::<SendSlot>(offset).map(Request)
     }
 
     /// Returns the request without copying it.

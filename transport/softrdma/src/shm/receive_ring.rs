@@ -18,8 +18,8 @@ impl RqRecord {
         let at = (number & self.producer.mask.load(Relaxed)).checked_mul(stride)?;
         let offset = self.producer.ring.load(Relaxed).checked_add(at)?;
         let room = stride.checked_sub(size_of::<RecvSlot>() as u64)?;
-        view.area().bytes(offset, stride as usize)?;
-        let slot = view.area().at::<RecvSlot>(offset)?;
+        view.range().bytes(offset, stride as usize)?;
+        let slot = view.range().at::<RecvSlot>(offset)?;
         (room as usize / size_of::<Sge>() > 0).then(|| (slot, slot.wrapping_add(1).cast::<Sge>()))
     }
 
