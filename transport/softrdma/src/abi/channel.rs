@@ -1,7 +1,7 @@
-//! Completion channels: real descriptors that become readable when an armed queue gets a completion.
+//! Completion channels: descriptors that become readable when an armed queue gets a completion.
 //!
 //! # Safety
-//! See the module above. Queues take themselves off their channel's list before they are destroyed.
+//! See the module above. Queues remove themselves from their channel's list before they are destroyed.
 
 use super::{Object, context::ContextObject, errno, pointer_of, status_of};
 use crate::nic::{EventChannel, Nic};
@@ -19,7 +19,7 @@ pub(super) struct ChannelObject {
     channel: CompChannel,
     pub(super) nic: Arc<Nic>,
     pub(super) event_channel: Arc<EventChannel>,
-    /// The queues that announce themselves here, as addresses of their objects.
+    /// The queues that report to this channel, as addresses of their objects.
     queues: Mutex<Vec<usize>>,
 }
 

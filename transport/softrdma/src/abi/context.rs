@@ -1,4 +1,4 @@
-//! Open devices, and what can be asked of them.
+//! Open devices, and queries about them.
 //!
 //! # Safety
 //! See the module above. A context's structure ends a larger one, so its object begins a known distance
@@ -26,7 +26,7 @@ pub(super) struct ContextObject {
     /// The fabric's number of the device's port.
     pub(super) port: u32,
     epoch: u32,
-    /// The channel on which asynchronous events are announced.
+    /// The channel on which asynchronous events are reported.
     pub(super) async_channel: u32,
     pub(super) async_fd: OwnedFd,
     /// Objects that asynchronous events can be about.
@@ -36,7 +36,7 @@ pub(super) struct ContextObject {
 impl ContextObject {
     const OFFSET: usize = mem::offset_of!(VerbsContext, context);
 
-    /// Returns the object of a newly opened device. `verbs` gets the queries that this file implements.
+    /// Creates the object of a newly opened device. Adds this file's queries to `verbs`.
     pub(super) fn new(
         mut verbs: VerbsContext,
         nic: Arc<Nic>,
@@ -51,13 +51,13 @@ impl ContextObject {
         ContextObject { verbs, nic, port, epoch: fork_epoch(), async_channel, async_fd, watched }
     }
 
-    /// The object that a C program names. Refuses those that were opened before a fork.
+    /// Returns the object that a C program names. Refuses devices that were opened before a fork.
     #[inline]
     pub(super) fn from_c<'a>(pointer: *mut Context) -> Result<&'a ContextObject, Errno> {
         if pointer.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: contexts that C programs have are the ends of such objects.
+        // SAFETY: contexts of C programs end such objects.
         let context = unsafe { &*pointer.cast::<u8>().sub(Self::OFFSET).cast::<ContextObject>() };
         if context.epoch == fork_epoch() { Ok(context) } else { Err(Errno::INVAL) }
     }
@@ -194,16 +194,16 @@ unsafe extern "C" fn query_device_ex(
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
         all.phys_port_cnt_ex = 1;
         output(attr)?;
-        // SAFETY: the caller has room for as many bytes as it says.
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&all, attr, size) };
         Ok(())
     })
 }
 
-/// `ibv_query_port` as its oldest callers know it: without the members that were added later.
+/// `ibv_query_port` for its oldest callers: without the members that were added later.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    // SAFETY: callers have room for that much.
+    // SAFETY: callers have room for that many bytes.
     unsafe { query_port_by_size(context, port, attr, PortAttr::COMPAT_BYTES) }
 }
 
@@ -219,13 +219,13 @@ unsafe extern "C" fn query_port_by_size(
         if attr.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller has room for as many bytes as it says.
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&found.port_attr(), attr, size) };
         Ok(())
     })
 }
 
-/// Writes as much of a structure as its caller knows, and zeroes behind it what only the caller knows.
+/// Writes as much of a structure as its caller knows, and zeros into the members that only the caller knows.
 ///
 /// # Safety
 /// `to` must have room for `size` bytes.
@@ -302,13 +302,13 @@ pub extern "C" fn _ibv_query_gid_ex(
             return Err(Errno::NODATA);
         }
         output(entry)?;
-        // SAFETY: the caller has room for as many bytes as it says.
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&known, entry, size) };
         Ok(())
     })
 }
 
-/// `ibv_query_gid_table`: the addresses that are there.
+/// `ibv_query_gid_table`: returns the addresses that are not empty.
 ///
 /// # Safety
 /// `entries` must have room for `room` entries of `size` bytes.
@@ -350,7 +350,7 @@ pub extern "C" fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, 
     if asked == 0 { 0 } else { -1 }
 }
 
-/// `ibv_get_pkey_index`: in network byte order.
+/// `ibv_get_pkey_index`: `pkey` is in network byte order.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_pkey_index(_context: *mut Context, _port: u8, pkey: u16) -> c_int {
     if pkey == 0xffff { 0 } else { -1 }

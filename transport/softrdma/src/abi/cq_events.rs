@@ -1,7 +1,7 @@
-//! Completion events: waiting for, fetching and acknowledging notifications on completion channels.
+//! Completion events: waits for, fetches and acknowledges notifications of completion channels.
 //!
 //! # Safety
-//! See the module above. Queues take themselves off their channel's list before they are destroyed.
+//! See the module above. Queues remove themselves from their channel's list before they are destroyed.
 
 use super::{Object, channel::ChannelObject, cq::CqObject, input, output, status_of, value_of};
 use crate::shm::{is_readable, take_one, wait_readable};
@@ -15,7 +15,7 @@ use std::{
 };
 use verbs_sys::{CompChannel, Cq};
 
-/// A queue with an announcement that was not fetched, and whether there are more.
+/// Fetches a notification. Returns its queue, and whether there are more.
 fn pending(channel: &ChannelObject) -> Option<(*mut Cq, bool)> {
     let queues = channel.queues();
     let mut found = None;
@@ -40,7 +40,7 @@ fn pending(channel: &ChannelObject) -> Option<(*mut Cq, bool)> {
     found.map(|queue| (queue, false))
 }
 
-/// Waits for an announcement, unless the descriptor is non-blocking.
+/// Waits for a notification, unless the descriptor is non-blocking.
 fn next(channel: &ChannelObject) -> Result<*mut Cq, Errno> {
     let fd = &channel.event_channel.fd;
     loop {
@@ -54,9 +54,9 @@ fn next(channel: &ChannelObject) -> Result<*mut Cq, Errno> {
     }
 }
 
-/// Takes a datagram, and the announcement that it is about.
+/// Takes a datagram, and the notification that it stands for.
 fn take(channel: &ChannelObject) -> Result<Option<*mut Cq>, Errno> {
-    let _taking = channel.event_channel.consuming();
+    let _consuming = channel.event_channel.consuming();
     take_one(&channel.event_channel.fd, false)?;
     channel.nic.poll_commands();
     let Some((queue, more)) = pending(channel) else { return Ok(None) };

@@ -1,9 +1,9 @@
-//! Polling by calls: `ibv_start_poll`, a call for each member of a completion, `ibv_next_poll`,
+//! Extended polling: `ibv_start_poll`, a call for each member of a completion, `ibv_next_poll`,
 //! `ibv_end_poll`.
 //!
 //! # Safety
-//! See the module above. The lock that `start_poll` takes when it returns 0 is held until `end_poll`;
-//! between, the calls come from the thread that holds it.
+//! See the module above. The lock that `start_poll` takes when it returns 0 is held until `end_poll`. Between
+//! them, the calls come from the thread that holds it.
 
 use super::{
     Object,
@@ -16,7 +16,7 @@ use verbs_sys::{
     Context, CqEx, CqInitAttrEx, CqInitAttrMask, CreateCqWcFlags, PollCqAttr, WcOpcode, WcStatus,
 };
 
-/// What can be read of completions.
+/// Members of completions that can be read.
 const SUPPORTED: u64 = (CreateCqWcFlags::BYTE_LEN.0
     | CreateCqWcFlags::IMM.0
     | CreateCqWcFlags::QP_NUM.0
@@ -27,7 +27,7 @@ const SUPPORTED: u64 = (CreateCqWcFlags::BYTE_LEN.0
     | CreateCqWcFlags::COMPLETION_TIMESTAMP.0
     | CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK.0) as u64;
 
-/// Those that say when.
+/// Members that are times.
 const TIMES: u64 =
     (CreateCqWcFlags::COMPLETION_TIMESTAMP.0 | CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK.0) as u64;
 
@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
     })
 }
 
-/// Fills the table of calls.
+/// Sets the table of calls.
 fn set_calls(cq: &mut CqEx) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
@@ -73,7 +73,7 @@ fn advance(cq: *mut CqEx, found: &CqObject) -> Result<(), Errno> {
     let none = || if is_overrun() { Errno::IO } else { Errno::NOENT };
     let completion = found.next_completion(polling).ok_or_else(none)?;
     polling.current = completion;
-    // SAFETY: the caller's queue; members that programs read of the current completion.
+    // SAFETY: the caller's queue; programs read these members of the current completion.
     unsafe {
         (*cq).wr_id = completion.wr_id;
         (*cq).status = WcStatus(completion.status.into());
@@ -113,7 +113,7 @@ unsafe extern "C" fn end_poll(cq: *mut CqEx) {
     });
 }
 
-/// Reads of the current completion.
+/// Reads from the current completion.
 fn current<T: Default>(cq: *mut CqEx, member: impl FnOnce(&Completion) -> T) -> T {
     super::value_of(T::default(), || {
         let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) else { return T::default() };
@@ -160,12 +160,12 @@ unsafe extern "C" fn read_zero_byte(_cq: *mut CqEx) -> u8 {
     0
 }
 
-/// When the completion came, by the clock that `ibv_query_rt_values_ex` reads.
+/// Returns the time of the completion, by the clock of `ibv_query_rt_values_ex`.
 unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
     current(cq, |completion| completion.at)
 }
 
-/// When the completion came, by the clock on the wall as it goes now.
+/// Returns the time of the completion by the wall clock, computed from the clock's present value.
 unsafe extern "C" fn read_wallclock(cq: *mut CqEx) -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let wall = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;

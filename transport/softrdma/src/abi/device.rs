@@ -1,9 +1,9 @@
 //! The list of devices.
 //!
-//! Devices are never freed: there are as many as the fabric says, and programs keep pointers to them.
+//! Devices are never freed: their number is that of the fabric file, and programs keep pointers to them.
 //!
 //! # Safety
-//! See the module above. Lists are arrays that end with null, made here and freed here.
+//! See the module above. Lists are null-terminated arrays, allocated and freed here.
 
 use super::{Object, errno, pointer_of, value_of};
 use crate::{config::Config, fabric::Device as Description, local_node::LocalNode};
@@ -22,13 +22,13 @@ use verbs_sys::Device;
 pub(super) struct DeviceObject {
     device: Device,
     pub(super) node: Arc<LocalNode>,
-    /// The fabric's number of its port.
+    /// The fabric's number of the device's port.
     pub(super) port: u32,
 }
 
 // SAFETY: `repr(C)`, and the structure is the first member.
 unsafe impl Object<Device> for DeviceObject {}
-// SAFETY: immutable once made; its only raw pointers are unused slots.
+// SAFETY: immutable once created; its only raw pointers are unused members.
 unsafe impl Sync for DeviceObject {}
 // SAFETY: as above.
 unsafe impl Send for DeviceObject {}
@@ -38,19 +38,19 @@ impl DeviceObject {
         self.node.fabric_view.device(self.port)
     }
 
-    /// In network byte order.
+    /// Returns the device's GUID in network byte order.
     pub(super) fn guid(&self) -> u64 {
         self.description().guid().to_be()
     }
 }
 
-/// What tells one list of devices from another.
+/// Identity of a list of devices: the fabric's digest, the node, the folder, and whether pages are shared.
 type Identity = (u64, usize, Option<PathBuf>, bool);
 
-/// QpRef the end of a process that has not closed its devices: gives its places in fabrics back.
+/// Makes this process leave its fabrics at its exit, in case it does not close its devices.
 pub(super) fn leave_at_exit() {
     extern "C" fn leave() {
-        // Whoever holds it will not go on.
+        // If another thread holds the lock, it will not continue after the exit.
         let Ok(known) = KNOWN_LISTS.try_lock() else { return };
         for device in known.iter().filter_map(|(_, devices)| devices.first()) {
             device.node.leave();
@@ -58,20 +58,21 @@ pub(super) fn leave_at_exit() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler may run at the end of any process that has loaded this library, which stays loaded.
+        // SAFETY: the handler may run at the end of any process that has loaded this library, which stays
+        // loaded.
         let _ = unsafe { libc::atexit(leave) };
     });
 }
 
-/// Lists that have been made.
+/// The lists that were created so far.
 static KNOWN_LISTS: Mutex<Vec<(Identity, &'static [DeviceObject])>> = Mutex::new(Vec::new());
 
-/// The devices of a node, as an array that ends with null.
+/// The devices of a node.
 #[derive(Debug)]
 pub(crate) struct DeviceList;
 
 impl DeviceList {
-    /// The devices of the node that `config` names.
+    /// Returns the devices of the node that `config` names.
     #[allow(
         clippy::print_stderr,
         reason = "the caller sees only an errno; this is the one place that can say more"
@@ -108,7 +109,7 @@ fn new_device(node: &Arc<LocalNode>, description: &Description, index: usize) ->
     DeviceObject { device, node: Arc::clone(node), port: description.port as u32 }
 }
 
-/// Writes a text with its terminating zero, as much as there is room for.
+/// Writes a text with its terminating zero, truncated to the room.
 pub(super) fn write_c_str(room: &mut [c_char], text: &str) {
     let bytes = text.bytes().take(room.len() - 1).chain([0]);
     for (place, byte) in room.iter_mut().zip(bytes) {
@@ -135,11 +136,11 @@ pub fn device_list(config: &Config) -> std::io::Result<*mut *mut Device> {
 /// Returns the devices of the node that `config` names, as a null-terminated array for C programs.
 fn list(config: &Config, count: *mut c_int) -> Result<*mut *mut Device, Errno> {
     let devices = DeviceList::of(config)?;
-    // SAFETY: null or a place for a number.
+    // SAFETY: null or the place of a number.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = devices.len() as c_int;
     }
-    // SAFETY: a request for zeroed room for the pointers and the null behind them.
+    // SAFETY: allocates zeroed room for the pointers and the null behind them.
     let array: *mut *mut Device = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut Device>()) }.cast();
     if array.is_null() {
         return Err(errno(libc::ENOMEM));
@@ -181,19 +182,19 @@ pub extern "C" fn ibv_get_device_index(device: *mut Device) -> c_int {
     value_of(-1, || DeviceObject::from_c(device).map_or(-1, |found| found.port as c_int))
 }
 
-/// `ibv_fork_init`: nothing to prepare; children inherit nothing that works.
+/// `ibv_fork_init`: has nothing to do, since forked children inherit no usable objects.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// `ibv_is_fork_initialized`: no need to.
+/// `ibv_is_fork_initialized`: 2, not needed (`IBV_FORK_UNNEEDED`).
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_is_fork_initialized() -> c_int {
     2
 }
 
-/// `ibv_read_sysfs_file`: what adapters tell about themselves under `/sys`.
+/// `ibv_read_sysfs_file`: attributes that adapters have under `/sys`.
 ///
 /// # Safety
 /// The texts must end with zero, and `buf` must have room for `size` bytes.

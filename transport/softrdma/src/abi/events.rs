@@ -1,12 +1,12 @@
-//! Asynchronous events: what happens to objects and ports without having been asked for.
+//! Asynchronous events of objects and ports.
 //!
-//! They stand as bits in the records of the objects, and ports have a state that differs from the last that was
-//! told; a datagram on the context's channel says that there is something to be found. So that the descriptor is
-//! readable exactly while there is, whoever fetches an event takes all datagrams, and sends itself one if there is
-//! more.
+//! Events of objects are bits in their records. An event of a port is a state that differs from the last
+//! reported one. A datagram on the context's channel says that there is an event. The descriptor must be
+//! readable exactly while there is one, so a thread that fetches an event takes all datagrams, and sends a
+//! new one if there are more events.
 //!
 //! # Safety
-//! See the module above. Objects take themselves off the context's lists before they are destroyed.
+//! See the module above. Objects remove themselves from the context's lists before they are destroyed.
 
 use super::{
     Object, acks::EventAcks, context::ContextObject, cq::CqObject, output, qp::QpObject, srq::SrqObject,
@@ -34,13 +34,13 @@ fn event(event_type: EventType, element: AsyncElement) -> AsyncEvent {
 }
 
 impl ContextObject {
-    /// Remembers how the port is, so that changes from now on are events.
+    /// Notes the present state of the port, so that later changes are events.
     pub(super) fn note_state(&self) {
         let gid_changes = self.nic.control().ports[self.port as usize].gid_change.load(SeqCst);
         self.watch(|watched| (watched.was_up, watched.gid_changes) = (self.is_up(), gid_changes));
     }
 
-    /// Is there an event of the port that nobody has fetched?
+    /// Fetches an event of the port.
     fn port_event(&self) -> Option<EventType> {
         let is_up = self.is_up();
         let gid_changes = self.nic.control().ports[self.port as usize].gid_change.load(SeqCst);
@@ -56,7 +56,7 @@ impl ContextObject {
         None
     }
 
-    /// Is there anything left that [`ContextObject::next_event`] would find?
+    /// Whether [`ContextObject::next_event`] would find an event.
     fn has_event(&self) -> bool {
         let (is_up, ports) = (self.is_up(), &self.nic.control().ports);
         let gid_changes = ports[self.port as usize].gid_change.load(SeqCst);
@@ -117,7 +117,7 @@ impl ContextObject {
     }
 }
 
-/// `ibv_get_async_event`: waits for one, unless the descriptor is non-blocking.
+/// `ibv_get_async_event`: waits for an event, unless the descriptor is non-blocking.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent) -> c_int {
     let result = status_of(|| {
@@ -140,10 +140,10 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
     if result == 0 { 0 } else { -1 }
 }
 
-/// The events of an object that an event is about; none for those of ports.
+/// Returns the counts of the object that an event is about; none for events of ports.
 fn acks_of<'a>(event: &AsyncEvent) -> Option<&'a EventAcks> {
-    // SAFETY: all members of the union are pointers or plain numbers, and the kind says which counts. The object is
-    // there: it does not end before this is acknowledged.
+    // SAFETY: all members of the union are pointers or plain numbers, and the kind says which one counts. The
+    // object exists: it is not destroyed before this event is acknowledged.
     unsafe {
         match event.event_type {
             EventType::CQ_ERR => {
@@ -167,7 +167,7 @@ fn acks_of<'a>(event: &AsyncEvent) -> Option<&'a EventAcks> {
     }
 }
 
-/// `ibv_ack_async_event`: whoever destroys the object waits for it.
+/// `ibv_ack_async_event`: lets the destruction of the event's object continue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
     super::value_of((), || {

@@ -1,8 +1,8 @@
-//! Registering memory.
+//! Memory registration.
 //!
 //! # Safety
-//! See the module above. Sharing pages replaces them by others with the same content; `remap` says when that
-//! is done.
+//! See the module above. Sharing pages replaces them by others with the same content; `remap` documents the
+//! conditions.
 
 use super::{
     Object,
@@ -27,7 +27,7 @@ use std::{
 };
 use verbs_sys::{AccessFlags, Mr, Pd};
 
-/// A registration.
+/// A memory region.
 #[derive(Debug)]
 #[repr(C)]
 struct MrObject {
@@ -49,7 +49,7 @@ const SUPPORTED: AccessFlags = AccessFlags::LOCAL_WRITE
     .with(AccessFlags::HUGETLB)
     .with(AccessFlags(0x3ff << 20));
 
-/// Checks what is wanted of memory.
+/// Checks a registration against the device's profile.
 fn check(context: &ContextObject, start: u64, len: u64, iova: u64, access: AccessFlags) -> Result<(), Errno> {
     let profile = context.profile();
     let is_known = access.without(SUPPORTED) == AccessFlags::NONE;
@@ -93,7 +93,7 @@ fn register(
     let own = nic.process().own();
     let is_ours =
         |record: &&MrRecord| record.key.load(Relaxed) != 0 && record.port.load(Relaxed) == context.port;
-    // On devices with few, the others' count too.
+    // On devices with few regions, those of other processes count, too.
     let taken = if profile.max_mr < MRS {
         let all = nic.process().live_views().flat_map(|view| (0..MRS).filter_map(|index| view.mr(index)));
         all.filter(is_ours).count()
@@ -103,7 +103,7 @@ fn register(
     if taken >= profile.max_mr as usize {
         return Err(errno(profile.errnos.no_registration));
     }
-    // Index 0 would make the key of the first generation small numbers that people guess.
+    // Index 0 would make the first keys small numbers, which are easy to guess.
     let free = (1..MRS).find(|&index| own.mr(index).is_some_and(|record| record.key.load(Relaxed) == 0));
     let index = free.ok_or(errno(profile.errnos.no_registration))?;
     let record = own.mr(index).ok_or(Errno::NOMEM)?;
@@ -132,7 +132,7 @@ fn register(
     Ok(MrObject { mr, nic: Arc::clone(nic), index, _pd: domain.used() }.into_c())
 }
 
-/// The address by which peers name memory that has no other: its own, or 0.
+/// Returns the address by which peers name memory that was registered without one.
 fn default_iova(start: *mut c_void, access: AccessFlags) -> u64 {
     if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start as u64 }
 }
@@ -170,7 +170,7 @@ pub extern "C" fn ibv_reg_mr_iova2(
     pointer_of(|| register(pd, addr, length, iova, access))
 }
 
-/// `ibv_dereg_mr`: returns when nobody uses the memory any more.
+/// `ibv_dereg_mr`: returns once no process uses the memory.
 ///
 /// # Safety
 /// The registration must not be used again.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     })
 }
 
-/// `ibv_rereg_mr`: not offered, as by many drivers. The registration stays valid, which is what -1 says.
+/// `ibv_rereg_mr`: not supported, as by many drivers. The result -1 says that the registration stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rereg_mr(
     _mr: *mut Mr,
@@ -202,7 +202,7 @@ pub extern "C" fn ibv_rereg_mr(
     fail_unsupported(-1)
 }
 
-/// `ibv_reg_dmabuf_mr`: not offered.
+/// `ibv_reg_dmabuf_mr`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut Pd,

@@ -1,4 +1,4 @@
-//! Protection domains, and addresses of ports.
+//! Protection domains and address handles.
 //!
 //! # Safety
 //! See the module above.
@@ -15,7 +15,7 @@ use std::{
 };
 use verbs_sys::{Ah, AhAttr, Context, GlobalRoute, Grh, LinkLayer, Pd, Wc, WcFlags};
 
-/// Devices with so many protection domains have them for each process.
+/// Devices with at least this many protection domains count them for each process separately.
 const PER_PROCESS_MIN: u32 = 1024;
 
 /// A protection domain.
@@ -23,9 +23,9 @@ const PER_PROCESS_MIN: u32 = 1024;
 #[repr(C)]
 pub(super) struct PdObject {
     pd: Pd,
-    /// Unique in the process.
+    /// Number of the domain, unique in the process.
     pub(super) number: u32,
-    /// Objects that belong to it.
+    /// Number of objects in the domain.
     pub(super) users: Arc<AtomicU32>,
 }
 
@@ -44,7 +44,7 @@ impl PdObject {
     }
 }
 
-/// Keeps an object from being destroyed.
+/// Keeps an object from being destroyed, until it is dropped.
 #[derive(Debug)]
 pub(super) struct UseGuard(pub(super) Arc<AtomicU32>);
 
@@ -63,7 +63,7 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
         let leaked = found.nic.control().ports[found.port as usize].leaked_pds.load(Relaxed);
         let _guard = found.nic.tables().lock();
         let of = |view: &View| view.header().domains[found.port as usize].load(Relaxed);
-        // On devices with few, the others' count too.
+        // On devices with few domains, those of other processes count, too.
         let taken = if profile.max_pd < PER_PROCESS_MIN {
             found.nic.process().live_views().map(of).sum()
         } else {
@@ -99,16 +99,16 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     })
 }
 
-/// An address.
+/// An address handle.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct AhObject {
     ah: Ah,
-    /// The fabric's number of the port; `u32::MAX` when there is none with this address.
+    /// The fabric's number of the port; `u32::MAX` if no port has the address.
     pub(super) port: u32,
-    /// The index of our own address plus one; 0 without a global route.
+    /// Index of the source address plus one; 0 without a global route.
     pub(super) source_gid: u32,
-    /// The index of this address in the port's table.
+    /// Index of the address in the destination port's table.
     pub(super) dest_gid: u32,
     _pd: UseGuard,
 }
@@ -116,7 +116,7 @@ pub(super) struct AhObject {
 // SAFETY: `repr(C)`, and the structure is the first member.
 unsafe impl Object<Ah> for AhObject {}
 
-/// The port that an address names, as far as `context` can see.
+/// Returns the port that an address names, as seen from `context`; `u32::MAX` for none.
 pub(super) fn resolve(context: &ContextObject, attr: &AhAttr) -> Result<u32, Errno> {
     let profile = context.profile();
     let (world, control) = (context.nic.fabric(), context.nic.control());
@@ -134,7 +134,7 @@ pub(super) fn resolve(context: &ContextObject, attr: &AhAttr) -> Result<u32, Err
     Ok(world.find(control, context.port, attr.grh.dgid).unwrap_or(u32::MAX))
 }
 
-/// Which of the port's addresses it is.
+/// Returns the index of an address in its port's table.
 fn gid_index(context: &ContextObject, port: u32, attr: &AhAttr) -> u32 {
     let table = context.nic.fabric().gids(context.nic.control(), port);
     table.iter().position(|gid| *gid == attr.grh.dgid).unwrap_or_default() as u32
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     })
 }
 
-/// `ibv_init_ah_from_wc`: the address of whoever sent a datagram.
+/// `ibv_init_ah_from_wc`: the address of a datagram's sender.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_init_ah_from_wc(
     context: *mut Context,

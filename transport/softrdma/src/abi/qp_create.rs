@@ -1,4 +1,4 @@
-//! Making and ending queue pairs.
+//! Creation and destruction of queue pairs.
 //!
 //! # Safety
 //! See the module above.
@@ -34,7 +34,7 @@ use verbs_sys::{
     Context, Pd, Qp, QpAttr, QpEx, QpInitAttr, QpInitAttrEx, QpInitAttrMask, QpState, QpType, SendOpsFlags,
 };
 
-/// Checks what is wanted, and says what is granted.
+/// Checks the requested capabilities, and replaces them by those that are granted.
 fn grant(profile: &Profile, attr: &mut QpInitAttr) -> Result<(), Errno> {
     if !profile.supports_service(attr.qp_type) {
         return Err(errno(profile.errnos.unsupported));
@@ -52,14 +52,14 @@ fn grant(profile: &Profile, attr: &mut QpInitAttr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes a free record for a queue pair.
+/// Takes a free record for a queue pair. Returns its index, the record, and the queue pair number.
 fn allocate_record<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord, u32), Errno> {
     let profile = context.profile();
     let own = nic.process().own();
     let is_ours = |record: &&QpRecord| {
         record.fixed.qpn.load(Relaxed) != 0 && record.fixed.port.load(Relaxed) == context.port
     };
-    // On devices with few, the others' count too.
+    // On devices with few queue pairs, those of other processes count, too.
     let taken = if profile.usable_qps < QPS {
         let all = nic.process().live_views().flat_map(|view| (0..QPS).filter_map(|index| view.qp(index)));
         all.filter(is_ours).count()
@@ -70,7 +70,7 @@ fn allocate_record<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'
     if taken >= profile.usable_qps as usize {
         return Err(none);
     }
-    // Index 0 and with it the numbers 0 and 1 are left to the management of subnets.
+    // Index 0, with the numbers 0 and 1, is reserved for subnet management.
     let free =
         (1..QPS).find(|&index| own.qp(index).is_some_and(|record| record.fixed.qpn.load(Relaxed) == 0));
     let index = free.ok_or(none)?;
@@ -201,7 +201,7 @@ pub extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     pointer_of(|| publish(create(pd, output(attr)?)?))
 }
 
-/// What can be asked of a queue pair with extended calls.
+/// Attributes that are supported for queue pairs with extended calls.
 const SUPPORTED: u32 =
     QpInitAttrMask::PD.0 | QpInitAttrMask::SEND_OPS_FLAGS.0 | QpInitAttrMask::CREATE_FLAGS.0;
 
@@ -244,7 +244,7 @@ pub extern "C" fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     if is_extended { qp.cast() } else { std::ptr::null_mut() }
 }
 
-/// `ibv_destroy_qp`: waits until all events that were fetched are acknowledged.
+/// `ibv_destroy_qp`: waits until all fetched events are acknowledged.
 ///
 /// # Safety
 /// The queue pair must not be used again.
@@ -262,13 +262,13 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
             QpObject::cq(queue)?.purge(qp_ref.qpn());
         }
         found.nic.process().free(found.ring);
-        // SAFETY: made by `hand_out`, and not used again by the caller's promise.
+        // SAFETY: made by `publish`, and not used again by the caller's promise.
         drop(unsafe { <QpObject as Object<Qp>>::take_back(qp) });
         Ok(())
     })
 }
 
-/// Is the kind one that is connected to one peer?
+/// Whether queue pairs of this kind are connected to one peer.
 pub(super) fn is_connected(kind: QpType) -> bool {
     kind != QpType::UD
 }

@@ -1,8 +1,8 @@
-//! Posting by calls: `ibv_wr_start`, one call for each request and its members, `ibv_wr_complete`.
+//! Extended posting: `ibv_wr_start`, a call for each request and its members, `ibv_wr_complete`.
 //!
 //! # Safety
-//! See the module above. The lock that `start` takes is held until `complete` or `abort`, as programs must
-//! call one of them; between, the calls come from the thread that holds it.
+//! See the module above. The lock that `start` takes is held until `complete` or `abort`, one of which
+//! programs must call. Between them, the calls come from the thread that holds it.
 
 use super::{Object, pd::AhObject, qp::QpObject};
 use crate::{
@@ -17,7 +17,7 @@ use std::{
 };
 use verbs_sys::{Ah, DataBuf, QpEx, QpType, SendFlags, SendOpsFlags, Sge as GivenSge, WrOpcode};
 
-/// Which calls need which opcode.
+/// The opcode that each call needs.
 const NEEDS: [(SendOpsFlags, WrOpcode); 7] = [
     (SendOpsFlags::RDMA_WRITE, WrOpcode::RDMA_WRITE),
     (SendOpsFlags::RDMA_WRITE_WITH_IMM, WrOpcode::RDMA_WRITE_WITH_IMM),
@@ -28,7 +28,7 @@ const NEEDS: [(SendOpsFlags, WrOpcode); 7] = [
     (SendOpsFlags::ATOMIC_FETCH_AND_ADD, WrOpcode::ATOMIC_FETCH_AND_ADD),
 ];
 
-/// Are there all of these calls?
+/// Whether all of these calls are supported.
 pub(super) fn supports(profile: &Profile, kind: QpType, wanted: SendOpsFlags) -> bool {
     let known = NEEDS.iter().fold(SendOpsFlags::NONE, |sum, (flag, _)| sum | *flag);
     let is_there =
@@ -36,7 +36,7 @@ pub(super) fn supports(profile: &Profile, kind: QpType, wanted: SendOpsFlags) ->
     wanted.without(known) == SendOpsFlags::NONE && NEEDS.iter().all(|&(flag, opcode)| is_there(flag, opcode))
 }
 
-/// Fills the table of calls.
+/// Sets the table of calls.
 pub(super) fn set_calls(qp: &mut QpEx) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -55,7 +55,7 @@ pub(super) fn set_calls(qp: &mut QpEx) {
     qp.wr_set_ud_addr = Some(set_ud_addr);
 }
 
-/// Runs a call on the queue pair; what goes wrong is reported by `complete`.
+/// Runs a call on the queue pair. `complete` reports its error.
 #[inline]
 fn with(qp: *mut QpEx, body: impl FnOnce(&QpObject) -> Result<(), Errno>) {
     super::value_of((), || {
@@ -121,7 +121,7 @@ fn begin(qp: *mut QpEx, opcode: WrOpcode, set: impl FnOnce(&mut SendSlot)) {
         let slot = found.next_slot(qp_ref, posting)?;
         // SAFETY: a free slot of our ring.
         let slot = unsafe { &mut *slot };
-        // SAFETY: the caller's queue pair; members that the program has set before.
+        // SAFETY: the caller's queue pair; the program has set these members before.
         let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
         slot.wr_id = wr_id;
         slot.opcode = opcode.0;
@@ -139,7 +139,7 @@ fn begin(qp: *mut QpEx, opcode: WrOpcode, set: impl FnOnce(&mut SendSlot)) {
     });
 }
 
-/// Sets members of the request that was begun last.
+/// Sets members of the last request.
 fn set(qp: *mut QpEx, change: impl FnOnce(&QpObject, &mut SendSlot) -> Result<(), Errno>) {
     with(qp, |found| {
         let qp_ref = found.qp_ref()?;
@@ -215,7 +215,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Give
     });
 }
 
-/// Takes bytes along with the request.
+/// Copies bytes into the slot (inline data).
 fn copy_inline(found: &QpObject, slot: &mut SendSlot, buffers: &[DataBuf]) -> Result<(), Errno> {
     let room = slot.pieces.as_mut_ptr().cast::<u8>();
     let most = (found.cap.max_inline_data as usize).min(INLINE_BYTES);

@@ -1,4 +1,4 @@
-//! Changing and asking for the state of queue pairs.
+//! Changes and queries of the state of queue pairs.
 //!
 //! # Safety
 //! See the module above.
@@ -18,7 +18,7 @@ use std::{
 };
 use verbs_sys::{Mtu, Qp, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState};
 
-/// Checks the members that count, whatever the change.
+/// Checks the members that `mask` selects.
 fn check(context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
     let most = context.profile().max_rd_atomic;
     let has = |bit, is_wrong: bool| mask.contains(bit) && is_wrong;
@@ -35,7 +35,7 @@ fn check(context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno
     if is_wrong { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// Remembers the members that count, for whoever asks.
+/// Stores the members that `mask` selects, for queries.
 fn store_attr(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
     macro_rules! keep {
         ($($bit:ident => $($field:ident),+;)*) => {
@@ -63,7 +63,7 @@ fn store_attr(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
     }
 }
 
-/// Tells the adapter, which reads the record.
+/// Writes the members that `mask` selects to the record, which the NIC reads.
 fn apply(
     found: &QpObject,
     qp_ref: QpRef<'_>,
@@ -130,7 +130,7 @@ impl QpObject {
                     qp_ref.record.signals.drain.store(wants_to_know.into(), SeqCst);
                 }
                 qp_ref.record.fixed.state.store(to.0, SeqCst);
-                // Whoever waited for us to be ready, and what we have posted ourselves meanwhile.
+                // The peer may have waited for this state, and requests may have been posted already.
                 self.nic.resume_peer(qp_ref);
                 self.nic.execute(qp_ref);
             }
@@ -158,7 +158,7 @@ pub extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> 
         let attr = *input(attr)?;
         let mut shown = *input(qp)?;
         found.modify(&mut shown, &attr, Mask(mask as u32))?;
-        // SAFETY: the caller's queue pair; a number that programs read.
+        // SAFETY: the caller's queue pair; programs read this number.
         unsafe { (*qp).state = shown.state };
         Ok(())
     })
@@ -187,31 +187,31 @@ pub extern "C" fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _mask: c_int, ini
             qp_type: found.kind,
             sq_sig_all: found.signals_all.into(),
         };
-        // SAFETY: the caller's queue pair; a number that programs read.
+        // SAFETY: the caller's queue pair; programs read this number.
         unsafe { (*qp).state = known.qp_state };
         Ok(())
     })
 }
 
-/// `ibv_query_ece`: there are no options.
+/// `ibv_query_ece`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
     status_of(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_set_ece`: there are no options.
+/// `ibv_set_ece`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_set_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
     status_of(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_attach_mcast`: there are no groups.
+/// `ibv_attach_mcast`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_attach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
     status_of(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_detach_mcast`: there are no groups.
+/// `ibv_detach_mcast`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_detach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
     status_of(|| Err(Errno::OPNOTSUPP))

@@ -33,7 +33,7 @@ pub(super) struct SrqObject {
     srq: Srq,
     pub(super) nic: Arc<Nic>,
     pub(super) queue: ReceiveQueue,
-    /// Queue pairs that use it.
+    /// Queue pairs that use the queue.
     pub(super) users: Arc<AtomicU32>,
     pub(super) event_acks: EventAcks,
     _pd: UseGuard,
@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn number(srq: *mut Srq, number: *mut u32) -> c_int
     })
 }
 
-/// `ibv_modify_srq`: only the limit can be changed.
+/// `ibv_modify_srq`: changes only the limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
     status_of(|| {
@@ -131,7 +131,7 @@ pub extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     })
 }
 
-/// `ibv_destroy_srq`: waits until all events that were fetched are acknowledged.
+/// `ibv_destroy_srq`: waits until all fetched events are acknowledged.
 ///
 /// # Safety
 /// The queue must not be used again.

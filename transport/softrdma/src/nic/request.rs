@@ -1,8 +1,8 @@
 //! Requests in their rings, and their outcomes.
 //!
 //! # Safety
-//! A request's slot lies in the mapped ring of its queue, whose lock is held, and was written before the tail that
-//! covers it. Nobody writes to a slot between its posting and its completion.
+//! A request's slot lies in the mapped ring of its queue, whose lock is held, and was written before the tail
+//! that covers it. Nobody writes to a slot between its posting and its completion.
 
 use super::{qp::QpRef, region::Access, sge_list::SgeList};
 use crate::shm::{SEND_SGES, SendSlot};

@@ -2,10 +2,10 @@
 //!
 //! # Safety
 //! A [`Mapping`] owns its range of addresses: the kernel chose it, and it is unmapped once, on drop. Files
-//! are never shortened while a process may have them mapped; they are unlinked instead. [`MappedRange::at`] checks
-//! offset and alignment against the mapping, so an offset in a damaged file is an error and not a stray
-//! access. Records consist of atomics, or are read and written through raw pointers, because other processes
-//! write to them at the same time.
+//! are never shortened while a process may have them mapped; they are unlinked instead. [`MappedRange::at`]
+//! checks offset and alignment against the mapping, so an offset in a damaged file is an error and not a
+//! stray access. Records consist of atomics, or are read and written through raw pointers, because other
+//! processes write to them at the same time.
 
 use rustix::{fd::AsFd, io, mm};
 use std::{ffi::c_void, ptr};

@@ -31,7 +31,8 @@ impl RqRecord {
 
     /// Returns the time at which a completion that is due at `due` may be seen.
     ///
-    /// Completions of a queue pair's own receives, flushed ones included, are seen in the order of the receives.
+    /// Completions of a queue pair's own receives, flushed ones included, are seen in the order of the
+    /// receives.
     #[inline]
     pub(crate) fn in_order(&self, due: u64) -> u64 {
         let last = &self.consumer.last_due;
