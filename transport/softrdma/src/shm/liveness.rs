@@ -21,22 +21,22 @@ use std::sync::{
 };
 
 /// Descriptors whose locks show that this process lives; -1 for free entries.
-static LIVES: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
+static LOCKED_FDS: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
 /// Forks between the first process and this one.
-static EPOCH: AtomicU32 = AtomicU32::new(0);
+static FORK_EPOCH: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of forks between the first process and this one. Objects of another epoch belong to the
 /// parent.
 #[inline]
-pub(crate) fn epoch() -> u32 {
-    EPOCH.load(Relaxed)
+pub(crate) fn fork_epoch() -> u32 {
+    FORK_EPOCH.load(Relaxed)
 }
 
 /// Makes forked children close the locked descriptors. Called before the first descriptor is locked.
 pub(crate) fn watch_forks() {
     extern "C" fn in_child() {
-        EPOCH.fetch_add(1, Relaxed);
-        for life in &LIVES {
+        FORK_EPOCH.fetch_add(1, Relaxed);
+        for life in &LOCKED_FDS {
             let fd = life.swap(-1, AcqRel);
             if fd >= 0 {
                 // SAFETY: the parent's descriptor. Nobody in this child uses it: objects of another epoch
@@ -55,20 +55,20 @@ pub(crate) fn watch_forks() {
 
 /// A lock on a file that ends with this process.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct LivenessLock {
     fd: Option<OwnedFd>,
-    place: usize,
+    index: usize,
 }
 
-impl Life {
+impl LivenessLock {
     /// Locks the file. `BUSY` if another process has locked it.
-    pub(super) fn begin(fd: OwnedFd) -> io::Result<Life> {
+    pub(super) fn begin(fd: OwnedFd) -> io::Result<LivenessLock> {
         watch_forks();
         lock(fd.as_fd(), libc::F_OFD_SETLK)?;
         let raw = fd.as_raw_fd();
         let free = |life: &AtomicI32| life.compare_exchange(-1, raw, AcqRel, Acquire).is_ok();
-        let place = LIVES.iter().position(free).ok_or(io::Errno::MFILE)?;
-        Ok(Life { fd: Some(fd), place })
+        let index = LOCKED_FDS.iter().position(free).ok_or(io::Errno::MFILE)?;
+        Ok(LivenessLock { fd: Some(fd), index })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -76,10 +76,10 @@ impl Life {
     }
 }
 
-impl Drop for Life {
+impl Drop for LivenessLock {
     fn drop(&mut self) {
         let fd = self.fd.take().expect("dropped once");
-        let ours = LIVES[self.place].compare_exchange(fd.as_raw_fd(), -1, Release, Relaxed).is_ok();
+        let ours = LOCKED_FDS[self.index].compare_exchange(fd.as_raw_fd(), -1, Release, Relaxed).is_ok();
         if !ours {
             // Closed already in a forked child. The number may be in use for another file.
             std::mem::forget(fd);
