@@ -1,51 +1,51 @@
-//! Sums in canonical order out of messages, for planners whose rank hears from all others.
+//! Reduction of messages from all other ranks in canonical order.
 //!
-//! What [`crate::numerics`] says is turned into steps: a message whose turn comes is received, or added as it arrives;
-//! partial sums are kept in places that are used again. `log2(n)` places are enough, and out of place the output is
-//! one of them.
+//! The order of [`crate::numerics`] becomes steps: a message is received, or added as it arrives, when its
+//! turn comes. Partial sums are kept in buffers that are reused. `log2(n)` buffers are enough; out of place
+//! the output is one of them.
 
 use crate::builder::Builder;
 use crate::numerics;
 use crate::schedule::{ChunkRange, InPlace};
 use topology::Rank;
 
-/// A partial sum on its way.
+/// An operand of the sum.
 #[derive(Clone, Copy, Debug)]
 enum Term {
     /// The rank's own contribution.
     Own,
-    /// Another rank's, in a message that is not received yet.
+    /// The contribution of another rank, in a message that is not received yet.
     Incoming(Rank),
-    /// One that lies in a place.
+    /// A partial sum or contribution in a buffer.
     At(ChunkRange),
 }
 
-/// Where the parts of a sum are, and where it goes.
+/// The buffers of a sum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoldBuffers {
     /// The rank's own contribution, which is not written.
     pub(super) own: ChunkRange,
-    /// Where the result goes. In place, that is the memory of the own contribution.
+    /// The destination of the result. In place it is the memory of the rank's own contribution.
     pub(super) result: ChunkRange,
-    /// The chunk of every block of scratch that partial sums may use; it has the length of the result.
+    /// The chunk of every scratch block that partial sums may use; it is as long as the result.
     pub(super) chunk: u32,
-    /// Chunks of a block.
+    /// Chunks per block.
     pub(super) chunks: u32,
-    /// The block of scratch of the first partial sum, and how many blocks further on that of the next one is.
+    /// The scratch block of the first partial sum, and the distance in blocks to the next one.
     pub(super) scratch: (u32, u32),
 }
 
-/// The blocks of scratch that a sum over `ranks` ranks needs.
+/// Returns the scratch blocks that a sum over `ranks` ranks needs.
 pub(super) fn scratch_blocks(ranks: u32, in_place: InPlace) -> u32 {
     if ranks == 1 {
         return 0;
     }
     let buffers = if ranks > 2 { ranks.next_power_of_two().ilog2() } else { 0 };
-    // In place the last message is not added as it arrives: the memory is still being sent.
+    // In place the last message cannot be added as it arrives, since the destination is still being sent.
     if in_place == InPlace::Yes { buffers + 1 } else { buffers.saturating_sub(1) }
 }
 
-/// `rank` receives one message from each other rank and adds them all up, its own contribution included, in canonical
+/// Receives one message from each other rank and adds all contributions, `rank`'s own included, in canonical
 /// order.
 pub(super) fn receive_and_add(builder: &mut Builder, rank: Rank, ranks: u32, buffers: FoldBuffers, lane: u8) {
     let in_place = builder.in_place() == InPlace::Yes;
@@ -72,7 +72,7 @@ pub(super) fn receive_and_add(builder: &mut Builder, rank: Rank, ranks: u32, buf
     }
 }
 
-/// The addition of two terms.
+/// The addition of two operands.
 struct Addition<'a> {
     builder: &'a mut Builder,
     rank: Rank,
@@ -82,10 +82,10 @@ struct Addition<'a> {
 }
 
 impl Addition<'_> {
-    /// Adds two terms; tells where the sum is.
+    /// Adds two operands and returns the location of the sum.
     fn add(&mut self, a: Term, b: Term, result: Option<ChunkRange>, separate: bool) -> ChunkRange {
         let (a, b) = match (a, b) {
-            // One operand must be here, so that the other can be added as it arrives.
+            // One operand must be local, so that the other can be added as it arrives.
             (Term::Incoming(from), Term::Incoming(other)) => {
                 let buffer = self.take_buffer();
                 self.builder.recv(self.rank, from, buffer, self.lane);

@@ -1,50 +1,53 @@
-//! A ring through some of the ranks, for planners that have more than one.
+//! A ring through some of the ranks, for planners that use more than one ring.
 //!
-//! The data is as many parts as the ring has places. While they are added up, part `p` starts at place `p` and travels
-//! forward; after `size - 1` stages place `p` has all of part `p + 1`. Then the results go round in the same way.
+//! The data has one part per position of the ring. In the reduce-scatter, part `p` starts at position `p` and
+//! travels forward; after `size - 1` stages position `p` has the whole sum of part `p + 1`. The all-gather
+//! then forwards the results in the same direction.
 
 use crate::builder::Builder;
 use crate::schedule::{Buffer, ChunkRange};
 use topology::Rank;
 
-/// A ring, as one of its places sees it.
+/// A ring, as seen from one of its positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SubRing {
-    /// How many places it has.
+    /// The number of positions.
     pub(super) size: u32,
-    /// The own one.
+    /// The position of the rank itself.
     pub(super) place: u32,
-    /// Who comes next.
+    /// The next rank.
     pub(super) next: Rank,
-    /// Who comes before.
+    /// The previous rank.
     pub(super) previous: Rank,
-    /// The lane of its messages.
+    /// The lane of the ring's messages.
     pub(super) lane: u8,
 }
 
 impl SubRing {
-    /// The ring through `member(0)`, `member(1)` and so on, on lane 0.
+    /// Creates the ring through `member(0)`, `member(1)` and so on, on lane 0.
     pub(super) fn through(size: u32, place: u32, member: impl Fn(u32) -> Rank) -> SubRing {
         let (next, previous) = (member((place + 1) % size), member((place + size - 1) % size));
         SubRing { size, place, next, previous, lane: 0 }
     }
 
-    /// The part that is `back` places behind the own one.
+    /// Returns the part with the index `back` positions behind this one.
     const fn behind(&self, back: u32) -> u32 {
         (self.place + self.size - back % self.size) % self.size
     }
 
-    /// The part that is complete here once all are added up.
+    /// Returns the part that is complete at this position after the reduce-scatter.
     pub(super) const fn owned(&self) -> u32 {
         (self.place + 1) % self.size
     }
 
-    /// The part that is sent on in a stage while results go round; what comes is the one behind it.
+    /// Returns the part that this position sends in a stage of the all-gather; it receives the part behind
+    /// that one.
     pub(super) const fn forwarded(&self, stage: u32) -> u32 {
         self.behind(stage + self.size - 1)
     }
 
-    /// Adds up: one of `size - 1` stages. Contributions are in `from`, sums in the output.
+    /// Adds one of the `size - 1` stages of the reduce-scatter. Contributions are in `from`, sums in the
+    /// output.
     pub(super) fn reduce_scatter_stage(
         &self,
         builder: &mut Builder,
@@ -65,7 +68,7 @@ impl SubRing {
         );
     }
 
-    /// Passes results on: one of `size - 1` stages.
+    /// Adds one of the `size - 1` stages of the all-gather.
     pub(super) fn all_gather_stage(
         &self,
         builder: &mut Builder,

@@ -1,12 +1,21 @@
-//! Which algorithm, and into how many pieces.
+//! Selection of the algorithm of a call and of the number of segments.
 //!
-//! The choice is a pure function of what all ranks of a call agree on: collective, ranks, count, element size, and a
-//! [`Policy`] that they read from the same place. Whether a call is in place is not among it, since ranks may differ in
-//! that. What people want comes first (`overrides`), then what was measured (`tuned`), then what a model of the machines
-//! says, if there is one (`price`), then few thresholds. `survey` asks the model which cables to plug in.
+//! The choice is a pure function of values on which all ranks of a call agree: the collective, the number of
+//! ranks, the size of a block, and a [`Policy`] that every rank reads from the same source. Whether a call is
+//! in place is not an input, since ranks may differ in it.
 //!
-//! Where not every rank reaches every other, only plans are chosen whose messages travel where they can. Whether one does
-//! is read off the plan itself.
+//! The sources of a choice, in order of precedence:
+//!
+//! 1. `overrides`: rules and names that a person configured.
+//! 2. `tuned`: measurements of these links.
+//! 3. `price`: simulation on a model of the machines, if the policy has one.
+//! 4. `oversubscribed`: thresholds for ranks that outnumber the cores of their host.
+//! 5. `hierarchy` and the thresholds of [`Tuning`].
+//!
+//! `survey` uses the model to compare cablings.
+//!
+//! Where not every rank reaches every other rank, only plans whose messages all have a connection are chosen.
+//! The plan itself, not the name of the algorithm, decides whether that holds.
 
 mod hierarchy;
 mod overrides;
@@ -27,24 +36,25 @@ use price::{CallShape, Candidates, Effort, Model};
 use serde::Deserialize;
 use topology::Reach;
 
-/// The thresholds. Read from a file, what is left out has its default.
+/// Thresholds of selection. Keys that a file leaves out keep their defaults.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
-    /// `all_reduce`, and `reduce` on few ranks, go in one shot while a rank sends, or gets, at most so many bytes in all.
+    /// Most bytes that a rank sends or receives in total when `all_reduce`, or `reduce` on few ranks, takes
+    /// one stage.
     pub mesh_bytes: u64,
-    /// Up to so many ranks, data goes over direct links; above, round a ring.
+    /// Most ranks for which data goes over direct links; more ranks use a ring.
     pub direct_ranks: u32,
-    /// `all_reduce` of blocks up to this size goes by recursive doubling, where one shot would send too much.
+    /// Largest block for which `all_reduce` uses recursive doubling where one stage would send too much.
     pub doubling_bytes: u64,
-    /// `broadcast` of blocks up to this size goes down a binomial tree; above, down a line.
+    /// Largest block that `broadcast` and `reduce` move over a binomial tree; larger blocks use a chain.
     pub binomial_bytes: u64,
-    /// The size of a message that pipelines aim at.
+    /// Target size of one pipelined message, in bytes.
     pub segment_bytes: u64,
-    /// The pieces that a chunk is cut into at most.
+    /// Most segments that a chunk is cut into.
     pub max_segments: u32,
-    /// What a link between hosts carries in the time that one more stage takes: so many bytes of a host's must a plan of
-    /// several hosts save for each stage that it has more.
+    /// Bytes that a link between hosts carries in the time of one stage. A hierarchical plan must save this
+    /// many bytes between hosts for each additional stage.
     pub stage_bytes: u64,
 }
 
@@ -62,61 +72,64 @@ impl Default for Tuning {
     }
 }
 
-/// What a call is about, as far as all ranks agree on it.
+/// The properties of a call on which all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The collective.
     pub collective: Collective,
     /// The number of ranks.
     pub ranks: u32,
-    /// The bytes of one block.
+    /// Bytes of one block.
     pub block_bytes: u64,
 }
 
-/// What a plan must keep to beside the call, the same on all ranks.
+/// Requirements on the plan beside the call itself, the same on all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requirements {
-    /// Blocks may differ in length.
+    /// Whether blocks may differ in length.
     pub uneven: bool,
-    /// The order in which contributions are combined.
+    /// The required order of reduction.
     pub numerics: Numerics,
-    /// Which ranks share a host.
+    /// The assignment of ranks to hosts.
     pub hosts: Hosts,
 }
 
-/// What to plan.
+/// The result of selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The name of the algorithm.
     pub algorithm: &'static str,
-    /// The pieces that each chunk is cut into.
+    /// Segments per chunk.
     pub segments: u32,
-    /// The rule that decided.
+    /// The reason for the choice, for people.
     pub why: &'static str,
 }
 
-/// All that decides a choice, the same on all ranks.
+/// The inputs of selection beside the call, the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
-    /// What people want.
+    /// Algorithms that a person configured.
     pub overrides: Overrides,
-    /// What was measured, if anything was on these links.
+    /// Measurements of these links, if there are any.
     pub tuned: Option<Tuned>,
-    /// The machines and cables, if they are described: what was not measured is simulated.
+    /// The model of machines and cables, if there is one. It decides the calls that were not measured.
     pub model: Option<Model>,
-    /// The thresholds for what was not.
+    /// Thresholds for calls that neither measurements nor the model decide.
     pub tuning: Tuning,
-    /// All ranks are on one host, which has fewer cores.
+    /// Whether all ranks are on one host that has fewer cores than ranks.
     pub oversubscribed: bool,
 }
 
-/// Chooses the algorithm and the segments for a call: by the first rule that matches, by name, by what was measured, by
-/// what the model says of the size, by thresholds, in this order; among the algorithms all of whose messages travel
-/// between ranks that reach each other.
+/// Chooses the algorithm and the number of segments for a call.
+///
+/// The order of precedence is: the first matching rule, the requested names, measurements, the model,
+/// thresholds. Algorithms with a message between ranks that do not reach each other are left out.
 ///
 /// # Errors
-/// [`PlanError`] when what people want cannot do the call. [`PlanError::NoCable`] when nothing can; it names a pair of
-/// ranks that lacks a cable, of the algorithm that needs neighbours only if there is one.
+/// The [`PlanError`] of [`check`] or of the algorithm's limits if a configured algorithm cannot do the call.
+/// [`PlanError::NoCable`] if no algorithm has a connection for all its messages; the error names the pair of
+/// ranks of the algorithm that needs neighbors only, if there is one. [`PlanError::AllExcluded`] if names
+/// exclude every algorithm.
 pub fn choose(
     call: Call,
     root: Rank,
@@ -127,7 +140,7 @@ pub fn choose(
     choose_by(call, root, reach, policy, requirements, || simulated(call, root, reach, policy, requirements))
 }
 
-/// What the model of a policy says of a call, if it has one that says anything.
+/// Returns the choice of the policy's model, or `None` without a model or a simulated plan.
 #[must_use]
 pub fn simulated(
     call: Call,
@@ -138,17 +151,16 @@ pub fn simulated(
 ) -> Option<Choice> {
     let model = policy.model.as_ref()?;
     let Call { collective, ranks, block_bytes } = call;
-    // Ranks may differ in whether a call is in place.
+    // The result must not depend on `in_place`, in which ranks may differ.
     let shape = CallShape { collective, ranks, root, in_place: InPlace::No, requirements };
     let candidates = Candidates::new(model, shape, reach, &policy.overrides.names).ok()?;
     let verdict = candidates.price(block_bytes, &policy.tuning, Effort::Pruned).ok()?;
     Some(verdict.choice)
 }
 
-/// As [`choose`], for callers that keep what the model says: `simulated` is asked only where it decides.
+/// Chooses as [`choose`] does, with a `simulated` choice that the caller may cache.
 ///
-/// # Errors
-/// As for [`choose`].
+/// Calls `simulated` only if neither overrides nor measurements decide.
 pub fn choose_by(
     call: Call,
     root: Rank,
@@ -191,7 +203,7 @@ pub fn choose_by(
     capable.next().ok_or_else(|| no_algorithm_error(call, root, reach, preferred, requirements))
 }
 
-/// What people want for a call, if they want anything.
+/// Returns the algorithm that a person configured for a call, if any.
 fn override_choice(
     call: Call,
     root: Rank,
@@ -216,7 +228,8 @@ fn override_choice(
                 let why = "it was asked for by name";
                 return Ok(Some(Choice { algorithm, segments: segments(algorithm, 0), why }));
             }
-            // Who asks for an algorithm means calls that have it.
+            // A name requested for all calls does not apply to calls whose unequal blocks the algorithm
+            // cannot handle.
             Err(_) if requirements.uneven && !takes_uneven => {}
             Err(error) => refusal = refusal.or(Some(error)),
         }
@@ -224,10 +237,10 @@ fn override_choice(
     refusal.map_or(Ok(None), Err)
 }
 
-/// Can an algorithm do a call?
+/// Checks that an algorithm can do a call.
 ///
 /// # Errors
-/// [`PlanError`]: why not.
+/// The [`PlanError`] that names the violated limit.
 fn check_call(
     call: Call,
     root: Rank,
@@ -244,7 +257,7 @@ fn check_call(
     check(call, root, found.name, reach, requirements)
 }
 
-/// Why nothing can do a call.
+/// Returns the error for a call that no algorithm can do.
 fn no_algorithm_error(
     call: Call,
     root: Rank,
@@ -257,16 +270,16 @@ fn no_algorithm_error(
     let errors = between_neighbors.into_iter().chain([preferred]);
     let mut errors: Vec<_> =
         errors.filter_map(|name| check_call(call, root, name, reach, requirements).err()).collect();
-    // What is made for other blocks anyway is not what stands in the way.
+    // An algorithm that only lacks support for unequal blocks is the least useful explanation.
     errors.sort_by_key(|error| matches!(error, PlanError::Uneven { .. }));
     errors.into_iter().next().unwrap_or(PlanError::AllExcluded { collective: call.collective })
 }
 
-/// Do all messages of a plan travel between ranks that reach each other?
+/// Checks that all messages of a plan travel between ranks that reach each other.
 ///
 /// # Errors
-/// [`PlanError::NoCable`] with the first pair that doesn't, and the algorithms that do without; others when there is no
-/// such plan.
+/// [`PlanError::NoCable`] with the first pair that does not, and the algorithms that work without that
+/// connection. Other [`PlanError`]s if there is no such plan.
 pub fn check(
     call: Call,
     root: Rank,
@@ -286,7 +299,7 @@ pub fn check(
     }
 }
 
-/// The algorithms whose messages travel where they can.
+/// Returns the algorithms whose messages all have a connection.
 fn capable_algorithms(
     call: Call,
     root: Rank,
@@ -346,7 +359,7 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
     }
 }
 
-/// As many pieces as make a message of this algorithm about as long as the tuning says.
+/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`.
 #[must_use]
 pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunks = match (call.collective, algorithm) {

@@ -1,40 +1,44 @@
-//! What is fastest where ranks outnumber the cores of their host.
+//! Thresholds for ranks that outnumber the cores of their host.
 //!
-//! Whoever waits there waits for a core as well, and a message that is not there yet costs a turn of others; ranks run one
-//! after the other whatever the plan, so that stages which run at the same time elsewhere gain nothing. What counts is the
-//! number of messages and the bytes of all ranks together. Which plan is fastest depends on which ranks share a core: these
-//! are for neighbours that do, as measured with 4 and 8 ranks on two cores. Up to three ranks the other thresholds do.
+//! A rank that waits for a message also waits for a core, and a late message costs other ranks' turns. Ranks
+//! run one after the other whatever the plan, so stages that overlap elsewhere gain nothing here. The cost is
+//! the number of messages and the bytes of all ranks together. The fastest plan depends on which ranks share
+//! a core: these thresholds are for neighbors on one core, measured with 4 and 8 ranks on two cores. Up to
+//! three ranks the general thresholds apply.
 //!
-//! Only thresholds: what people want, what was measured and what is simulated comes before, as everywhere.
+//! Overrides, measurements and simulation take precedence over these thresholds.
 
 use super::{Call, Choice, Tuning, segments};
 use crate::Collective;
 
-/// A rank that sends no more than this in one stage gains nothing by a second one, where it adds up what it gets.
+/// Most bytes that a rank sends in one stage of a reduction before a second stage pays.
 const ONE_STAGE_BYTES: u64 = 2 << 10;
-/// Four ranks do gain by one stage where a block is larger than the first of these, up to the second: so far two stages of
-/// whole blocks take longer, and two of halves do from there on.
+/// Range of block sizes (exclusive, inclusive) for which one stage suits four ranks. Within it two stages of
+/// whole blocks take longer; above it two stages of halves are faster.
 const FOUR_IN_ONE_STAGE_BYTES: (u64, u64) = (2 << 10, 8 << 10);
-/// More ranks send a block whole up to this size: in halves they take as many messages again.
+/// Largest block that more than four ranks exchange whole: halves take twice as many messages.
 const MANY_WHOLE_BYTES: u64 = 16 << 10;
-/// As the first, where a rank only passes things on.
+/// Most bytes that a rank sends in one stage of a collective without reduction.
 const PASSED_ON_BYTES: u64 = 16 << 10;
-/// The same where each rank adds up another block.
+/// Most bytes that a rank sends in a pairwise reduce-scatter, in which each rank adds one block per message.
 const SCATTERED_BYTES: u64 = 48 << 10;
-/// The root of a sum takes so many bytes from all others at once, at most.
+/// Most bytes that the root of a reduce receives from all other ranks in one stage.
 const ROOT_BYTES: u64 = 256 << 10;
-/// Up to this size a block travels whole.
+/// Largest block of a reduce that goes down a chain whole.
 const WHOLE_BLOCK_BYTES: u64 = 4 << 10;
-/// From here on bytes count for more than messages.
+/// Smallest block for which bytes cost more than messages.
 const LARGE_BYTES: u64 = 256 << 10;
-/// The root of a broadcast sends this much to all others at once, at least and at most; less is better passed on, and more.
+/// Range of bytes that the root of a broadcast sends to all others in one stage. A chain is faster below and
+/// above it.
 const FROM_ROOT_BYTES: (u64, u64) = (16 << 10, 512 << 10);
-/// The size of a segment of a sum that goes up a tree and down again: it stays in the cache of the ranks that share a core.
+/// Segment size of an all-reduce over a tree, in bytes. Such a segment stays in the cache of the ranks that
+/// share a core.
 const TREE_SEGMENT_BYTES: u64 = 128 << 10;
-/// The same of an exclusive scan, whose ranks hand on another sum than the one that they keep.
+/// Segment size of an exclusive scan, in bytes. Its ranks forward a different sum than the one they keep, so
+/// it is half as long.
 const SCAN_SEGMENT_BYTES: u64 = 64 << 10;
 
-/// The choice for a call, where it is another than on cores of their own.
+/// Returns the choice for a call that differs from the choice on dedicated cores.
 pub(super) fn choice(call: Call, tuning: &Tuning) -> Option<Choice> {
     let (algorithm, why) = preferred(call)?;
     let with_segment_bytes = |segment_bytes| Tuning { segment_bytes, max_segments: 256, ..tuning.clone() };

@@ -1,4 +1,4 @@
-//! Which cables to plug in: what every collective would come to on each cabling, by the algorithm that is fastest there.
+//! Comparison of cablings: the price of every collective on each, with its fastest algorithm.
 
 use super::price::{CallShape, Candidates, Effort, Model, Unpriced};
 use super::{Choice, Names, Requirements, Tuning};
@@ -7,40 +7,41 @@ use crate::simulate::Costs;
 use crate::{Collective, Rank};
 use topology::{Cabling, Reach, Speed};
 
-/// What a collective comes to.
+/// The prices of one collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The collective.
     pub collective: Collective,
-    /// For the large size: the algorithm, and the bandwidth that wires see, in bytes per second.
+    /// For the large size: the choice, and the bus bandwidth in bytes per second.
     pub large: Result<(Choice, f64), Unpriced>,
-    /// For the small size: the algorithm, and the seconds that it takes.
+    /// For the small size: the choice, and the time in seconds.
     pub small: Result<(Choice, f64), Unpriced>,
 }
 
-/// What a cabling comes to.
+/// The prices of all collectives on one cabling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CablingReport {
     /// The cabling.
     pub cabling: Cabling,
-    /// One for every collective, in the order of [`Collective::ALL`].
+    /// One entry per collective, in the order of [`Collective::ALL`].
     pub entries: Vec<Entry>,
 }
 
 impl CablingReport {
-    /// What a collective comes to.
+    /// Returns the entry of `collective`.
     #[must_use]
     pub fn of(&self, collective: Collective) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.collective == collective)
     }
 
-    /// The collectives that can be carried out.
+    /// Returns the number of collectives that some algorithm can do on this cabling.
     #[must_use]
     pub fn feasible_collectives(&self) -> usize {
         self.entries.iter().filter(|entry| entry.large.is_ok()).count()
     }
 
-    /// Bytes per second of a large `all_reduce`, and seconds of a small one.
+    /// Returns the bus bandwidth of a large `all_reduce` in bytes per second, and the time of a small one in
+    /// seconds.
     fn all_reduce(&self) -> (f64, f64) {
         let entry = self.of(Collective::AllReduce);
         let large = entry.and_then(|entry| entry.large.as_ref().ok()).map_or(0.0, |(_, busbw)| *busbw);
@@ -49,7 +50,7 @@ impl CablingReport {
     }
 }
 
-/// Prices every collective on a cabling, where the larger side of the operation has `large` and `small` bytes.
+/// Prices every collective on a cabling. `large` and `small` are the bytes of the larger of input and output.
 #[must_use]
 pub fn survey(cabling: Cabling, speed: Speed, costs: &Costs, large: u64, small: u64) -> CablingReport {
     let model = Model { cluster: cabling.cluster(speed), costs: costs.clone() };
@@ -71,7 +72,7 @@ pub fn survey(cabling: Cabling, speed: Speed, costs: &Costs, large: u64, small: 
     CablingReport { entries: Collective::ALL.map(entry).into(), cabling }
 }
 
-/// The bytes of a block, where the larger side of the operation has so many.
+/// Returns the bytes of a block where the larger of input and output has `bytes` bytes.
 #[must_use]
 pub fn block_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
     match collective.input_blocks(ranks).max(collective.output_blocks(ranks)) {
@@ -80,8 +81,8 @@ pub fn block_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
     }
 }
 
-/// The best cabling: the one on which most collectives can be carried out at all; of these the one with the most bandwidth
-/// in `all_reduce`, to a thousandth; then the least latency; then the fewest cables.
+/// Returns the best report. The criteria are, in order: the number of feasible collectives, the `all_reduce`
+/// bandwidth (to a thousandth), the latency, the fewest cables.
 #[must_use]
 pub fn recommended(reports: &[CablingReport]) -> Option<&CablingReport> {
     let most_feasible = reports.iter().map(CablingReport::feasible_collectives).max()?;
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(best(4, 3).0, "mesh");
         let (five, reports) = best(5, 3);
         assert_eq!(five, "ring");
-        // Down a line not everything can go.
+        // A line of cables cannot carry every collective.
         let line = reports.iter().find(|report| report.cabling.name == "line").expect("possible");
         assert!(line.feasible_collectives() < Collective::ALL.len());
         assert!(line.of(Collective::AllToAll).is_some_and(|entry| entry.large.is_err()));

@@ -1,9 +1,9 @@
-//! What is chosen, and what is said where nothing can be.
+//! Tests of the chosen algorithm, and of the errors where no algorithm can do a call.
 
 use super::*;
 use crate::Spec;
 
-/// Fixed numbers, so that tuning the defaults does not change what the rules are tested on.
+/// Uses fixed thresholds, so that tuning the defaults does not change the expected choices.
 fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str, u32) {
     let tuning = Tuning {
         mesh_bytes: 16 << 10,
@@ -55,7 +55,7 @@ fn every_choice_can_be_planned_for() {
     }
 }
 
-/// Neighbours of a circle of so many ranks reach each other; `without` one pair, if any.
+/// Connects neighbors of a ring of ranks, except the pair `without`.
 fn ring(ranks: u32, without: Option<(u32, u32)>) -> Reach {
     Reach::new(ranks, |a, b| {
         (b == a.ahead(1, ranks) || a == b.ahead(1, ranks)) && without != Some((a.0, b.0))
@@ -92,7 +92,7 @@ fn where_everyone_reaches_everyone_the_choice_is_as_ever() {
             assert_eq!(by(&Reach::new(ranks, |_, _| true)), by(&Reach::complete()));
         }
     }
-    // Three in a circle are a mesh.
+    // A ring of three ranks is a mesh.
     assert!(ring(3, None).is_complete());
 }
 
@@ -129,7 +129,7 @@ fn what_people_want_comes_first() {
     assert_eq!(by("ring", rules, 1024), ("torus", 2));
     assert_eq!(by("ring", rules, 1025), ("ring", 1));
     assert_eq!(by("", rules, 1025), ("recursive_doubling", 3));
-    // Of the names, the first that the collective has.
+    // The first name that the collective has is chosen.
     assert_eq!(by("chain,mesh", "version = 1", 8), ("mesh", 1));
     assert_eq!(by("^recursive_doubling", "version = 1", 8), ("mesh", 1));
     assert_eq!(by("^recursive_doubling,mesh", "version = 1", 8), ("ring", 1));
@@ -162,14 +162,14 @@ fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
         .expect_err("a line")
         .to_string();
     assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
-    // A line is enough for some.
+    // Some collectives need only a line of cables.
     let down = Call { collective: Collective::Broadcast, ..call };
     assert_eq!(
         choose(down, Rank(0), &open, &Policy::default(), Requirements::default()).expect("a line").algorithm,
         "chain"
     );
     assert!(choose(down, Rank(1), &open, &Policy::default(), Requirements::default()).is_err());
-    // Blocks of unequal lengths are not passed on, and it is the cable that lacks.
+    // Forwarding plans cannot handle unequal blocks, but the missing cable is the reason to report.
     let exchange = Call { collective: Collective::AllToAll, ..call };
     let uneven = Requirements { uneven: true, ..Requirements::default() };
     let error = choose(exchange, Rank(0), &ring(5, None), &Policy::default(), uneven).expect_err("a ring");
@@ -196,11 +196,11 @@ fn ranks_of_several_hosts_take_hierarchical_plans_where_these_can_do_the_call() 
     assert_eq!(by(gather, 1 << 20, same_bits, ""), "hierarchical");
     assert_eq!(by(gather, 1 << 20, Requirements { uneven: true, ..two }, ""), "hierarchical");
     assert_eq!(by(gather, 1 << 10, two, ""), "direct");
-    // More ranks than hierarchical plans are made for.
+    // More ranks than hierarchical plans allow.
     let many = Call { collective: reduce, ranks: 300, block_bytes: 1 << 30 };
     let choice = choose(many, Rank(0), &Reach::complete(), &Policy::default(), two).expect("a plan");
     assert_eq!(choice.algorithm, "ring");
-    // Nobody has a cable to a rank of the other host but the first ones.
+    // Only the first ranks of the hosts are connected with each other.
     let reach = Reach::new(4, |a, b| a.0 / 2 == b.0 / 2 || (a, b) == (Rank(0), Rank(2)) || a.0 + b.0 == 3);
     let call = Call { collective: reduce, ranks: 4, block_bytes: 1 << 20 };
     let choice = choose(call, Rank(0), &reach, &Policy::default(), two);

@@ -262,7 +262,8 @@ mod tests {
     fn only_what_was_written_is_found() {
         let page = page() as usize;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new pages, of which the first, the fourth and the fifth are written and the seventh is read.
+        // SAFETY: new pages, of which the first, the fourth and the fifth are written and the seventh is
+        // read.
         let start = unsafe {
             let start = mm::mmap_anonymous(std::ptr::null_mut(), 64 * page, rights, MapFlags::PRIVATE)
                 .expect("memory");

@@ -18,7 +18,7 @@ use crate::{PlanError, Spec};
 /// Plans an all-gather round a ring in both directions.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "bidirectional_ring", 1, 0);

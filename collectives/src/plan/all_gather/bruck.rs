@@ -20,7 +20,7 @@ use topology::Rank;
 /// Plans an all-gather by Bruck's algorithm.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "bruck", 1, 0);
     for rank in spec.planned_ranks() {

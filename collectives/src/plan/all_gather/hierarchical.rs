@@ -22,7 +22,7 @@ use topology::Rank;
 /// Plans an all-gather between and within hosts.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, hosts) = (spec.ranks(), spec.hosts());
     let mut builder = Builder::new(spec, "hierarchical", 1, 0);

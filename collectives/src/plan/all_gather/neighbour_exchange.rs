@@ -21,7 +21,7 @@ use topology::Rank;
 /// Plans an all-gather by neighbour exchange.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "neighbour_exchange", 1, 0);

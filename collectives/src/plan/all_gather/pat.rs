@@ -22,7 +22,7 @@ use std::ops::Range;
 /// Plans an all-gather by aggregated trees.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let (layout, own) = (Layout::new(n), ChunkRange::input(0));

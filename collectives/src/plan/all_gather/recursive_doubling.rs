@@ -20,7 +20,7 @@ use topology::Rank;
 /// Plans an all-gather by doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "recursive_doubling", 1, 0);

@@ -18,7 +18,7 @@ use topology::Rank;
 /// Plans an all-gather round a ring.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "ring", 1, 0);
     for rank in spec.planned_ranks() {

@@ -28,7 +28,7 @@ use topology::Rank;
 /// Plans an all-reduce over two trees.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "double_binary_tree", if n == 1 { 1 } else { 2 }, 0);

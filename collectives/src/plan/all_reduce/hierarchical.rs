@@ -25,7 +25,7 @@ use topology::Rank;
 /// Plans an all-reduce within and between hosts.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, hosts) = (spec.ranks(), spec.hosts());
     let (host_count, max_local_ranks) = (hosts.count(n), hosts.most(n));

@@ -31,7 +31,7 @@ const SCRATCH: ChunkRange = ChunkRange::scratch(0);
 /// Plans an all-reduce in one shot.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     if spec.numerics() == Numerics::Reproducible {

@@ -26,7 +26,7 @@ const MAX_RINGS: usize = 4;
 /// Plans an all-reduce round several rings.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let strides = strides(n);

@@ -25,7 +25,7 @@ use topology::Rank;
 /// Plans an all-reduce by halving and doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, core) = (spec.ranks(), Core::of(spec.ranks()));
     let whole = |buffer| ChunkRange { buffer, first: 0, len: core.terms };

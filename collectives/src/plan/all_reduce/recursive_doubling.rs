@@ -30,7 +30,7 @@ const OUTPUT: ChunkRange = ChunkRange::output(0);
 /// Plans an all-reduce by recursive doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let rounds = n.ilog2();

@@ -24,7 +24,7 @@ const OUTPUT: ChunkRange = ChunkRange::output(0);
 /// Plans an all-reduce up and down a tree.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), Rank(0));
     let last = 2 * n.ilog2() + 1;

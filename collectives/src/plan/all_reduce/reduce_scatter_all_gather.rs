@@ -23,7 +23,7 @@ use topology::Rank;
 /// Plans an all-reduce over direct links.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, canonical) = (spec.ranks(), spec.numerics() == Numerics::Reproducible);
     let scratch_blocks = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };

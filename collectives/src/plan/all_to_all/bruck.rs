@@ -20,7 +20,7 @@ use topology::Rank;
 /// Plans an all-to-all by Bruck's algorithm.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let moved_blocks: u32 = (0..rounds(n)).map(|round| moved(round, n).count() as u32).sum();

@@ -19,7 +19,7 @@ use crate::{PlanError, Spec};
 /// Plans an all-to-all over direct links.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let through_scratch = spec.in_place() == InPlace::Yes;

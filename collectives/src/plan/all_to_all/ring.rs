@@ -24,7 +24,7 @@ use crate::{PlanError, Spec};
 /// Plans an all-to-all round a ring.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let through_scratch = n == 2 && spec.in_place() == InPlace::Yes;

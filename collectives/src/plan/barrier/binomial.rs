@@ -22,7 +22,7 @@ use topology::Rank;
 /// Plans a barrier over a tree.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let levels = n.next_power_of_two().ilog2();

@@ -21,7 +21,7 @@ use crate::{PlanError, Spec};
 /// Plans a barrier.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let rounds = n.next_power_of_two().ilog2();

@@ -23,7 +23,7 @@ use crate::{PlanError, Spec};
 /// Plans a barrier by doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, core) = (spec.ranks(), Core::of(spec.ranks()));
     let rounds = n.ilog2();

@@ -15,7 +15,7 @@ use crate::{PlanError, Spec};
 /// Plans a broadcast over direct links.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let (input, output) = (ChunkRange::input(0), ChunkRange::output(0));

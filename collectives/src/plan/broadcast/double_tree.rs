@@ -21,7 +21,7 @@ use topology::Rank;
 /// Plans a broadcast down two trees.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "double_tree", 2, 0);

@@ -19,7 +19,7 @@ use crate::{PlanError, Spec};
 /// Plans a broadcast down a tree of radix 4.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan4(spec: &Spec) -> Result<Schedule, PlanError> {
     plan(spec, 4, "knomial4")
 }
@@ -27,7 +27,7 @@ pub fn plan4(spec: &Spec) -> Result<Schedule, PlanError> {
 /// Plans a broadcast down a tree of radix 8.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan8(spec: &Spec) -> Result<Schedule, PlanError> {
     plan(spec, 8, "knomial8")
 }

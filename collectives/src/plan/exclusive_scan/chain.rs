@@ -22,7 +22,7 @@ const SUM: ChunkRange = ChunkRange::scratch(0);
 /// Plans an exclusive scan down a line.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, in_place) = (spec.ranks(), spec.in_place() == InPlace::Yes);
     let scratch_blocks = if n < 3 { 0 } else { 1 + u32::from(in_place) };

@@ -20,7 +20,7 @@ use topology::Rank;
 /// Plans an exclusive scan by doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, output) = (spec.ranks(), ChunkRange::output(0));
     let rounds = n.next_power_of_two().ilog2();

@@ -17,7 +17,7 @@ use crate::{PlanError, Spec};
 /// Plans a gather down a line.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     // Uneven blocks keep to scratch of their own length.

@@ -16,7 +16,7 @@ use crate::{PlanError, Spec};
 /// Plans a gather over direct links.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "direct", 1, 0);

@@ -22,7 +22,7 @@ const INPUT: ChunkRange = ChunkRange::input(0);
 /// Plans a reduce up a binomial tree.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "binomial", 1, u32::from(n > 2));

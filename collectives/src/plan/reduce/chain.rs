@@ -19,7 +19,7 @@ use crate::{PlanError, Spec};
 /// Plans a reduce down a line.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "chain", 1, u32::from(n > 2));

@@ -17,7 +17,7 @@ use crate::{PlanError, Spec};
 /// Plans a reduce over direct links.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "direct", 1, fold::scratch_blocks(n, spec.in_place()));

@@ -22,7 +22,7 @@ const RADIX: u32 = 4;
 /// Plans a reduce up a tree of radix 4.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan4(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "knomial4", 1, u32::from(n > 2));

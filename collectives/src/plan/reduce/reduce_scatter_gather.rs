@@ -23,7 +23,7 @@ use topology::Rank;
 /// Plans a reduce by halving and gathering.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root, core) = (spec.ranks(), spec.root(), Core::of(spec.ranks()));
     let whole = |buffer| ChunkRange { buffer, first: 0, len: core.terms };

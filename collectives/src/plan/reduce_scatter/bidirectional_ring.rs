@@ -22,7 +22,7 @@ use topology::Rank;
 /// Plans a reduce-scatter round a ring in both directions.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "bidirectional_ring", 1, if n > 3 { 4 } else { 0 });

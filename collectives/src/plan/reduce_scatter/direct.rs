@@ -20,7 +20,7 @@ use crate::{Numerics, PlanError, Spec};
 /// Plans a reduce-scatter over direct links.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, canonical) = (spec.ranks(), spec.numerics() == Numerics::Reproducible);
     let partial_sums = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };

@@ -21,7 +21,7 @@ use crate::{PlanError, Spec};
 /// Plans a reduce-scatter by pairwise exchange.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "pairwise", 1, 0);

@@ -21,7 +21,7 @@ use std::ops::Range;
 /// Plans a reduce-scatter by aggregated trees.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let layout = Layout::new(n);

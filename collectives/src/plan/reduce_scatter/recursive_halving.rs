@@ -29,7 +29,7 @@ use topology::Rank;
 /// Plans a reduce-scatter by halving.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, core) = (spec.ranks(), Core::of(spec.ranks()));
     let mut builder = Builder::new(spec, "recursive_halving", 1, if n > 2 { n } else { 0 });

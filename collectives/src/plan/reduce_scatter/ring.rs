@@ -21,7 +21,7 @@ use crate::{PlanError, Spec};
 /// Plans a reduce-scatter round a ring.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     // Uneven blocks keep to scratch of their own length.

@@ -20,7 +20,7 @@ const OUTPUT: ChunkRange = ChunkRange::output(0);
 /// Plans a scan down a line.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "chain", 1, 0);

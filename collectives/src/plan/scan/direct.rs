@@ -20,7 +20,7 @@ const OUTPUT: ChunkRange = ChunkRange::output(0);
 /// Plans a scan over direct links.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, in_place) = (spec.ranks(), spec.in_place() == InPlace::Yes);
     let mut builder = Builder::new(spec, "direct", 1, u32::from(in_place && n > 1));

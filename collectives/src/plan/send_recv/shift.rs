@@ -14,7 +14,7 @@ use crate::{PlanError, Spec};
 /// Plans a circular shift.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let (input, output) = (ChunkRange::input(0), ChunkRange::output(0));

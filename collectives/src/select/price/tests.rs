@@ -1,4 +1,4 @@
-//! What pricing must choose, leave out and refuse; and that its bounds never change the winner.
+//! Tests of the priced choice, the exclusions and the errors, and that bounds never change the winner.
 
 use super::*;
 use crate::select::{Fingerprint, Overrides, Policy, Tuned, TunedChoice, choose};
@@ -93,7 +93,7 @@ fn pruning_never_changes_the_winner() {
                 );
                 for priced in &all.candidates {
                     let (_, seconds) = priced.best.expect("all were simulated");
-                    // Sums of the same terms in another order.
+                    // Sums of the same terms in another order may differ by rounding.
                     assert!(priced.bound <= seconds * (1.0 + 1e-9), "{collective} {block_bytes} {priced:?}");
                 }
             }
@@ -101,7 +101,8 @@ fn pruning_never_changes_the_winner() {
     }
 }
 
-/// Of messages of a few pieces the thresholds' segments are one, and a chain of ranks took 1.6 times as long as it could.
+/// With messages of a few packets the thresholds choose one segment, and a chain of ranks took 1.6 times the
+/// optimum.
 #[test]
 fn no_number_of_segments_is_much_faster_than_those_that_are_tried() {
     for cluster in [Cluster::mesh(4, cable()), Cluster::ring(5, cable())] {

@@ -1,9 +1,10 @@
-//! Counts of fetched and acknowledged events, so that no object is destroyed while an event about it is in use.
+//! Counts of fetched and acknowledged events, so that no object is destroyed while an event about it is in
+//! use.
 
 use crate::sync::AtomicU32;
 use std::{sync::atomic::Ordering::SeqCst, thread, time::Duration};
 
-/// Asynchronous events about an object: those that were fetched, and those of them that were acknowledged.
+/// Events of an object: how many were fetched and how many acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct EventAcks {
     fetched: AtomicU32,
@@ -19,8 +20,9 @@ impl EventAcks {
         self.acknowledged.fetch_add(count, SeqCst);
     }
 
-    /// Waits until all are acknowledged, for ever if need be, as libibverbs does: the object that they name ends
-    /// after this. No more must be fetched meanwhile.
+    /// Waits until all fetched events are acknowledged, for ever if need be, like libibverbs.
+    ///
+    /// The caller destroys the object after this, and has made sure that no more events are fetched.
     pub(super) fn wait(&self) {
         let mut turns = 0u32;
         while self.fetched.load(SeqCst) != self.acknowledged.load(SeqCst) {

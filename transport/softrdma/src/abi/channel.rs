@@ -1,9 +1,9 @@
-//! Completion channels: real descriptors that become readable when an armed queue gets a completion.
+//! Completion channels: descriptors that become readable when an armed queue gets a completion.
 //!
 //! # Safety
-//! See the module above. Queues take themselves off their channel's list before they are destroyed.
+//! See the module above. Queues remove themselves from their channel's list before they are destroyed.
 
-use super::{Object, code, context::ContextObject, errno, object};
+use super::{Object, context::ContextObject, errno, pointer_of, status_of};
 use crate::nic::{EventChannel, Nic};
 use rustix::{fd::AsRawFd, io::Errno};
 use std::{
@@ -19,7 +19,7 @@ pub(super) struct ChannelObject {
     channel: CompChannel,
     pub(super) nic: Arc<Nic>,
     pub(super) event_channel: Arc<EventChannel>,
-    /// The queues that announce themselves here, as addresses of their objects.
+    /// The queues that report to this channel, as addresses of their objects.
     queues: Mutex<Vec<usize>>,
 }
 
@@ -43,7 +43,7 @@ impl ChannelObject {
 /// `ibv_create_comp_channel`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
-    object(|| {
+    pointer_of(|| {
         let found = ContextObject::from_c(context)?;
         if !found.profile().completion_events {
             return Err(errno(found.profile().errnos.unsupported));
@@ -61,7 +61,7 @@ pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompCha
 /// The channel must not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ChannelObject::from_c(channel)?;
         if !found.queues().is_empty() {
             return Err(Errno::BUSY);

@@ -1,11 +1,11 @@
-//! Open devices, and what can be asked of them.
+//! Open devices, and queries about them.
 //!
 //! # Safety
 //! See the module above. A context's structure ends a larger one, so its object begins a known distance
 //! before it.
 
-use super::{code, device::fill, place, watched::Watched};
-use crate::{nic::Nic, profile::Profile, shm::epoch};
+use super::{device::write_c_str, output, status_of, watched::Watched};
+use crate::{nic::Nic, profile::Profile, shm::fork_epoch};
 use rustix::{fd::OwnedFd, io::Errno};
 use std::{
     ffi::c_int,
@@ -26,7 +26,7 @@ pub(super) struct ContextObject {
     /// The fabric's number of the device's port.
     pub(super) port: u32,
     epoch: u32,
-    /// The channel on which asynchronous events are announced.
+    /// The channel on which asynchronous events are reported.
     pub(super) async_channel: u32,
     pub(super) async_fd: OwnedFd,
     /// Objects that asynchronous events can be about.
@@ -34,9 +34,9 @@ pub(super) struct ContextObject {
 }
 
 impl ContextObject {
-    const PLACE: usize = mem::offset_of!(VerbsContext, context);
+    const OFFSET: usize = mem::offset_of!(VerbsContext, context);
 
-    /// Returns the object of a newly opened device. `verbs` gets the queries that this file implements.
+    /// Creates the object of a newly opened device. Adds this file's queries to `verbs`.
     pub(super) fn new(
         mut verbs: VerbsContext,
         nic: Arc<Nic>,
@@ -48,18 +48,18 @@ impl ContextObject {
         verbs.query_rt_values = Some(query_rt_values);
         verbs.query_device_ex = Some(query_device_ex);
         let watched = Mutex::default();
-        ContextObject { verbs, nic, port, epoch: epoch(), async_channel, async_fd, watched }
+        ContextObject { verbs, nic, port, epoch: fork_epoch(), async_channel, async_fd, watched }
     }
 
-    /// The object that a C program names. Refuses those that were opened before a fork.
+    /// Returns the object that a C program names. Refuses devices that were opened before a fork.
     #[inline]
     pub(super) fn from_c<'a>(pointer: *mut Context) -> Result<&'a ContextObject, Errno> {
         if pointer.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: contexts that C programs have are the ends of such objects.
-        let context = unsafe { &*pointer.cast::<u8>().sub(Self::PLACE).cast::<ContextObject>() };
-        if context.epoch == epoch() { Ok(context) } else { Err(Errno::INVAL) }
+        // SAFETY: contexts of C programs end such objects.
+        let context = unsafe { &*pointer.cast::<u8>().sub(Self::OFFSET).cast::<ContextObject>() };
+        if context.epoch == fork_epoch() { Ok(context) } else { Err(Errno::INVAL) }
     }
 
     pub(super) fn as_c(&self) -> *mut Context {
@@ -71,7 +71,7 @@ impl ContextObject {
         self.nic.fabric().profile(self.port)
     }
 
-    fn is_port(&self, number: u8) -> Result<(), Errno> {
+    fn check_port(&self, number: u8) -> Result<(), Errno> {
         if number == 1 { Ok(()) } else { Err(Errno::INVAL) }
     }
 
@@ -80,7 +80,7 @@ impl ContextObject {
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Gid, Errno> {
-        self.is_port(port)?;
+        self.check_port(port)?;
         let table = self.nic.fabric().gids(self.nic.control(), self.port);
         table.get(index as usize).copied().ok_or(Errno::INVAL)
     }
@@ -112,7 +112,7 @@ impl ContextObject {
         let profile = self.profile();
         let guid = self.nic.fabric().device(self.port).guid().to_be();
         let mut attr = DeviceAttr::zeroed();
-        fill(&mut attr.fw_ver, profile.firmware);
+        write_c_str(&mut attr.fw_ver, profile.firmware);
         attr.node_guid = guid;
         attr.sys_image_guid = guid;
         attr.max_mr_size = profile.max_mr_bytes;
@@ -160,7 +160,7 @@ impl ContextObject {
 /// The context must not be used again, nor what was made with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
         found.nic.process().waker.forget(found.nic.process().me.slot, found.async_channel);
         let start = (&raw const *found).cast_mut();
@@ -173,8 +173,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
 /// `ibv_query_device`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
-    code(|| {
-        *place(attr)? = ContextObject::from_c(context)?.device_attr();
+    status_of(|| {
+        *output(attr)? = ContextObject::from_c(context)?.device_attr();
         Ok(())
     })
 }
@@ -185,7 +185,7 @@ unsafe extern "C" fn query_device_ex(
     attr: *mut DeviceAttrEx,
     size: usize,
 ) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
         let mut all = DeviceAttrEx::zeroed();
         all.orig_attr = found.device_attr();
@@ -193,17 +193,17 @@ unsafe extern "C" fn query_device_ex(
         all.hca_core_clock = 1_000_000;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
         all.phys_port_cnt_ex = 1;
-        place(attr)?;
-        // SAFETY: the caller has room for as many bytes as it says.
+        output(attr)?;
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&all, attr, size) };
         Ok(())
     })
 }
 
-/// `ibv_query_port` as its oldest callers know it: without the members that were added later.
+/// `ibv_query_port` for its oldest callers: without the members that were added later.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    // SAFETY: callers have room for that much.
+    // SAFETY: callers have room for that many bytes.
     unsafe { query_port_by_size(context, port, attr, PortAttr::COMPAT_BYTES) }
 }
 
@@ -213,19 +213,19 @@ unsafe extern "C" fn query_port_by_size(
     attr: *mut PortAttr,
     size: usize,
 ) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
-        found.is_port(port)?;
+        found.check_port(port)?;
         if attr.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller has room for as many bytes as it says.
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&found.port_attr(), attr, size) };
         Ok(())
     })
 }
 
-/// Writes as much of a structure as its caller knows, and zeroes behind it what only the caller knows.
+/// Writes as much of a structure as its caller knows, and zeros into the members that only the caller knows.
 ///
 /// # Safety
 /// `to` must have room for `size` bytes.
@@ -239,10 +239,10 @@ unsafe fn copy_prefix<T>(from: &T, to: *mut T, size: usize) {
 }
 
 unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesEx) -> c_int {
-    code(|| {
+    status_of(|| {
         ContextObject::from_c(context)?;
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        place(values)?.raw_clock = Clock(libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
+        output(values)?.raw_clock = Clock(libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
         Ok(())
     })
 }
@@ -250,9 +250,9 @@ unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesE
 /// `ibv_query_gid`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int {
-    let asked = code(|| {
+    let asked = status_of(|| {
         let found = ContextObject::from_c(context)?.gid(port, index as u32)?;
-        *place(gid)? = found;
+        *output(gid)? = found;
         Ok(())
     });
     if asked == 0 { 0 } else { -1 }
@@ -269,10 +269,10 @@ fn gid_type(found: &ContextObject, gid: Gid) -> GidType {
 /// `ibv_query_gid_type`: for its oldest callers, with two values.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_gid_type(context: *mut Context, port: u8, index: u32, kind: *mut u32) -> c_int {
-    let asked = code(|| {
+    let asked = status_of(|| {
         let found = ContextObject::from_c(context)?;
         let gid = found.gid(port, index)?;
-        *place(kind)? = u32::from(gid_type(found, gid) == GidType::ROCE_V2);
+        *output(kind)? = u32::from(gid_type(found, gid) == GidType::ROCE_V2);
         Ok(())
     });
     if asked == 0 { 0 } else { -1 }
@@ -294,21 +294,21 @@ pub extern "C" fn _ibv_query_gid_ex(
     _flags: u32,
     size: usize,
 ) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
-        found.is_port(u8::try_from(port).map_err(|_| Errno::INVAL)?)?;
+        found.check_port(u8::try_from(port).map_err(|_| Errno::INVAL)?)?;
         let known = gid_entry(found, index)?;
         if known.gid.is_empty() {
             return Err(Errno::NODATA);
         }
-        place(entry)?;
-        // SAFETY: the caller has room for as many bytes as it says.
+        output(entry)?;
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&known, entry, size) };
         Ok(())
     })
 }
 
-/// `ibv_query_gid_table`: the addresses that are there.
+/// `ibv_query_gid_table`: returns the addresses that are not empty.
 ///
 /// # Safety
 /// `entries` must have room for `room` entries of `size` bytes.
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     _flags: u32,
     size: usize,
 ) -> isize {
-    super::value(-(libc::EIO as isize), || {
+    super::value_of(-(libc::EIO as isize), || {
         let Ok(found) = ContextObject::from_c(context) else { return -(libc::EINVAL as isize) };
         let known = (0..crate::fabric::GID_TABLE_LEN as u32).filter_map(|index| gid_entry(found, index).ok());
         let mut count = 0;
@@ -339,18 +339,18 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
 /// `ibv_query_pkey`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
-    let asked = code(|| {
-        ContextObject::from_c(context)?.is_port(port)?;
+    let asked = status_of(|| {
+        ContextObject::from_c(context)?.check_port(port)?;
         if index != 0 {
             return Err(Errno::INVAL);
         }
-        *place(pkey)? = 0xffff;
+        *output(pkey)? = 0xffff;
         Ok(())
     });
     if asked == 0 { 0 } else { -1 }
 }
 
-/// `ibv_get_pkey_index`: in network byte order.
+/// `ibv_get_pkey_index`: `pkey` is in network byte order.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_pkey_index(_context: *mut Context, _port: u8, pkey: u16) -> c_int {
     if pkey == 0xffff { 0 } else { -1 }

@@ -1,9 +1,9 @@
-//! Completion events: waiting for, fetching and acknowledging notifications on completion channels.
+//! Completion events: waits for, fetches and acknowledges notifications of completion channels.
 //!
 //! # Safety
-//! See the module above. Queues take themselves off their channel's list before they are destroyed.
+//! See the module above. Queues remove themselves from their channel's list before they are destroyed.
 
-use super::{Object, channel::ChannelObject, code, cq::CqObject, given, place, value};
+use super::{Object, channel::ChannelObject, cq::CqObject, input, output, status_of, value_of};
 use crate::shm::{is_readable, take_one, wait_readable};
 use rustix::{
     fs::{OFlags, fcntl_getfl},
@@ -15,7 +15,7 @@ use std::{
 };
 use verbs_sys::{CompChannel, Cq};
 
-/// A queue with an announcement that was not fetched, and whether there are more.
+/// Fetches a notification. Returns its queue, and whether there are more.
 fn pending(channel: &ChannelObject) -> Option<(*mut Cq, bool)> {
     let queues = channel.queues();
     let mut found = None;
@@ -30,7 +30,7 @@ fn pending(channel: &ChannelObject) -> Option<(*mut Cq, bool)> {
             }
         } else if pending.load(SeqCst) > 0 {
             let left = pending.fetch_sub(1, SeqCst) - 1;
-            object.announced.fetch();
+            object.notification_acks.fetch();
             if left > 0 {
                 return Some((queue, true));
             }
@@ -40,7 +40,7 @@ fn pending(channel: &ChannelObject) -> Option<(*mut Cq, bool)> {
     found.map(|queue| (queue, false))
 }
 
-/// Waits for an announcement, unless the descriptor is non-blocking.
+/// Waits for a notification, unless the descriptor is non-blocking.
 fn next(channel: &ChannelObject) -> Result<*mut Cq, Errno> {
     let fd = &channel.event_channel.fd;
     loop {
@@ -54,9 +54,9 @@ fn next(channel: &ChannelObject) -> Result<*mut Cq, Errno> {
     }
 }
 
-/// Takes a datagram, and the announcement that it is about.
+/// Takes a datagram, and the notification that it stands for.
 fn take(channel: &ChannelObject) -> Result<Option<*mut Cq>, Errno> {
-    let _taking = channel.event_channel.consuming();
+    let _consuming = channel.event_channel.consuming();
     take_one(&channel.event_channel.fd, false)?;
     channel.nic.poll_commands();
     let Some((queue, more)) = pending(channel) else { return Ok(None) };
@@ -76,11 +76,11 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    let result = code(|| {
+    let result = status_of(|| {
         let found = ChannelObject::from_c(channel)?;
         let queue = next(found)?;
-        *place(cq)? = queue;
-        *place(cq_context)? = given(queue)?.cq_context;
+        *output(cq)? = queue;
+        *output(cq_context)? = input(queue)?.cq_context;
         Ok(())
     });
     if result == 0 { 0 } else { -1 }
@@ -89,9 +89,9 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 /// `ibv_ack_cq_events`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint) {
-    value((), || {
+    value_of((), || {
         if let Ok(found) = CqObject::from_c(cq) {
-            found.announced.acknowledge(count);
+            found.notification_acks.acknowledge(count);
         }
     });
 }

@@ -8,7 +8,7 @@ use super::{
     context::ContextObject,
     cq, cq_ex,
     device::{DeviceObject, leave_at_exit},
-    object, post_recv, qp, qp_create, srq,
+    pointer_of, post_recv, qp, qp_create, srq,
 };
 use rustix::{fd::AsRawFd, io::Errno};
 use verbs_sys::{ABI_IS_EXTENDED, Context, Device, VerbsContext};
@@ -46,5 +46,5 @@ fn open(device: &DeviceObject) -> Result<*mut Context, Errno> {
 /// `ibv_open_device`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
-    object(|| open(DeviceObject::from_c(device)?))
+    pointer_of(|| open(DeviceObject::from_c(device)?))
 }

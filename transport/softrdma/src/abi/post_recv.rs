@@ -3,14 +3,14 @@
 //! # Safety
 //! See the module above.
 
-use super::{Object, code, qp::QpObject, srq::SrqObject};
+use super::{Object, qp::QpObject, srq::SrqObject, status_of};
 use crate::shm::RqRecord;
 use rustix::io::Errno;
 use std::ffi::c_int;
 use verbs_sys::{Qp, QpState, RecvWr, Srq};
 
 pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    code(|| {
+    status_of(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
         let refuse = |error| {
             if !bad.is_null() {
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C" fn post(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mu
 }
 
 pub(super) unsafe extern "C" fn post_shared(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = SrqObject::from_c(srq)?;
         if found.nic.process().is_inherited() {
             return Err(Errno::INVAL);

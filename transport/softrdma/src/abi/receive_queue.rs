@@ -1,8 +1,8 @@
-//! Receive queues: of one queue pair, or shared.
+//! Receive queues of this process, of one queue pair or shared.
 //!
 //! # Safety
-//! See the module above. Slots are written while `lock` is held and before the tail covers them; none is
-//! written that holds a receive whose completion was not polled.
+//! See the module above. Slots are written while `lock` is held and before the tail covers them. A slot is
+//! written only once the completion of its earlier receive was polled.
 
 use super::{SpinLock, errno};
 use crate::{
@@ -21,7 +21,7 @@ use std::{
 };
 use verbs_sys::RecvWr;
 
-/// A queue of receives of ours.
+/// A receive queue of this process.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     nic: Arc<Nic>,
@@ -29,26 +29,26 @@ pub(super) struct ReceiveQueue {
     pub(super) index: u32,
     ring: (u64, u64),
     pub(super) max_wr: u32,
-    /// So much of its depth can be used, in receives or frames.
+    /// Usable depth of the queue, in receives or frames.
     depth: u32,
     pub(super) max_sge: u32,
     lock: SpinLock,
-    /// Under `lock`.
+    /// Protected by `lock`.
     frames: UnsafeCell<Frames>,
 }
 
-/// On devices that count frames: those of each receive, and their sum.
+/// On devices that count frames: the frames of each receive, and their sum.
 #[derive(Debug, Default)]
 struct Frames {
     each: VecDeque<u64>,
     sum: u64,
-    /// Receives that were given back.
+    /// Freed receives that are subtracted already.
     seen: u64,
 }
 
-/// What a receive queue is for.
+/// Attributes of a receive queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct For {
+pub(super) struct ReceiveQueueAttr {
     pub(super) pd: u32,
     pub(super) is_shared: bool,
     pub(super) async_channel: u32,
@@ -60,7 +60,7 @@ impl ReceiveQueue {
         port: u32,
         max_wr: u32,
         max_sge: u32,
-        what: For,
+        attr: ReceiveQueueAttr,
     ) -> Result<ReceiveQueue, Errno> {
         let device = nic.fabric().device(port);
         let profile = device.profile;
@@ -87,9 +87,9 @@ impl ReceiveQueue {
         }
         producer.ring.store(ring.0, Relaxed);
         producer.mask.store(slots - 1, Relaxed);
-        producer.pd.store(what.pd, Relaxed);
-        producer.is_shared.store(what.is_shared.into(), Relaxed);
-        producer.async_channel.store(what.async_channel, Relaxed);
+        producer.pd.store(attr.pd, Relaxed);
+        producer.is_shared.store(attr.is_shared.into(), Relaxed);
+        producer.async_channel.store(attr.async_channel, Relaxed);
         for word in [&producer.limit, &producer.events, &producer.peers_wait] {
             word.store(0, Relaxed);
         }
@@ -113,10 +113,10 @@ impl ReceiveQueue {
         self.nic.process().own().rq(self.index)
     }
 
-    /// Posts a list of receives; on error, `bad` is the one that was refused.
+    /// Posts a list of receives. On error, `bad` becomes the address of the refused one.
     pub(super) fn post(&self, mut wr: *mut RecvWr, bad: *mut *mut RecvWr) -> Result<(), Errno> {
         let record = self.record().ok_or(Errno::INVAL)?;
-        let _held = self.lock.hold();
+        let _held = self.lock.lock();
         let before = record.producer.tail.load(Relaxed);
         let mut tail = before;
         let mut result = Ok(());
@@ -170,7 +170,7 @@ impl ReceiveQueue {
             frames.seen += 1;
         }
         let pieces = (0..request.num_sge as usize).map(|index| {
-            // SAFETY: the caller's list has so many.
+            // SAFETY: the caller's list has `num_sge` elements.
             u64::from(unsafe { (*request.sg_list.add(index)).length })
         });
         let units = self.profile.depth_units(pieces.sum());

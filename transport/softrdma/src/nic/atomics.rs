@@ -1,12 +1,12 @@
 //! Compare-and-swap and fetch-and-add on memory of the peer.
 //!
-//! On shared pages they are the processor's own, so they are atomic with every access. On other memory of another
-//! process they are a read and a write under a lock of that process: atomic with other requests, which is the promise
-//! of adapters.
+//! On shared pages they are the processor's own, so they are atomic with every access. On other memory of
+//! another process they are a read and a write under a lock of that process: atomic with other requests,
+//! which is the promise of adapters.
 //!
 //! # Safety
-//! The location was found by [`Regions::locate`](super::region::Regions::locate) for 8 bytes, is aligned, and is marked
-//! as in use meanwhile.
+//! The location was found by [`Regions::locate`](super::region::Regions::locate) for 8 bytes, is aligned, and
+//! is marked as in use meanwhile.
 
 use super::{
     copy::{Location, TransferError, copy},

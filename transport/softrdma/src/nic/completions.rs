@@ -1,4 +1,5 @@
-//! Completion reporting: writes completions to queues of this process and of peers, and notifies their owners.
+//! Completion reporting: writes completions to queues of this process and of peers, and notifies their
+//! owners.
 
 use super::member::Member;
 use crate::{
@@ -56,7 +57,8 @@ impl<'a> Completions<'a> {
         }
     }
 
-    /// Raises the event of a completion queue's overflow, unless it was raised since the queue last overflowed.
+    /// Raises the event of a completion queue's overflow, unless it was raised since the queue last
+    /// overflowed.
     #[cold]
     pub(super) fn report_overrun(self, view: &View, record: &CqRecord) {
         let bit = 1 << EventType::CQ_ERR.0;

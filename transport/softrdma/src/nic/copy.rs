@@ -1,12 +1,13 @@
 //! Copies bytes between mapped memory and the memory of another process.
 //!
-//! Programs watch the last byte of a message to learn that the message has arrived. So the last byte is stored last,
-//! after a fence: in mapped memory by a store of its own, in another process by a second range of the same system call.
+//! Programs watch the last byte of a message to learn that the message has arrived. So the last byte is
+//! stored last, after a fence: in mapped memory by a store of its own, in another process by a second range
+//! of the same system call.
 //!
 //! # Safety
-//! Callers pass locations that are valid for as many bytes as are copied, and that stay valid meanwhile: see `transfer`.
-//! The memory belongs to programs that may change it at any time, so it is only accessed through raw pointers. Process
-//! identifiers belong to processes that were seen alive and that run as the same user.
+//! Callers pass locations that are valid for as many bytes as are copied, and that stay valid meanwhile: see
+//! `transfer`. The memory belongs to programs that may change it at any time, so it is only accessed through
+//! raw pointers. Process identifiers belong to processes that were seen alive and that run as the same user.
 
 use std::{
     io, ptr,
@@ -93,9 +94,9 @@ fn store(to: *mut u8, from: *const u8, len: usize) {
     let last = (end - 1) & !7;
     let head = last.saturating_sub(to as usize);
     let tail = len - head;
-    // SAFETY: both ranges are valid for `len` bytes; `head + tail` is `len` and `tail` is 1 to 8. An aligned tail of 8
-    // bytes is one store. The last byte of a shorter tail is stored by itself. The ranges may overlap, since a program
-    // may send from memory that it receives into.
+    // SAFETY: both ranges are valid for `len` bytes; `head + tail` is `len` and `tail` is 1 to 8. An aligned
+    // tail of 8 bytes is one store. The last byte of a shorter tail is stored by itself. The ranges may
+    // overlap, since a program may send from memory that it receives into.
     unsafe {
         if tail == 8 {
             let word = from.add(head).cast::<u64>().read_unaligned();

@@ -1,9 +1,9 @@
 //! The work-request engine: executes send queues, and fails and flushes queue pairs.
 //!
-//! The process that posts a request executes it, or, if the request had to wait for a receive, the process that posts
-//! the receive. That process holds the lock of the send queue, then that of the receive queue, then that of a
-//! completion queue, always in this order: so there is no deadlock. Queue pairs that fail meanwhile are flushed once the
-//! lock of the send queue is free again.
+//! The process that posts a request executes it, or, if the request had to wait for a receive, the process
+//! that posts the receive. That process holds the lock of the send queue, then that of the receive queue,
+//! then that of a completion queue, always in this order: so there is no deadlock. Queue pairs that fail
+//! meanwhile are flushed once the lock of the send queue is free again.
 
 use super::{
     completions::Completions,
@@ -79,7 +79,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Tells the owner, if it has asked, that the send queue is drained, once the last completion can be seen.
+    /// Tells the owner, if it has asked, that the send queue is drained, once the last completion can be
+    /// seen.
     #[cold]
     fn report_drained(self, qp: QpRef<'_>) {
         if qp.record.signals.drain.load(SeqCst) == 0 {
@@ -187,7 +188,8 @@ impl<'a> Engine<'a> {
         qp.record.signals.flush.store(0, SeqCst);
     }
 
-    /// Executes the waiting requests of a queue pair's peer, after `qp` has posted a receive or has become ready.
+    /// Executes the waiting requests of a queue pair's peer, after `qp` has posted a receive or has become
+    /// ready.
     #[inline]
     pub(super) fn resume_peer(self, qp: QpRef<'_>) {
         if qp.record.signals.take_waiting() {
@@ -209,7 +211,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Executes the waiting requests of all peers of a shared receive queue, after receives were posted to it.
+    /// Executes the waiting requests of all peers of a shared receive queue, after receives were posted to
+    /// it.
     #[cold]
     pub(super) fn resume_peers_of(self, rq: u32) {
         for qp in self.member.own_qps().filter(|qp| qp.record.fixed.rq.load(Relaxed) == rq) {
@@ -217,7 +220,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Flushes this process's queue pairs that peers have failed, in case the peer died before it had flushed them.
+    /// Flushes this process's queue pairs that peers have failed, in case the peer died before it had flushed
+    /// them.
     #[cold]
     pub(super) fn flush_failed(self) {
         self.member.process().own().header().attention.store(0, SeqCst);

@@ -1,4 +1,5 @@
-//! Event channels: descriptors of this process that peers make readable when an armed queue gets a completion.
+//! Event channels: descriptors of this process that peers make readable when an armed queue gets a
+//! completion.
 //!
 //! Invariant: a datagram and the notification that it stands for are consumed by one thread, which holds
 //! [`EventChannel::consuming`].

@@ -17,7 +17,8 @@ use crate::{clock::now, link_model::Delivery, profile::UnmatchedSend};
 use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{QpType, WcStatus, WrOpcode};
 
-/// Nanoseconds after which a waiting request is looked at again, to see whether its peer lives and its node is stalled.
+/// Nanoseconds after which a waiting request is looked at again, to see whether its peer lives and its node
+/// is stalled.
 const CHECK_PERIOD: u64 = 10_000_000;
 
 /// Executes requests in the name of a member.
@@ -122,8 +123,8 @@ impl<'a> Executor<'a> {
 
     /// Leaves the request waiting until it fails, `timeout` nanoseconds after it began to wait.
     ///
-    /// The request is looked at periodically before, because nobody reports that a peer has died or that a stalled node
-    /// continues.
+    /// The request is looked at periodically before, because nobody reports that a peer has died or that a
+    /// stalled node continues.
     fn wait_for(self, qp: QpRef<'_>, timeout: Option<u64>) -> Outcome {
         let next_check = now() + CHECK_PERIOD;
         let since = qp.record.send.waits_since.load(Relaxed);
@@ -132,7 +133,8 @@ impl<'a> Executor<'a> {
         Outcome::Waiting
     }
 
-    /// Returns the nanoseconds for which the request at the head has been waiting. The first call notes the time.
+    /// Returns the nanoseconds for which the request at the head has been waiting. The first call notes the
+    /// time.
     fn waiting_time(self, qp: QpRef<'_>) -> u64 {
         let now = now();
         qp.view.header().waiting.store(1, Relaxed);
@@ -172,7 +174,8 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// Returns the nanoseconds that a sender waits before it tries again, by the code of the receiver's RNR timer.
+/// Returns the nanoseconds that a sender waits before it tries again, by the code of the receiver's RNR
+/// timer.
 ///
 /// The codes are those of the InfiniBand specification, in units of 10 microseconds.
 fn rnr_pause(code: u32) -> u64 {

@@ -1,8 +1,8 @@
-//! Fault injection: executes commands that an observer has issued, and crashes or warns programs that post to a device
-//! without a cable.
+//! Fault injection: executes commands that an observer has issued, and crashes or warns programs that post to
+//! a device without a cable.
 //!
-//! One word counts the changes of the control block. It is read whenever work is posted, and once in a while when polls
-//! find nothing. More is read only when the word has changed.
+//! One word counts the changes of the control block. It is read whenever work is posted, and once in a while
+//! when polls find nothing. More is read only when the word has changed.
 //!
 //! # Safety
 //! The only unsafe act is to end this process by a signal, when a command asks for that.
@@ -77,7 +77,8 @@ impl FaultInjection {
 
     /// Checks the cable of a port that the program posts to, on devices that crash programs without one.
     ///
-    /// Logs a warning once for each time that the cable is unplugged, or crashes the process if a command asks for that.
+    /// Logs a warning once for each time that the cable is unplugged, or crashes the process if a command
+    /// asks for that.
     #[inline]
     pub(super) fn check_cable(&self, member: &Member, port: u32) {
         let Some(end) = member.fabric().device(port).cable_end else { return };
@@ -118,10 +119,11 @@ fn post_without_cable(name: &str, unplugged: u32, warned: &AtomicBool) {
     }
 }
 
-/// Ends this process like an access to memory that is gone, after the program's own handler of that signal has run.
+/// Ends this process like an access to memory that is gone, after the program's own handler of that signal
+/// has run.
 fn crash() -> ! {
-    // SAFETY: raising a signal and restoring its default action touch no memory of ours. `abort` is for programs that
-    // have blocked the signal.
+    // SAFETY: raising a signal and restoring its default action touch no memory of ours. `abort` is for
+    // programs that have blocked the signal.
     unsafe {
         libc::raise(libc::SIGSEGV);
         libc::signal(libc::SIGSEGV, libc::SIG_DFL);

@@ -1,13 +1,15 @@
 //! Passes requests over their cables: decides when a message arrives, and whether it does.
 //!
-//! A send is put into its receive at once, with a completion that is due later: the receiver sees the bytes only
-//! once it sees the completion. A write is seen by anyone who looks at the memory, and a read or an atomic operation
-//! returns the memory's content at its arrival. So these stay at the head of their queue until they arrive. Their bytes
-//! are read then, too: no completion has told the sender that it may change them.
+//! A send is put into its receive at once, with a completion that is due later: the receiver sees the bytes
+//! only once it sees the completion. A write is seen by anyone who looks at the memory, and a read or an
+//! atomic operation returns the memory's content at its arrival. So these stay at the head of their queue
+//! until they arrive. Their bytes are read then, too: no completion has told the sender that it may change
+//! them.
 //!
-//! Invariants: a request passes its cable once, however often and by whichever process it is looked at. It departs when
-//! it was posted, or when the event that its queue waited for has come, even if it is looked at later. So requests behind
-//! one in flight lose no time. A request in flight is lost when its process is killed.
+//! Invariants: a request passes its cable once, however often and by whichever process it is looked at. It
+//! departs when it was posted, or when the event that its queue waited for has come, even if it is looked at
+//! later. So requests behind one in flight lose no time. A request in flight is lost when its process is
+//! killed.
 
 use super::qp::QpRef;
 use crate::{

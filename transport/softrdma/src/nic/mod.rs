@@ -1,10 +1,10 @@
 //! The NIC: everything between a posted request and its completions.
 //!
-//! No thread is between sender and receiver: the process that posts a request executes it, see `engine`. Requests that
-//! take time, on a cable with latency or because they wait, are in the `timer_queue`.
+//! No thread is between sender and receiver: the process that posts a request executes it, see `engine`.
+//! Requests that take time, on a cable with latency or because they wait, are in the `timer_queue`.
 //!
-//! A process may be killed at any point. The next process that takes over one of its locks finishes or repeats its work:
-//! see `orphan_repair`.
+//! A process may be killed at any point. The next process that takes over one of its locks finishes or
+//! repeats its work: see `orphan_repair`.
 //!
 //! Parts, each above those that it uses:
 //!
@@ -20,8 +20,8 @@
 //! - `qp`, `qp_number`: references to queue pairs
 //!
 //! # Safety
-//! The timer thread has the address of the [`Nic`], which stays where it is in its `Arc`. Dropping the NIC first ends the
-//! thread.
+//! The timer thread has the address of the [`Nic`], which stays where it is in its `Arc`. Dropping the NIC
+//! first ends the thread.
 
 mod atomics;
 mod completions;
@@ -107,8 +107,8 @@ impl Nic {
             tables: Tables::default(),
             shares_pages,
         });
-        // SAFETY: the timer queue is a part of the NIC, which stays where it is in its `Arc`. Dropping the NIC drops the
-        // timer queue before any other part.
+        // SAFETY: the timer queue is a part of the NIC, which stays where it is in its `Arc`. Dropping the
+        // NIC drops the timer queue before any other part.
         unsafe { nic.member.timers().set_handler(&raw const *nic) };
         Ok(nic)
     }
@@ -166,13 +166,15 @@ impl Nic {
         self.engine().execute(qp);
     }
 
-    /// Executes the waiting requests of a queue pair's peer, after `qp` has posted a receive or has become ready.
+    /// Executes the waiting requests of a queue pair's peer, after `qp` has posted a receive or has become
+    /// ready.
     #[inline]
     pub(crate) fn resume_peer(&self, qp: QpRef<'_>) {
         self.engine().resume_peer(qp);
     }
 
-    /// Executes the waiting requests of all peers of a shared receive queue, after receives were posted to it.
+    /// Executes the waiting requests of all peers of a shared receive queue, after receives were posted to
+    /// it.
     pub(crate) fn resume_peers_of(&self, rq: u32) {
         self.engine().resume_peers_of(rq);
     }
@@ -247,7 +249,8 @@ impl Nic {
         self.member.timers().schedule_cq(self.process().own(), cq, when);
     }
 
-    /// Executes fault-injection commands, and finishes what peers left to this process. Cheap when there is nothing.
+    /// Executes fault-injection commands, and finishes what peers left to this process. Cheap when there is
+    /// nothing.
     #[inline]
     pub(crate) fn maintain(&self) {
         self.poll_commands();

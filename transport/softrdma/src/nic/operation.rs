@@ -172,7 +172,8 @@ impl<'a> Operation<'a> {
         self.remote_error(sender_status)
     }
 
-    /// Returns the sender's outcome of an error at the other end. Unreliable senders do not learn of such errors.
+    /// Returns the sender's outcome of an error at the other end. Unreliable senders do not learn of such
+    /// errors.
     fn remote_error(self, status: WcStatus) -> Outcome {
         if self.kind == QpType::RC {
             return Outcome::failure(status);
@@ -254,8 +255,8 @@ impl<'a> Operation<'a> {
 
     /// A write that uses up a receive.
     ///
-    /// The receive is taken before the first byte is written. It stays posted when the write is refused, of which an
-    /// unreliable sender does not learn.
+    /// The receive is taken before the first byte is written. It stays posted when the write is refused, of
+    /// which an unreliable sender does not learn.
     fn write_with_imm(self, taken: &TakenReceive<'_>, failures: &mut Failures) -> Outcome {
         let Operation { peer, transit, .. } = self;
         let request = self.request.get();

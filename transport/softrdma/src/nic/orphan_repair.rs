@@ -1,20 +1,21 @@
 //! Repair of work that a process left half done when it died.
 //!
-//! A process may be killed at any point. The next process that takes over one of its locks finishes or repeats what
-//! the lock protects:
+//! A process may be killed at any point. The next process that takes over one of its locks finishes or
+//! repeats what the lock protects:
 //!
 //! - a send queue: [`recover_send_queue`];
 //! - a receive queue: [`recover_receive_queue`];
 //! - a completion queue: the next push, or [`repair_notifications`] when nobody pushes any more.
 //!
-//! A completion is reported in steps: it is written, the queue is disarmed, the notification is counted, a datagram
-//! is sent. The lock of the queue is held through all of them. If the pusher is killed between two steps, the next
-//! pusher finds a dead holder and does the rest. Without a next pusher, the program that sleeps on the channel would
-//! sleep for ever. So while a process has event channels, its [timer thread](super::timer_thread) looks periodically
-//! for completion queues whose lock is held by a dead process.
+//! A completion is reported in steps: it is written, the queue is disarmed, the notification is counted, a
+//! datagram is sent. The lock of the queue is held through all of them. If the pusher is killed between two
+//! steps, the next pusher finds a dead holder and does the rest. Without a next pusher, the program that
+//! sleeps on the channel would sleep for ever. So while a process has event channels, its [timer
+//! thread](super::timer_thread) looks periodically for completion queues whose lock is held by a dead
+//! process.
 //!
-//! Invariant: while nobody holds a queue's lock, each notification has a datagram, and no datagram is without a
-//! notification: programs wait for the descriptor to become readable, and then for the notification.
+//! Invariant: while nobody holds a queue's lock, each notification has a datagram, and no datagram is without
+//! a notification: programs wait for the descriptor to become readable, and then for the notification.
 
 use super::{completions::Completions, event_channels::EventChannels, member::Member, qp::QpRef};
 use crate::{
@@ -28,9 +29,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// If that process has written the completion of the request at the head, the request is done. Otherwise the
 /// request is executed again.
 ///
-/// No message is seen twice. Only the processes of the two ends take this lock for more than to flush. If the owner
-/// has died, its remaining requests are dropped: the peer may have received the first already, and would receive it
-/// again. If the peer has died, nobody can see the message.
+/// No message is seen twice. Only the processes of the two ends take this lock for more than to flush. If the
+/// owner has died, its remaining requests are dropped: the peer may have received the first already, and
+/// would receive it again. If the peer has died, nobody can see the message.
 #[cold]
 pub(super) fn recover_send_queue(qp: QpRef<'_>) {
     let send = &qp.record.send;
@@ -46,8 +47,8 @@ pub(super) fn recover_send_queue(qp: QpRef<'_>) {
 
 /// Recovers a receive queue whose lock was held by a dead process.
 ///
-/// If that process has written the completion of the receive at the head, the receive is used up. Otherwise it
-/// serves the next message.
+/// If that process has written the completion of the receive at the head, the receive is used up. Otherwise
+/// it serves the next message.
 #[cold]
 pub(super) fn recover_receive_queue(qp: QpRef<'_>, rq: &RqRecord) {
     let consumer = &rq.consumer;

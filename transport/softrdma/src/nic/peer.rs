@@ -62,7 +62,8 @@ pub(super) fn connected<'a>(member: &'a Member, qp: QpRef<'a>) -> Peer<'a> {
     }
 }
 
-/// Whether the peer's process is dead. Asks the kernel now and then, and always once a request has waited for a while.
+/// Whether the peer's process is dead. Asks the kernel now and then, and always once a request has waited for
+/// a while.
 fn is_dead(qp: QpRef<'_>, view: &View) -> bool {
     let since = qp.record.send.waits_since.load(Relaxed);
     let has_waited = since != 0 && now().saturating_sub(since) > LIVENESS_CHECK_AFTER;

@@ -26,8 +26,8 @@ impl<'a> QpRef<'a> {
         self.qpn
     }
 
-    /// Whether the record still belongs to this queue pair. The caller must hold a lock of the queue pair, which
-    /// its owner takes before it destroys the queue pair.
+    /// Whether the record still belongs to this queue pair. The caller must hold a lock of the queue pair,
+    /// which its owner takes before it destroys the queue pair.
     pub(super) fn is_current(&self) -> bool {
         self.qpn != 0 && self.record.fixed.qpn.load(Relaxed) == self.qpn
     }

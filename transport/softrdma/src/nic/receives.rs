@@ -1,8 +1,8 @@
 //! The receiving side: takes receives off their queues, and completes them.
 //!
 //! # Safety
-//! Slots lie in a ring within the mapped file of the queue's owner, which is checked for each slot. A slot is copied
-//! before its content is checked.
+//! Slots lie in a ring within the mapped file of the queue's owner, which is checked for each slot. A slot is
+//! copied before its content is checked.
 
 use super::{
     completions::Completions, member::Member, orphan_repair::recover_receive_queue, qp::QpRef,
@@ -71,7 +71,8 @@ impl<'a> Receives<'a> {
         Some(TakenReceive { rq, head, wr_id, list, _guard: guard })
     }
 
-    /// Takes the next receive of a queue pair. If none is posted, notes that the sender waits, and looks again.
+    /// Takes the next receive of a queue pair. If none is posted, notes that the sender waits, and looks
+    /// again.
     ///
     /// The receiver posts first and then looks for waiting senders, so one of the two sees the other.
     pub(super) fn take_or_wait(self, qp: QpRef<'a>) -> Option<TakenReceive<'a>> {
@@ -82,7 +83,8 @@ impl<'a> Receives<'a> {
         self.take(qp)
     }
 
-    /// Completes a receive of `qp` and frees its slot. Returns false when the completion queue has overflowed.
+    /// Completes a receive of `qp` and frees its slot. Returns false when the completion queue has
+    /// overflowed.
     #[inline]
     pub(super) fn complete(self, qp: QpRef<'_>, taken: &TakenReceive<'_>, arrival: &Arrival) -> bool {
         let TakenReceive { rq, head, wr_id, .. } = taken;

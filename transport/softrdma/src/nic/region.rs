@@ -1,8 +1,9 @@
 //! Memory regions: checks keys, and finds the memory that they name.
 //!
 //! # Safety
-//! Addresses come from registrations, whose owners promised that the memory is theirs. A region of another process is
-//! marked as in use in that process's file; its owner does not end the registration before the mark is gone.
+//! Addresses come from registrations, whose owners promised that the memory is theirs. A region of another
+//! process is marked as in use in that process's file; its owner does not end the registration before the
+//! mark is gone.
 
 use super::{copy::Location, wraparound};
 use crate::{
@@ -139,15 +140,15 @@ impl<'a> Regions<'a> {
             u64::MAX => Location::Remote { pid: view.pid, address: start },
             shared_at => {
                 let pages = self.process.pages(view).ok_or(Denied)?;
-                Location::Mapped(pages.area().bytes(shared_at.wrapping_add(offset), len).ok_or(Denied)?)
+                Location::Mapped(pages.range().bytes(shared_at.wrapping_add(offset), len).ok_or(Denied)?)
             }
         })
     }
 
     /// Marks a region of another process as in use.
     ///
-    /// The owner first revokes the key and then looks for marks; this process first marks and then checks the key.
-    /// So one of the two sees the other.
+    /// The owner first revokes the key and then looks for marks; this process first marks and then checks the
+    /// key. So one of the two sees the other.
     #[inline]
     fn mark_unless_own(self, view: &'a View, key: u32) -> RegionGuard<'a> {
         if self.is_own(view) {

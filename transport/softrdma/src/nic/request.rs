@@ -1,8 +1,8 @@
 //! Requests in their rings, and their outcomes.
 //!
 //! # Safety
-//! A request's slot lies in the mapped ring of its queue, whose lock is held, and was written before the tail that
-//! covers it. Nobody writes to a slot between its posting and its completion.
+//! A request's slot lies in the mapped ring of its queue, whose lock is held, and was written before the tail
+//! that covers it. Nobody writes to a slot between its posting and its completion.
 
 use super::{qp::QpRef, region::Access, sge_list::SgeList};
 use crate::shm::{SEND_SGES, SendSlot};
@@ -19,7 +19,7 @@ impl Request {
         let index = number & qp.record.send.mask.load(Relaxed);
         let offset = index.checked_mul(size_of::<SendSlot>() as u64)?;
         let offset = qp.record.fixed.ring.load(Relaxed).checked_add(offset)?;
-        qp.view.area().at::<SendSlot>(offset).map(Request)
+        qp.view.range().at::<SendSlot>(offset).map(Request)
     }
 
     /// Returns the request without copying it.

@@ -1,8 +1,8 @@
 //! Lists of scatter/gather elements, and positions in them.
 //!
 //! # Safety
-//! The elements of a list lie in a slot of a ring. Whoever makes the list has checked that `count` elements are in the
-//! slot, and holds the lock of the queue.
+//! The elements of a list lie in a slot of a ring. The maker of the list has checked that `count` elements
+//! are in the slot, and holds the lock of the queue.
 
 use super::region::{Access, Denied};
 use crate::shm::Sge;
@@ -58,7 +58,8 @@ impl<'a> SgeList<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Returns the bytes until the end of the current element, and skips empty elements. `None` at the end of the list.
+    /// Returns the bytes until the end of the current element, and skips empty elements. `None` at the end of
+    /// the list.
     pub(super) fn remaining(&mut self) -> Option<usize> {
         loop {
             let remaining = self.list.element(self.index)?.len as usize - self.offset;

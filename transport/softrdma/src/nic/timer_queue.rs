@@ -1,15 +1,15 @@
 //! The timer queue: requests and completion queues of this process that something happens to at a later time.
 //!
-//! Requests on a timed cable and requests that wait for a timeout are in the queue, and completion queues whose
-//! notification is due later. On a fabric without delays, on which nothing waits, the queue is empty, and a poll
-//! reads one word of it. Otherwise a program that polls runs the queue itself, and the
-//! [timer thread](super::timer_thread) runs it for a program that does not.
+//! Requests on a timed cable and requests that wait for a timeout are in the queue, and completion queues
+//! whose notification is due later. On a fabric without delays, on which nothing waits, the queue is empty,
+//! and a poll reads one word of it. Otherwise a program that polls runs the queue itself, and the [timer
+//! thread](super::timer_thread) runs it for a program that does not.
 //!
 //! The queue is in shared memory, because peers add to it.
 //!
-//! Invariants: an entry's bit is set before its time is noted, and the time is taken before the bits are read. So
-//! an entry is seen, or its writer wakes the timer thread. A request keeps its time until its send queue is empty:
-//! if the process that executes it is killed, the owner executes it again.
+//! Invariants: an entry's bit is set before its time is noted, and the time is taken before the bits are
+//! read. So an entry is seen, or its writer wakes the timer thread. A request keeps its time until its send
+//! queue is empty: if the process that executes it is killed, the owner executes it again.
 //!
 //! # Safety
 //! The handler of the timer thread outlives the queue, by the promise of the caller that sets it.
@@ -89,8 +89,8 @@ impl TimerQueue {
 
     /// Takes the entries that are due at `now` off the queue, and passes them to `execute` and `notify`.
     ///
-    /// Later requests stay in the queue. `notify` is called for all completion queues in it; it schedules those
-    /// with a later notification again.
+    /// Later requests stay in the queue. `notify` is called for all completion queues in it; it schedules
+    /// those with a later notification again.
     pub(super) fn expire(&self, now: u64, mut execute: impl FnMut(QpRef<'_>), notify: impl FnMut(u32)) {
         let record = self.record();
         record.due.swap(u64::MAX, SeqCst);

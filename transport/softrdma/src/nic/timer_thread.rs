@@ -1,18 +1,20 @@
 //! The thread that runs the timer queue while the program does not poll.
 //!
-//! The thread starts when something is first scheduled: on a fabric whose cables take no time, and on which nothing
-//! waits, there is no such thread. It sleeps until the earliest time in the [timer queue](super::timer_queue);
-//! whoever schedules an earlier time wakes it. It spins for the last microseconds, because no sleep is that exact.
+//! The thread starts when something is first scheduled: on a fabric whose cables take no time, and on which
+//! nothing waits, there is no such thread. It sleeps until the earliest time in the [timer
+//! queue](super::timer_queue); a process that schedules an earlier time wakes it. It spins for the last
+//! microseconds, because no sleep is that exact.
 //!
-//! A program that polls runs the queue itself, and better without a thread that competes for its core. So while the
-//! program is seen to poll, the thread has slack: it may be late, and is not even woken for each message.
+//! A program that polls runs the queue itself, and better without a thread that competes for its core. So
+//! while the program is seen to poll, the thread has slack: it may be late, and is not even woken for each
+//! message.
 //!
-//! Invariants: a NIC has at most one timer thread. The thread runs no signal handler of the program. It is joined
-//! before the rest of its NIC is dropped. A forked child has no thread until it starts its own.
+//! Invariants: a NIC has at most one timer thread. The thread runs no signal handler of the program. It is
+//! joined before the rest of its NIC is dropped. A forked child has no thread until it starts its own.
 //!
 //! # Safety
-//! The thread has the address of its handler, which stays valid until the [`TimerThread`] is dropped, and the drop
-//! joins the thread. Futexes are words in mapped files.
+//! The thread has the address of its handler, which stays valid until the [`TimerThread`] is dropped, and the
+//! drop joins the thread. Futexes are words in mapped files.
 
 use crate::{
     clock::now,
@@ -42,7 +44,8 @@ const EMPTY_CHECKS: u32 = 16;
 
 /// Nanoseconds after which the thread gets slack again, to see whether the program polls after all.
 ///
-/// While the thread runs the whole queue, at worst on the program's core, the program may not get to its polls.
+/// While the thread runs the whole queue, at worst on the program's core, the program may not get to its
+/// polls.
 const POLL_PROBE_PERIOD: u64 = 20_000_000;
 
 /// Nanoseconds between two repairs of notifications whose sender died.
@@ -148,8 +151,8 @@ impl TimerThread {
         let shared = Arc::clone(&self.shared);
         let body = move || {
             let handler = handler;
-            // SAFETY: valid until the `TimerThread` is dropped, by the promise of `set_handler`; its drop joins
-            // this thread.
+            // SAFETY: valid until the `TimerThread` is dropped, by the promise of `set_handler`; its drop
+            // joins this thread.
             shared.run(unsafe { &*handler.0 });
         };
         let started = with_signals_blocked(|| thread::Builder::new().name("softrdma".into()).spawn(body));

@@ -1,13 +1,14 @@
 //! Moves bytes between lists of pieces of memory, of this process and of a peer.
 //!
 //! Bytes of a device that keeps 32 bits of an address go to a wrong address beyond a 4 GiB line; see
-//! [`wraparound`](super::wraparound). If memory of the same device is registered there, it is corrupted, as by the real
-//! device. Otherwise the bytes are lost, or read as zeros: the real device's tables would protect the program, and so
-//! must this one. In both cases the device logs the fact, once for each registration.
+//! [`wraparound`](super::wraparound). If memory of the same device is registered there, it is corrupted, as
+//! by the real device. Otherwise the bytes are lost, or read as zeros: the real device's tables would protect
+//! the program, and so must this one. In both cases the device logs the fact, once for each registration.
 //!
 //! # Safety
-//! Every address was found by [`Regions::locate`] for as many bytes as are copied, and is marked as in use meanwhile; or
-//! it is within a ring's slot, whose lock is held. Wrapped bytes go only to memory that is registered and marked.
+//! Every address was found by [`Regions::locate`] for as many bytes as are copied, and is marked as in use
+//! meanwhile; or it is within a ring's slot, whose lock is held. Wrapped bytes go only to memory that is
+//! registered and marked.
 
 use super::{
     copy::{Location, TransferError, copy},
@@ -75,8 +76,8 @@ impl<'a> Transfer<'a> {
 
     /// Checks that the bytes that were read were those of a living process.
     ///
-    /// Pages that a dead process has shared are released, and read as zeros from then on. Its file says that it is
-    /// released before any page is.
+    /// Pages that a dead process has shared are released, and read as zeros from then on. Its file says that
+    /// it is released before any page is.
     #[inline]
     fn check_source(self, from: &Cursor<'_>) -> Result<(), TransferError> {
         match from.list() {
@@ -110,7 +111,8 @@ impl<'a> Transfer<'a> {
         copy(location, Location::Mapped(&raw mut byte), 1)
     }
 
-    /// Moves at most `len` bytes to and from the addresses that the device really accesses. Returns their number.
+    /// Moves at most `len` bytes to and from the addresses that the device really accesses. Returns their
+    /// number.
     ///
     /// The error names the side on which the access is not permitted at all.
     #[cold]
@@ -168,8 +170,8 @@ impl<'a> Transfer<'a> {
         Ok((len, target))
     }
 
-    /// Finds memory of any registration of a device at an address. Without one, the length is that of the gap before
-    /// the next registration, at most `len`.
+    /// Finds memory of any registration of a device at an address. Without one, the length is that of the gap
+    /// before the next registration, at most `len`.
     fn find_registered(self, view: &'a View, port: u32, address: u64, len: usize) -> Target<'a> {
         let mut free = len as u64;
         for mr in (0..MRS).filter_map(|index| view.mr(index)) {

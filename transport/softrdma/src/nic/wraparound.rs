@@ -1,7 +1,7 @@
 //! Address wraparound: memory that crosses a 4 GiB line on a device that keeps 32 bits of an address.
 //!
-//! Such a device adds the low half of an address to the upper half of the region's start. So bytes beyond the line
-//! are written, and read, exactly 4 GiB lower (or a multiple of it). `transfer` moves the bytes there.
+//! Such a device adds the low half of an address to the upper half of the region's start. So bytes beyond the
+//! line are written, and read, exactly 4 GiB lower (or a multiple of it). `transfer` moves the bytes there.
 
 use crate::shm::MrRecord;
 use std::sync::atomic::Ordering::Relaxed;

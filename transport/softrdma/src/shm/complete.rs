@@ -171,13 +171,13 @@ impl CqRecord {
     ) -> Pushed {
         let held = self.producers.lock.lock(me, is_dead);
         let mut tail = self.producers.tail.load(Relaxed);
-        let mut is_untold = false;
+        let mut has_unsent = false;
         if held.acquired == Acquired::Stolen {
             if self.is_written(view, tail) {
                 tail += 1;
                 self.producers.tail.store(tail, Relaxed);
             }
-            is_untold = self.fixed.pending.load(SeqCst) != 0;
+            has_unsent = self.fixed.pending.load(SeqCst) != 0;
         }
         let capacity = self.fixed.capacity.load(Relaxed);
         if tail.wrapping_sub(self.producers.seen_head.load(Relaxed)) >= capacity {
@@ -200,10 +200,10 @@ impl CqRecord {
         cqe.0[0].store(tail + 1, Release);
         self.producers.tail.store(tail + 1, Relaxed);
         let mut pushed = self.notify(completion);
-        if is_untold && pushed == Pushed::Unnotified {
+        if has_unsent && pushed == Pushed::Unnotified {
             pushed = Pushed::Notified;
         }
-        if pushed == Pushed::Notified || is_untold {
+        if pushed == Pushed::Notified || has_unsent {
             wake();
         }
         drop(held);

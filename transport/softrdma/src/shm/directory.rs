@@ -19,8 +19,8 @@
 
 use super::{
     layout::{FILE_BYTES, MAGIC, PAGES_BYTES, VERSION},
-    life::{self, Life},
     limits::SLOTS,
+    liveness::{self, LivenessLock},
     lock::Owner,
     map::{Atomics, Mapping},
     wake::Waker,
@@ -72,22 +72,22 @@ pub(crate) struct Directory {
 
 /// A slot of a fabric, with its files.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct JoinedSlot {
     pub(crate) me: Owner,
-    pub(super) life: Life,
+    pub(super) life: LivenessLock,
     pub(super) file: Mapping,
     pub(super) pages: OwnedFd,
 }
 
 /// The mode of folders that softrdma creates, by which it recognizes them: programs and people rarely set the
 /// sticky bit on a folder that only its owner can write.
-const OUR_MODE: Mode = Mode::RWXU.union(Mode::SVTX);
+const FOLDER_MODE: Mode = Mode::RWXU.union(Mode::SVTX);
 
 impl Directory {
     /// Opens the folder. Creates it and its file if they do not exist.
     pub(crate) fn open(path: &Path, digest: u64) -> io::Result<Directory> {
         for _ in 0..ATTEMPTS {
-            match fs::mkdir(path, OUR_MODE) {
+            match fs::mkdir(path, FOLDER_MODE) {
                 Err(error) if error != io::Errno::EXIST => return Err(error),
                 _ => {}
             }
@@ -101,11 +101,13 @@ impl Directory {
     /// Opens an existing folder. `None` if its members have removed it meanwhile.
     fn enter(path: &Path, digest: u64) -> io::Result<Option<Directory>> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let Some(folder) = unless_gone(fs::open(path, flags, Mode::empty()), path)? else { return Ok(None) };
-        let Some(lock) = unless_gone(open_at(&folder, "fabric", OFlags::CREATE), path)? else {
+        let Some(folder) = unless_missing(fs::open(path, flags, Mode::empty()), path)? else {
             return Ok(None);
         };
-        life::lock_and_wait(lock.as_fd())?;
+        let Some(lock) = unless_missing(open_at(&folder, "fabric", OFlags::CREATE), path)? else {
+            return Ok(None);
+        };
+        liveness::lock_and_wait(lock.as_fd())?;
         if fs::fstat(&lock)?.st_nlink == 0 {
             return Ok(None);
         }
@@ -118,7 +120,7 @@ impl Directory {
         }
         let fabric = Mapping::of_file(&file, len)?;
         let directory = Directory { path: path.to_owned(), folder, fabric };
-        directory.agree(digest)?;
+        directory.check_header(digest)?;
         Ok(Some(directory))
     }
 
@@ -126,7 +128,7 @@ impl Directory {
     /// opened.
     pub(super) fn lock(&self) -> io::Result<OwnedFd> {
         let fabric = open_at(&self.folder, "fabric", OFlags::empty())?;
-        life::lock_and_wait(fabric.as_fd())?;
+        liveness::lock_and_wait(fabric.as_fd())?;
         // The file was removed while this process waited, or it was removed and created anew because
         // strangers' files kept the folder.
         let is_gone = fs::fstat(&fabric)?.st_nlink == 0 || self.header().is_removed.load(Relaxed) != 0;
@@ -139,9 +141,9 @@ impl Directory {
         let lock = self.lock();
         self.remove(slot);
         let is_empty = lock.is_ok()
-            && self.is_ours()
+            && self.is_created_here()
             && (0..SLOTS).all(|slot| self.is_free(slot).unwrap_or(false))
-            && self.sweep();
+            && self.remove_leftovers();
         if is_empty {
             self.header().is_removed.store(1, Relaxed);
             let _ = fs::unlinkat(&self.folder, "fabric", AtFlags::empty());
@@ -150,18 +152,18 @@ impl Directory {
     }
 
     /// Whether softrdma has created the folder.
-    fn is_ours(&self) -> bool {
+    fn is_created_here(&self) -> bool {
         let user = rustix::process::getuid().as_raw();
         fs::fstat(&self.folder)
-            .is_ok_and(|about| about.st_uid == user && about.st_mode & 0o7777 == OUR_MODE.as_raw_mode())
+            .is_ok_and(|about| about.st_uid == user && about.st_mode & 0o7777 == FOLDER_MODE.as_raw_mode())
     }
 
     /// Removes the files of free slots. Returns whether the folder holds nothing else.
-    fn sweep(&self) -> bool {
+    fn remove_leftovers(&self) -> bool {
         let mut is_clean = true;
         for entry in std::fs::read_dir(&self.path).into_iter().flatten() {
             let Ok(name) = entry.map(|entry| entry.file_name()) else { return false };
-            if is_of_a_place(&name.to_string_lossy()) {
+            if is_member_file(&name.to_string_lossy()) {
                 is_clean &= fs::unlinkat(&self.folder, name, AtFlags::empty()).is_ok();
             } else {
                 is_clean &= name == "fabric";
@@ -172,7 +174,7 @@ impl Directory {
 
     /// Checks that the folder holds this fabric in this version. The caller holds the lock of the file
     /// `fabric`.
-    fn agree(&self, digest: u64) -> io::Result<()> {
+    fn check_header(&self, digest: u64) -> io::Result<()> {
         let header = self.header();
         match header.magic.load(Acquire) {
             0 => {
@@ -201,7 +203,7 @@ impl Directory {
     }
 
     /// Takes a free slot, after removing the files of dead processes. `NOENT` if the folder is gone.
-    pub(crate) fn join(&self) -> io::Result<Joined> {
+    pub(crate) fn join(&self) -> io::Result<JoinedSlot> {
         let _lock = self.lock()?;
         let mut free = None;
         for slot in (0..SLOTS).rev() {
@@ -210,7 +212,7 @@ impl Directory {
             }
         }
         let slot = free.ok_or(io::Errno::USERS)?;
-        let joined = self.make(slot);
+        let joined = self.create_slot(slot);
         if joined.is_err() {
             self.remove(slot);
         }
@@ -222,7 +224,7 @@ impl Directory {
         match open_at(&self.folder, &format!("p{slot}"), OFlags::empty()) {
             Err(io::Errno::NOENT) => Ok(true),
             Err(error) => Err(error),
-            Ok(file) if life::is_locked(file.as_fd()) => Ok(false),
+            Ok(file) if liveness::is_locked(file.as_fd()) => Ok(false),
             Ok(_) => {
                 self.remove(slot);
                 Ok(true)
@@ -230,7 +232,7 @@ impl Directory {
         }
     }
 
-    fn make(&self, slot: u32) -> io::Result<Joined> {
+    fn create_slot(&self, slot: u32) -> io::Result<JoinedSlot> {
         // Files of a process that was killed in this function, before it had a lock.
         self.remove(slot);
         let pages = open_at(&self.folder, &format!("m{slot}"), OFlags::CREATE | OFlags::EXCL)?;
@@ -242,9 +244,9 @@ impl Directory {
         let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
         // A new description, not the mapped one: a forked child inherits the mapping, and would keep the lock
         // with it.
-        let life = Life::begin(self.file('p', slot)?)?;
+        let life = LivenessLock::begin(self.file('p', slot)?)?;
         let incarnation = self.header().incarnations.fetch_add(1, Relaxed).wrapping_add(1).max(1);
-        Ok(Joined { me: Owner { slot, incarnation }, life, file: mapping, pages })
+        Ok(JoinedSlot { me: Owner { slot, incarnation }, life, file: mapping, pages })
     }
 
     /// Removes all files of a slot, the locked one last.
@@ -289,7 +291,7 @@ fn set_length(file: &OwnedFd, len: u64) -> io::Result<()> {
 }
 
 /// Whether a file name is that of a slot's file.
-fn is_of_a_place(name: &str) -> bool {
+fn is_member_file(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match name.split_at_checked(1) {
         Some(("p" | "m", slot)) => is_number(slot),
@@ -301,7 +303,7 @@ fn is_of_a_place(name: &str) -> bool {
 }
 
 /// `None` if the file is missing in a folder that can be created anew.
-fn unless_gone(opened: io::Result<OwnedFd>, path: &Path) -> io::Result<Option<OwnedFd>> {
+fn unless_missing(opened: io::Result<OwnedFd>, path: &Path) -> io::Result<Option<OwnedFd>> {
     match opened {
         Ok(fd) => Ok(Some(fd)),
         Err(io::Errno::NOENT) if !path.is_symlink() => Ok(None),

@@ -91,7 +91,7 @@ impl RobustLock {
         Some(self.0.load(Acquire)).filter(|&word| word != 0).map(Owner::of)
     }
 
-    /// Frees the lock, whoever holds it, when its owner initializes the record anew.
+    /// Frees the lock, even if held, for a record that its owner initializes anew.
     pub(crate) fn reset(&self) {
         self.0.store(0, Release);
     }

@@ -2,10 +2,10 @@
 //!
 //! # Safety
 //! A [`Mapping`] owns its range of addresses: the kernel chose it, and it is unmapped once, on drop. Files
-//! are never shortened while a process may have them mapped; they are unlinked instead. [`Area::at`] checks
-//! offset and alignment against the mapping, so an offset in a damaged file is an error and not a stray
-//! access. Records consist of atomics, or are read and written through raw pointers, because other processes
-//! write to them at the same time.
+//! are never shortened while a process may have them mapped; they are unlinked instead. [`MappedRange::at`]
+//! checks offset and alignment against the mapping, so an offset in a damaged file is an error and not a
+//! stray access. Records consist of atomics, or are read and written through raw pointers, because other
+//! processes write to them at the same time.
 
 use rustix::{fd::AsFd, io, mm};
 use std::{ffi::c_void, ptr};
@@ -39,8 +39,8 @@ impl Mapping {
         Ok(Mapping { start: start.cast(), len })
     }
 
-    pub(crate) fn area(&self) -> Area {
-        Area { start: self.start, len: self.len }
+    pub(crate) fn range(&self) -> MappedRange {
+        MappedRange { start: self.start, len: self.len }
     }
 
     /// Releases the memory of the file from this offset on, for all processes that have it mapped. It reads
@@ -60,7 +60,7 @@ impl Mapping {
     pub(super) fn record<T: Atomics>(&self, offset: u64) -> Option<&T> {
         // SAFETY: inside of the mapping and aligned, checked by `at`, and mapped while `self` lives. Every
         // bit pattern is a valid `T` and all of it is atomic, by the promise of `Atomics`.
-        self.area().at::<T>(offset).map(|place| unsafe { &*place })
+        self.range().at::<T>(offset).map(|place| unsafe { &*place })
     }
 }
 
@@ -73,12 +73,12 @@ impl Drop for Mapping {
 
 /// A range of mapped bytes that it does not own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Area {
+pub(crate) struct MappedRange {
     start: *mut u8,
     len: usize,
 }
 
-impl Area {
+impl MappedRange {
     /// Returns the address of a `T` at `offset`, if it is inside and aligned.
     #[inline]
     pub(crate) fn at<T>(&self, offset: u64) -> Option<*mut T> {

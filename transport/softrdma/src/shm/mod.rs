@@ -15,8 +15,8 @@ mod complete;
 mod directory;
 mod heap;
 mod layout;
-mod life;
 mod limits;
+mod liveness;
 mod lock;
 mod map;
 mod process;
@@ -33,8 +33,8 @@ mod tests;
 
 pub(crate) use complete::{Completion, Intent, Pushed, QueueKind};
 pub(crate) use directory::Directory;
-pub(crate) use life::epoch;
 pub(crate) use limits::{CQS, MRS, QPS, RQS};
+pub(crate) use liveness::fork_epoch;
 pub(crate) use lock::{Acquired, Owner, RobustGuard, RobustLock};
 pub(crate) use process::{Process, View};
 pub(crate) use records::{

@@ -10,13 +10,13 @@
 
 use super::{
     complete::{Cqe, CqeRing},
-    directory::{Directory, Joined},
+    directory::{Directory, JoinedSlot},
     heap::Heap,
     layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, VERSION},
-    life::{self, Life},
     limits::{self, SLOTS},
+    liveness::{self, LivenessLock},
     lock::Owner,
-    map::{Area, Mapping},
+    map::{MappedRange, Mapping},
     records::{CqRecord, Header, MrRecord, QpRecord, RqRecord},
     wake::Waker,
     windows::Windows,
@@ -35,7 +35,7 @@ use std::sync::{
 };
 
 /// Bytes that are left free for queues when pages are shared.
-const ROOM_LEFT: u64 = 8 << 20;
+const RESERVED_BYTES: u64 = 8 << 20;
 
 /// A process's file, mapped into this process.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn area(&self) -> Area {
-        self.file.area()
+    pub(crate) fn range(&self) -> MappedRange {
+        self.file.range()
     }
 
     fn record<T: super::map::Atomics>(&self, start: u64, index: u32, count: u32) -> Option<&T> {
@@ -95,7 +95,7 @@ impl View {
             return true;
         }
         let mut life = lock(&self.life);
-        let is_dead = life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
+        let is_dead = life.as_ref().is_some_and(|life| !liveness::is_locked(life.as_fd()));
         if is_dead {
             self.was_found_dead.store(true, Relaxed);
             *life = None;
@@ -149,12 +149,12 @@ pub(crate) struct Process {
     windows: Mutex<Windows>,
     peers: Box<[Peer]>,
     /// Views of dead earlier users of slots.
-    past: Mutex<Vec<Arc<View>>>,
+    retired: Mutex<Vec<Arc<View>>>,
     channels: AtomicU32,
     /// The fork epoch in which the process joined. Forked children must not use it.
     epoch: u32,
     has_left: AtomicBool,
-    life: Life,
+    life: LivenessLock,
 }
 
 /// The view of a slot's user, once it was asked for.
@@ -163,16 +163,16 @@ struct Peer {
     /// The incarnation that `view` belongs to, written after it; zero for none.
     incarnation: AtomicU32,
     view: Mutex<Option<Arc<View>>>,
-    /// The same view for readers without the lock. An `Arc` in `view` or `past` keeps it alive.
-    fast: std::sync::atomic::AtomicPtr<View>,
+    /// The same view for readers without the lock. An `Arc` in `view` or `retired` keeps it alive.
+    unlocked: std::sync::atomic::AtomicPtr<View>,
 }
 
 impl Process {
     /// Joins the fabric in a folder, on a node of the fabric.
     pub(crate) fn join(directory: Arc<Directory>, node: u32) -> io::Result<Process> {
-        life::watch_forks();
+        liveness::watch_forks();
         let waker = Waker::new(io::fcntl_dupfd_cloexec(directory.folder(), 0)?)?;
-        let Joined { me, life, file, pages } = directory.join()?;
+        let JoinedSlot { me, life, file, pages } = directory.join()?;
         let pid = std::process::id();
         let own = View {
             owner: me,
@@ -199,9 +199,9 @@ impl Process {
             pages_fd: pages,
             windows: Mutex::new(Windows::new(PAGES_BYTES)),
             peers: std::iter::repeat_with(Peer::default).take(SLOTS as usize).collect(),
-            past: Mutex::new(Vec::new()),
+            retired: Mutex::new(Vec::new()),
             channels: AtomicU32::new(0),
-            epoch: life::epoch(),
+            epoch: liveness::fork_epoch(),
             has_left: AtomicBool::new(false),
             life,
         })
@@ -217,7 +217,7 @@ impl Process {
     /// Whether the parent of this process has joined, before a fork.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
-        self.epoch != life::epoch()
+        self.epoch != liveness::fork_epoch()
     }
 
     #[inline]
@@ -246,18 +246,18 @@ impl Process {
         if known != 0 && known == incarnation {
             return self.known(peer);
         }
-        self.look(peer, slot, incarnation)
+        self.open_peer(peer, slot, incarnation)
     }
 
     fn known<'a>(&'a self, peer: &'a Peer) -> Option<&'a View> {
-        let view = peer.fast.load(Acquire);
-        // SAFETY: null, or an address inside of an `Arc` that `view` or `past` of this process keeps until
+        let view = peer.unlocked.load(Acquire);
+        // SAFETY: null, or an address inside of an `Arc` that `view` or `retired` of this process keeps until
         // the process is dropped, which cannot happen while `self` is borrowed.
         unsafe { view.as_ref() }
     }
 
     #[cold]
-    fn look<'a>(&'a self, peer: &'a Peer, slot: u32, incarnation: u32) -> Option<&'a View> {
+    fn open_peer<'a>(&'a self, peer: &'a Peer, slot: u32, incarnation: u32) -> Option<&'a View> {
         let mut view = peer.view.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = view.as_ref().is_some_and(|view| {
             if incarnation == 0 { !view.is_dead() } else { view.owner.incarnation == incarnation }
@@ -271,11 +271,11 @@ impl Process {
                 // Marks of earlier users of our slot.
                 mark.store(0, Release);
             }
-            peer.fast.store(Arc::as_ptr(&new).cast_mut(), Release);
+            peer.unlocked.store(Arc::as_ptr(&new).cast_mut(), Release);
             peer.incarnation.store(new.owner.incarnation, Release);
             if let Some(old) = view.replace(new) {
                 old.is_dead();
-                self.past.lock().unwrap_or_else(PoisonError::into_inner).push(old);
+                self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(old);
             }
         }
         drop(view);
@@ -284,7 +284,7 @@ impl Process {
 
     fn open(&self, slot: u32) -> io::Result<View> {
         let file = self.directory.file('p', slot)?;
-        if !life::is_locked(file.as_fd()) {
+        if !liveness::is_locked(file.as_fd()) {
             return Err(io::Errno::SRCH);
         }
         let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
@@ -379,7 +379,10 @@ impl Process {
         }
         let room = fs::fstatvfs(&self.pages_fd).ok()?;
         // A file system without a limit reports zero blocks.
-        if more > 0 && room.f_blocks != 0 && open + ROOM_LEFT > room.f_bavail.saturating_mul(room.f_frsize) {
+        if more > 0
+            && room.f_blocks != 0
+            && open + RESERVED_BYTES > room.f_bavail.saturating_mul(room.f_frsize)
+        {
             return None;
         }
         self.own.header().shared_bytes.store(shared + more, Relaxed);

@@ -18,8 +18,8 @@ impl RqRecord {
         let at = (number & self.producer.mask.load(Relaxed)).checked_mul(stride)?;
         let offset = self.producer.ring.load(Relaxed).checked_add(at)?;
         let room = stride.checked_sub(size_of::<RecvSlot>() as u64)?;
-        view.area().bytes(offset, stride as usize)?;
-        let slot = view.area().at::<RecvSlot>(offset)?;
+        view.range().bytes(offset, stride as usize)?;
+        let slot = view.range().at::<RecvSlot>(offset)?;
         (room as usize / size_of::<Sge>() > 0).then(|| (slot, slot.wrapping_add(1).cast::<Sge>()))
     }
 
@@ -31,7 +31,8 @@ impl RqRecord {
 
     /// Returns the time at which a completion that is due at `due` may be seen.
     ///
-    /// Completions of a queue pair's own receives, flushed ones included, are seen in the order of the receives.
+    /// Completions of a queue pair's own receives, flushed ones included, are seen in the order of the
+    /// receives.
     #[inline]
     pub(crate) fn in_order(&self, due: u64) -> u64 {
         let last = &self.consumer.last_due;

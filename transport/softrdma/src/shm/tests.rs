@@ -1,4 +1,4 @@
-//! Processes that share a folder, played by one.
+//! Processes that share a folder, all played by the test.
 
 use super::{
     Completion, Directory, Process, Pushed, QueueKind,
@@ -100,7 +100,8 @@ fn an_armed_queue_wakes_once() {
     assert_eq!(record.fixed.pending.load(SeqCst), 2);
 }
 
-/// Whoever is killed between writing a completion and moving the tail leaves one that counts, once.
+/// A process that is killed between writing a completion and moving the tail leaves a completion that counts,
+/// once.
 #[test]
 fn a_completion_of_the_dead_counts_once() {
     let folder = folder();
@@ -169,7 +170,7 @@ fn whoever_leaves_last_removes_a_folder_of_ours() {
     let (first, second) = (join_at(&path), join_at(&path));
     drop(first);
     assert!(path.is_dir());
-    // What killed processes leave behind.
+    // Files of killed processes.
     for name in ["p9", "w9.1", "m10", "w11.2"] {
         std::fs::write(path.join(name), "").expect("room for a file");
     }
@@ -191,7 +192,7 @@ fn nobody_removes_what_others_have_made() {
     assert!(ours.join("notes").exists());
 }
 
-/// Whoever is killed after it has made the folder leaves one that is known for ours.
+/// A process that is killed after it has created the folder leaves one that is recognized.
 #[test]
 fn a_folder_of_a_killed_process_is_removed_by_the_next() {
     let base = folder();
@@ -201,7 +202,7 @@ fn a_folder_of_a_killed_process_is_removed_by_the_next() {
     assert!(!path.exists());
 }
 
-/// Those who join while the last one leaves are in a folder that is there.
+/// Processes that join while the last member leaves are in a folder that exists.
 #[test]
 fn joining_and_leaving_at_the_same_time_meet() {
     let base = folder();
@@ -229,7 +230,7 @@ fn a_place_that_was_half_made_is_no_obstacle() {
     assert_eq!(join(&folder).me.slot, 0);
 }
 
-/// Who has a dead process's file mapped keeps neither its memory nor a descriptor.
+/// A process that has a dead process's file mapped keeps neither its memory nor a descriptor.
 #[test]
 fn the_memory_of_the_dead_is_given_back() {
     use std::os::unix::fs::MetadataExt;
@@ -250,7 +251,7 @@ fn the_memory_of_the_dead_is_given_back() {
     assert!(file * 512 <= rustix::param::page_size() as u64 && pages == 0, "{file} and {pages} blocks");
 }
 
-/// Pages that nobody has written yet are promised only while there is room for all of them.
+/// Room for unwritten pages is promised only while there is room for all of them.
 #[test]
 fn no_more_is_promised_than_there_is() {
     let folder = folder();

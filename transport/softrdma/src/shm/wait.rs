@@ -2,7 +2,7 @@
 //! executes the request.
 //!
 //! The sender notes that it waits and looks again; the receiver posts and then looks for waiting senders.
-//! Whatever the order, at least one of the two sees the other. If both do, the lock of the send queue
+//! In either order, at least one of the two sees the other. If both do, the lock of the send queue
 //! decides.
 
 use super::records::{RqRecord, Signals};

@@ -74,7 +74,7 @@ pub(crate) fn is_readable(fd: impl AsFd) -> bool {
 }
 
 /// Waits for a datagram, at most for `timeout`; for ever without one. Returns whether there is one.
-pub(crate) fn wait_readable(fd: impl AsFd, patience: Option<&Timespec>) -> io::Result<bool> {
+pub(crate) fn wait_readable(fd: impl AsFd, timeout: Option<&Timespec>) -> io::Result<bool> {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    poll(&mut fds, patience).map(|ready| ready > 0)
+    poll(&mut fds, timeout).map(|ready| ready > 0)
 }
