@@ -1,11 +1,11 @@
-//! AES-256-GCM in place, by the fastest code that this processor has.
+//! AES-256-GCM in place, by the fastest implementation that this processor supports.
 //!
-//! Two crates compute the same: `graviola`, with the instructions for AES and carry-less products (in vectors of 512
-//! bits where there are such), and `aes-gcm`, which runs everywhere. Which one it is, each end decides for itself when it
-//! gets a key. `graviola` needs no compiler but Rust's, and refuses to run without the instructions that it asks for; so
-//! they are asked about here first.
+//! Two crates compute the same function. `graviola` uses the instructions for AES and carry-less products (in
+//! vectors of 512 bits where available); `aes-gcm` runs everywhere. Each end chooses when it gets a key.
+//! `graviola` needs no compiler but Rust's. It refuses to run without the instructions that it requires, so
+//! this module checks for them first.
 //!
-//! Nothing here knows which nonces were used: see `record`.
+//! This module does not track nonces; see `record`.
 
 use aes_gcm::{AeadInPlace, Aes256Gcm, KeyInit, Nonce};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -1,16 +1,17 @@
-//! Encrypting what follows a handshake, record by record, in place.
+//! Encryption of the records that follow a handshake, in place.
 //!
-//! A record is any number of bytes, up to [`MOST`], a header that is protected and not hidden, and a [`Tag`]. Records
-//! are numbered by both ends, so that one that is left out, repeated or moved does not open.
+//! A record has up to [`MOST`] bytes, a header that is authenticated and not encrypted, and a [`Tag`]. Both
+//! ends count the records, so that a record that was dropped, repeated or moved does not open.
 //!
-//! No nonce is used twice with a key, which would undo all that AES-GCM promises. A nonce is the number of a record; a
-//! [`Sealer`] counts up before it seals, can't be cloned, and is the only one that seals with its key: each handshake
-//! makes new keys, one for each direction. After [`REKEY_EVERY`] records both ends take a new key, made with the one
-//! number that no record has, and numbers go on.
+//! No nonce is used twice with a key, because that would void all guarantees of AES-GCM. A nonce is the
+//! number of a record. A [`Sealer`] increments the number before it seals, can't be cloned, and is the only
+//! value that seals with its key. Each handshake makes new keys, one for each direction. After
+//! [`REKEY_EVERY`] records both ends rekey with the one nonce that no record has; the numbers continue.
 //!
-//! How much one key may seal: with 2^b blocks of AES, an attacker can tell the stream from a random one with a chance of
-//! about 2^(2b-129) (Luykx and Paterson, Limits on Authenticated Encryption Use in TLS, 2016). Records of [`MOST`] bytes
-//! make that 2^-57 until the key changes, and those of the TCP driver, of 64 KiB, 2^-65.
+//! Limit of one key: after 2^b blocks of AES, an attacker can distinguish the stream from a random one with a
+//! probability of about 2^(2b-129) (Luykx and Paterson, Limits on Authenticated Encryption Use in TLS, 2016).
+//! With records of [`MOST`] bytes that is 2^-57 until the key changes; with those of the TCP driver, of 64
+//! KiB, 2^-65.
 
 use super::{
     SecureError,
