@@ -13,7 +13,6 @@
 //! This crate knows nothing of collectives, schedules, element types or processes' lives: who is alive, how long
 //! to wait and what a message means are the runtime's business.
 
-mod board;
 mod capabilities;
 mod counters;
 pub mod driver;
@@ -22,12 +21,13 @@ mod link;
 pub mod memory;
 pub mod ring;
 pub mod secure;
+mod span;
 pub mod verbs;
 mod wait;
 
-pub use board::Board;
 pub use capabilities::Capabilities;
 pub use counters::{Counters, PollCounters};
 pub use error::TransportError;
 pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size};
+pub use memory::Board;
 pub use wait::{Sleeper, WaitPolicy, Waiter};

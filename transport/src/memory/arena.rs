@@ -14,8 +14,8 @@
 //! also holds the `Arc<Mapping>`.
 
 use crate::{
-    Board, TransportError,
-    memory::{Mapping, Span},
+    TransportError,
+    memory::{Board, Mapping, Span},
     ring::RingLayout,
 };
 use rustix::fd::{AsFd, OwnedFd};

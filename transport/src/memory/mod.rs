@@ -5,12 +5,13 @@
 //! mapping that a driver has made known to its device, as [`Registered`] memory: links move it without copying. [`Span`] and [`SpanMut`] name bytes of any memory.
 
 mod arena;
+mod board;
 mod mapping;
 mod ranges;
 mod slab;
-mod span;
 
+pub use crate::span::{Span, SpanMut};
 pub use arena::{Arena, ArenaLayout};
+pub use board::Board;
 pub use mapping::Mapping;
 pub use slab::{Registered, Slab};
-pub use span::{Span, SpanMut};

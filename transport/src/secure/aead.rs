@@ -11,7 +11,14 @@ use aes_gcm::{AeadInPlace, Aes256Gcm, KeyInit, Nonce};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use graviola::aead::AesGcm;
 
-use super::{Tag, record::MOST};
+/// Bytes that a record is longer than what is in it.
+pub const TAG_BYTES: usize = 16;
+
+/// What tells whether a record is as it was sealed.
+pub type Tag = [u8; TAG_BYTES];
+
+/// The most bytes of one record.
+pub(super) const MOST: usize = 1 << 20;
 
 /// A key, expanded. Wiped when dropped, by the crates.
 pub(super) enum Aead {

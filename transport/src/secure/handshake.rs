@@ -12,23 +12,13 @@
 //!
 //! Bytes are handed in as they come and taken out as they can be written; nothing here waits.
 
-use super::{Opener, Sealer, Secret, SecureError, TAG_BYTES, Tag, VERSION};
+use super::{Opener, Purpose, Sealer, Secret, SecureError, TAG_BYTES, Tag, VERSION};
 use snow::{Builder, HandshakeState};
 use std::fmt;
 use zeroize::Zeroize;
 
 /// The most bytes that an end can say of itself.
 pub const HELLO_MOST: usize = 1024;
-
-/// What a connection is for. Both ends must mean the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Purpose {
-    /// Ranks come together, and know of each other's lives.
-    Bootstrap = 1,
-    /// Messages between two ranks.
-    Data = 2,
-}
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const MAGIC: [u8; 3] = *b"tbc";

@@ -19,13 +19,16 @@
 mod aead;
 mod error;
 mod handshake;
+mod purpose;
 mod record;
 mod secret;
 mod stream;
 
+pub use aead::{TAG_BYTES, Tag};
 pub use error::SecureError;
-pub use handshake::{HELLO_MOST, Handshake, Purpose, Session};
-pub use record::{Opener, Sealer, TAG_BYTES, Tag};
+pub use handshake::{HELLO_MOST, Handshake, Session};
+pub use purpose::Purpose;
+pub use record::{Opener, Sealer};
 pub use secret::{Secret, SecretError};
 pub use stream::{TimedStream, over_stream};
 

@@ -12,18 +12,12 @@
 //! about 2^(2b-129) (Luykx and Paterson, Limits on Authenticated Encryption Use in TLS, 2016). Records of [`MOST`] bytes
 //! make that 2^-57 until the key changes, and those of the TCP driver, of 64 KiB, 2^-65.
 
-use super::{SecureError, aead::Aead};
+use super::{
+    SecureError,
+    aead::{Aead, MOST, Tag},
+};
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};
-
-/// Bytes that a record is longer than what is in it.
-pub const TAG_BYTES: usize = 16;
-
-/// What tells whether a record is as it was sealed.
-pub type Tag = [u8; TAG_BYTES];
-
-/// The most bytes of one record.
-pub(super) const MOST: usize = 1 << 20;
 
 /// Records of [`MOST`] bytes are 2^16 blocks: 2^36 blocks of AES with one key at most.
 const REKEY_EVERY: u64 = 1 << 20;

@@ -14,7 +14,6 @@
 //! The one region that is made is registered over pages that outlive it and that nobody uses.
 
 use super::{Access, Cause, Context, Domain, QueuePairSpec, VerbsError};
-use crate::memory::Mapping;
 use verbs_sys::{QpType, TransportType};
 
 /// The rules of frame devices.
@@ -165,9 +164,12 @@ fn most_inline(context: &Context, domain: &Domain, service: QpType) -> u32 {
 /// Registers some pages for writes by peers, and looks whether they get a key for them.
 fn has_remote_keys(domain: &Domain) -> Result<bool, VerbsError> {
     const BYTES: usize = 64 << 10;
-    let Ok(pages) = Mapping::private(BYTES) else { return Err(domain.no_memory(BYTES)) };
-    // SAFETY: `pages` is declared before the region, so it is unmapped after the region has ended; nothing reads it.
-    let region = unsafe { domain.register(pages.as_ptr(), pages.len(), Access::Remote) }?;
+    #[derive(Clone)]
+    #[repr(align(65536))]
+    struct Pages(#[expect(dead_code, reason = "only the device uses the bytes")] [u8; BYTES]);
+    let mut pages = vec![Pages([0; BYTES])];
+    // SAFETY: `pages` is declared before the region, so it is freed after the region has ended; nothing reads it.
+    let region = unsafe { domain.register(pages.as_mut_ptr().cast(), BYTES, Access::Remote) }?;
     Ok(region.rkey() != 0)
 }
 

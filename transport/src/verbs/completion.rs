@@ -60,6 +60,15 @@ impl From<&Wc> for Completion {
     }
 }
 
+impl VerbsError {
+    /// The error for work that did not go well.
+    #[must_use]
+    pub fn of_work(context: &Context, completion: &Completion) -> VerbsError {
+        let (device, queue_pair) = (context.name().to_owned(), completion.qp);
+        VerbsError::Work { device, queue_pair, status: completion.status }
+    }
+}
+
 /// A completion queue. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
@@ -77,6 +86,28 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
+
+impl Context {
+    /// Makes a completion channel, whose descriptor does not block.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`], with `EOPNOTSUPP` where the device has no completion events.
+    pub fn channel(&self) -> Result<Channel, VerbsError> {
+        Channel::of(self)
+    }
+
+    /// Makes a completion queue with room for `depth` completions, announced on a channel once it is armed.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn completion_queue(
+        &self,
+        depth: u32,
+        channel: Option<&Channel>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::of(self, depth, channel)
+    }
+}
 
 impl CompletionQueue {
     pub(super) fn of(

@@ -6,10 +6,10 @@
 //! until the call returns; asynchronous events are acknowledged exactly once, and only after they were fetched.
 
 use super::{
-    Action, AsyncEvent, Cause, Channel, CompletionQueue, DeviceInfo, Domain, Gid, Library, Refusal,
-    VerbsError,
+    Action, AsyncEvent, Cause, DeviceInfo, Gid, Library, Refusal, VerbsError,
     errno::{Errno, check},
     functions::Functions,
+    port::PORT,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::{
@@ -19,9 +19,6 @@ use std::{
     sync::Arc,
 };
 use verbs_sys::{Device, DeviceAttr, PortAttr, PortState, TransportType};
-
-/// The port that we use. Thunderbolt devices have no other, and RoCE adapters list each port as a device of its own.
-pub(super) const PORT: u8 = 1;
 
 /// An open device. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -42,18 +39,24 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
+impl Library {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownDevice`] with the nearest name and all of them; [`VerbsError::Refused`].
+    pub fn open(&self, name: &str) -> Result<Context, VerbsError> {
+        self.with_device(name, |info, device| Context::open(self, info, device))
+    }
+}
+
 impl Context {
-    pub(super) fn open(
-        library: &Library,
-        info: DeviceInfo,
-        device: NonNull<Device>,
-    ) -> Result<Context, VerbsError> {
+    fn open(library: &Library, info: DeviceInfo, device: NonNull<Device>) -> Result<Context, VerbsError> {
         let functions = library.functions();
         Errno::clear();
         // SAFETY: a device of a living list.
         let raw = unsafe { (functions.ibv_open_device)(device.as_ptr()) };
-        let raw =
-            NonNull::new(raw).ok_or_else(|| Refusal::of_library(&info.name, Action::Open, Errno::last()))?;
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| VerbsError::of_library(&info.name, Action::Open, Errno::last()))?;
         // From here on it is closed whatever happens.
         let mut inner = Inner { raw, info, attributes: None, async_fd: None, library: library.clone() };
         inner.check_operations()?;
@@ -85,7 +88,7 @@ impl Context {
     /// # Errors
     /// [`VerbsError::Refused`] when the device does not answer.
     pub fn port(&self) -> Result<PortAttr, VerbsError> {
-        self.0.port().map_err(|errno| Refusal::of_library(self.name(), Action::QueryPort, errno))
+        self.0.port().map_err(|errno| VerbsError::of_library(self.name(), Action::QueryPort, errno))
     }
 
     /// The addresses of the port as they are now, with their places in its table. Places without one are left out.
@@ -133,34 +136,6 @@ impl Context {
         // SAFETY: fetched above, acknowledged once.
         unsafe { acknowledge(&raw mut event) };
         Some(told)
-    }
-
-    /// Makes a protection domain.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`]: there are too many, or the port is down.
-    pub fn domain(&self) -> Result<Domain, VerbsError> {
-        Domain::of(self)
-    }
-
-    /// Makes a completion channel, whose descriptor does not block.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`], with `EOPNOTSUPP` where the device has no completion events.
-    pub fn channel(&self) -> Result<Channel, VerbsError> {
-        Channel::of(self)
-    }
-
-    /// Makes a completion queue with room for `depth` completions, announced on a channel once it is armed.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`].
-    pub fn completion_queue(
-        &self,
-        depth: u32,
-        channel: Option<&Channel>,
-    ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::of(self, depth, channel)
     }
 
     /// Does Thunderbolt run on its wire, whose devices differ from all others?

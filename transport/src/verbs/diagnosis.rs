@@ -252,6 +252,19 @@ impl fmt::Display for Cause {
     }
 }
 
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal { action, device, port, errno, .. } = self;
+        let cause = Cause::of(self);
+        match port {
+            0 => write!(f, "{device}: {action} failed with {errno}: {cause}"),
+            port => write!(f, "{device}/{port}: {action} failed with {errno}: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@
 //! promise of whoever registers.
 
 use super::{
-    Action, CompletionQueue, Context, QueuePair, QueuePairSpec, VerbsError,
+    Action, Context, VerbsError,
     errno::{Errno, check},
 };
 use std::{
@@ -64,6 +64,16 @@ impl Access {
 const ALL_THREE: AccessFlags =
     AccessFlags::LOCAL_WRITE.with(AccessFlags::REMOTE_READ).with(AccessFlags::REMOTE_WRITE);
 
+impl Context {
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`]: there are too many, or the port is down.
+    pub fn domain(&self) -> Result<Domain, VerbsError> {
+        Domain::of(self)
+    }
+}
+
 impl Domain {
     pub(super) fn of(context: &Context) -> Result<Domain, VerbsError> {
         Errno::clear();
@@ -117,33 +127,6 @@ impl Domain {
         // SAFETY: just made.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         Ok(Region { raw, lkey, rkey, start, len, domain: self.clone() })
-    }
-
-    /// Makes a queue pair whose completions all go to one queue.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`].
-    pub fn queue_pair(&self, spec: &QueuePairSpec, cq: &CompletionQueue) -> Result<QueuePair, VerbsError> {
-        QueuePair::of(self, spec, (cq, cq))
-    }
-
-    /// Makes a queue pair whose completions of sends and of receives go to different queues, so that neither waits
-    /// behind the other.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`].
-    pub fn queue_pair_on(
-        &self,
-        spec: &QueuePairSpec,
-        sends: &CompletionQueue,
-        receives: &CompletionQueue,
-    ) -> Result<QueuePair, VerbsError> {
-        QueuePair::of(self, spec, (sends, receives))
-    }
-
-    /// The error for memory that the system did not even map.
-    pub(super) fn no_memory(&self, bytes: usize) -> VerbsError {
-        self.context().refused(Action::Register { bytes: bytes as u64 }, Errno::ENOMEM)
     }
 
     pub(super) fn raw(&self) -> *mut Pd {

@@ -9,10 +9,10 @@
 //! the program. Lists of devices are freed once, and what is read from them is copied before.
 
 use super::{
-    Action, Cause, Context, DeviceInfo, VerbsError,
+    Action, Cause, DeviceInfo, VerbsError,
     device::{describe, name_of},
     errno::Errno,
-    error::{Refusal, advice},
+    error::advice,
     functions::Functions,
 };
 use std::{
@@ -69,7 +69,7 @@ impl Library {
     /// [`VerbsError::Refused`] when it can't list them.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
         match DeviceList::of(self) {
-            Ok(list) => Ok(list.iter().map(|device| describe(self, device)).collect()),
+            Ok(list) => Ok(list.iter().map(|device| describe(self.functions(), device)).collect()),
             // On systems without any driver for it, libibverbs finds nothing to list.
             Err(VerbsError::Refused(refusal)) if refusal.errno.is_unsupported() => Ok(Vec::new()),
             Err(error) => Err(error),
@@ -83,18 +83,20 @@ impl Library {
         VerbsError::NoDevices { library: self.name().to_owned(), cause: Cause::of_no_devices(is_enabled) }
     }
 
-    /// Opens a device.
-    ///
-    /// # Errors
-    /// [`VerbsError::UnknownDevice`] with the nearest name and all of them; [`VerbsError::Refused`].
-    pub fn open(&self, name: &str) -> Result<Context, VerbsError> {
+    /// Calls `open` with the device of that name, while the list that has the device lives.
+    pub(super) fn with_device<T>(
+        &self,
+        name: &str,
+        open: impl FnOnce(DeviceInfo, NonNull<Device>) -> Result<T, VerbsError>,
+    ) -> Result<T, VerbsError> {
         let list = DeviceList::of(self)?;
-        let Some(device) = list.iter().find(|device| name_of(self, *device) == name) else {
-            let known: Vec<String> = list.iter().map(|device| name_of(self, device)).collect();
+        let functions = self.functions();
+        let Some(device) = list.iter().find(|device| name_of(functions, *device) == name) else {
+            let known: Vec<String> = list.iter().map(|device| name_of(functions, device)).collect();
             let advice = advice(name, &known);
             return Err(VerbsError::UnknownDevice { name: name.to_owned(), advice });
         };
-        Context::open(self, describe(self, device), device)
+        open(describe(functions, device), device)
     }
 
     pub(super) fn functions(&self) -> &Functions {
@@ -115,7 +117,7 @@ impl DeviceList<'_> {
         let list = unsafe { (library.functions().ibv_get_device_list)(ptr::null_mut()) };
         match NonNull::new(list) {
             Some(list) => Ok(DeviceList { library, list }),
-            None => Err(Refusal::of_library(library.name(), Action::ListDevices, Errno::last())),
+            None => Err(VerbsError::of_library(library.name(), Action::ListDevices, Errno::last())),
         }
     }
 

@@ -25,9 +25,10 @@ mod event;
 mod functions;
 mod gid;
 mod library;
+mod port;
 mod post;
 mod queue_pair;
-mod speed;
+mod refusal;
 mod status;
 
 pub use address::find_gid;
@@ -38,13 +39,14 @@ pub use device::DeviceInfo;
 pub use diagnosis::Cause;
 pub use domain::{Access, Domain, Region};
 pub use errno::Errno;
-pub use error::{Action, Refusal, VerbsError};
+pub use error::VerbsError;
 pub use event::{AsyncEvent, Subject};
 pub use gid::Gid;
 pub use library::Library;
+pub use port::gigabits;
 pub use post::{LocalRun, Operation, PostError, RemoteRun, SendRequest};
 pub use queue_pair::{LocalAddress, QueuePair, QueuePairSpec, RemoteAddress};
-pub use speed::gigabits;
+pub use refusal::{Action, Refusal};
 pub use status::explain;
 pub use verbs_sys::{
     DeviceAttr, EventType, LinkLayer, Mtu, NodeType, PortAttr, PortState, QpCap, QpState, QpType,

@@ -10,9 +10,10 @@
 //! memory they name is the poster's promise.
 
 use super::{
-    Access, Action, CompletionQueue, Context, Domain, Gid, LocalRun, PostError, SendRequest, VerbsError,
-    context::PORT,
+    Access, Action, AsyncEvent, CompletionQueue, Context, Domain, Gid, LocalRun, PostError, SendRequest,
+    Subject, VerbsError,
     errno::{Errno, check},
+    port::PORT,
     post::with_receive,
 };
 use std::{
@@ -87,6 +88,30 @@ pub struct QueuePair {
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
+
+impl Domain {
+    /// Makes a queue pair whose completions all go to one queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn queue_pair(&self, spec: &QueuePairSpec, cq: &CompletionQueue) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, (cq, cq))
+    }
+
+    /// Makes a queue pair whose completions of sends and of receives go to different queues, so that neither waits
+    /// behind the other.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`].
+    pub fn queue_pair_on(
+        &self,
+        spec: &QueuePairSpec,
+        sends: &CompletionQueue,
+        receives: &CompletionQueue,
+    ) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, (sends, receives))
+    }
+}
 
 impl QueuePair {
     pub(super) fn of(
@@ -302,6 +327,14 @@ impl QueuePair {
         // SAFETY: the queue pair lives.
         let result = unsafe { modify(self.raw.as_ptr(), &raw mut attr, (mask | Mask::STATE).0 as c_int) };
         check(result).map_err(|errno| self.context().refused(action, errno))
+    }
+}
+
+impl AsyncEvent {
+    /// Did it happen to this queue pair?
+    #[must_use]
+    pub fn is_about(&self, queue_pair: &QueuePair) -> bool {
+        self.subject == Subject::QueuePair(queue_pair.address())
     }
 }
 

@@ -7,7 +7,8 @@
 //! The board is the first [`Board::BYTES`] of a mapping, an arena's or its own, which it keeps alive; the mapping is aligned to
 //! a page and at least that long, and every access goes through atomics.
 
-use crate::{TransportError, memory::Mapping};
+use super::Mapping;
+use crate::TransportError;
 use std::sync::{Arc, atomic::AtomicU64};
 
 /// The words at the start of one rank's arena.

@@ -1,6 +1,9 @@
-//! How fast a port is, by its own account.
+//! The port that is used, and its speed.
 
 use verbs_sys::PortAttr;
+
+/// The port that we use. Thunderbolt devices have no other, and RoCE adapters list each port as a device of its own.
+pub(super) const PORT: u8 = 1;
 
 /// Gigabits per second in each direction, as signalled: what arrives of it is less. `None` for codes without meaning.
 #[must_use]
