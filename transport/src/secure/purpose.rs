@@ -1,10 +1,10 @@
-//! Purposes of connections.
+//! Purposes of connections, which the handshake binds.
 
-/// What a connection is for. Both ends must mean the same.
+/// Purpose of a connection; both ends must use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
-    /// Ranks come together, and know of each other's lives.
+    /// Rendezvous and liveness of the ranks.
     Bootstrap = 1,
     /// Messages between two ranks.
     Data = 2,

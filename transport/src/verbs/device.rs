@@ -1,7 +1,7 @@
-//! What the list of devices says about one of them.
+//! Entries of the device list.
 //!
 //! # Safety
-//! Devices are read while the list that has them lives; names end with zero.
+//! Devices are read while their list is alive; names end with zero.
 
 use super::functions::Functions;
 use std::{ffi::CStr, ptr::NonNull};
@@ -14,9 +14,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// Its number in the world; 0 when the library does not tell.
     pub guid: u64,
-    /// What kind of device it is.
+    /// Type of the node.
     pub node_type: NodeType,
-    /// What runs on its wire.
+    /// Type of the transport.
     pub transport_type: TransportType,
 }
 

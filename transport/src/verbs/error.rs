@@ -1,11 +1,12 @@
-//! What went wrong with a library or a device: what was being done, where, what the library answered, what that
-//! means and what can be done about it, in one line.
+//! Errors of verbs libraries and devices.
+//!
+//! Each message is one line with the action, the device, the library's answer, the cause and the remedy.
 
 use super::{Action, Cause, Refusal, errno::Errno, port::PORT, status::explain};
 use std::time::Duration;
 use verbs_sys::WcStatus;
 
-/// How to get a library.
+/// Advice on installing the library.
 const NO_LIBRARY: &str = if cfg!(target_os = "macos") {
     "it is part of macOS 26.2 and later; or set TBCCL_VERBS_LIB to the path of another one"
 } else {
@@ -16,39 +17,39 @@ const NO_LIBRARY: &str = if cfg!(target_os = "macos") {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// The library is not there, or can't be loaded.
+    /// The library is missing or can't be loaded.
     #[error("the verbs library {library} can't be loaded ({reason}); {NO_LIBRARY}")]
     Library {
-        /// As it was looked for.
+        /// The library's name or path.
         library: String,
-        /// What the loader said.
+        /// The loader's message.
         reason: String,
     },
-    /// The library is there, and has not all that it should have.
+    /// The library lacks a required function.
     #[error(
         "{library} has no function {symbol}: it is no verbs library, or of a version that is too old; see that \
          TBCCL_VERBS_LIB is not set to something else"
     )]
     Symbol {
-        /// As it was loaded.
+        /// The library's name or path.
         library: String,
         /// The function.
         symbol: &'static str,
     },
-    /// There is no device of that name.
+    /// No device has that name.
     #[error("unknown RDMA device `{name}`{advice}")]
     UnknownDevice {
         /// The name.
         name: String,
-        /// The nearest one, and all.
+        /// The most similar name, and all names.
         advice: String,
     },
-    /// The library works, and knows no device.
+    /// The library works and lists no device.
     #[error("{library} knows no RDMA device: {cause}")]
     NoDevices {
-        /// As it was loaded.
+        /// The library's name or path.
         library: String,
-        /// Why.
+        /// The reason.
         cause: Cause,
     },
     /// The port has no address to connect from.
@@ -56,35 +57,35 @@ pub enum VerbsError {
     NoAddress {
         /// The device.
         device: String,
-        /// How long one was waited for.
+        /// Time spent waiting for one.
         waited: Duration,
-        /// Why.
+        /// The reason.
         cause: Cause,
     },
-    /// The library said no.
+    /// A call to the library failed.
     #[error(transparent)]
     Refused(Box<Refusal>),
-    /// Posted work came out wrong.
+    /// A work request completed with a failure status.
     #[error("{device}/{PORT}, queue pair {queue_pair}: {status:?}: {}; {}", explain(*status).0, explain(*status).1)]
     Work {
         /// The device.
         device: String,
         /// The queue pair.
         queue_pair: u32,
-        /// How it came out.
+        /// The completion's status.
         status: WcStatus,
     },
 }
 
 impl VerbsError {
-    /// Before there was a device to ask.
+    /// Returns the error of a call that failed before a device could be queried.
     pub(super) fn of_library(library: &str, action: Action, errno: Errno) -> VerbsError {
         let (device, gids) = (library.to_owned(), Vec::new());
         let refusal = Refusal { action, device, port: 0, errno, state: None, gids, is_thunderbolt: false };
         VerbsError::Refused(Box::new(refusal))
     }
 
-    /// The device, where it is about one.
+    /// Returns the device that the error names, if it names one.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         match self {
@@ -96,7 +97,7 @@ impl VerbsError {
         }
     }
 
-    /// What is the matter, as far as a device was asked for something.
+    /// Returns the cause of a failed device operation, if the error has one.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         match self {
@@ -107,7 +108,7 @@ impl VerbsError {
     }
 }
 
-/// `, did you mean `x`?` when a valid name is near, and all of them.
+/// Returns "did you mean `x`?" if a valid name is similar, followed by all names.
 pub(super) fn advice(given: &str, valid: &[String]) -> String {
     let nearest = valid
         .iter()

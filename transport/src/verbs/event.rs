@@ -1,17 +1,17 @@
-//! What devices tell without having been asked: ports that go up and down, queue pairs that fail.
+//! Asynchronous events of devices: port state changes and queue pair failures.
 
 use verbs_sys::EventType;
 
 /// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// Type of the event.
     pub kind: EventType,
     /// To whom.
     pub subject: Subject,
 }
 
-/// What an event is about. Objects are compared, never looked into: they may have ended since.
+/// Object of an event. Addresses are compared and never dereferenced, because the object may no longer exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {

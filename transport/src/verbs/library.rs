@@ -1,12 +1,12 @@
-//! A verbs library, loaded at run time.
+//! Verbs libraries, loaded at run time.
 //!
-//! It is looked for where its users expect it, or at a path that the caller was given. Nothing is linked, so a
-//! program starts on machines without it. A library that was loaded stays loaded: its providers have threads and
-//! handlers of their own.
+//! The library is loaded from its usual place or from a path that the caller passes. Nothing is linked, so a
+//! program starts on machines without the library. A loaded library is never unloaded, because its providers
+//! have threads and handlers of their own.
 //!
 //! # Safety
-//! Loading runs the initialisers of a library that the user or the system has put there, which is as safe as starting
-//! the program. Lists of devices are freed once, and what is read from them is copied before.
+//! Loading runs the initializers of a library that the user or the system installed, which is as safe as
+//! starting the program. Device lists are freed once, after everything read from them was copied.
 
 use super::{
     Action, Cause, DeviceInfo, VerbsError,
@@ -23,7 +23,7 @@ use std::{
 };
 use verbs_sys::Device;
 
-/// Where the library is when nobody says otherwise.
+/// Default name of the library.
 const DEFAULT: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
 
 /// A verbs library. Clones are the same one.
@@ -47,7 +47,7 @@ impl Library {
         // SAFETY: see the module.
         let library = unsafe { libloading::Library::new(&path) };
         let library = library.map_err(|error| {
-            // What the loader said is one level down.
+            // The loader's message is the error's source.
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             VerbsError::Library { library: name.clone(), reason }
         })?;
@@ -57,7 +57,7 @@ impl Library {
         Ok(Library(Arc::new(Inner { name, functions })))
     }
 
-    /// What it was loaded as.
+    /// Returns the name or path from which the library was loaded.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
@@ -76,8 +76,9 @@ impl Library {
         }
     }
 
-    /// The error for a list of devices that is empty. `is_enabled` is what `rdma_ctl status` says, where there is
-    /// such a program.
+    /// Returns the error of an empty device list.
+    ///
+    /// `is_enabled` is the answer of `rdma_ctl status`, where that program exists.
     #[must_use]
     pub fn no_devices(&self, is_enabled: Option<bool>) -> VerbsError {
         VerbsError::NoDevices { library: self.name().to_owned(), cause: Cause::of_no_devices(is_enabled) }

@@ -1,10 +1,10 @@
-//! Refused calls, as they are known at the moment of the refusal.
+//! Failed calls, with the state of the device at the time of the failure.
 
 use super::{Errno, Gid};
 use std::fmt;
 use verbs_sys::{PortState, QpType};
 
-/// What was being done.
+/// Action that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -12,45 +12,45 @@ pub enum Action {
     ListDevices,
     /// Opening a device.
     Open,
-    /// Asking for the state of the port.
+    /// Querying the port.
     QueryPort,
-    /// Making a protection domain.
+    /// Allocating a protection domain.
     Domain,
     /// Registering memory.
     Register {
-        /// Its bytes.
+        /// Length in bytes.
         bytes: u64,
     },
-    /// Making a completion channel.
+    /// Creating a completion channel.
     Channel,
-    /// Making a completion queue.
+    /// Creating a completion queue.
     CompletionQueue {
         /// Its depth.
         depth: u32,
     },
-    /// Reading completions.
+    /// Polling a completion queue.
     Poll,
-    /// Asking to be told of the next completion.
+    /// Arming a completion queue.
     Arm,
-    /// Making a queue pair.
+    /// Creating a queue pair.
     QueuePair {
-        /// Its service.
+        /// Service type.
         service: QpType,
     },
-    /// Taking a queue pair to its first state.
+    /// Moving a queue pair to RESET.
     Reset,
-    /// Letting a queue pair take receives.
+    /// Moving a queue pair to INIT.
     Initialise,
-    /// Connecting a queue pair to its peer.
+    /// Moving a queue pair to RTR.
     Connect {
         /// The peer's address.
         peer: Gid,
-        /// Where our own stands in the port's table.
+        /// Index of the source GID.
         gid_index: u8,
     },
-    /// Letting a connected queue pair send.
+    /// Moving a queue pair to RTS.
     Send,
-    /// Making a queue pair flush what was posted to it.
+    /// Moving a queue pair to ERR.
     Fail,
 }
 
@@ -78,21 +78,21 @@ impl fmt::Display for Action {
     }
 }
 
-/// A call that was refused, with what was known at that moment.
+/// A failed call, with the state of the device at that moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was being done.
+    /// The action.
     pub action: Action,
-    /// The device; the library, when there was no device yet.
+    /// The device; the library where no device is open.
     pub device: String,
-    /// Its port.
+    /// The port; 0 where no device is open.
     pub port: u8,
-    /// What the library answered.
+    /// The library's error number.
     pub errno: Errno,
-    /// The port's state, if it could be asked for.
+    /// The port's state, if it could be queried.
     pub state: Option<PortState>,
-    /// The addresses of the port.
+    /// The port's GIDs, with their indices.
     pub gids: Vec<(u8, Gid)>,
-    /// Does Thunderbolt run on the device's wire?
+    /// Whether the device's transport is Thunderbolt.
     pub is_thunderbolt: bool,
 }
