@@ -1,6 +1,6 @@
 //! All-gather over direct links.
 //!
-//! Chunks: 1. Every rank sends its block to all others, the next one first, and receives theirs.
+//! Chunks: 1. Every rank sends its block to all others, the next rank first, and receives their blocks.
 //!
 //! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)Bβ, with one send
 //! overhead per peer.

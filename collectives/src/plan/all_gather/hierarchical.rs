@@ -1,16 +1,17 @@
 //! All-gather between hosts, then within them.
 //!
-//! Where the ranks are, the [`Spec`] says ([`Hosts`](crate::Hosts)); hosts may have different numbers of ranks.
+//! The [`Spec`] assigns ranks to hosts ([`Hosts`](crate::Hosts)); hosts may have different numbers of ranks.
 //!
-//! Chunks: 1. A rank sends its block to one rank of every other host, the one whose number there is its own on its host
-//! (counted round where the host has fewer), and to all on its own host. Whoever gets a block from another host passes
-//! it on to all on its own.
+//! Chunks: 1. A rank sends its block to all ranks on its own host, and to one rank of every other host: the
+//! one with the same index there (modulo the ranks of that host). The receiver forwards the block to all
+//! ranks on its host.
 //!
-//! Stages: 2. Bytes sent per rank on H hosts of m ranks: H-1 blocks between hosts, which is the least possible, and
-//! (m-1)·H blocks within the host. Cost with α', β' for links between hosts: α' + (H-1)·Bβ' + α + (m-1)·H·Bβ.
+//! Stages: 2. Bytes sent per rank on H hosts of m ranks: H-1 blocks between hosts, which is the least
+//! possible, and (m-1)·H blocks within the host. Cost with α', β' for links between hosts: α' + (H-1)·Bβ' + α
+//! + (m-1)·H·Bβ.
 //!
-//! Wins where several ranks share a host and links between hosts are slower than memory: every block crosses to a host
-//! once, and all ranks of a host share in that.
+//! Wins where several ranks share a host and links between hosts are slower than memory: every block crosses
+//! to a host once, and all ranks of a host share that work.
 //!
 //! J. L. Träff: "Efficient allgather for regular SMP-clusters", EuroPVM/MPI 2006.
 

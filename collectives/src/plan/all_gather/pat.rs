@@ -1,17 +1,18 @@
 //! All-gather by parallel aggregated trees (PAT).
 //!
-//! Chunks: 1. Every rank's block travels to the others down a binomial tree, n trees at once, and what travels the same
-//! way in a round is one message: blocks lie in scratch in an order in which it is one run (`plan/aggregated.rs`). The
-//! furthest rank comes first, with one block, and the neighbour last, with half of them. At the end blocks are copied to
-//! their places.
+//! Chunks: 1. Every rank's block travels to the others down a binomial tree, n trees at once. Blocks that
+//! travel the same way in a round form one message: blocks lie in scratch in an order in which they are one
+//! run (`plan/aggregated.rs`). The first round goes to the furthest rank, with one block; the last one goes
+//! to the neighbor, with half of the blocks. Received blocks are then copied to their place in the output.
 //!
-//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible, for any n. Scratch: n blocks. Cost:
-//! ⌈log2 n⌉·α + (n-1)·Bβ, and the copies.
+//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible, for any n. Scratch: n
+//! blocks. Cost: ⌈log2 n⌉·α + (n-1)·Bβ, and the copies.
 //!
-//! Wins over `bruck` where links to far ranks are slower than those to near ones: there most of the data goes far, here
-//! little does.
+//! Wins over `bruck` where links to far ranks are slower than links to near ones: `bruck` sends most of the
+//! data far, PAT little.
 //!
-//! S. Jeaugey: "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
+//! S. Jeaugey: "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv
+//! 2506.20252, 2025.
 
 use crate::builder::Builder;
 use crate::plan::aggregated::{Layout, Round};

@@ -1,20 +1,21 @@
-//! All-reduce first within hosts, then between them, then within them again.
+//! All-reduce within hosts, then between them, then within them again.
 //!
-//! Where the ranks are, the [`Spec`] says ([`Hosts`]); hosts may have different numbers of ranks. With H
-//! hosts of at most m ranks there are m groups of H chunks. Within a host group `g` belongs to its rank number `g mod s`,
-//! s being the ranks it has; everyone sends it that group, and it adds up. Between hosts, each group goes round a ring of
-//! its owners, H - 1 stages to add up and as many to pass results on. The owners send every chunk of the result to the
-//! others on their host as soon as they have it.
+//! The [`Spec`] assigns ranks to hosts ([`Hosts`]); hosts may have different numbers of ranks. With H hosts
+//! of at most m ranks there are m groups of H chunks. On a host with s ranks, group `g` belongs to the rank
+//! with index `g mod s`: the other ranks send it that group, and it adds up the contributions. Between hosts,
+//! each group travels around a ring of its owners, H - 1 stages to reduce and H - 1 to distribute the
+//! results. The owners send every chunk of the result to the other ranks of their host as soon as they have
+//! it.
 //!
-//! Stages: 2 + 2(H-1). Bytes sent per rank on hosts of m: 2(m-1)/m of the block within the host, and 2(H-1)/(mH) of it
-//! between hosts, which is the least possible. Cost with α', β' for links between hosts: 2α + 2(m-1)/m·Bβ + 2(H-1)α' +
-//! 2(H-1)/(mH)·Bβ' + (n-1)/n·Bγ.
+//! Stages: 2 + 2(H-1). Bytes sent per rank on hosts of m: 2(m-1)/m of the block within the host, and
+//! 2(H-1)/(mH) of it between hosts, which is the least possible. Cost with α', β' for links between hosts: 2α
+//! + 2(m-1)/m·Bβ + 2(H-1)α' + 2(H-1)/(mH)·Bβ' + (n-1)/n·Bγ.
 //!
-//! Wins where several ranks share a host and links between hosts are slower than memory: what crosses them is 1/m of what
-//! a flat algorithm may send there, by all ranks of the host at once.
+//! Wins where several ranks share a host and links between hosts are slower than memory: the traffic between
+//! hosts is 1/m of what a flat algorithm may send there, and all ranks of the host send at once.
 //!
-//! M. Cho, U. Finkler, M. Serrano, D. Kung, H. Hunter: "BlueConnect: decomposing all-reduce for deep learning on
-//! heterogeneous network hierarchy", IBM Journal of Research and Development 63(6), 2019.
+//! M. Cho, U. Finkler, M. Serrano, D. Kung, H. Hunter: "BlueConnect: decomposing all-reduce for deep learning
+//! on heterogeneous network hierarchy", IBM Journal of Research and Development 63(6), 2019.
 
 use crate::builder::Builder;
 use crate::plan::sub_ring::SubRing;
@@ -53,35 +54,35 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     builder.finish()
 }
 
-/// A rank and where it is.
+/// A rank and its position among the hosts.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     rank: Rank,
     host: u32,
-    /// Its number on its host.
+    /// The index of the rank on its host.
     index: u32,
-    /// The ranks of its host, itself included.
+    /// The ranks of the host, including this one.
     local_ranks: u32,
     hosts: Hosts,
     n: u32,
-    /// How many hosts there are.
+    /// The number of hosts.
     host_count: u32,
-    /// The ranks of the fullest host, which is as many as there are groups.
+    /// The ranks of the fullest host, which is also the number of groups.
     max_local_ranks: u32,
 }
 
 impl Position {
-    /// A group as a range of chunks.
+    /// Returns a group as a range of chunks.
     fn group(self, buffer: Buffer, group: u32) -> ChunkRange {
         ChunkRange { buffer, first: group * self.host_count, len: self.host_count }
     }
 
-    /// The groups that belong to a number on the own host.
+    /// Returns the groups that belong to the rank with this index on the host.
     fn groups_of(self, index: u32) -> impl Iterator<Item = u32> {
         (index..self.max_local_ranks).step_by(self.local_ranks as usize)
     }
 
-    /// The others on the host with their numbers, the next one first.
+    /// Returns the other ranks of the host with their indices, the next one first.
     fn local_peers(self) -> impl DoubleEndedIterator<Item = (u32, Rank)> {
         (1..self.local_ranks).map(move |distance| {
             let index = (self.index + distance) % self.local_ranks;

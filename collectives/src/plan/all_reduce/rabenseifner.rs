@@ -1,17 +1,20 @@
 //! All-reduce by recursive halving, then recursive doubling: Rabenseifner's algorithm.
 //!
-//! Chunks: p, the largest power of two up to n. In round `k` of the first half, partners `2^k` terms apart share a run
-//! of chunks: each gives one half of it away and adds up the other. Then every one of p ranks has one chunk of the result,
-//! and the rounds go backwards: partners exchange what they have. When n is not a power of two, the first `2(n-p)` ranks
-//! go in pairs: the second one gives its block to the first, which takes part for both, and gets the result from it.
+//! Chunks: p, the largest power of two up to n. In round `k` of the first half, partners `2^k` terms apart
+//! share a run of chunks: each sends one half of it and reduces the other. Each of p ranks then has one chunk
+//! of the result, and the rounds run backwards: partners exchange the chunks they have. If n is not a power
+//! of two, the first `2(n-p)` ranks form pairs: the second rank sends its block to the first, which
+//! represents both, and receives the result from it.
 //!
-//! A rank writes only the half that it keeps, and sends the other one, so nothing waits for its own sends.
+//! A rank writes only the half that it keeps, and sends the other one, so no step waits for the rank's own
+//! sends.
 //!
-//! Stages: 2·log2(p), and 2 more when n > p. Bytes sent per rank: 2(p-1)/p of the block (1 more for those who return
-//! the result, 1 less for those who get it). Cost: 2·log2(n)·α + 2(n-1)/n·Bβ + (n-1)/n·Bγ for powers of two.
+//! Stages: 2·log2(p), and 2 more when n > p. Bytes sent per rank: 2(p-1)/p of the block (1 block more for
+//! ranks that return the result, 1 less for ranks that receive it). Cost: 2·log2(n)·α + 2(n-1)/n·Bβ +
+//! (n-1)/n·Bγ for powers of two.
 //!
-//! Wins for medium and large blocks on many ranks with direct links: the traffic of a ring in a logarithmic number of
-//! messages. The order is the canonical one, so results are reproducible.
+//! Wins for medium and large blocks on many ranks with direct links: the traffic of a ring in a logarithmic
+//! number of messages. The order is the canonical one, so results are reproducible.
 //!
 //! R. Rabenseifner: "Optimization of collective reduction operations", ICCS 2004.
 
@@ -47,7 +50,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     builder.finish()
 }
 
-/// What a rank does that speaks for a term, be it its own or that of a pair.
+/// Adds the steps of a rank that represents a term, either its own or that of a pair.
 fn participate(builder: &mut Builder, rank: Rank, core: Core, term: u32, partner: Option<Rank>) {
     let whole = |buffer| ChunkRange { buffer, first: 0, len: core.terms };
     let rounds = core.terms.ilog2();

@@ -1,20 +1,20 @@
-//! All-reduce on a torus: round rings in its rows, then in its columns.
+//! All-reduce on a torus: around rings in its rows, then in its columns.
 //!
-//! The n ranks are a rectangle of `a` rows and `b` columns as square as can be, `a <= b`; rank `r` is in row `r / b`. A
-//! prime number of ranks is one row: then this is the plain ring.
+//! The n ranks form the rectangle of `a` rows and `b` columns that is closest to a square, with `a <= b`;
+//! rank `r` is in row `r / b`. A prime number of ranks is one row: the plan is then the plain ring.
 //!
-//! Chunks: n, in b groups of a. The rows add up groups round their rings, so that in every row column `j` has group
-//! `j + 1`. The columns all-reduce the chunks of that group round theirs. Then the groups go round the rows again, chunk
-//! by chunk, each as soon as it has come down its column.
+//! Chunks: n, in b groups of a. The rows reduce groups around their rings, so that column `j` of every row
+//! gets group `j + 1`. The columns all-reduce the chunks of that group around their rings. Then the groups
+//! travel around the rows again, each chunk as soon as its column has finished it.
 //!
-//! Stages: 2(a-1) + 2(b-1). Bytes sent per rank: 2(n-1)/n of the block. Cost: (2(a-1) + 2(b-1))α + 2(n-1)/n·Bβ +
-//! (n-1)/n·Bγ, with `a` messages one right after the other in each of the last b-1 stages.
+//! Stages: 2(a-1) + 2(b-1). Bytes sent per rank: 2(n-1)/n of the block. Cost: (2(a-1) + 2(b-1))α +
+//! 2(n-1)/n·Bβ + (n-1)/n·Bγ, with `a` messages one right after the other in each of the last b-1 stages.
 //!
-//! Wins over a ring on many ranks: the same traffic in about 4·√n stages. Its messages need cables round rows and columns
-//! only.
+//! Wins over a ring on many ranks: the same traffic in about 4·√n stages. It needs cables around rows and
+//! columns only.
 //!
-//! H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y. Kageyama: "Massively distributed SGD: ImageNet/ResNet-50 training
-//! in a flash", arXiv 1811.05233, 2018.
+//! H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y. Kageyama: "Massively distributed SGD:
+//! ImageNet/ResNet-50 training in a flash", arXiv 1811.05233, 2018.
 
 use crate::builder::Builder;
 use crate::plan::sub_ring::SubRing;
@@ -22,14 +22,14 @@ use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 
-/// A torus and the place of a rank on it.
+/// A torus, as seen from the position of a rank.
 #[derive(Clone, Copy, Debug)]
 struct Torus {
     rows: u32,
     columns: u32,
-    /// The ring through the own row.
+    /// The ring through the rank's row.
     row: SubRing,
-    /// The ring through the own column.
+    /// The ring through the rank's column.
     column: SubRing,
 }
 
@@ -61,13 +61,13 @@ impl Torus {
         Torus { rows, columns, row, column }
     }
 
-    /// A chunk of the group that the own column has.
+    /// Returns a function to a chunk of the group that the rank's column reduces.
     fn column_chunk(&self) -> impl Fn(Buffer, u32) -> ChunkRange + use<> {
         let (group, rows) = (self.row.owned(), self.rows);
         move |buffer, part| ChunkRange::one(buffer, group * rows + part)
     }
 
-    /// Everything up to the chunk of the result that the rank computes.
+    /// Adds the stages up to the chunk of the result that the rank computes.
     fn reduce_scatter(&self, builder: &mut Builder, rank: Rank) {
         let Torus { rows, columns, row, column } = *self;
         let group = |buffer, group: u32| ChunkRange { buffer, first: group * rows, len: rows };
@@ -84,7 +84,7 @@ impl Torus {
         }
     }
 
-    /// From there to all of it.
+    /// Adds the stages that distribute the result.
     fn all_gather(&self, builder: &mut Builder, rank: Rank) {
         let Torus { rows, columns, row, column } = *self;
         for stage in 0..rows - 1 {

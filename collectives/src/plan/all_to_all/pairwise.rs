@@ -1,18 +1,18 @@
 //! All-to-all by pairwise exchange.
 //!
-//! Chunks: 1. In every round each rank has one partner, who has it: they send each other the blocks that they have for one
-//! another. With a power of two the partner in round `k` is `rank XOR k`; else it is `k - rank` round the circle, and some
-//! ranks rest in some rounds. What comes takes the place of what was sent, so in place two blocks of scratch are enough,
-//! whatever the number of ranks.
+//! Chunks: 1. In every round each rank has one partner, and partners are mutual: they send each other the
+//! blocks that they have for one another. With a power of two the partner in round `k` is `rank XOR k`; else
+//! it is `k - rank` modulo n, and some ranks rest in some rounds. A received block replaces the sent one, so
+//! in place two blocks of scratch are enough for any number of ranks.
 //!
-//! Stages: n-1 (n when n is not a power of two). Bytes sent per rank: n-1 blocks, which is the least possible. Cost:
-//! (n-1)(α + Bβ).
+//! Stages: n-1 (n when n is not a power of two). Bytes sent per rank: n-1 blocks, which is the least
+//! possible. Cost: (n-1)(α + Bβ).
 //!
-//! Wins for large blocks behind a switch, where `direct` begins all at once, and in place, where `direct` needs n-1 blocks
-//! of scratch.
+//! Wins for large blocks behind a switch, where `direct` starts all messages at once, and in place, where
+//! `direct` needs n-1 blocks of scratch.
 //!
-//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
-//! Journal of High Performance Computing Applications 19(1), 2005.
+//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
+//! International Journal of High Performance Computing Applications 19(1), 2005.
 
 use crate::builder::Builder;
 use crate::plan::pairs::partners;

@@ -1,17 +1,17 @@
 //! Barrier up and down a binomial tree.
 //!
-//! Chunks: 1. A rank that has heard from all below it tells the one above it; rank 0 then has heard of everyone, and word of
-//! it goes down the same tree.
+//! Chunks: 1. A rank that has a message from each of its children sends one to its parent; rank 0 then knows
+//! that all ranks have entered, and messages go down the same tree.
 //!
-//! What is heard is written down as [`dissemination`](super::dissemination) does: each token is a reduction of those
-//! before it, and the last block of scratch is the one that stands for everyone.
+//! As in [`dissemination`](super::dissemination), tokens record which ranks have entered: each token is a
+//! reduction of earlier ones, and the last block of scratch stands for all ranks.
 //!
 //! Stages: 2·⌈log2 n⌉. Bytes: none. Cost: 2·⌈log2 n⌉·α.
 //!
-//! Wins where the number of messages counts: 2(n-1) in all, where `dissemination` sends n·log2(n).
+//! Wins where the number of messages matters: 2(n-1) in total, where `dissemination` sends n·log2(n).
 //!
-//! J. M. Mellor-Crummey, M. L. Scott: "Algorithms for scalable synchronization on shared-memory multiprocessors", ACM
-//! Transactions on Computer Systems 9(1), 1991 (the tree barriers).
+//! J. M. Mellor-Crummey, M. L. Scott: "Algorithms for scalable synchronization on shared-memory
+//! multiprocessors", ACM Transactions on Computer Systems 9(1), 1991 (the tree barriers).
 
 use crate::builder::Builder;
 use crate::plan::trees::{children_of, parent_of};

@@ -4,7 +4,7 @@
 //!
 //! Stages: 1. Bytes sent by the root: n-1 blocks. Cost: α + (n-1)Bβ, with one send overhead per peer.
 //!
-//! Wins for small blocks on few ranks, and where the root has a link of its own to everyone.
+//! Wins for small blocks on few ranks, and where the root has a link of its own to every rank.
 //!
 //! The "linear" broadcast of MPI libraries.
 

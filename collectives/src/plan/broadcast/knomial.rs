@@ -1,15 +1,16 @@
 //! Broadcast down a k-nomial tree, for k = 4 and 8.
 //!
-//! Chunks: 1. Ranks are counted from the root. A rank's number in base k without its highest digit is the rank that it
-//! receives from; it sends to those whose number has one more digit above its own, the lowest first.
+//! Chunks: 1. Ranks are counted from the root. A rank receives from the rank that has its number in base k
+//! without the highest digit; it sends to the ranks whose number has one more digit above its own, the lowest
+//! first.
 //!
-//! Stages: (k-1)·⌈log_k n⌉ counting messages of one rank one after the other, ⌈log_k n⌉ when they overlap. Bytes sent by
-//! the root: (k-1)·⌈log_k n⌉ blocks. Cost: ⌈log_k n⌉·(α + (k-1)·Bβ).
+//! Stages: (k-1)·⌈log_k n⌉ counting messages of one rank one after the other, ⌈log_k n⌉ when they overlap.
+//! Bytes sent by the root: (k-1)·⌈log_k n⌉ blocks. Cost: ⌈log_k n⌉·(α + (k-1)·Bβ).
 //!
-//! Wins over `binomial` for tiny blocks, where sends overlap and latency counts.
+//! Wins over `binomial` for tiny blocks, where sends overlap and latency dominates.
 //!
 //! The k-nomial trees of R. Thakur, W. Gropp: "Improving the performance of collective operations in MPICH",
-//! EuroPVM/MPI 2003, as UCC and MPI libraries have them with a radix to choose.
+//! EuroPVM/MPI 2003; UCC and MPI libraries offer them with a configurable radix.
 
 use crate::builder::Builder;
 use crate::plan::trees::{knomial_children, knomial_parent};

@@ -1,16 +1,17 @@
 //! Broadcast as a scatter, then an all-gather: van de Geijn's algorithm.
 //!
-//! Chunks: n; chunk `c` belongs to the rank `c` places behind the root. The chunks are scattered down a binomial tree in
-//! which the ranks of a subtree follow each other, so that a message is one run of chunks. Then they go round the ring,
-//! but for those that a rank has already since it passed them on; the root gets none.
+//! Chunks: n; chunk `c` belongs to the rank `c` positions after the root. The chunks are scattered down a
+//! binomial tree in which the ranks of a subtree are consecutive, so that a message is one run of chunks.
+//! Then they travel around the ring, except to ranks that already have them from the scatter; the root
+//! receives none.
 //!
-//! Stages: ⌈log2 n⌉ + n-1. Bytes sent by the root: 2(n-1)/n of the block; by others about 1 block at most. Cost:
-//! (⌈log2 n⌉ + n-1)α + 2(n-1)/n·Bβ.
+//! Stages: ⌈log2 n⌉ + n-1. Bytes sent by the root: 2(n-1)/n of the block; by others about 1 block at most.
+//! Cost: (⌈log2 n⌉ + n-1)α + 2(n-1)/n·Bβ.
 //!
-//! Wins for large blocks where nothing streams; cut into segments, `chain` sends half of it.
+//! Wins for large blocks that are not cut into segments; with segments, `chain` sends half as much.
 //!
-//! M. Barnett, S. Gupta, D. Payne, L. Shuler, R. van de Geijn, J. Watts: "Interprocessor collective communication library
-//! (InterCom)", Scalable High Performance Computing Conference 1994.
+//! M. Barnett, S. Gupta, D. Payne, L. Shuler, R. van de Geijn, J. Watts: "Interprocessor collective
+//! communication library (InterCom)", Scalable High Performance Computing Conference 1994.
 
 use crate::builder::Builder;
 use crate::plan::trees::{children_of, parent_of, subtree};
@@ -42,7 +43,7 @@ fn run(buffer: Buffer, chunks: Range<u32>) -> ChunkRange {
     ChunkRange { buffer, first: chunks.start, len: chunks.len() as u32 }
 }
 
-/// Where a place has what it passes on.
+/// Returns the buffer from which a position sends.
 fn held(place: u32) -> Buffer {
     if place == 0 { Buffer::Input } else { Buffer::Output }
 }

@@ -1,8 +1,9 @@
-//! Exclusive scan down a line.
+//! Exclusive scan down a chain.
 //!
-//! Chunks: 1. Every rank gets the sum of those before it from its neighbour, adds its own block in scratch, and passes
-//! that on. In place the message lands in scratch, too, for the own block is needed for the sum. Contributions are added
-//! from rank 0 on, which is the canonical order of prefixes.
+//! Chunks: 1. Every rank receives the sum of the lower ranks from its neighbor, adds its own block in
+//! scratch, and sends the new sum on. In place the message is received into scratch as well, since the sum
+//! needs the rank's own block. Contributions are added from rank 0 on, which is the canonical order of
+//! prefixes.
 //!
 //! Stages: n-1. Bytes sent per rank: 1 block. Cost when cut into k segments: (n-2+k)(α + B/k·(β + γ)).
 //!
@@ -19,7 +20,7 @@ const INPUT: ChunkRange = ChunkRange::input(0);
 const OUTPUT: ChunkRange = ChunkRange::output(0);
 const SUM: ChunkRange = ChunkRange::scratch(0);
 
-/// Plans an exclusive scan down a line.
+/// Plans an exclusive scan down a chain.
 ///
 /// # Errors
 /// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.

@@ -1,15 +1,16 @@
 //! Gather up a binomial tree.
 //!
-//! Chunks: 1. Ranks are counted from the root. In stage `j` those whose lowest bit is 2^j send the blocks of all ranks
-//! below them, which follow each other, to the rank that lacks that bit. On the way blocks lie in scratch. Where the
-//! numbers of ranks start anew a message is cut in two, since the root keeps blocks in their order.
+//! Chunks: 1. Ranks are counted from the root. In stage `j` the ranks whose lowest bit is 2^j send the blocks
+//! of their whole subtree, which are consecutive, to the rank that lacks that bit. On the way blocks are in
+//! scratch. A message whose ranks wrap around to 0 is cut in two, since the root keeps blocks in rank order.
 //!
-//! Stages: ⌈log2 n⌉. Bytes received by the root: n-1 blocks; sent by others up to n/2. Cost: ⌈log2 n⌉·α + (n-1)·Bβ.
+//! Stages: ⌈log2 n⌉. Bytes received by the root: n-1 blocks; sent by others up to n/2. Cost: ⌈log2 n⌉·α +
+//! (n-1)·Bβ.
 //!
 //! Wins for small blocks on many ranks: the root receives log2(n) messages, where `direct` has n-1.
 //!
-//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
-//! Journal of High Performance Computing Applications 19(1), 2005.
+//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
+//! International Journal of High Performance Computing Applications 19(1), 2005.
 
 use crate::builder::Builder;
 use crate::plan::trees::{children_of, max_relayed_blocks, parent_of, runs, subtree};

@@ -1,9 +1,10 @@
 //! Reduce over direct links.
 //!
-//! Chunks: 1. Everyone sends its block to the root, which adds them up in canonical order, with partial sums in log2(n)
-//! blocks of scratch.
+//! Chunks: 1. Every rank sends its block to the root, which adds the blocks in canonical order, with partial
+//! sums in log2(n) blocks of scratch.
 //!
-//! Stages: 1. Bytes received by the root: n-1 blocks. Cost: α + (n-1)B(β + γ), with one receive overhead per peer.
+//! Stages: 1. Bytes received by the root: n-1 blocks. Cost: α + (n-1)B(β + γ), with one receive overhead per
+//! peer.
 //!
 //! Wins for small blocks on few ranks. Results are reproducible.
 //!

@@ -1,16 +1,17 @@
 //! Reduce up a k-nomial tree, for k = 4.
 //!
-//! Chunks: 1. The tree is that of the broadcast of this name, the other way up: ranks are counted from the root, a rank
-//! adds up what those send whose number has one more digit in base k, the highest first, and sends the sum to the rank
-//! whose number lacks its own highest digit.
+//! Chunks: 1. The tree is that of the broadcast of this name, upside down. Ranks are counted from the root. A
+//! rank adds the sums of the ranks whose number has one more digit in base k, the highest first, and sends
+//! the result to the rank whose number lacks its own highest digit.
 //!
-//! Stages: (k-1)·⌈log_k n⌉. Bytes sent per rank: 1 block, the root none. Cost: ⌈log_k n⌉·(α + (k-1)·B(β + γ)).
+//! Stages: (k-1)·⌈log_k n⌉. Bytes sent per rank: 1 block, the root none. Cost: ⌈log_k n⌉·(α + (k-1)·B(β +
+//! γ)).
 //!
-//! Wins over `binomial` for tiny blocks, where latency counts. The order of additions depends on the root, and is not the
-//! canonical one.
+//! Wins over `binomial` for tiny blocks, where latency dominates. The order of additions depends on the root,
+//! and is not the canonical one.
 //!
 //! The k-nomial trees of R. Thakur, W. Gropp: "Improving the performance of collective operations in MPICH",
-//! EuroPVM/MPI 2003, as UCC and MPI libraries have them with a radix to choose.
+//! EuroPVM/MPI 2003; UCC and MPI libraries offer them with a configurable radix.
 
 use crate::builder::Builder;
 use crate::plan::trees::{knomial_children, knomial_parent, knomial_stages};

@@ -1,15 +1,15 @@
 //! Reduce as a reduce-scatter by recursive halving, then a gather: Rabenseifner's algorithm.
 //!
-//! Chunks: p, the largest power of two up to n. After the halving every one of p ranks has one chunk of the result; these
-//! come together at the root up a binomial tree, in the rounds of the halving backwards. When n is not a power of two, the
-//! first `2(n-p)` ranks go in pairs: one gives its block to the other, which takes part for both; the root is always
-//! among those that take part.
+//! Chunks: p, the largest power of two up to n. After the halving each of p ranks has one chunk of the
+//! result. The chunks are gathered at the root up a binomial tree, in the rounds of the halving backwards. If
+//! n is not a power of two, the first `2(n-p)` ranks form pairs: one rank sends its block to the other, which
+//! represents both; the root always represents its pair.
 //!
-//! Stages: 2·log2(p), and 1 more when n > p. Bytes sent per rank: at most 2(p-1)/p of the block, by the root half of that.
-//! Cost: 2·log2(n)·α + 2(n-1)/n·Bβ + (n-1)/n·Bγ for powers of two.
+//! Stages: 2·log2(p), and 1 more when n > p. Bytes sent per rank: at most 2(p-1)/p of the block, by the root
+//! half of that. Cost: 2·log2(n)·α + 2(n-1)/n·Bβ + (n-1)/n·Bγ for powers of two.
 //!
-//! Wins for medium and large blocks on many ranks with direct links. The order is the canonical one, so results are
-//! reproducible.
+//! Wins for medium and large blocks on many ranks with direct links. The order is the canonical one, so
+//! results are reproducible.
 //!
 //! R. Rabenseifner: "Optimization of collective reduction operations", ICCS 2004.
 
@@ -54,13 +54,13 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     builder.finish()
 }
 
-/// Who speaks for a term: of a pair with the root in it, the root.
+/// Returns the rank that represents a term: the root if it is in the term's pair.
 fn representative(core: Core, root: Rank, term: u32) -> Rank {
     let first = core.representative(term);
     if core.partner(first) == Some(root) { root } else { first }
 }
 
-/// The rounds backwards: of two partners the one that is nearer to the root takes the other's chunks.
+/// Adds the gather: of two partners, the one nearer to the root receives the other's chunks.
 fn gather(builder: &mut Builder, rank: Rank, core: Core, term: u32, root: Rank) {
     let target = core.term(root).unwrap_or(root.0 / 2);
     let buffer = if rank == root { Buffer::Output } else { Buffer::Scratch };

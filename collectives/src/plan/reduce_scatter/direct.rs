@@ -1,7 +1,7 @@
 //! Reduce-scatter over direct links.
 //!
-//! Chunks: 1. Every rank sends each block to its owner, the next rank first, and adds up what the others send
-//! for its own, the previous rank first.
+//! Chunks: 1. Every rank sends each block to its owner, the next rank first, and adds the messages for its
+//! own block, the previous rank's first.
 //!
 //! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)B(β + γ), with one
 //! send overhead per peer.
@@ -24,7 +24,7 @@ use crate::{Numerics, PlanError, Spec};
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, canonical) = (spec.ranks(), spec.numerics() == Numerics::Reproducible);
     let partial_sums = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };
-    // Where blocks differ, those of scratch do too: every n-th is as long as the rank's own.
+    // Unequal blocks make scratch blocks unequal, too: every n-th one is as long as the rank's own block.
     let stride = if spec.uneven() { n } else { 1 };
     let mut builder = Builder::new(spec, "direct", 1, partial_sums * stride);
     for rank in spec.planned_ranks() {

@@ -1,16 +1,18 @@
 //! Reduce-scatter by parallel aggregated trees (PAT).
 //!
-//! Chunks: 1. Everyone's contribution to a block travels to its owner up a binomial tree, n trees at once, and what
-//! travels the same way in a round is one message: partial sums lie in scratch in an order in which it is one run
-//! (`plan/aggregated.rs`). It is the all-gather of this name backwards: neighbours come first, with many blocks, and the
-//! furthest ranks last, with one.
+//! Chunks: 1. The contributions to a block travel to its owner up a binomial tree, n trees at once. Partial
+//! sums that travel the same way in a round form one message: they are in scratch in an order in which they
+//! are one run (`plan/aggregated.rs`). The plan is the all-gather of this name backwards: neighbors exchange
+//! first, with many blocks, and the furthest ranks last, with one.
 //!
-//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible, for any n. Scratch: n blocks, which
-//! the input is copied to. Cost: ⌈log2 n⌉·α + (n-1)·B(β + γ).
+//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible, for any n. Scratch: n
+//! blocks, to which the input is copied. Cost: ⌈log2 n⌉·α + (n-1)·B(β + γ).
 //!
-//! Wins for small and medium blocks on many ranks, above all when their number is not a power of two; little goes far.
+//! Wins for small and medium blocks on many ranks, above all when their number is not a power of two; little
+//! data goes far.
 //!
-//! S. Jeaugey: "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
+//! S. Jeaugey: "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv
+//! 2506.20252, 2025.
 
 use crate::builder::Builder;
 use crate::plan::aggregated::{Layout, Round};

@@ -1,15 +1,16 @@
 //! Scatter down a binomial tree.
 //!
-//! Chunks: 1. Ranks are counted from the root. A rank gets the blocks of all ranks below it, which follow each other, from
-//! the rank that lacks its lowest bit, and sends those of its children's subtrees on, the largest first. On the way blocks
-//! lie in scratch. Where the numbers of ranks start anew a message is cut in two, since the root has blocks in their order.
+//! Chunks: 1. Ranks are counted from the root. A rank receives the blocks of its whole subtree, which are
+//! consecutive, from the rank that lacks its lowest bit, and forwards those of its children's subtrees, the
+//! largest first. On the way blocks are in scratch. A message whose ranks wrap around to 0 is cut in two,
+//! since the root has blocks in rank order.
 //!
 //! Stages: ⌈log2 n⌉. Bytes sent by the root: n-1 blocks; by others up to n/2. Cost: ⌈log2 n⌉·α + (n-1)·Bβ.
 //!
 //! Wins for small blocks on many ranks: the root sends log2(n) messages, where `direct` has n-1.
 //!
-//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
-//! Journal of High Performance Computing Applications 19(1), 2005.
+//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
+//! International Journal of High Performance Computing Applications 19(1), 2005.
 
 use crate::builder::Builder;
 use crate::plan::trees::{children_of, max_relayed_blocks, parent_of, runs, subtree};

@@ -1,9 +1,9 @@
-//! Everyone sends to the next rank of the circle and receives from the one before.
+//! Circular shift: every rank sends to the next rank and receives from the previous one.
 //!
-//! Chunks: 1. In place the block is still being sent when the other one comes, so that one lands in scratch
-//! and is copied.
+//! Chunks: 1. In place the block is still being sent when the other one arrives, so the message is received
+//! into scratch and copied.
 //!
-//! Stages: 1. Bytes sent per rank: 1 block. Cost: α + Bβ. It has no competitor.
+//! Stages: 1. Bytes sent per rank: 1 block. Cost: α + Bβ. It is the only algorithm of this collective.
 //!
 //! `MPI_Sendrecv` of the MPI standard on a circular shift; the pattern of nccl-tests' `sendrecv_perf`.
 
