@@ -26,27 +26,6 @@ pub struct Muster {
     addresses: String,
 }
 
-/// The rank in whose process a rendezvous is opened some time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keeper {
-    /// Its rank in the job that meets there.
-    pub rank: u32,
-    /// By rank of that job: what people call it.
-    pub titles: Arc<[String]>,
-}
-
-impl Keeper {
-    /// What people call it.
-    pub(super) fn title(&self) -> String {
-        self.title_of(self.rank)
-    }
-
-    /// What people call a rank of its job.
-    pub(super) fn title_of(&self, rank: u32) -> String {
-        self.titles.get(rank as usize).map_or_else(|| format!("rank {rank}"), |title| format!("rank {title}"))
-    }
-}
-
 impl Muster {
     /// Opens sockets: one for this host, and one for other hosts at each of these addresses if the ranks have a secret.
     ///
