@@ -16,7 +16,7 @@ pub enum Address {
     /// Over TCP: a host by name or number, and a port.
     Tcp(String, u16),
     /// The Unix socket of this name on this host, which another rank opens sooner or later.
-    Coming(u128),
+    Awaited(u128),
 }
 
 impl Address {
@@ -24,28 +24,28 @@ impl Address {
     ///
     /// # Errors
     /// Says what is not an address, and how one is written.
-    pub fn list(text: &str) -> Result<Vec<Address>, String> {
+    pub fn parse_list(text: &str) -> Result<Vec<Address>, String> {
         let addresses: Result<Vec<Address>, String> =
-            text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Address::one).collect();
+            text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Address::parse).collect();
         match addresses {
-            Ok(addresses) if addresses.is_empty() => Err(Address::wrong(text)),
+            Ok(addresses) if addresses.is_empty() => Err(Address::malformed(text)),
             other => other,
         }
     }
 
-    fn wrong(text: &str) -> String {
+    fn malformed(text: &str) -> String {
         format!("`{text}` is not the address of a rendezvous; write it as tcp://HOST:PORT")
     }
 
-    fn one(text: &str) -> Result<Address, String> {
+    fn parse(text: &str) -> Result<Address, String> {
         if let Some(name) = text.strip_prefix("unix-abstract:").filter(|name| !name.is_empty()) {
             return Ok(Address::Abstract(name.to_owned()));
         }
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Address::Path(path.to_owned()));
         }
-        let rest = text.strip_prefix("tcp://").ok_or_else(|| Address::wrong(text))?;
-        let (host, port) = host_and_port(rest).ok_or_else(|| Address::wrong(text))?;
+        let rest = text.strip_prefix("tcp://").ok_or_else(|| Address::malformed(text))?;
+        let (host, port) = host_and_port(rest).ok_or_else(|| Address::malformed(text))?;
         Ok(Address::Tcp(host, port))
     }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Address {
             Address::Path(path) => write!(f, "unix:{path}"),
             Address::Tcp(host, port) if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
             Address::Tcp(host, port) => write!(f, "tcp://{host}:{port}"),
-            Address::Coming(name) => f.write_str(&local_address(*name)),
+            Address::Awaited(name) => f.write_str(&local_address(*name)),
         }
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     fn addresses_are_read_as_they_are_written() {
         let text =
             "unix-abstract:tbccl-1,tcp://10.0.0.1:80, tcp://[fe80::1%en0]:7777,unix:/a/b,tcp://host-1:1";
-        let list = Address::list(text).expect("addresses");
+        let list = Address::parse_list(text).expect("addresses");
         assert_eq!(list.len(), 5);
         assert_eq!(list[2], Address::Tcp("fe80::1%en0".into(), 7777));
         let written: Vec<String> = list.iter().map(ToString::to_string).collect();
@@ -116,7 +116,7 @@ mod tests {
             "unix:",
             "tcp://[a]b]:80",
         ] {
-            let error = Address::list(text).expect_err(text);
+            let error = Address::parse_list(text).expect_err(text);
             assert!(error.contains("tcp://HOST:PORT"), "{error}");
         }
     }

@@ -2,36 +2,38 @@
 //!
 //! Each rank opens its own while the ranks come together, and all learn of all: sockets that listen, without a thread.
 //! Most are never used. When some of the ranks are to make another communicator, one of them serves its sockets
-//! ([`Muster::serve`]) and the others go there ([`Muster::place`]), whether or not the first rendezvous is still there.
+//! ([`Muster::serve`]) and the others go there ([`ReconnectListener::connect_spec`]), whether or not the first rendezvous is still there.
 //! Who comes too early waits in the kernel, and who comes for another job is told that this one is not it.
 //!
 //! Ranks that have a secret are met over TCP as well, with the same secret; others are of one host and one user.
 
 use super::{
-    Address, Place, Secret,
-    server::{Gathering, Server, Sockets, local_address},
+    Secret,
+    address::Address,
+    connect::{ConnectSpec, RendezvousHost},
+    server::{PendingGroup, Server, Sockets},
+    unix::local_address,
 };
 use crate::error::{Error, Result};
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 
 /// Sockets at which this rank can be met.
 #[derive(Debug)]
-pub struct Muster {
+pub struct ReconnectListener {
     sockets: Sockets,
     secret: Option<Secret>,
     addresses: String,
 }
 
-impl Muster {
+impl ReconnectListener {
     /// Opens sockets: one for this host, and one for other hosts at each of these addresses if the ranks have a secret.
     ///
     /// # Errors
     /// When the system refuses a socket.
-    pub fn open(at: &[IpAddr], secret: Option<Secret>) -> Result<Muster> {
+    pub fn open(at: &[IpAddr], secret: Option<Secret>) -> Result<ReconnectListener> {
         let listen: Vec<SocketAddr> = match secret {
             Some(_) => at.iter().map(|ip| SocketAddr::new(*ip, 0)).collect(),
             None => Vec::new(),
@@ -41,7 +43,7 @@ impl Muster {
         for bound in sockets.addresses()? {
             addresses.push_str(&format!(",{}", Address::Tcp(bound.ip().to_string(), bound.port())));
         }
-        Ok(Muster { sockets, secret, addresses })
+        Ok(ReconnectListener { sockets, secret, addresses })
     }
 
     /// The ways there, as text.
@@ -53,11 +55,11 @@ impl Muster {
     ///
     /// # Errors
     /// When the system refuses descriptors or a thread.
-    pub fn serve(&self, job: &str, titles: &[String]) -> Result<Server> {
+    pub fn serve(&self, job: &str, labels: &[String]) -> Result<Server> {
         let sockets = self.sockets.again().map_err(|e| Error::system("opening a place to meet", e))?;
-        Server::gather(
+        Server::start_group(
             sockets,
-            Gathering { job: job.to_owned(), titles: titles.to_vec(), secret: self.secret.clone() },
+            PendingGroup { job: job.to_owned(), labels: labels.to_vec(), secret: self.secret.clone() },
         )
     }
 
@@ -65,14 +67,19 @@ impl Muster {
     ///
     /// # Errors
     /// Says what is not an address.
-    pub fn place(
+    pub fn connect_spec(
         addresses: &str,
         secret: Option<&Secret>,
-        keeper: Keeper,
-        patience: Duration,
-    ) -> Result<Place, String> {
-        let addresses = Address::list(addresses)?;
-        Ok(Place { addresses, secret: secret.cloned(), patience, keeper: Some(keeper) })
+        rendezvous_host: RendezvousHost,
+        timeout: Duration,
+    ) -> Result<ConnectSpec, String> {
+        let addresses = Address::parse_list(addresses)?;
+        Ok(ConnectSpec {
+            addresses,
+            secret: secret.cloned(),
+            timeout,
+            rendezvous_host: Some(rendezvous_host),
+        })
     }
 }
 
@@ -86,7 +93,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn hello(job: &str, rank: u32, size: u32, patience: Duration) -> Hello {
+    fn hello(job: &str, rank: u32, size: u32, timeout: Duration) -> Hello {
         let member = Member {
             rank,
             pid: 0,
@@ -94,7 +101,7 @@ mod tests {
             probe_address: 0,
             probe_value: 0,
             muster: String::new(),
-            keeps: rank == 0,
+            hosts_rendezvous: rank == 0,
         };
         Hello {
             magic: MAGIC.to_owned(),
@@ -104,32 +111,44 @@ mod tests {
             member,
             options: std::collections::BTreeMap::new(),
             arena: false,
-            patience_ms: patience.as_millis() as u64,
-            silence_ms: 1400,
+            timeout_ms: timeout.as_millis() as u64,
+            peer_timeout_ms: 1400,
         }
     }
 
-    fn muster() -> Muster {
+    fn muster() -> ReconnectListener {
         let secret = Secret::generate().expect("random numbers");
-        Muster::open(&[[127, 0, 0, 1].into()], Some(secret)).expect("sockets")
+        ReconnectListener::open(&[[127, 0, 0, 1].into()], Some(secret)).expect("sockets")
     }
 
     /// Its Unix socket, or the one over TCP.
-    fn place(muster: &Muster, way: usize, patience: Duration) -> Place {
-        let keeper = Keeper { rank: 0, titles: titles(3).into() };
-        let place = Muster::place(muster.addresses(), muster.secret.as_ref(), keeper, patience);
-        let mut place = place.expect("our own addresses");
-        place.addresses = vec![place.addresses.remove(way)];
-        place
+    fn connect_spec(muster: &ReconnectListener, way: usize, timeout: Duration) -> ConnectSpec {
+        let rendezvous_host = RendezvousHost { rank: 0, labels: labels(3).into() };
+        let connect_spec = ReconnectListener::connect_spec(
+            muster.addresses(),
+            muster.secret.as_ref(),
+            rendezvous_host,
+            timeout,
+        );
+        let mut connect_spec = connect_spec.expect("our own addresses");
+        connect_spec.addresses = vec![connect_spec.addresses.remove(way)];
+        connect_spec
     }
 
-    fn titles(ranks: u32) -> Vec<String> {
+    fn labels(ranks: u32) -> Vec<String> {
         (0..ranks).map(|rank| format!("{rank} ({} before)", rank + 1)).collect()
     }
 
-    fn come(place: &Place, job: &str, rank: u32, size: u32, patience: Duration) -> Result<Connection> {
-        let Joined { mut connection, .. } = Connection::join(place, &hello(job, rank, size, patience), None)?;
-        connection.agree_on_pulling(None)?;
+    fn come(
+        connect_spec: &ConnectSpec,
+        job: &str,
+        rank: u32,
+        size: u32,
+        timeout: Duration,
+    ) -> Result<Connection> {
+        let Joined { mut connection, .. } =
+            Connection::join(connect_spec, &hello(job, rank, size, timeout), None)?;
+        connection.start(None)?;
         Ok(connection)
     }
 
@@ -137,13 +156,13 @@ mod tests {
     fn who_comes_before_the_keeper_is_let_in_when_it_serves() {
         for way in [0, 1] {
             let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let connect_spec = &connect_spec(&muster, way, LONG);
             thread::scope(|scope| {
-                let early = scope.spawn(move || come(place, "a", 1, 2, LONG).map(drop));
+                let early = scope.spawn(move || come(connect_spec, "a", 1, 2, LONG).map(drop));
                 // Longer than a rendezvous that is there may take to prove that it has the secret.
                 thread::sleep(Duration::from_millis(if way == 1 { 5500 } else { 300 }));
-                let _server = muster.serve("a", &titles(2)).expect("a thread");
-                let ours = come(place, "a", 0, 2, LONG).expect("both are there");
+                let _server = muster.serve("a", &labels(2)).expect("a thread");
+                let ours = come(connect_spec, "a", 0, 2, LONG).expect("both are there");
                 early.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -154,22 +173,26 @@ mod tests {
     fn one_job_after_the_other_meets_at_the_same_sockets() {
         for way in [0, 1] {
             let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let connect_spec = &connect_spec(&muster, way, LONG);
             let mut servers = Vec::new();
             for round in 0..20 {
                 let job = &format!("job {round}");
                 thread::scope(|scope| {
-                    let others: Vec<_> =
-                        (1..3).map(|rank| scope.spawn(move || come(place, job, rank, 3, LONG))).collect();
-                    servers.push(muster.serve(job, &titles(3)).expect("a thread"));
-                    let mut all = vec![come(place, job, 0, 3, LONG)];
+                    let others: Vec<_> = (1..3)
+                        .map(|rank| scope.spawn(move || come(connect_spec, job, rank, 3, LONG)))
+                        .collect();
+                    servers.push(muster.serve(job, &labels(3)).expect("a thread"));
+                    let mut all = vec![come(connect_spec, job, 0, 3, LONG)];
                     all.extend(others.into_iter().map(|other| other.join().expect("no panic")));
                     for connection in all {
                         connection.expect("all are there").goodbye(Vec::new());
                     }
                 });
             }
-            assert!(servers.iter().all(|server| server.refused() == Refused::default()), "way {way}");
+            assert!(
+                servers.iter().all(|server| server.rejections() == RejectionCounts::default()),
+                "way {way}"
+            );
         }
     }
 
@@ -177,15 +200,15 @@ mod tests {
     fn who_comes_for_the_next_job_waits_until_this_one_is_over() {
         for way in [0, 1] {
             let muster = muster();
-            let place = &place(&muster, way, LONG);
-            let first = muster.serve("first", &titles(3)).expect("a thread");
+            let connect_spec = &connect_spec(&muster, way, LONG);
+            let first = muster.serve("first", &labels(3)).expect("a thread");
             thread::scope(|scope| {
-                let ahead = scope.spawn(move || come(place, "second", 1, 2, LONG).map(drop));
+                let ahead = scope.spawn(move || come(connect_spec, "second", 1, 2, LONG).map(drop));
                 thread::sleep(Duration::from_millis(200));
                 assert!(!ahead.is_finished());
                 drop(first);
-                let _second = muster.serve("second", &titles(2)).expect("a thread");
-                let ours = come(place, "second", 0, 2, LONG).expect("both are there");
+                let _second = muster.serve("second", &labels(2)).expect("a thread");
+                let ours = come(connect_spec, "second", 0, 2, LONG).expect("both are there");
                 ahead.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -196,17 +219,17 @@ mod tests {
     fn who_is_hung_up_on_by_a_job_that_is_just_over_comes_again() {
         for way in [0, 1] {
             let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let connect_spec = &connect_spec(&muster, way, LONG);
             thread::scope(|scope| {
-                let other = scope.spawn(move || come(place, "second", 1, 2, LONG).map(drop));
+                let other = scope.spawn(move || come(connect_spec, "second", 1, 2, LONG).map(drop));
                 while match way {
                     0 => muster.sockets.unix.accept().is_err(),
                     _ => muster.sockets.networks[0].accept().is_err(),
                 } {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let _second = muster.serve("second", &titles(2)).expect("a thread");
-                let ours = come(place, "second", 0, 2, LONG).expect("both are there");
+                let _second = muster.serve("second", &labels(2)).expect("a thread");
+                let ours = come(connect_spec, "second", 0, 2, LONG).expect("both are there");
                 other.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -218,9 +241,9 @@ mod tests {
         for way in [0, 1] {
             let muster = muster();
             let short = Duration::from_millis(500);
-            let _server = muster.serve("a", &titles(3)).expect("a thread");
+            let _server = muster.serve("a", &labels(3)).expect("a thread");
             let began = Instant::now();
-            match come(&place(&muster, way, short), "a", 0, 3, short) {
+            match come(&connect_spec(&muster, way, short), "a", 0, 3, short) {
                 Err(Error::Absent { ranks, why }) => {
                     assert_eq!(ranks, [topology::Rank(1), topology::Rank(2)]);
                     assert!(why.contains("1 (2 before), 2 (3 before)"), "{why}");
@@ -236,7 +259,7 @@ mod tests {
         for way in [0, 1] {
             let muster = muster();
             let short = Duration::from_millis(600);
-            let there = place(&muster, way, short);
+            let there = connect_spec(&muster, way, short);
             let absent = |what: &str| match come(&there, "a", 1, 2, short) {
                 Err(Error::Absent { ranks, why }) => {
                     assert_eq!(ranks, [topology::Rank(0)]);
@@ -246,7 +269,7 @@ mod tests {
             };
             let began = Instant::now();
             absent("never serves");
-            let server = muster.serve("b", &titles(2)).expect("a thread");
+            let server = muster.serve("b", &labels(2)).expect("a thread");
             match come(&there, "a", 1, 2, short) {
                 Err(Error::Rendezvous(why)) => assert!(why.contains("`b`") && why.contains("`a`"), "{why}"),
                 other => panic!("{other:?}"),
@@ -262,9 +285,9 @@ mod tests {
     fn a_keeper_that_dies_while_others_wait_at_its_door_is_named_at_once() {
         for way in [0, 1] {
             let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let connect_spec = &connect_spec(&muster, way, LONG);
             thread::scope(|scope| {
-                let waiting = scope.spawn(move || come(place, "a", 1, 2, LONG).map(drop));
+                let waiting = scope.spawn(move || come(connect_spec, "a", 1, 2, LONG).map(drop));
                 thread::sleep(Duration::from_millis(300));
                 let began = Instant::now();
                 drop(muster);

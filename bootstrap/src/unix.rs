@@ -9,10 +9,10 @@ use std::{
 };
 
 /// Connections that the kernel keeps for us until we take them. It keeps fewer where its limit is lower.
-pub(super) const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// Is the other end a process of our user?
-pub(super) fn same_user(stream: &UnixStream) -> bool {
+pub(crate) fn same_user(stream: &UnixStream) -> bool {
     #[cfg(target_os = "linux")]
     {
         sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
@@ -27,7 +27,7 @@ pub(super) fn same_user(stream: &UnixStream) -> bool {
 
 /// A folder that only its owner can enter, removed when dropped.
 #[derive(Debug)]
-pub(super) struct Folder(std::path::PathBuf);
+pub(crate) struct Folder(std::path::PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -36,7 +36,7 @@ impl Drop for Folder {
 }
 
 /// A name that nobody guesses.
-fn random_name() -> io::Result<u128> {
+pub(crate) fn random_name() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
     Ok(u128::from_le_bytes(bytes))
@@ -62,7 +62,7 @@ pub(crate) fn local_address(name: u128) -> String {
 
 /// Opens the Unix socket of a name, and the folder of its file if it has one.
 #[cfg(target_os = "linux")]
-fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
+pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
     let listener = UnixListener::bind_addr(&abstract_name(name)?)?;
     ready(&listener)?;
     Ok((listener, None))
@@ -70,7 +70,7 @@ fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
 
 /// Opens the Unix socket of a name, and the folder of its file if it has one.
 #[cfg(not(target_os = "linux"))]
-fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
+pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
     use std::os::unix::fs::DirBuilderExt;
     let folder = folder_of(name);
     let make = || std::fs::DirBuilder::new().mode(0o700).create(&folder);

@@ -1,88 +1,88 @@
 //! The rendezvous without its event loop: guests and the job, turn by turn, with a clock of the caller's.
 
 use super::{
-    super::pipe::{Filled, Pipe},
-    guest::{Guest, Said, Stage},
-    job::{Job, Mail},
+    super::frame_stream::{FrameStream, ReadProgress},
+    connection::{InboundConnection, Message, Stage},
+    job::{Job, Outgoing},
 };
 use std::time::Instant;
 
 /// A rendezvous whose turns are asked for.
-pub(crate) struct Rehearsed {
+pub(crate) struct InMemoryServer {
     job: Job,
-    guests: Vec<Option<Guest>>,
+    connections: Vec<Option<InboundConnection>>,
     start: Instant,
 }
 
-impl Rehearsed {
-    pub(crate) fn new(ranks: u32, start: Instant) -> Rehearsed {
-        Rehearsed { job: Job::new(ranks), guests: Vec::new(), start }
+impl InMemoryServer {
+    pub(crate) fn new(ranks: u32, start: Instant) -> InMemoryServer {
+        InMemoryServer { job: Job::new(ranks), connections: Vec::new(), start }
     }
 
     /// Lets somebody in who is taken for one of the job.
-    pub(crate) fn let_in(&mut self, pipe: Pipe) {
-        let guest = Guest { pipe, stage: Stage::Greeting, since: self.start, deadline: None };
-        self.guests.push(Some(guest));
+    pub(crate) fn add_connection(&mut self, frames: FrameStream) {
+        let connection =
+            InboundConnection { frames, stage: Stage::AwaitingHello, since: self.start, deadline: None };
+        self.connections.push(Some(connection));
     }
 
     /// Hears all, passes time, and brings the mail.
-    pub(crate) fn turn(&mut self, now: Instant) {
-        for slot in &mut self.guests {
-            let Some(mut guest) = slot.take() else { continue };
-            let filled = guest.fill();
-            let heard = hear(&mut self.job, &mut guest, now);
-            match (heard, filled) {
-                (true, Ok(Filled::Dry | Filled::More)) => *slot = Some(guest),
+    pub(crate) fn step(&mut self, now: Instant) {
+        for slot in &mut self.connections {
+            let Some(mut connection) = slot.take() else { continue };
+            let filled = connection.fill();
+            let handled = handle(&mut self.job, &mut connection, now);
+            match (handled, filled) {
+                (true, Ok(ReadProgress::Drained | ReadProgress::More)) => *slot = Some(connection),
                 _ => {
-                    if let Some(rank) = guest.rank() {
-                        self.job.lose(rank, "broke", now);
+                    if let Some(rank) = connection.rank() {
+                        self.job.connection_lost(rank, "broke", now);
                     }
                 }
             }
         }
         self.job.tick(now);
-        self.job.tell_news();
-        let attendance = self.job.attendance();
-        assert!(
-            attendance.gone <= attendance.joined && attendance.died <= attendance.joined,
-            "{attendance:?}"
-        );
-        for mail in self.job.take_mail() {
-            let (Mail::Parcel(rank, _) | Mail::End(rank)) = mail;
-            let mut guests = self.guests.iter_mut().flatten();
-            let Some(guest) = guests.find(|guest| guest.rank() == Some(rank)) else { continue };
-            match mail {
-                Mail::Parcel(_, parcel) => guest.pipe.send(parcel),
-                Mail::End(_) => guest.stage = Stage::Leaving,
+        self.job.send_board_updates();
+        let status = self.job.status();
+        assert!(status.gone <= status.joined && status.died <= status.joined, "{status:?}");
+        for outgoing in self.job.take_outgoing() {
+            let (Outgoing::Payload(rank, _) | Outgoing::End(rank)) = outgoing;
+            let mut connections = self.connections.iter_mut().flatten();
+            let Some(connection) = connections.find(|connection| connection.rank() == Some(rank)) else {
+                continue;
+            };
+            match outgoing {
+                Outgoing::Payload(_, payload) => connection.frames.send(payload),
+                Outgoing::End(_) => connection.stage = Stage::Closing,
             }
-            let _ = guest.pipe.flush();
+            let _ = connection.frames.flush();
         }
     }
 
     /// All that joined have gone, by themselves or because they were told to.
-    pub(crate) fn assert_nobody_waits(&self) {
-        let attendance = self.job.attendance();
-        assert_eq!(self.job.next_deadline(), None, "{attendance:?}");
-        assert!(attendance.joined == 0 || attendance.is_over, "{attendance:?}");
+    pub(crate) fn assert_all_finished(&self) {
+        let status = self.job.status();
+        assert_eq!(self.job.next_deadline(), None, "{status:?}");
+        assert!(status.joined == 0 || status.is_over, "{status:?}");
     }
 }
 
 /// Hears what a guest has said; false when it has to go.
-fn hear(job: &mut Job, guest: &mut Guest, now: Instant) -> bool {
+fn handle(job: &mut Job, connection: &mut InboundConnection, now: Instant) -> bool {
     loop {
-        match guest.next() {
+        match connection.next() {
             Err(_) => return false,
             Ok(None) => return true,
-            Ok(Some(Said::Hello(hello, arena))) => match job.admit(*hello, arena, now) {
-                Ok(rank) => guest.stage = Stage::Rank(rank),
-                Err(_) => guest.stage = Stage::Leaving,
+            Ok(Some(Message::Hello(hello, arena))) => match job.admit(*hello, arena, now) {
+                Ok(rank) => connection.stage = Stage::Rank(rank),
+                Err(_) => connection.stage = Stage::Closing,
             },
-            Ok(Some(Said::OtherVersion(why))) => {
+            Ok(Some(Message::OtherVersion(why))) => {
                 job.refuse_unless_complete(&why);
-                guest.stage = Stage::Leaving;
+                connection.stage = Stage::Closing;
             }
-            Ok(Some(Said::Word(rank, word, bytes))) => {
-                if job.hear(rank, word, bytes, now).is_err() {
+            Ok(Some(Message::FromRank(rank, message, bytes))) => {
+                if job.handle(rank, message, bytes, now).is_err() {
                     return false;
                 }
             }

@@ -3,6 +3,7 @@
 //! A Unix socket is always there, for the ranks of this host. On Linux it has a name in the abstract space, which no
 //! file system holds; elsewhere it is a file in a folder of its own that is removed with the server.
 
+use super::super::unix::{BACKLOG, Folder, on_this_host, random_name};
 use crate::error::{Error, Result};
 use rustix::{
     io::Errno,
@@ -11,7 +12,7 @@ use rustix::{
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::net::UnixListener,
     sync::Arc,
 };
 
@@ -78,7 +79,7 @@ fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
 }
 
 fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
-    let socket = super::super::socket::for_address(&address)?;
+    let socket = super::super::socket::tcp_socket_for(&address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
         // Each family is listened to only when asked for.

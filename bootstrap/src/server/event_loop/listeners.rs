@@ -1,11 +1,12 @@
 //! Where guests come in: as many at a time as there are places for those who have not said who they are.
 
 use super::{
-    super::{guard::Guard, pipe::Pipe, socket::Socket},
-    entrance::{GREETING, PROOF},
-    guest::{Guest, Stage},
-    listen::same_user,
-    serving::Serving,
+    super::{
+        super::{frame_stream::FrameStream, record_layer::RecordLayer, socket::Socket, unix::same_user},
+        connection::{InboundConnection, Stage},
+    },
+    EventLoop,
+    admission::{HANDSHAKE_TIMEOUT, HELLO_TIMEOUT},
 };
 use mio::{Interest, Token, unix::SourceFd};
 use rustix::fd::{AsRawFd, RawFd};
@@ -17,117 +18,127 @@ use std::{
 };
 
 /// How long nobody is taken in when the system refuses.
-const PAUSE: Duration = Duration::from_millis(10);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The most connections taken in at a time, before those that are there have their turn.
 const BATCH: usize = 64;
 
 /// Where guests come in.
 #[derive(Debug)]
-pub(super) enum Door {
+pub(super) enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
-impl Door {
+impl Listener {
     pub(super) fn raw_fd(&self) -> RawFd {
         match self {
-            Door::Unix(listener) => listener.as_raw_fd(),
-            Door::Tcp(listener) => listener.as_raw_fd(),
+            Listener::Unix(listener) => listener.as_raw_fd(),
+            Listener::Tcp(listener) => listener.as_raw_fd(),
         }
     }
 }
 
 /// Why nobody is taken in for now.
-enum Full {
+enum AcceptStop {
     /// Nobody is at the door.
-    Nobody,
+    Drained,
     /// Until then.
     Until(Instant),
     /// Others have their turn first.
-    Later,
+    Yield,
 }
 
-impl Serving {
+impl EventLoop {
     /// Takes in those who are at the doors, as many as there is place for.
-    pub(super) fn take_in(&mut self, now: Instant) {
-        if self.paused.is_some_and(|until| until > now) {
+    pub(super) fn accept_all(&mut self, now: Instant) {
+        if self.accept_paused_until.is_some_and(|until| until > now) {
             return;
         }
-        self.paused = None;
-        for at in std::mem::take(&mut self.knocking) {
-            if self.doors.get(at).is_none() {
+        self.accept_paused_until = None;
+        for at in std::mem::take(&mut self.pending_listeners) {
+            if self.listeners.get(at).is_none() {
                 continue;
             }
-            match self.take_in_at(at, now) {
-                Full::Nobody => {}
-                Full::Later => {
-                    self.knocking.insert(at);
+            match self.accept_from(at, now) {
+                AcceptStop::Drained => {}
+                AcceptStop::Yield => {
+                    self.pending_listeners.insert(at);
                 }
-                Full::Until(then) => {
-                    self.knocking.insert(at);
-                    self.paused = Some(then);
+                AcceptStop::Until(then) => {
+                    self.pending_listeners.insert(at);
+                    self.accept_paused_until = Some(then);
                 }
             }
         }
     }
 
-    fn take_in_at(&mut self, at: usize, now: Instant) -> Full {
+    fn accept_from(&mut self, at: usize, now: Instant) -> AcceptStop {
         for _ in 0..BATCH {
-            let is_remote = matches!(self.doors[at], Door::Tcp(_));
-            if is_remote && !self.entrance.has_place() {
-                match self.entrance.crowded_out(now) {
-                    Some(token) => self.send_away(token, &"others are waiting to come in", now),
-                    None => return Full::Until(self.entrance.next_turn().unwrap_or(now + PAUSE)),
+            let is_remote = matches!(self.listeners[at], Listener::Tcp(_));
+            if is_remote && !self.admission.has_room() {
+                match self.admission.evictable(now) {
+                    Some(token) => self.close_with_reason(token, &"others are waiting to come in", now),
+                    None => {
+                        return AcceptStop::Until(
+                            self.admission.next_eviction().unwrap_or(now + ACCEPT_PAUSE),
+                        );
+                    }
                 }
             }
-            let came = match &self.doors[at] {
-                Door::Unix(listener) => listener.accept().map(|(stream, _)| {
-                    same_user(&stream).then(|| Socket::unix(stream).map(|socket| (socket, Guard::Open)))
+            let accepted = match &self.listeners[at] {
+                Listener::Unix(listener) => listener.accept().map(|(stream, _)| {
+                    same_user(&stream).then(|| Socket::unix(stream).map(|socket| (socket, RecordLayer::Open)))
                 }),
-                Door::Tcp(listener) => listener.accept().map(|(stream, _)| {
-                    self.secret.as_ref().map(|secret| Ok((Socket::tcp(stream)?, Guard::responder(secret)?)))
+                Listener::Tcp(listener) => listener.accept().map(|(stream, _)| {
+                    self.secret
+                        .as_ref()
+                        .map(|secret| Ok((Socket::tcp(stream)?, RecordLayer::responder(secret)?)))
                 }),
             };
-            match came {
+            match accepted {
                 // A connection that is broken already is nobody.
-                Ok(Some(Ok((socket, guard)))) => self.let_in(socket, guard, now),
+                Ok(Some(Ok((socket, record_layer)))) => self.register_connection(socket, record_layer, now),
                 Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Full::Nobody,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return AcceptStop::Drained,
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 // Out of descriptors, most likely: others may be closed meanwhile.
-                Err(_) => return Full::Until(now + PAUSE),
+                Err(_) => return AcceptStop::Until(now + ACCEPT_PAUSE),
             }
         }
-        Full::Later
+        AcceptStop::Yield
     }
 
     /// From now on whoever comes to our doors meets those who serve them next. Who has come in stays.
-    pub(super) fn close_doors(&mut self) {
-        for door in std::mem::take(&mut self.doors) {
+    pub(super) fn close_listeners(&mut self) {
+        for listener in std::mem::take(&mut self.listeners) {
             // The sockets stay open elsewhere, so that closing ours would not end our interest in them. One that the
             // system does not know any more tells us nothing either.
-            let _ = self.poll.registry().deregister(&mut SourceFd(&door.raw_fd()));
+            let _ = self.poll.registry().deregister(&mut SourceFd(&listener.raw_fd()));
         }
-        self.knocking.clear();
+        self.pending_listeners.clear();
     }
 
-    fn let_in(&mut self, mut socket: Socket, guard: Guard, now: Instant) {
+    fn register_connection(&mut self, mut socket: Socket, record_layer: RecordLayer, now: Instant) {
         let token = Token(self.next_token);
         self.next_token += 1;
         let both = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut socket, token, both).is_err() {
             return;
         }
-        let pipe = Pipe::new(socket, guard);
-        let (stage, patience) =
-            if pipe.is_trusted() { (Stage::Greeting, GREETING) } else { (Stage::Stranger, PROOF) };
-        if matches!(stage, Stage::Stranger) {
-            self.entrance.enter(token, now);
+        let frames = FrameStream::new(socket, record_layer);
+        let (stage, timeout) = if frames.is_trusted() {
+            (Stage::AwaitingHello, HELLO_TIMEOUT)
+        } else {
+            (Stage::Unauthenticated, HANDSHAKE_TIMEOUT)
+        };
+        if matches!(stage, Stage::Unauthenticated) {
+            self.admission.add(token, now);
         }
-        let deadline = now + patience;
+        let deadline = now + timeout;
         self.deadlines.insert((deadline, token));
-        self.guests.insert(token, Guest { pipe, stage, since: now, deadline: Some(deadline) });
+        self.connections
+            .insert(token, InboundConnection { frames, stage, since: now, deadline: Some(deadline) });
         self.ready.insert(token);
     }
 }
