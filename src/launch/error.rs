@@ -1,6 +1,6 @@
 //! Why a job can't be started.
 
-use super::{sink, spawn};
+use super::spawn;
 use std::{ffi::OsString, io, path::PathBuf};
 use thiserror::Error;
 
@@ -85,5 +85,22 @@ impl LaunchError {
 }
 
 fn output_remedy(source: &io::Error) -> &'static str {
-    rustix::io::Errno::from_io_error(source).map_or("", sink::remedy)
+    rustix::io::Errno::from_io_error(source).map_or("", write_remedy)
+}
+
+/// Returns the remedy for a refused write, as the end of a sentence.
+pub(super) fn write_remedy(error: rustix::io::Errno) -> &'static str {
+    match error {
+        rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => {
+            "; make room there, or name another folder with --output"
+        }
+        rustix::io::Errno::ACCESS | rustix::io::Errno::ROFS | rustix::io::Errno::PERM => {
+            "; name a folder with --output in which you may write"
+        }
+        rustix::io::Errno::MFILE => "; raise the limit on open files with `ulimit -n`, or leave --output out",
+        rustix::io::Errno::NOTDIR | rustix::io::Errno::EXIST => {
+            "; a file has that name, so name another folder with --output"
+        }
+        _ => "",
+    }
 }

@@ -4,11 +4,11 @@ use super::{
     Ended, LaunchError, LaunchSpec, Rendezvous,
     environment::{self, Seat},
     machine, program,
+    rank_set::{Member, RankSet},
     ranks::{RankProcess, Ranks},
     signals::Signals,
     sink::Unwritten,
     spawn,
-    supervisor::{Crew, Member},
 };
 use rustix::process::Signal;
 use std::{
@@ -70,7 +70,7 @@ fn member(process: &RankProcess) -> Member {
     Member { rank: process.rank, pid: process.pid(), host: None }
 }
 
-impl Crew for Here {
+impl RankSet for Here {
     fn newly_ended(&mut self) -> Vec<(Member, Ended)> {
         self.ranks.newly_ended().into_iter().map(|(process, how)| (member(process), how)).collect()
     }

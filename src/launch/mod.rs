@@ -26,6 +26,7 @@ mod hosts;
 mod lines;
 mod machine;
 mod program;
+mod rank_set;
 mod ranks;
 mod signals;
 mod sink;

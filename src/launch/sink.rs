@@ -97,7 +97,7 @@ impl Sink {
         };
         Err(Unwritten::Failed(format!(
             "can't write the output of rank {rank} to {what}: {error}{}",
-            remedy(error)
+            super::error::write_remedy(error)
         )))
     }
 }
@@ -113,17 +113,6 @@ fn new_lines(output: &Output, rank: u32, stream: Stream) -> Lines {
         (true, Stream::Stderr) => format!("[{rank}:err] "),
     };
     Lines::new(tag.into_bytes(), stamped)
-}
-
-/// What helps against a refusal to write, as the end of a sentence.
-pub(super) fn remedy(error: Errno) -> &'static str {
-    match error {
-        Errno::NOSPC | Errno::DQUOT => "; make room there, or name another folder with --output",
-        Errno::ACCESS | Errno::ROFS | Errno::PERM => "; name a folder with --output in which you may write",
-        Errno::MFILE => "; raise the limit on open files with `ulimit -n`, or leave --output out",
-        Errno::NOTDIR | Errno::EXIST => "; a file has that name, so name another folder with --output",
-        _ => "",
-    }
 }
 
 /// Writes to a descriptor that may have been made non-blocking by whoever we share it with.

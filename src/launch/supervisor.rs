@@ -3,50 +3,16 @@
 //! It knows when ranks are to be ended, and not where they are: that is the crew's business.
 
 use super::{
-    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Place, Rendezvous, here::Here,
-    hosts::Company, signals::Signals, sink::Unwritten,
+    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Place, Rendezvous,
+    here::Here,
+    hosts::Company,
+    rank_set::{Member, RankSet},
+    signals::Signals,
+    sink::Unwritten,
 };
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
-use std::{
-    os::fd::BorrowedFd,
-    time::{Duration, Instant},
-};
-
-/// A rank's process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    /// The rank.
-    pub(super) rank: u32,
-    /// Its process id, on its host.
-    pub(super) pid: u32,
-    /// Its host, where it is under an agent.
-    pub(super) host: Option<String>,
-}
-
-/// The ranks of a job, wherever they are. Dropping it kills what still runs.
-pub(super) trait Crew {
-    /// Those that have ended since the last call.
-    fn newly_ended(&mut self) -> Vec<(Member, Ended)>;
-
-    /// Those that run.
-    fn running(&self) -> Vec<Member>;
-
-    /// Signals all ranks, and what they have started.
-    fn signal(&mut self, signal: Signal);
-
-    /// Signals for the ranks that came while they were being started.
-    fn early_signals(&mut self) -> Vec<i32>;
-
-    /// Is readable when there is something new, if anything but a signal can tell so.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Why output is lost, told once.
-    fn trouble(&mut self) -> Option<Unwritten>;
-
-    /// When all ranks have ended: ends what they have left behind, and passes their last words on.
-    fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError>;
-}
+use std::time::{Duration, Instant};
 
 /// How long we wait for processes that were killed before we leave them to the system.
 const AFTER_KILL: Duration = Duration::from_secs(5);
@@ -81,7 +47,7 @@ pub(super) fn run(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outc
 fn watch(
     spec: &LaunchSpec,
     rendezvous: &dyn Rendezvous,
-    crew: impl Crew,
+    crew: impl RankSet,
     signals: &mut Signals,
     started: Instant,
 ) -> Result<Outcome, LaunchError> {
@@ -111,7 +77,7 @@ struct Supervisor<'a, C> {
     has_success: bool,
 }
 
-impl<C: Crew> Supervisor<'_, C> {
+impl<C: RankSet> Supervisor<'_, C> {
     /// Returns when the last rank has ended.
     fn watch(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
         for signal in self.crew.early_signals() {

@@ -5,24 +5,9 @@
 //! be complete, and receive `j` needs send `j`.
 
 use super::{FastMap, Matching};
+use crate::schedule::StepId;
 use crate::schedule::{Direction, Schedule, Step};
 use std::collections::VecDeque;
-
-/// A step of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct StepId {
-    /// The rank.
-    pub(crate) rank: u32,
-    /// The index within the rank's program.
-    pub(crate) step: u32,
-}
-
-impl StepId {
-    /// The step itself.
-    pub(crate) fn of(self, schedule: &Schedule) -> &Step {
-        &schedule.programs[self.rank as usize].steps[self.step as usize]
-    }
-}
 
 /// Steps each of which waits for the next, and the last for the first.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Which send meets which receive.
 
-use super::{FastMap, StepId};
+use super::FastMap;
+use crate::schedule::StepId;
 use crate::schedule::{Direction, Schedule};
 use topology::Rank;
 

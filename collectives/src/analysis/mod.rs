@@ -1,6 +1,5 @@
 //! What can be known of a schedule without running it.
 //!
-//! * [`Memory`]: which chunks of the three buffers are the same memory in an in-place call.
 //! * [`Touched`]: which steps have touched a chunk so far.
 //! * [`Order`]: which step of a rank is complete before which other one starts.
 //! * [`Matching`]: which send meets which receive.
@@ -13,15 +12,13 @@
 mod flow;
 mod hash;
 mod matching;
-mod memory;
 mod order;
 mod touched;
 mod values;
 
-pub(crate) use flow::{Cycle, Flow, StepId};
+pub(crate) use flow::{Cycle, Flow};
 pub(crate) use hash::FastMap;
 pub(crate) use matching::{Matching, Mismatch};
-pub(crate) use memory::Memory;
 pub(crate) use order::{Order, Turn};
 pub(crate) use touched::Touched;
 pub(crate) use values::{Expression, Expressions, Value, Values, Wrong};

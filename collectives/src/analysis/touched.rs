@@ -5,7 +5,7 @@
 //!
 //! It does not judge: the builder derives dependencies from it, the verifier looks for races.
 
-use super::Memory;
+use crate::schedule::Memory;
 use crate::schedule::{Action, ChunkRange};
 
 /// Stands for no step and for no reader.

@@ -8,9 +8,10 @@
 //! one, and what was packed on the way. Equal expressions have equal numbers. A packed chunk and what it is decoded to
 //! have the same: that it was packed is what counts.
 
-use super::{FastMap, Flow, Matching, Memory, StepId};
+use super::{FastMap, Flow, Matching};
 use crate::Collective;
 use crate::schedule::{Action, Buffer, ChunkRange, Schedule};
+use crate::schedule::{Memory, StepId};
 use std::ops::Range;
 use topology::Rank;
 

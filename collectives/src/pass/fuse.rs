@@ -29,21 +29,14 @@
 //! its receive has written nothing before it is complete; in barriers there are no other ones, so they have no marks.
 
 use crate::Collective;
-use crate::analysis::{Memory, Touched};
-use crate::schedule::{Action, ChunkRange, RankProgram, Schedule};
+use crate::analysis::Touched;
+use crate::schedule::Memory;
+use crate::schedule::{Action, RankProgram, Schedule};
 use topology::Rank;
 
 /// Have messages bytes that could be sent on?
 pub(crate) fn is_worth_it(collective: Collective) -> bool {
     collective != Collective::Barrier
-}
-
-/// What a step receives into.
-pub(crate) const fn received(action: &Action) -> Option<ChunkRange> {
-    match *action {
-        Action::Recv { dst, .. } | Action::RecvReduce { dst, .. } => Some(dst),
-        _ => None,
-    }
 }
 
 /// The step of those `after` which it comes that the next step may follow: it sends exactly what that one has received, and
@@ -58,7 +51,7 @@ pub(crate) fn followed<'a>(
     let Action::Send { src, .. } = *action else { return None };
     let span = memory.span(src);
     let writer = touched.writer(span.start).filter(|writer| after.contains(writer))?;
-    let is_whole = received(earlier(writer)).is_some_and(|dst| memory.span(dst) == span);
+    let is_whole = earlier(writer).received().is_some_and(|dst| memory.span(dst) == span);
     (is_whole && span.into_iter().all(|cell| touched.writer(cell) == Some(writer))).then_some(writer)
 }
 

@@ -11,18 +11,13 @@ pub(crate) mod replicate;
 pub(crate) mod segment;
 pub(crate) mod stripe;
 
-use crate::analysis::{Flow, Matching, StepId};
-use crate::schedule::{Builder, Drafted, Schedule};
+use crate::schedule::{DraftStep, Schedule};
 use crate::spec::MAX_STEPS;
 use crate::verify::structure;
 use crate::weights::Weights;
 use crate::{Collective, PlanError, Spec};
-use topology::Rank;
 
 pub use fuse::{fuse, unfuse};
-pub use replicate::replicate;
-pub use segment::segment;
-pub use stripe::stripe;
 
 /// Why messages that are split over lanes are not packed as well.
 pub(crate) const WHOLE_MESSAGES: &str =
@@ -78,7 +73,7 @@ impl Cuts {
     }
 
     /// Does it to a rank's steps.
-    pub(crate) fn steps(self, mut steps: Vec<Drafted>) -> Vec<Drafted> {
+    pub(crate) fn steps(self, mut steps: Vec<DraftStep>) -> Vec<DraftStep> {
         if self.segments > 1 {
             steps = segment::cut(&steps, self.segments);
         }
@@ -89,24 +84,5 @@ impl Cuts {
             steps = stripe::split(&steps, self.weights);
         }
         steps
-    }
-
-    /// Does it to a finished schedule. The stages that a planner would know are found: the longest chain that ends at
-    /// each step.
-    fn apply(self, schedule: &Schedule) -> Result<Schedule, PlanError> {
-        let collective = schedule.collective;
-        let unsegmentable = || PlanError::Unsegmentable { algorithm: schedule.algorithm.clone(), collective };
-        structure::check(schedule).map_err(|_| unsegmentable())?;
-        let matching = Matching::new(schedule).map_err(|_| unsegmentable())?;
-        let flow = Flow::new(schedule, &matching, 0).map_err(|_| unsegmentable())?;
-        let shape = Schedule { programs: Vec::new(), ..schedule.clone() };
-        let mut builder = Builder::with_shape(shape, schedule.ranks(), self);
-        for (rank, program) in (0..).zip(&schedule.programs) {
-            for (index, step) in (0..).zip(&program.steps) {
-                builder.stage(flow.stages[matching.number(StepId { rank, step: index })]);
-                builder.step(Rank(rank), step.action, step.lane);
-            }
-        }
-        builder.finish()
     }
 }

@@ -17,10 +17,10 @@
 //! A rank's steps are rewritten by themselves, so that a rank can plan for itself alone; the verifier proves for all
 //! together that the results are the same.
 //!
-//! [`Builder::results_travel`]: crate::schedule::Builder::results_travel
+//! [`Builder::results_travel`]: crate::builder::Builder::results_travel
 
-use crate::analysis::Memory;
-use crate::schedule::{Action, Buffer, ChunkRange, Drafted};
+use crate::schedule::Memory;
+use crate::schedule::{Action, Buffer, ChunkRange, DraftStep};
 use std::collections::{HashMap, VecDeque};
 
 /// A block of packed memory; with the index of a chunk, a packed chunk.
@@ -33,10 +33,10 @@ const TAKE_TURNS: usize = 2;
 pub(crate) fn quantize(
     memory: &Memory,
     chunks: u32,
-    steps: &[Drafted],
+    steps: &[DraftStep],
     results_travel: bool,
-) -> (Vec<Drafted>, u32) {
-    let steps: Vec<Drafted> = steps.iter().flat_map(single_chunks).collect();
+) -> (Vec<DraftStep>, u32) {
+    let steps: Vec<DraftStep> = steps.iter().flat_map(single_chunks).collect();
     let mut last_writes = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
         last_writes.extend(step.action.writes().map(|dst| (memory.span(dst).start, at)));
@@ -58,12 +58,12 @@ pub(crate) fn quantize(
 }
 
 /// A step over several chunks as steps over one.
-fn single_chunks(step: &Drafted) -> impl Iterator<Item = Drafted> {
+fn single_chunks(step: &DraftStep) -> impl Iterator<Item = DraftStep> {
     let step = *step;
     let len = step.action.ranges().next().map_or(1, |range| range.len);
     (0..len).map(move |nth| {
         let one = |range: ChunkRange| ChunkRange::one(range.buffer, range.first + nth);
-        Drafted { action: step.action.map_ranges(one), ..step }
+        DraftStep { action: step.action.map_ranges(one), ..step }
     })
 }
 
@@ -99,11 +99,11 @@ struct Rewriter<'a> {
     /// By the chunk's index in its block.
     pools: HashMap<u32, Pool>,
     blocks: u32,
-    steps: Vec<Drafted>,
+    steps: Vec<DraftStep>,
 }
 
 impl Rewriter<'_> {
-    fn rewrite(&mut self, at: usize, step: &Drafted) {
+    fn rewrite(&mut self, at: usize, step: &DraftStep) {
         match step.action {
             Action::Send { peer, src } => {
                 let block = self.packed(at, step, src);
@@ -152,7 +152,7 @@ impl Rewriter<'_> {
     }
 
     /// `dst = a ⊕ b`, each from memory or from where it is packed.
-    fn reduce(&mut self, step: &Drafted, [a, b]: [ChunkRange; 2], dst: ChunkRange, last: bool) {
+    fn reduce(&mut self, step: &DraftStep, [a, b]: [ChunkRange; 2], dst: ChunkRange, last: bool) {
         let packed = |cell: Option<Cell>| cell.filter(|cell| !cell.decoded).map(|cell| cell.block);
         let action = match (packed(self.cell(a)), packed(self.cell(b))) {
             (None, None) => step.action,
@@ -167,7 +167,7 @@ impl Rewriter<'_> {
     }
 
     /// Where the value of a range is in memory; decoded to `spare`, if it is only packed.
-    fn in_memory(&mut self, step: &Drafted, range: ChunkRange, spare: ChunkRange) -> ChunkRange {
+    fn in_memory(&mut self, step: &DraftStep, range: ChunkRange, spare: ChunkRange) -> ChunkRange {
         match self.cell(range) {
             Some(Cell { block, decoded: false }) => {
                 self.push(step, Action::Decode { src: self.place(block, range), dst: spare });
@@ -178,7 +178,7 @@ impl Rewriter<'_> {
     }
 
     /// Where the value of a range is packed; from now on that is its value.
-    fn packed(&mut self, at: usize, step: &Drafted, range: ChunkRange) -> Block {
+    fn packed(&mut self, at: usize, step: &DraftStep, range: ChunkRange) -> Block {
         if let Some(cell) = self.cell(range) {
             return cell.block;
         }
@@ -190,14 +190,14 @@ impl Rewriter<'_> {
     }
 
     /// A result that goes to others is packed at once.
-    fn pack_if_complete(&mut self, at: usize, step: &Drafted, range: ChunkRange, last: bool) {
+    fn pack_if_complete(&mut self, at: usize, step: &DraftStep, range: ChunkRange, last: bool) {
         if last && self.results_travel {
             self.packed(at, step, range);
         }
     }
 
     /// A value that stays in the output is decoded.
-    fn decode_if_result(&mut self, at: usize, step: &Drafted, range: ChunkRange) {
+    fn decode_if_result(&mut self, at: usize, step: &DraftStep, range: ChunkRange) {
         let cell = self.memory.span(range).start;
         let stays = self.last_writes.get(&cell).is_none_or(|last| *last <= at);
         if !(stays && self.memory.whole(Buffer::Output).contains(&cell)) {
@@ -209,9 +209,9 @@ impl Rewriter<'_> {
         }
     }
 
-    fn push(&mut self, step: &Drafted, action: Action) {
+    fn push(&mut self, step: &DraftStep, action: Action) {
         let lane = if action.message().is_some() { step.lane } else { 0 };
-        self.steps.push(Drafted { action, lane, ..*step });
+        self.steps.push(DraftStep { action, lane, ..*step });
     }
 
     fn cell(&self, range: ChunkRange) -> Option<Cell> {

@@ -11,25 +11,10 @@
 //!
 //! A step over several chunks is first split into steps over one.
 
-use super::Cuts;
-use crate::PlanError;
-use crate::schedule::{Action, ChunkRange, Drafted, Schedule};
-
-/// Cuts every chunk of `schedule` into `segments` pieces. Planners have the same done to theirs while they are built,
-/// with the stages that they know; here stages are found: the longest chain that ends at each step.
-///
-/// # Errors
-/// [`PlanError::Segments`] when there would be none, [`PlanError::TooLarge`] when there would be too many to
-/// list, and [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
-pub fn segment(schedule: &Schedule, segments: u32) -> Result<Schedule, PlanError> {
-    if segments == 0 {
-        return Err(PlanError::Segments { collective: schedule.collective, segments });
-    }
-    Cuts { segments, ..Cuts::NONE }.apply(schedule)
-}
+use crate::schedule::{Action, ChunkRange, DraftStep};
 
 /// The pieces of a rank's steps, in the order of a pipeline.
-pub(super) fn cut(steps: &[Drafted], segments: u32) -> Vec<Drafted> {
+pub(super) fn cut(steps: &[DraftStep], segments: u32) -> Vec<DraftStep> {
     let mut pieces = Vec::new();
     for (index, step) in (0u32..).zip(steps) {
         let len = step.action.ranges().next().map_or(1, |range| range.len);
@@ -42,7 +27,7 @@ pub(super) fn cut(steps: &[Drafted], segments: u32) -> Vec<Drafted> {
     pieces.sort_unstable();
     let cut = |(_, stage, index, chunk, segment): (u32, u32, u32, u32, u32)| {
         let step = steps[index as usize];
-        Drafted { action: piece(step.action, chunk, segment, segments), stage, ..step }
+        DraftStep { action: piece(step.action, chunk, segment, segments), stage, ..step }
     };
     pieces.into_iter().map(cut).collect()
 }

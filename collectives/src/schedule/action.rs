@@ -48,6 +48,14 @@ impl ChunkRange {
 }
 
 impl Action {
+    /// Returns the chunks that the action receives into.
+    pub(crate) const fn received(&self) -> Option<ChunkRange> {
+        match *self {
+            Action::Recv { dst, .. } | Action::RecvReduce { dst, .. } => Some(dst),
+            _ => None,
+        }
+    }
+
     /// The rank at the other end of the message, and the message's direction; none for local steps.
     #[must_use]
     pub const fn message(&self) -> Option<(Rank, Direction)> {

@@ -20,21 +20,21 @@
 //! Nothing here knows bytes, pointers or links.
 
 mod action;
-mod builder;
+mod draft;
 mod hash;
+mod memory;
+mod step_id;
 mod text;
 mod toml_form;
 
 pub use action::Direction;
-pub use builder::Builder;
-pub(crate) use builder::Drafted;
+pub(crate) use draft::DraftStep;
+pub(crate) use memory::Memory;
+pub(crate) use step_id::StepId;
 pub use text::ParseError;
 pub use toml_form::TomlError;
 
-use crate::{
-    Collective, Packing,
-    analysis::{Memory, StepId},
-};
+use crate::{Collective, Packing};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use topology::{Rank, Reach};

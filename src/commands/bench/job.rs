@@ -3,7 +3,6 @@
 use super::{
     super::{Failed, place::Place},
     args::{Args, Choice, Transport},
-    memory,
     operation::{Form, Named, Operation},
 };
 use collectives::{Codec, Collective, DType, Numerics, Rank, ReduceOp, plan, select::Names};
@@ -116,7 +115,6 @@ impl Job {
         job.check_ranks()?;
         job.check_sizes()?;
         job.check_codec()?;
-        memory::check(&job)?;
         Ok(job)
     }
 

@@ -8,8 +8,10 @@
 
 mod args;
 pub(super) mod buffers;
+pub(super) mod case;
 pub(super) mod job;
 pub(super) mod measure;
+mod measured;
 pub(super) mod memory;
 pub(super) mod operation;
 pub(super) mod packed;
@@ -35,6 +37,7 @@ use worker::{Verdict, work};
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let is_worker = args.worker;
     let job = Job::new(args)?;
+    memory::check(&job)?;
     if is_worker {
         return as_process(&job);
     }

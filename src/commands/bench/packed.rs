@@ -3,19 +3,16 @@
 //! All ranks must have the same bits, and every element be as near to the exact result as the codec says; what is not
 //! counts as wrong.
 
-use super::{buffers::Buffers, operation::Form, pattern::Value, work::Case};
-use collectives::{Codec, ReduceOp};
+use super::{
+    buffers::Buffers,
+    case::{Case, Packed},
+    operation::Form,
+    pattern::Value,
+};
+use collectives::ReduceOp;
 use std::any::Any;
 use tbccl::{Communicator, Error, Result, element::bytes_of};
 use xxhash_rust::xxh3::xxh3_64;
-
-/// How messages of a case are packed.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Packed {
-    pub(super) codec: Codec,
-    /// The most times that an element is packed on its way.
-    pub(super) encodings: u32,
-}
 
 /// What becomes of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_is_further_off_than_the_bound_is_wrong() {
-        let packed = Packed { codec: Codec::Int8(BlockLen::B128), encodings: 1 };
+        let packed = Packed { codec: collectives::Codec::Int8(BlockLen::B128), encodings: 1 };
         let operation = Operation::Collective(Collective::AllReduce);
         let (redop, form) = (Some(ReduceOp::Sum), Form::InPlace);
         let case = Case { operation, redop, form, count: 6, rank: 0, ranks: 2, packed: Some(packed) };

@@ -2,8 +2,9 @@
 
 use super::{
     buffers::Buffers,
+    case::Case,
     operation::{Form, Operation},
-    packed::{self, Judgement, Packed},
+    packed::{self, Judgement},
     pattern::{Table, Value},
 };
 use collectives::{Collective, Rank, ReduceOp};
@@ -29,43 +30,6 @@ pub(in crate::commands) trait Work {
 
     /// Makes everything zero, so that results that become inputs stay what they are.
     fn clear(&mut self);
-}
-
-/// What is done, and how much of it.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Case {
-    pub(in crate::commands) operation: Operation,
-    pub(in crate::commands) redop: Option<ReduceOp>,
-    pub(in crate::commands) form: Form,
-    /// Elements per block.
-    pub(in crate::commands) count: usize,
-    pub(in crate::commands) rank: u32,
-    pub(in crate::commands) ranks: u32,
-    /// Messages are packed, and the result is not exact.
-    pub(in crate::commands) packed: Option<Packed>,
-}
-
-impl Case {
-    /// Elements of the input and of the output buffer. In place, all is in the latter.
-    pub(in crate::commands) fn lengths(&self) -> (usize, usize) {
-        let (input, output) = self.operation.input_and_output_blocks(self.ranks);
-        let (input, output) = (input as usize * self.count, output as usize * self.count);
-        match self.form {
-            Form::OutOfPlace => (input, output),
-            Form::InPlace => (0, input.max(output)),
-        }
-    }
-
-    /// Where this rank's own block is in a buffer of one block per rank.
-    fn own_block(&self) -> Range<usize> {
-        let first = self.rank as usize * self.count;
-        first..first + self.count
-    }
-
-    /// Is this rank idle? A ping-pong takes two.
-    fn is_idle(&self) -> bool {
-        self.operation == Operation::PingPong && self.rank > 1
-    }
 }
 
 /// A case on buffers.

@@ -1,6 +1,6 @@
 //! The program `softrdma` and the library `libsoftrdma.so`, which lie beside this program.
 
-use super::{Failed, run::Inject};
+use super::Failed;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -8,6 +8,15 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, ExitCode, Output},
 };
+
+/// Ways in which a program is given another libibverbs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Inject {
+    /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
+    Preload,
+    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
+    LibraryPath,
+}
 
 /// Where both are.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use crate::commands::{Failed, WRONG, arguments, print};
 use collectives::{
     Collective, Hosts, MAX_SEGMENTS, PlanError, Schedule,
     plan::{ALGORITHMS, Algorithm, algorithm},
-    verify::{Case, CaseError, Credits, Report, cases, verify},
+    sweep::{Case, CaseError, cases},
+    verify::{Credits, Report, verify},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;

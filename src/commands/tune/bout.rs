@@ -6,9 +6,10 @@
 use super::{
     super::bench::{
         buffers::Buffers,
+        case::Case,
         measure::{self, Root},
         operation::Operation,
-        work::{Case, Task},
+        work::Task,
     },
     field::{Candidate, candidates},
     halving::{Sample, Standing, compare, contest},

@@ -15,9 +15,9 @@ use super::{
     Ended, HostSpec, Hosts, LaunchError, LaunchSpec, Rendezvous, Stdin,
     environment::{self, Seat},
     frame::{FromAgent, PROTOCOL, Prepare, PrepareRank, ToAgent, VERSION, Variable},
+    rank_set::{Member, RankSet},
     signals::Signals,
     sink::{Sink, Unwritten},
-    supervisor::{Crew, Member},
 };
 use link::{Event, Events, Link, News};
 use rustix::process::Signal;
@@ -362,7 +362,7 @@ impl Drop for Company<'_> {
     }
 }
 
-impl Crew for Company<'_> {
+impl RankSet for Company<'_> {
     fn newly_ended(&mut self) -> Vec<(Member, Ended)> {
         self.take_events();
         std::mem::take(&mut self.ended)

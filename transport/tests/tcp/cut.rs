@@ -193,7 +193,7 @@ impl Unless for dyn Link + '_ {
 #[test]
 fn ranks_whose_cable_is_cut_find_out_while_something_is_under_way() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: this process may not make network namespaces, or there is no `ip`");
+        support::missing("network namespaces, and `ip`");
         return;
     };
     cut(&hosts, Security::Authenticate, SILENCE, [keeps_sending, keeps_sending]);

@@ -6,9 +6,9 @@ mod table;
 use super::{
     super::{Failed, progress::Progress},
     job::{Job, Output},
+    measured::Measured,
     operation::Form,
     stats::{self, RankStats},
-    worker::Measured,
 };
 use collectives::{DType, ReduceOp};
 use std::{

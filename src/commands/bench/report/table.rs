@@ -1,7 +1,7 @@
 //! The table that nccl-tests prints.
 
 use super::{
-    super::{job::Job, operation::Form, worker::Measured},
+    super::{job::Job, measured::Measured, operation::Form},
     Line, bandwidths, bytes, in_form,
 };
 use collectives::Codec;
