@@ -100,7 +100,7 @@ mod tests {
             host: String::new(),
             probe_address: 0,
             probe_value: 0,
-            muster: String::new(),
+            reconnect_addresses: String::new(),
             hosts_rendezvous: rank == 0,
         };
         Hello {
@@ -116,38 +116,31 @@ mod tests {
         }
     }
 
-    fn muster() -> ReconnectListener {
+    fn listener() -> ReconnectListener {
         let secret = Secret::generate().expect("random numbers");
         ReconnectListener::open(&[[127, 0, 0, 1].into()], Some(secret)).expect("sockets")
     }
 
     /// Its Unix socket, or the one over TCP.
-    fn connect_spec(muster: &ReconnectListener, way: usize, timeout: Duration) -> ConnectSpec {
+    fn connect_spec(listener: &ReconnectListener, way: usize, timeout: Duration) -> ConnectSpec {
         let rendezvous_host = RendezvousHost { rank: 0, labels: labels(3).into() };
-        let connect_spec = ReconnectListener::connect_spec(
-            muster.addresses(),
-            muster.secret.as_ref(),
+        let spec = ReconnectListener::connect_spec(
+            listener.addresses(),
+            listener.secret.as_ref(),
             rendezvous_host,
             timeout,
         );
-        let mut connect_spec = connect_spec.expect("our own addresses");
-        connect_spec.addresses = vec![connect_spec.addresses.remove(way)];
-        connect_spec
+        let mut spec = spec.expect("our own addresses");
+        spec.addresses = vec![spec.addresses.remove(way)];
+        spec
     }
 
     fn labels(ranks: u32) -> Vec<String> {
         (0..ranks).map(|rank| format!("{rank} ({} before)", rank + 1)).collect()
     }
 
-    fn come(
-        connect_spec: &ConnectSpec,
-        job: &str,
-        rank: u32,
-        size: u32,
-        timeout: Duration,
-    ) -> Result<Connection> {
-        let Joined { mut connection, .. } =
-            Connection::join(connect_spec, &hello(job, rank, size, timeout), None)?;
+    fn join(spec: &ConnectSpec, job: &str, rank: u32, size: u32, timeout: Duration) -> Result<Connection> {
+        let Joined { mut connection, .. } = Connection::join(spec, &hello(job, rank, size, timeout), None)?;
         connection.start(None)?;
         Ok(connection)
     }
@@ -155,14 +148,14 @@ mod tests {
     #[test]
     fn who_comes_before_the_keeper_is_let_in_when_it_serves() {
         for way in [0, 1] {
-            let muster = muster();
-            let connect_spec = &connect_spec(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             thread::scope(|scope| {
-                let early = scope.spawn(move || come(connect_spec, "a", 1, 2, LONG).map(drop));
+                let early = scope.spawn(move || join(spec, "a", 1, 2, LONG).map(drop));
                 // Longer than a rendezvous that is there may take to prove that it has the secret.
                 thread::sleep(Duration::from_millis(if way == 1 { 5500 } else { 300 }));
-                let _server = muster.serve("a", &labels(2)).expect("a thread");
-                let ours = come(connect_spec, "a", 0, 2, LONG).expect("both are there");
+                let _server = listener.serve("a", &labels(2)).expect("a thread");
+                let ours = join(spec, "a", 0, 2, LONG).expect("both are there");
                 early.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -172,17 +165,16 @@ mod tests {
     #[test]
     fn one_job_after_the_other_meets_at_the_same_sockets() {
         for way in [0, 1] {
-            let muster = muster();
-            let connect_spec = &connect_spec(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             let mut servers = Vec::new();
             for round in 0..20 {
                 let job = &format!("job {round}");
                 thread::scope(|scope| {
-                    let others: Vec<_> = (1..3)
-                        .map(|rank| scope.spawn(move || come(connect_spec, job, rank, 3, LONG)))
-                        .collect();
-                    servers.push(muster.serve(job, &labels(3)).expect("a thread"));
-                    let mut all = vec![come(connect_spec, job, 0, 3, LONG)];
+                    let others: Vec<_> =
+                        (1..3).map(|rank| scope.spawn(move || join(spec, job, rank, 3, LONG))).collect();
+                    servers.push(listener.serve(job, &labels(3)).expect("a thread"));
+                    let mut all = vec![join(spec, job, 0, 3, LONG)];
                     all.extend(others.into_iter().map(|other| other.join().expect("no panic")));
                     for connection in all {
                         connection.expect("all are there").goodbye(Vec::new());
@@ -199,16 +191,16 @@ mod tests {
     #[test]
     fn who_comes_for_the_next_job_waits_until_this_one_is_over() {
         for way in [0, 1] {
-            let muster = muster();
-            let connect_spec = &connect_spec(&muster, way, LONG);
-            let first = muster.serve("first", &labels(3)).expect("a thread");
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
+            let first = listener.serve("first", &labels(3)).expect("a thread");
             thread::scope(|scope| {
-                let ahead = scope.spawn(move || come(connect_spec, "second", 1, 2, LONG).map(drop));
+                let ahead = scope.spawn(move || join(spec, "second", 1, 2, LONG).map(drop));
                 thread::sleep(Duration::from_millis(200));
                 assert!(!ahead.is_finished());
                 drop(first);
-                let _second = muster.serve("second", &labels(2)).expect("a thread");
-                let ours = come(connect_spec, "second", 0, 2, LONG).expect("both are there");
+                let _second = listener.serve("second", &labels(2)).expect("a thread");
+                let ours = join(spec, "second", 0, 2, LONG).expect("both are there");
                 ahead.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -218,18 +210,18 @@ mod tests {
     #[test]
     fn who_is_hung_up_on_by_a_job_that_is_just_over_comes_again() {
         for way in [0, 1] {
-            let muster = muster();
-            let connect_spec = &connect_spec(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             thread::scope(|scope| {
-                let other = scope.spawn(move || come(connect_spec, "second", 1, 2, LONG).map(drop));
+                let other = scope.spawn(move || join(spec, "second", 1, 2, LONG).map(drop));
                 while match way {
-                    0 => muster.sockets.unix.accept().is_err(),
-                    _ => muster.sockets.networks[0].accept().is_err(),
+                    0 => listener.sockets.unix.accept().is_err(),
+                    _ => listener.sockets.networks[0].accept().is_err(),
                 } {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let _second = muster.serve("second", &labels(2)).expect("a thread");
-                let ours = come(connect_spec, "second", 0, 2, LONG).expect("both are there");
+                let _second = listener.serve("second", &labels(2)).expect("a thread");
+                let ours = join(spec, "second", 0, 2, LONG).expect("both are there");
                 other.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -239,11 +231,11 @@ mod tests {
     #[test]
     fn who_does_not_come_in_time_is_named_as_people_know_it_and_by_number() {
         for way in [0, 1] {
-            let muster = muster();
+            let listener = listener();
             let short = Duration::from_millis(500);
-            let _server = muster.serve("a", &labels(3)).expect("a thread");
+            let _server = listener.serve("a", &labels(3)).expect("a thread");
             let began = Instant::now();
-            match come(&connect_spec(&muster, way, short), "a", 0, 3, short) {
+            match join(&connect_spec(&listener, way, short), "a", 0, 3, short) {
                 Err(Error::Absent { ranks, why }) => {
                     assert_eq!(ranks, [topology::Rank(1), topology::Rank(2)]);
                     assert!(why.contains("1 (2 before), 2 (3 before)"), "{why}");
@@ -257,10 +249,10 @@ mod tests {
     #[test]
     fn a_keeper_that_never_comes_and_one_that_is_gone_are_named() {
         for way in [0, 1] {
-            let muster = muster();
+            let listener = listener();
             let short = Duration::from_millis(600);
-            let there = connect_spec(&muster, way, short);
-            let absent = |what: &str| match come(&there, "a", 1, 2, short) {
+            let spec = connect_spec(&listener, way, short);
+            let absent = |what: &str| match join(&spec, "a", 1, 2, short) {
                 Err(Error::Absent { ranks, why }) => {
                     assert_eq!(ranks, [topology::Rank(0)]);
                     assert!(why.contains("rank 0 (1 before)"), "{what}: {why}");
@@ -269,13 +261,13 @@ mod tests {
             };
             let began = Instant::now();
             absent("never serves");
-            let server = muster.serve("b", &labels(2)).expect("a thread");
-            match come(&there, "a", 1, 2, short) {
+            let server = listener.serve("b", &labels(2)).expect("a thread");
+            match join(&spec, "a", 1, 2, short) {
                 Err(Error::Rendezvous(why)) => assert!(why.contains("`b`") && why.contains("`a`"), "{why}"),
                 other => panic!("{other:?}"),
             }
             drop(server);
-            drop(muster);
+            drop(listener);
             absent("gone");
             assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
         }
@@ -284,13 +276,13 @@ mod tests {
     #[test]
     fn a_keeper_that_dies_while_others_wait_at_its_door_is_named_at_once() {
         for way in [0, 1] {
-            let muster = muster();
-            let connect_spec = &connect_spec(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             thread::scope(|scope| {
-                let waiting = scope.spawn(move || come(connect_spec, "a", 1, 2, LONG).map(drop));
+                let waiting = scope.spawn(move || join(spec, "a", 1, 2, LONG).map(drop));
                 thread::sleep(Duration::from_millis(300));
                 let began = Instant::now();
-                drop(muster);
+                drop(listener);
                 match waiting.join().expect("no panic") {
                     Err(Error::Absent { ranks, .. }) => assert_eq!(ranks, [topology::Rank(0)]),
                     other => panic!("{other:?}"),

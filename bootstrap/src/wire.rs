@@ -73,7 +73,7 @@ pub struct Member {
     pub probe_value: u64,
     /// Where it can be met later on, as [`super::Address::parse_list`] reads it; empty if nowhere.
     #[serde(default, rename = "muster")]
-    pub muster: String,
+    pub reconnect_addresses: String,
     /// Is the rendezvous in its process?
     #[serde(default, rename = "keeps")]
     pub hosts_rendezvous: bool,

@@ -87,11 +87,16 @@ impl LaunchInfo {
                     return Ok(spec_only(spec_from_store(&value, secret.as_ref(), timeout)?));
                 }
                 let own_ip = store.local_address().map_err(|e| failed("can't use", &e))?;
-                let (server, stored, new_secret) = open_and_publish(self.size, host, own_ip.ip(), secret.as_ref())?;
+                let (server, stored, new_secret) =
+                    open_and_publish(self.size, host, own_ip.ip(), secret.as_ref())?;
                 let value = serde_json::to_vec(&stored).map_err(|e| failed("can't write to", &e.into()))?;
                 store.set(key, &value).map_err(|e| failed("can't write to", &e))?;
                 let remote_addresses = Address::parse_list(&stored.addresses).unwrap_or_default();
-                Ok(server_and_spec(server, Some(new_secret), remote_addresses.into_iter().filter(Address::is_remote).collect()))
+                Ok(server_and_spec(
+                    server,
+                    Some(new_secret),
+                    remote_addresses.into_iter().filter(Address::is_remote).collect(),
+                ))
             }
         }
     }
@@ -118,7 +123,11 @@ fn socket_name(port: u16) -> u128 {
 
 /// The rendezvous that this rank has opened, which it reaches by the socket of this host. The secret is for connections
 /// between ranks. How others reach the rendezvous says on which network they reach this rank.
-fn server_and_spec(server: Server, secret: Option<Secret>, remote_addresses: Vec<Address>) -> (ConnectSpec, Option<Server>) {
+fn server_and_spec(
+    server: Server,
+    secret: Option<Secret>,
+    remote_addresses: Vec<Address>,
+) -> (ConnectSpec, Option<Server>) {
     let mut addresses = Address::parse_list(server.address()).unwrap_or_default();
     addresses.extend(remote_addresses);
     (ConnectSpec { addresses, secret, timeout: Duration::ZERO, rendezvous_host: None }, Some(server))

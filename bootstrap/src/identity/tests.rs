@@ -54,7 +54,10 @@ fn launchers_that_do_not_say_where_rank_0_is_are_helped() {
     let without = [&mpi[..], &[("TBCCL_ROOT", "h:7777")]].concat();
     assert_refused(&without, &["h:7777", "TBCCL_SECRET is not set", "openssl rand -hex 32"]);
     assert_refused(&[&mpi[..], &[("TBCCL_ROOT", "h")]].concat(), &["TBCCL_ROOT=h is not HOST:PORT"]);
-    assert_refused(&[&mpi[..], &[("TBCCL_SECRET", "00")]].concat(), &["TBCCL_SECRET: ", "64 hexadecimal digits"]);
+    assert_refused(
+        &[&mpi[..], &[("TBCCL_SECRET", "00")]].concat(),
+        &["TBCCL_SECRET: ", "64 hexadecimal digits"],
+    );
     let ours = [("TBCCL_RANK", "0"), ("TBCCL_SIZE", "2")];
     assert_refused(&ours, &["TBCCL_BOOTSTRAP is not set", "tbccl run", "TBCCL_ROOT=HOST:PORT"]);
 }
@@ -175,7 +178,8 @@ fn ranks_meet_through_a_store_on_whose_port_nobody_else_listens() {
     assert_ne!(server.addresses()[0].port(), port);
     assert!(server.addresses()[0].ip().is_loopback(), "the master is only known here");
     let expected = format!("{},tcp://{}", server.address(), server.addresses()[0]);
-    let addresses: Vec<String> = second.identity.rendezvous.addresses.iter().map(ToString::to_string).collect();
+    let addresses: Vec<String> =
+        second.identity.rendezvous.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses.join(","), expected);
     let secret =
         |rendezvous: &ConnectSpec| rendezvous.secret.as_ref().expect("made for the job").to_hex().to_string();

@@ -51,7 +51,10 @@ fn duplicates_and_those_of_another_job_are_refused_with_the_reason() {
     for way in WAYS {
         let (errors, refused) = join_all(2, way, &[hello(0, 2, 5000), hello(0, 2, 5000), hello(1, 2, 5000)]);
         assert_eq!((&errors[0], &errors[2], refused), (&None, &None, 1), "the job goes on");
-        assert!(errors[1].as_ref().is_some_and(|why| why.contains("rank 0 has already joined")), "{errors:?}");
+        assert!(
+            errors[1].as_ref().is_some_and(|why| why.contains("rank 0 has already joined")),
+            "{errors:?}"
+        );
         let (errors, refused) = join_all(2, way, &[hello(0, 2, 5000), hello(3, 4, 5000)]);
         let why = Some("rank 3 of 4 cannot join a job of 2 ranks".to_owned());
         assert_eq!((errors, refused), (vec![why; 2], 1));

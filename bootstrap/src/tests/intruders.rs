@@ -74,7 +74,8 @@ fn whoever_is_silent_talks_nonsense_or_has_another_secret_is_hung_up_on_and_told
     undisturbed(&server, &secret, || {
         let wrong = first_message(&Secret::generate().expect("random numbers"));
         let right = first_message(&secret);
-        let inputs: [&[u8]; 6] = [b"", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 300], &[0; 8], &wrong, &right[..20]];
+        let inputs: [&[u8]; 6] =
+            [b"", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 300], &[0; 8], &wrong, &right[..20]];
         for input in inputs {
             let mut stream = connect(to);
             stream.write_all(input).expect("sent");

@@ -43,9 +43,16 @@ fn rendezvous(server: &Server, secret: &Secret, way: Way) -> ConnectSpec {
 }
 
 pub(crate) fn hello(rank: u32, size: u32, timeout_ms: u64) -> Hello {
-    let (host, muster) = (String::new(), String::new());
-    let member =
-        Member { rank, pid: 0, host, probe_address: 0, probe_value: 0, muster, hosts_rendezvous: false };
+    let (host, reconnect_addresses) = (String::new(), String::new());
+    let member = Member {
+        rank,
+        pid: 0,
+        host,
+        probe_address: 0,
+        probe_value: 0,
+        reconnect_addresses,
+        hosts_rendezvous: false,
+    };
     let options = std::collections::BTreeMap::new();
     let (magic, protocol, job) = (MAGIC.to_owned(), PROTOCOL, String::new());
     Hello { magic, protocol, size, job, member, options, arena: false, timeout_ms, peer_timeout_ms: 1400 }

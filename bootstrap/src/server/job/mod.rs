@@ -251,7 +251,9 @@ impl Job {
         if hello.member.host.len() > MAX_HOST_NAME_BYTES || hello.member.host.contains(char::is_control) {
             return Err(format!("rank {rank} gives a name of its host that none has"));
         }
-        if hello.member.muster.len() > MAX_ADDRESSES_BYTES || hello.member.muster.contains(char::is_control) {
+        if hello.member.reconnect_addresses.len() > MAX_ADDRESSES_BYTES
+            || hello.member.reconnect_addresses.contains(char::is_control)
+        {
             return Err(format!("rank {rank} is to be met later on where nobody is"));
         }
         if let Some(taken) = &self.rank_states[rank as usize].member {
