@@ -1,4 +1,4 @@
-//! `tbccl rendezvous`: where the ranks of a job find each other, as a program of its own.
+//! `tbccl rendezvous`: the rendezvous of a job's ranks as a program of its own.
 
 use super::{Failed, WRONG, arguments, print};
 use bootstrap::{JobStatus, Secret, Server, ServerSpec};
@@ -20,7 +20,7 @@ Ends when the last rank has gone: status 0, or 1 if the job could not start or a
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where ranks of other hosts connect; port 0 for any; may be repeated (all interfaces, any port)
+    /// Address for ranks of other hosts; port 0 for any; may be repeated (all interfaces, any port)
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
 

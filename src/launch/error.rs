@@ -14,15 +14,15 @@ pub enum LaunchError {
     /// The program is nowhere.
     #[error("no program `{}`; {remedy}", .program.display())]
     NotFound {
-        /// What was asked for.
+        /// The program, as given.
         program: OsString,
-        /// What can be done.
+        /// The remedy.
         remedy: String,
     },
     /// The program is there, and can't be run.
     #[error("`{}` can't be run: {why}", .program.display())]
     NotExecutable {
-        /// Where it is.
+        /// The path.
         program: PathBuf,
         /// The reason and the remedy.
         why: &'static str,
@@ -38,9 +38,9 @@ pub enum LaunchError {
     Spawn {
         /// The rank.
         rank: u32,
-        /// Of so many.
+        /// The number of ranks.
         ranks: u32,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// An agent can't be started, or what reaches it.
@@ -48,9 +48,9 @@ pub enum LaunchError {
     Agent {
         /// The host.
         host: String,
-        /// What was to be run.
+        /// The program.
         program: OsString,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Hosts that can't do their part: a line for each, with the remedy.
@@ -64,15 +64,15 @@ pub enum LaunchError {
     Output {
         /// The file, or the folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system refused something else.
     #[error("can't {what}: {source}{}", spawn::remedy(.source))]
     System {
-        /// What was to be done.
+        /// The operation, as the rest of a sentence.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

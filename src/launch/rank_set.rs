@@ -17,10 +17,10 @@ pub(super) struct Member {
 
 /// The ranks of a job, wherever they are. Dropping it kills what still runs.
 pub(super) trait RankSet {
-    /// Those that have ended since the last call.
+    /// Returns the ranks that have ended since the last call.
     fn newly_ended(&mut self) -> Vec<(Member, Ended)>;
 
-    /// Those that run.
+    /// Returns the running ranks.
     fn running(&self) -> Vec<Member>;
 
     /// Signals all ranks, and what they have started.

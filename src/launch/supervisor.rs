@@ -4,8 +4,8 @@
 
 use super::{
     Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Place, Rendezvous,
-    here::Here,
-    hosts::Company,
+    hosts::RemoteRanks,
+    local_ranks::LocalRanks,
     rank_set::{Member, RankSet},
     signals::Signals,
     sink::Unwritten,
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long we wait for processes that were killed before we leave them to the system.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// Where a job is on its way to the end.
+/// The phase of a job.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// All is well.
@@ -35,9 +35,9 @@ pub(super) fn run(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outc
     let started = Instant::now();
     let mut signals = Signals::catch()?;
     match &spec.place {
-        Place::Here => watch(spec, rendezvous, Here::start(spec, rendezvous)?, &mut signals, started),
+        Place::Here => watch(spec, rendezvous, LocalRanks::start(spec, rendezvous)?, &mut signals, started),
         Place::Hosts(plan) => {
-            let company = Company::start(spec, plan, rendezvous, &mut signals)?;
+            let company = RemoteRanks::start(spec, plan, rendezvous, &mut signals)?;
             watch(spec, rendezvous, company, &mut signals, started)
         }
     }
@@ -71,9 +71,9 @@ struct Supervisor<'a, C> {
     deadline: Option<Instant>,
     /// How many `SIGINT`s were passed on.
     interrupts: u32,
-    /// What it came to. Once it is not success, it stays.
+    /// The outcome. The first failure stays.
     outcome: Outcome,
-    /// Has a rank done its work?
+    /// Whether a rank has done its work.
     has_success: bool,
 }
 
@@ -100,7 +100,7 @@ impl<C: RankSet> Supervisor<'_, C> {
         }
     }
 
-    /// Takes notice of the ranks that have ended. What ends after we asked for it is no failure.
+    /// Handles ranks that have ended. The end of a rank that was asked to end is no failure.
     fn collect(&mut self) {
         let ours = matches!(self.phase, Phase::Terminating(_) | Phase::Killed(_));
         let mut first = None;
@@ -119,7 +119,7 @@ impl<C: RankSet> Supervisor<'_, C> {
             let is_explained = match failure.how {
                 Ended::Exited(status) => self.spec.explained.contains(&status),
                 Ended::Signaled(_) => false,
-                // Whoever lost it has said so.
+                // The host that lost it has been reported.
                 Ended::Lost => true,
             };
             if !is_explained {
@@ -186,8 +186,8 @@ impl<C: RankSet> Supervisor<'_, C> {
         self.spec.on_failure == OnFailure::EndAll || !matches!(self.outcome, Outcome::Failed(_))
     }
 
-    /// What the job has come to, now that it is over. Where ranks do without those that fail, one that has done its work
-    /// is enough.
+    /// Returns the outcome of a job that is over. Where ranks go on without those that fail, one that has
+    /// done its work is enough.
     fn verdict(self) -> Outcome {
         match self.outcome {
             Outcome::Failed(_) if self.has_success && self.spec.on_failure == OnFailure::GoOn => {
@@ -217,7 +217,7 @@ impl<C: RankSet> Supervisor<'_, C> {
         given_up
     }
 
-    /// What someone wants of the job goes to all of its ranks. Who interrupts twice does not want to wait.
+    /// Passes a signal on to all ranks. A second interrupt kills them.
     fn pass_on(&mut self, signal: i32) {
         self.interrupts += u32::from(signal == SIGINT);
         if signal == SIGINT && self.interrupts > 1 {

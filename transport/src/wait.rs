@@ -1,9 +1,9 @@
-//! What to do while there is nothing to do: spin, then yield, then sleep.
+//! Waiting without work: spin, then yield, then sleep.
 //!
-//! Spinning is right while the peer is at work on another core: a cache line arrives in a tenth of a microsecond.
-//! With more ranks than cores the peer may need this very core, so the waiter yields at once. What takes longer
-//! than a millisecond is waited for in short sleeps, so that an idle rank costs next to nothing; where a driver can be
-//! woken by its device, a [`Sleeper`], they are longer and end when something comes.
+//! Spinning is right while the peer works on another core: a cache line arrives in a tenth of a microsecond.
+//! With more ranks than cores the peer may need this core, so the waiter yields at once. A wait of more than
+//! a few milliseconds continues in short sleeps, so that an idle rank costs next to nothing. Where a device
+//! can wake the rank, a [`Sleeper`] sleeps longer and returns on an event.
 
 use std::{
     hint,
@@ -33,7 +33,7 @@ impl WaitPolicy {
     /// The policy for `ranks` ranks that share `cores` cores.
     #[must_use]
     pub fn for_host(ranks: u32, cores: u32) -> WaitPolicy {
-        // So many sleepers on a core would keep it from those who work: each wakes the less often.
+        // Many sleepers on one core would disturb the ranks that work, so each of them wakes less often.
         let crowd = ranks / (16 * cores.max(1));
         WaitPolicy {
             spin_polls: if ranks <= cores { 2000 } else { 0 },
@@ -86,8 +86,9 @@ impl<'s> Waiter<'s> {
         }
     }
 
-    /// After a fruitless poll: passes a little time. True when the wait has become long enough for the caller to
-    /// look at its deadline and at its peers; this is so every 5 ms or so.
+    /// Spends a little time after a poll that found nothing.
+    ///
+    /// Returns true about every 5 ms of a long wait, when the caller should check its deadline and its peers.
     #[inline]
     #[must_use]
     pub fn idle(&mut self) -> bool {

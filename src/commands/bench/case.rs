@@ -4,7 +4,7 @@ use super::operation::{Form, Operation};
 use collectives::{Codec, ReduceOp};
 use std::ops::Range;
 
-/// What is done, and how much of it.
+/// An operation, its form and its size.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) struct Case {
     pub(in crate::commands) operation: Operation,
@@ -29,13 +29,13 @@ impl Case {
         }
     }
 
-    /// Where this rank's own block is in a buffer of one block per rank.
+    /// Returns the range of this rank's own block in a buffer of one block per rank.
     pub(super) fn own_block(&self) -> Range<usize> {
         let first = self.rank as usize * self.count;
         first..first + self.count
     }
 
-    /// Is this rank idle? A ping-pong takes two.
+    /// Whether this rank has no part: a ping-pong takes two.
     pub(super) fn is_idle(&self) -> bool {
         self.operation == Operation::PingPong && self.rank > 1
     }

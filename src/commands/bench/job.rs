@@ -1,4 +1,4 @@
-//! What is to be measured, checked as far as one process can before others are started.
+//! The job of a benchmark, checked as far as one process can before others are started.
 
 use super::{
     super::{Failed, place::Place},
@@ -53,7 +53,7 @@ pub(super) struct Effort {
     pub(super) iterations: Option<u32>,
 }
 
-/// Where results go.
+/// The output of results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     Table,

@@ -13,7 +13,7 @@ pub(super) struct Measured {
     pub(super) copied_bytes: u64,
     /// Bytes that one operation moved between ranks, over all ranks.
     pub(super) moved_bytes: u64,
-    /// Where messages are packed: the largest error, over the largest magnitude of the exact result.
+    /// Of packed messages: the largest error, over the largest magnitude of the exact result.
     pub(super) error: Option<f64>,
     pub(super) algorithm: &'static str,
     pub(super) segments: u32,

@@ -1,10 +1,10 @@
 //! `tbccl bench`: measures an operation between ranks on this machine, and checks every element.
 //!
-//! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank reads
-//! the same arguments. In a job that somebody else has started it is one of the ranks. With `--transport local` the
-//! ranks are threads instead. Rank 0 reports.
+//! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank
+//! reads the same arguments. In a job of another launcher it is one of the ranks. With `--transport local`
+//! the ranks are threads instead. Rank 0 reports.
 //!
-//! What can be wrong with the arguments is found before anything is started.
+//! Wrong arguments are found before anything is started.
 
 mod args;
 pub(super) mod buffers;

@@ -1,7 +1,7 @@
-//! Operations whose messages travel packed: results are not exact, so they are held against a bound.
+//! Operations with packed messages: results are not exact, so they are compared with a bound.
 //!
-//! All ranks must have the same bits, and every element be as near to the exact result as the codec says; what is not
-//! counts as wrong.
+//! All ranks must have the same bits, and every element must be within the codec's bound of the exact result;
+//! others count as wrong.
 
 use super::{
     buffers::Buffers,
@@ -14,7 +14,7 @@ use std::any::Any;
 use tbccl::{Communicator, Error, Result, element::bytes_of};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What becomes of a result.
+/// The evaluation of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::commands) struct Judgement {
     /// Elements further off than they may be.
@@ -43,7 +43,7 @@ pub(super) fn run<T: Value>(
     }
 }
 
-/// Holds a result against the exact one, whose elements repeat, given what each rank put in.
+/// Compares a result with the exact one, whose elements repeat, given the input of each rank.
 pub(super) fn judge<T: Value>(
     packed: Packed,
     case: &Case,
@@ -57,7 +57,7 @@ pub(super) fn judge<T: Value>(
     let (mut wrong, mut most) = (0, 0.0f64);
     for (found, wanted) in floats(found).iter().zip(floats(wanted).iter().cycle()) {
         let off = (f64::from(*found) - f64::from(*wanted)).abs();
-        // What is no number is as far off as can be.
+        // NaN counts as infinitely far off.
         wrong += u64::from(off.is_nan() || off > bound);
         most = most.max(if off.is_nan() { f64::INFINITY } else { off });
     }

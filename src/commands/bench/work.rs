@@ -11,7 +11,7 @@ use collectives::{Collective, Rank, ReduceOp};
 use std::ops::Range;
 use tbccl::{Communicator, Result};
 
-/// An operation on given buffers, whatever their element type.
+/// An operation on given buffers of any element type.
 pub(in crate::commands) trait Work {
     /// Carries it out once. The root is ignored where there is none.
     fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()>;
@@ -49,14 +49,14 @@ impl<'a, T: Value> Task<'a, T> {
         (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output))
     }
 
-    /// What a rank puts in.
+    /// Returns a rank's input.
     fn table_of(&self, rank: u32, seed: u64) -> Table<T> {
         let Case { operation, redop, count, ranks, .. } = self.case;
         let (input, _) = operation.input_and_output_blocks(ranks);
         Table::input(redop, rank, ranks, seed, input as usize * count)
     }
 
-    /// What must be in the output: patterns, each with where in the output it goes and its first index.
+    /// Returns the expected output: patterns, each with its range in the output and its first index.
     fn wanted(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
         let Case { operation, redop, form, count, rank, ranks, .. } = self.case;
         let redop = redop.unwrap_or(ReduceOp::Sum);

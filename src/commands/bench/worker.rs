@@ -18,7 +18,7 @@ use half::{bf16, f16};
 use num_complex::Complex32;
 use tbccl::{Communicator, Result};
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Every element was right.
@@ -42,7 +42,7 @@ pub(super) fn work(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed
     }
 }
 
-/// What one run on known input shows, over all ranks.
+/// The result of one run on known input, over all ranks.
 struct Verified {
     wrong: u64,
     copied_bytes: u64,

@@ -1,7 +1,7 @@
-//! Looking at all devices of a library.
+//! Queries of all devices of a library.
 //!
-//! A driver that hangs, as happens to Macs after crashes, must not make the command hang: a thread looks, and who waits
-//! for it loses patience.
+//! A driver that hangs, as on Macs after crashes, must not hang the command: a thread queries, and the
+//! command waits for it with a time limit.
 
 use super::Failed;
 use std::{
@@ -17,7 +17,7 @@ use transport::verbs::{
 /// How long one device may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What there is.
+/// The result of the queries.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// As the library was loaded.
@@ -27,7 +27,7 @@ pub(super) struct Answer {
     pub(super) nothing: Option<String>,
 }
 
-/// A device. What could not be found out is missing, and `problems` say why.
+/// A device. Values that could not be queried are missing, and `problems` gives the reasons.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) info: DeviceInfo,
@@ -40,7 +40,7 @@ pub(super) struct Device {
     pub(super) problems: Vec<String>,
 }
 
-/// What of a port matters.
+/// The properties of a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Port {
     pub(super) state: &'static str,
@@ -67,13 +67,14 @@ pub(super) fn around(library: &Library) -> Result<Answer, Failed> {
     Ok(Answer { library: library.name().to_owned(), devices, nothing })
 }
 
-/// What the thread tells, in this order.
+/// The thread's messages, in this order.
 enum Told {
     Listed(Result<Vec<DeviceInfo>, VerbsError>),
     Seen(Box<Device>),
 }
 
-/// The devices in their order, those that do not answer included. After the first of these nobody looks any further.
+/// Returns the devices in their order, including those that do not answer. After the first of these no other
+/// is queried.
 fn collect(infos: Vec<DeviceInfo>, hear: &Receiver<Told>) -> Vec<Device> {
     let mut is_stuck = false;
     let mut next = |info: DeviceInfo| {
@@ -168,7 +169,7 @@ fn port(attr: &PortAttr) -> Port {
     }
 }
 
-/// What the program of macOS says that switches RDMA on and off, where there is one.
+/// Whether macOS's `rdma_ctl` reports RDMA as enabled, where that program exists.
 fn is_enabled() -> Option<bool> {
     let output = Command::new("rdma_ctl").arg("status").output().ok()?;
     let said = String::from_utf8_lossy(&output.stdout).to_lowercase();

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "K", value_parser = crate::commands::arguments::ranks, default_value = "1")]
     per_node: u32,
 
-    /// Where the processes of the fabric meet; the folder is kept
+    /// Folder in which the processes of the fabric meet; it is kept
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 

@@ -1,11 +1,11 @@
 //! Pages of memory, private or shared with other processes.
 //!
-//! Shared pages have no name: on Linux they are a memfd, elsewhere a POSIX shared-memory object that is unlinked
-//! before anyone can see it fail, so that nothing is left behind however the processes end.
+//! Shared pages have no name. On Linux they are a memfd, elsewhere a POSIX shared-memory object that is
+//! unlinked right after its creation, so nothing is left behind however the processes end.
 //!
 //! # Safety
-//! A [`Mapping`] owns its pages: it maps them once, at an address the kernel chooses, and unmaps them when
-//! dropped. Everyone who derives an address from it keeps it alive (`Arc<Mapping>`).
+//! A [`Mapping`] owns its pages: it maps them once, at an address that the kernel chooses, and unmaps them
+//! when dropped. Every value that holds an address inside a mapping keeps the mapping alive (`Arc<Mapping>`).
 
 use crate::TransportError;
 use rustix::{
@@ -40,20 +40,25 @@ impl Mapping {
         Mapping::mapped(start, len)
     }
 
-    /// New pages that only this process sees, placed so that they cross an address that is a multiple of `line` only
-    /// if they are more than a line's worth, in which case they begin at one. `line` is a multiple of a page.
+    /// Maps private pages that a device can register as one region.
+    ///
+    /// The pages cross an address that is a multiple of `line` only if they are longer than `line`; in that
+    /// case they begin at such an address. `line` is a multiple of a page.
     ///
     /// # Errors
-    /// [`TransportError::Memory`] when the system refuses the address range, which is `line` bytes longer for a moment.
+    /// [`TransportError::Memory`] when the system refuses the address range, which is `line` bytes longer for
+    /// a moment.
     pub fn between_lines(len: usize, line: u64) -> Result<Mapping, TransportError> {
         Mapping::placed(len, 0, line)
     }
 
-    /// New pages that processes that are handed the descriptor see too. Those from `from` on, a multiple of a page, are
-    /// placed here as by [`Mapping::between_lines`].
+    /// Maps new pages that other processes can map from the descriptor.
+    ///
+    /// The pages from `from` on (a multiple of a page) are placed in this process as by
+    /// [`Mapping::between_lines`].
     ///
     /// # Errors
-    /// As for [`Mapping::between_lines`] and [`Mapping::shared`].
+    /// The same as [`Mapping::between_lines`] and [`Mapping::shared`].
     pub fn shared_between_lines(
         len: usize,
         from: usize,
@@ -63,8 +68,9 @@ impl Mapping {
         let place = Mapping::placed(len, from, line)?;
         let (prot, flags) =
             (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED);
-        // SAFETY: replaces pages of `place`, which nobody has an address of yet, by as many of the object, which is as
-        // long. They belong to `place` as those before did.
+        // SAFETY: the call replaces the pages of `place`, which no other value has an address of yet, by the
+        // same number of pages of the object, which is as long. `place` owns them as it owned the pages
+        // before.
         let mapped = unsafe { mm::mmap(place.as_ptr().cast(), len, prot, flags, &fd, 0) };
         mapped.map_err(|e| creation(e, len))?;
         place.exclude_from_core_dumps();
@@ -92,8 +98,8 @@ impl Mapping {
         let kept = whole.as_ptr().wrapping_add(skipped);
         let parts = [(whole.as_ptr(), skipped), (kept.wrapping_add(len), whole.len - skipped - len)];
         for (start, unwanted) in parts.into_iter().filter(|(_, unwanted)| *unwanted > 0) {
-            // SAFETY: the range is part of the mapping that this function has taken over, and of which nobody has
-            // derived an address yet; what is kept lies outside of it.
+            // SAFETY: the range is part of the mapping that this function has taken over. No other value has
+            // an address of it yet, and the kept part lies outside it.
             let unmapped = unsafe { mm::munmap(start.cast(), unwanted) };
             debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
         }
@@ -120,8 +126,8 @@ impl Mapping {
             return Err(creation(io::Errno::INVAL, len));
         }
         let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory; the object is
-        // at least `len` bytes long and nobody of ours shortens it.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The object
+        // is at least `len` bytes long, and tbccl never shortens it.
         let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, fd, 0) };
         let mapping = Mapping::mapped(start, len)?;
         mapping.exclude_from_core_dumps();
@@ -167,7 +173,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by us, once, and whoever uses its bytes holds this value alive.
+        // SAFETY: this value mapped the range, once, and every user of its bytes keeps this value alive.
         let unmapped = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }
@@ -188,7 +194,7 @@ fn creation(errno: io::Errno, len: usize) -> TransportError {
     }
 }
 
-/// A shared object of `len` bytes, all zero, whose length is fixed.
+/// Creates a shared object of `len` zero bytes with a fixed length.
 fn new_object(len: usize) -> Result<OwnedFd, TransportError> {
     check_file_size_limit(len)?;
     let fd = anonymous_shared_object().map_err(|e| creation(e, len))?;
@@ -214,7 +220,8 @@ fn anonymous_shared_object() -> io::Result<OwnedFd> {
     fs::memfd_create("tbccl", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING)
 }
 
-/// Fixes the object's length: whoever has it mapped may touch all of it, whatever others do with the descriptor.
+/// Fixes the object's length: a process that has it mapped may touch all of it, whatever other processes do
+/// with the descriptor.
 #[cfg(target_os = "linux")]
 fn seal(fd: &OwnedFd) -> io::Result<()> {
     fs::fcntl_add_seals(fd, fs::SealFlags::SHRINK | fs::SealFlags::GROW | fs::SealFlags::SEAL)

@@ -1,15 +1,15 @@
-//! The library's allocator: registered memory, which peers read in place.
+//! Allocator of registered memory, which peers read in place.
 //!
-//! Free ranges are kept by address and joined with their neighbours; the first one that fits is taken. Ranges are
-//! whole blocks of 64 KiB, so that no two buffers share a page on any platform.
+//! Free ranges are kept by address and merged with their neighbors; an allocation takes the first range that
+//! fits. Ranges are whole blocks of 64 KiB, so that no two buffers share a page on any platform.
 //!
-//! The slab of an arena gives the pages of a freed buffer back to the system. A slab over memory that a device knows
-//! ([`Slab::over`], [`Slab::for_device`]) keeps them, since the device would go on using the old ones; they are zeroed when
-//! they are handed out again.
+//! The slab of an arena gives the pages of a freed buffer back to the system. A slab over memory that is
+//! registered with a device ([`Slab::over`], [`Slab::for_device`]) keeps them, since the device would go on
+//! using the old pages. It zeroes them when it hands them out again.
 //!
 //! # Safety
-//! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and the range
-//! returns only when the buffer is dropped. The mapping lives as long as any buffer of it.
+//! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and a range
+//! returns only when its buffer is dropped. The mapping lives as long as any of its buffers.
 
 use crate::{
     TransportError,
@@ -33,7 +33,7 @@ struct Shared {
     mapping: Arc<Mapping>,
     /// The address of the slab.
     start: *mut u8,
-    /// Where the slab is in the shared object.
+    /// Offset of the slab in the shared object.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "pages are reserved on Linux only"))]
     object_start: u64,
     /// The shared object, where there is one.
@@ -48,7 +48,8 @@ struct Shared {
 #[derive(Debug)]
 struct Blocks {
     free: Ranges,
-    /// Where pages are kept: those that have been handed out, ever.
+    /// Ranges ever handed out, where the slab keeps the pages of freed buffers; `None` where it gives them
+    /// back.
     used: Option<Ranges>,
 }
 
@@ -69,8 +70,10 @@ impl Slab {
     /// Ranges are multiples of this many bytes.
     pub const BLOCK_BYTES: u64 = 64 * 1024;
 
-    /// The allocator of our own arena. `object` is its descriptor where it has one: pages are then reserved when
-    /// a buffer is made, so that running out of memory is an error there and not a fault later.
+    /// Creates the allocator of this rank's arena.
+    ///
+    /// `object` is the arena's descriptor, if it has one. The allocator then reserves pages when a buffer is
+    /// allocated, so that exhausted memory is an error there and not a fault later.
     #[must_use]
     pub fn new(arena: &Arena, object: Option<OwnedFd>) -> Slab {
         let total = arena.layout().slab_bytes as u64 / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
@@ -85,10 +88,14 @@ impl Slab {
         }))
     }
 
-    /// The allocator of a part of a mapping, in bytes from its start, for memory that a device knows. No buffer
-    /// crosses an address that is a multiple of `line`, but one that is longer than a line begins at such an address.
+    /// Creates the allocator of a part of a mapping that is registered with a device.
     ///
-    /// Pages that no buffer has lain on are left alone.
+    /// `range` is in bytes from the mapping's start. No buffer crosses an address that is a multiple of
+    /// `line`, except that a buffer longer than `line` begins at such an address. Pages that were never part
+    /// of a buffer stay untouched.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping or does not begin at a page.
     #[must_use]
     pub fn over(mapping: Arc<Mapping>, range: Range<usize>, line: Option<u64>) -> Slab {
         assert!(range.start <= range.end && range.end <= mapping.len(), "a slab within its mapping");
@@ -107,8 +114,10 @@ impl Slab {
         }))
     }
 
-    /// The allocator of the first `bytes` of our own arena's slab, for memory that a device knows and peers have mapped.
-    /// `line` is as for [`Slab::over`], `object` as for [`Slab::new`].
+    /// Creates the allocator of the first `bytes` of this rank's slab, for memory that is registered with a
+    /// device and mapped by peers.
+    ///
+    /// `line` has the same meaning as for [`Slab::over`], and `object` as for [`Slab::new`].
     #[must_use]
     pub fn for_device(arena: &Arena, object: OwnedFd, bytes: u64, line: u64) -> Slab {
         let total = bytes.min(arena.layout().slab_bytes as u64) / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
@@ -124,8 +133,9 @@ impl Slab {
         }))
     }
 
-    /// The allocator of all of our own arena's slab once no device knows it any more that `former` was made for, and all
-    /// of whose buffers are gone.
+    /// Creates the allocator of the whole slab of this rank's arena after its device is closed.
+    ///
+    /// `former` is the allocator that was made for the device; all of its buffers must have been dropped.
     #[must_use]
     pub fn after(former: &Slab, arena: &Arena, object: OwnedFd) -> Slab {
         let slab = Slab::new(arena, Some(object));
@@ -133,7 +143,7 @@ impl Slab {
         slab
     }
 
-    /// Does it lie in this arena?
+    /// Whether the slab lies in this arena.
     #[must_use]
     pub fn is_of(&self, arena: &Arena) -> bool {
         Arc::ptr_eq(&self.0.mapping, arena.mapping())
@@ -201,7 +211,7 @@ impl Shared {
         Some(offset)
     }
 
-    /// Where a buffer of so many bytes can begin, at or after an offset.
+    /// Returns the first offset at or after `at` where a buffer of `wanted` bytes may begin.
     fn fit(&self, at: u64, wanted: u64) -> u64 {
         let Some(line) = self.line else { return at };
         let base = self.start as u64;
@@ -213,7 +223,7 @@ impl Shared {
         self.lock().free.insert(offset, len);
     }
 
-    /// Are freed pages left as they are?
+    /// Whether the slab keeps the pages of freed buffers.
     fn keeps_pages(&self) -> bool {
         self.lock().used.is_some()
     }
@@ -275,7 +285,7 @@ impl Registered {
         self.len
     }
 
-    /// Are there no bytes?
+    /// Whether the buffer has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,28 +1,35 @@
-//! AES-256-GCM in place, by the fastest code that this processor has.
+//! AES-256-GCM in place, by the fastest implementation that this processor supports.
 //!
-//! Two crates compute the same: `graviola`, with the instructions for AES and carry-less products (in vectors of 512
-//! bits where there are such), and `aes-gcm`, which runs everywhere. Which one it is, each end decides for itself when it
-//! gets a key. `graviola` needs no compiler but Rust's, and refuses to run without the instructions that it asks for; so
-//! they are asked about here first.
+//! Two crates compute the same function. `graviola` uses the instructions for AES and carry-less products (in
+//! vectors of 512 bits where available); `aes-gcm` runs everywhere. Each end chooses when it gets a key.
+//! `graviola` needs no compiler but Rust's. It refuses to run without the instructions that it requires, so
+//! this module checks for them first.
 //!
-//! Nothing here knows which nonces were used: see `record`.
+//! This module does not track nonces; see `record`.
 
 use aes_gcm::{AeadInPlace, Aes256Gcm, KeyInit, Nonce};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use graviola::aead::AesGcm;
 
-use super::{Tag, record::MOST};
+/// Bytes of an authentication tag, by which a sealed record is longer than its content.
+pub const TAG_BYTES: usize = 16;
 
-/// A key, expanded. Wiped when dropped, by the crates.
+/// Authentication tag of a record.
+pub type Tag = [u8; TAG_BYTES];
+
+/// Maximum bytes of one record.
+pub(super) const MOST: usize = 1 << 20;
+
+/// An expanded key. The crates wipe it when it is dropped.
 pub(super) enum Aead {
-    /// By the processor's instructions.
+    /// Hardware implementation (`graviola`).
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     Fast(Box<AesGcm>),
-    /// By what there is everywhere.
+    /// Portable implementation (`aes-gcm`).
     Portable(Box<Aes256Gcm>),
 }
 
-/// What was opened is not what was sealed.
+/// Authentication failure: the ciphertext, the header, the nonce or the tag differs from the sealed one.
 #[derive(Debug)]
 pub(super) struct NotAsSealed;
 
@@ -39,8 +46,9 @@ impl Aead {
         Aead::Portable(Box::new(Aes256Gcm::new(key.into())))
     }
 
-    /// Encrypts `bytes` where they are; `header` is protected as well. No two calls with one key have the same nonce, and
-    /// neither part is longer than [`MOST`].
+    /// Encrypts `bytes` in place and authenticates `header` with it.
+    ///
+    /// The caller never repeats a nonce with the same key. Neither part is longer than [`MOST`].
     pub(super) fn seal(&self, nonce: &[u8; 12], header: &[u8], bytes: &mut [u8]) -> Tag {
         debug_assert!(bytes.len() <= MOST && header.len() <= MOST);
         match self {
@@ -57,7 +65,7 @@ impl Aead {
         }
     }
 
-    /// Decrypts `bytes` where they are. When they are not as they were sealed, what they hold then is of no use.
+    /// Decrypts `bytes` in place. After a failure their content is undefined.
     pub(super) fn open(
         &self,
         nonce: &[u8; 12],
@@ -75,7 +83,7 @@ impl Aead {
     }
 }
 
-/// Has this processor all that `graviola` asks for?
+/// Whether this processor has all instructions that `graviola` requires.
 #[cfg(target_arch = "x86_64")]
 fn has_instructions() -> bool {
     use std::arch::is_x86_feature_detected as has;
@@ -89,7 +97,7 @@ fn has_instructions() -> bool {
         && has!("bmi2")
 }
 
-/// Has this processor all that `graviola` asks for?
+/// Whether this processor has all instructions that `graviola` requires.
 #[cfg(target_arch = "aarch64")]
 fn has_instructions() -> bool {
     use std::arch::is_aarch64_feature_detected as has;

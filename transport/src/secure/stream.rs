@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A stream whose reads and writes can be told to give up after a while.
+/// A blocking stream with a timeout for reads and writes.
 pub trait TimedStream: Read + Write {
-    /// From now on no read or write takes longer; `None` for no limit.
+    /// Sets the timeout of all further reads and writes; `None` for no timeout.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     fn limit(&self, most: Option<Duration>) -> io::Result<()>;
 }
 
@@ -31,10 +31,12 @@ impl TimedStream for UnixStream {
     }
 }
 
-/// Carries out a handshake until `deadline`. Nothing that follows it is read. Afterwards the stream has no time limit.
+/// Runs a handshake until `deadline`.
+///
+/// It reads no byte after the handshake. Afterwards the stream has no timeout.
 ///
 /// # Errors
-/// All of [`SecureError`]; the stream is of no further use then.
+/// Any [`SecureError`]; the stream is of no further use then.
 pub fn over_stream<S: TimedStream>(
     stream: &mut S,
     mut handshake: Handshake,
@@ -66,7 +68,7 @@ pub fn over_stream<S: TimedStream>(
     handshake.finish()
 }
 
-/// None when the time was over or a signal came: the deadline decides.
+/// Treats a timeout and a signal as 0 bytes: the caller's deadline decides.
 fn again_later(done: io::Result<usize>) -> Result<usize, SecureError> {
     match done {
         Err(e)

@@ -1,9 +1,10 @@
-//! Which of a port's addresses to connect from.
+//! Selection of the source GID of a port.
 //!
-//! Tables of addresses have holes, and entries move when a link goes down and up, so all of the table is looked at and
-//! the place that was found is used. On Thunderbolt the IPv4-mapped address is missing for up to minutes after a
-//! restart, until the system has given up on DHCP and assigned one itself, while a link-local IPv6 address is there
-//! from the beginning; connections from that one work with some systems only, so IPv4 is waited for.
+//! GID tables have empty entries, and entries move when a link goes down and up, so the search covers the
+//! whole table and returns the index it found. On Thunderbolt the IPv4-mapped GID is missing for up to
+//! minutes after a restart, until the system gives up on DHCP and assigns an address itself. A link-local
+//! IPv6 GID is there from the beginning, but connections from it work on some systems only, so the search
+//! waits for IPv4.
 
 use super::{Cause, Context, Gid, VerbsError};
 use std::{
@@ -12,20 +13,21 @@ use std::{
 };
 use verbs_sys::PortState;
 
-/// Between two looks at the table.
+/// Interval between two reads of the table.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Between two messages.
+/// Interval between two messages to `on_wait`.
 const REMINDER: Duration = Duration::from_secs(5);
 
-/// The address to connect from, and its place in the port's table: an IPv4-mapped one, else a link-local one, else any.
+/// Selects the GID to connect from and returns it with its index.
 ///
-/// Returns at once when there is an IPv4-mapped address, or the device is none of Thunderbolt and has another one.
-/// Otherwise it waits for so long, and tells `on_wait` what for, at the beginning and every few seconds; then it takes
-/// what there is.
+/// The order of preference is IPv4-mapped, link-local, any other. The function returns at once when there is
+/// an IPv4-mapped GID, or any GID on a device other than Thunderbolt. Otherwise it waits up to `patience` and
+/// then takes the best GID there is. `on_wait` gets a message with the reason at the beginning of the wait
+/// and every few seconds.
 ///
 /// # Errors
-/// [`VerbsError::NoAddress`] when there is no address in the end, or the port is still down.
+/// [`VerbsError::NoAddress`] when the table is still empty or the port still down at the end.
 pub fn find_gid(
     context: &Context,
     patience: Duration,

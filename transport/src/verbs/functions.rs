@@ -16,7 +16,7 @@ macro_rules! functions {
         required { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)* }
         optional { $($extra:ident($($extra_argument:ty),*) $(-> $extra_result:ty)?;)* }
     ) => {
-        /// Those that we call. Some libraries do without the optional ones.
+        /// The functions that this crate calls. Some libraries lack the optional ones.
         #[derive(Clone, Copy, Debug)]
         #[allow(non_snake_case, reason = "as in C")]
         pub(super) struct Functions {

@@ -1,7 +1,7 @@
-//! What is posted to queue pairs, as plain values.
+//! Work requests, as plain values.
 //!
 //! # Safety
-//! Addresses are handed to the device and not looked through here.
+//! Addresses are passed to the device and never dereferenced here.
 
 use super::errno::Errno;
 use std::ptr;
@@ -10,7 +10,7 @@ use verbs_sys::{RdmaTarget, RecvWr, SendFlags, SendTarget, SendWr, Sge, WrOpcode
 /// A run of our memory, in one registered region.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalRun {
-    /// Where it begins.
+    /// Address of the first byte.
     pub start: *mut u8,
     /// Its bytes.
     pub len: u32,
@@ -18,7 +18,8 @@ pub struct LocalRun {
     pub lkey: u32,
 }
 
-// SAFETY: an address and numbers; whoever posts it promises that it is valid then.
+// SAFETY: the value is an address and numbers; the poster promises that the address is valid when it is
+// posted.
 unsafe impl Send for LocalRun {}
 // SAFETY: as above.
 unsafe impl Sync for LocalRun {}
@@ -43,14 +44,14 @@ pub struct RemoteRun {
     pub rkey: u32,
 }
 
-/// What is done with a run.
+/// Operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is sent into the peer's next receive.
+    /// Send, which consumes the peer's next receive.
     Send,
-    /// It is written into the peer's memory, who does not learn of it.
+    /// RDMA write, of which the peer gets no notification.
     Write(RemoteRun),
-    /// It is written into the peer's memory, and its next receive completes with this number.
+    /// RDMA write with immediate data, which also completes the peer's next receive.
     WriteImm(RemoteRun, u32),
 }
 
@@ -59,13 +60,15 @@ pub enum Operation {
 pub struct SendRequest {
     /// Comes back in the completion.
     pub id: u64,
-    /// What is sent or written.
+    /// Memory to send or write.
     pub run: LocalRun,
     /// How.
     pub operation: Operation,
-    /// Is there a completion when it goes well? If not, its place in the queue is free when a later one has completed.
+    /// Whether success produces a completion. Otherwise the queue entry is free once a later request has
+    /// completed.
     pub signaled: bool,
-    /// Are the bytes taken when it is posted, so that the memory may be used again at once and need not be registered?
+    /// Whether the bytes are copied when the request is posted. The memory may be reused at once and need not
+    /// be registered.
     pub inline: bool,
 }
 

@@ -1,18 +1,19 @@
-//! Queue pairs: their states, and posting to them.
+//! Queue pairs: state transitions and posting.
 //!
 //! ```text
 //! RESET -> INIT (receives may be posted) -> RTR -> RTS (sends may be posted)      any -> ERR, any -> RESET
 //! ```
 //!
 //! # Safety
-//! A queue pair lives until it is dropped, and owns the completion queue and the domain that it was made from. Verbs
-//! promise that several threads may post to it at a time. Requests live until the call that posts them returns; the
-//! memory they name is the poster's promise.
+//! A queue pair lives until it is dropped, and owns the completion queue and the domain that it was made
+//! from. Verbs allow several threads to post to it at the same time. Requests live until the call that posts
+//! them returns; the poster promises that the memory they name is valid.
 
 use super::{
-    Access, Action, CompletionQueue, Context, Domain, Gid, LocalRun, PostError, SendRequest, VerbsError,
-    context::PORT,
+    Access, Action, AsyncEvent, CompletionQueue, Context, Domain, Gid, LocalRun, PostError, SendRequest,
+    Subject, VerbsError,
     errno::{Errno, check},
+    port::PORT,
     post::with_receive,
 };
 use std::{
@@ -22,47 +23,48 @@ use std::{
 };
 use verbs_sys::{AhAttr, Mtu, Qp, QpAttr, QpAttrMask as Mask, QpCap, QpInitAttr, QpState, QpType};
 
-/// Of what kind a queue pair is, and how deep. Work has one run of memory each.
+/// Type and depths of a queue pair. Every work request has at most one scatter/gather entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairSpec {
-    /// `RC` or `UC`.
+    /// Service type: `RC` or `UC`.
     pub service: QpType,
-    /// Room for sends and writes.
+    /// Send queue depth, in work requests.
     pub send_depth: u32,
-    /// Room for receives.
+    /// Receive queue depth, in work requests.
     pub recv_depth: u32,
-    /// Bytes that can be taken when work is posted.
+    /// Inline data of a work request, in bytes.
     pub inline_bytes: u32,
 }
 
-/// Our end of a connection.
+/// This end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// Where our address stands in the port's table.
+    /// Index of the source GID.
     pub gid_index: u8,
-    /// The packets of the connection; equal at both ends.
+    /// Path MTU; equal at both ends.
     pub mtu: Mtu,
-    /// The number of our first packet, 24 bits.
+    /// Packet sequence number of the first packet, 24 bits.
     pub psn: u32,
 }
 
 /// The peer's end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Its queue pair.
+    /// Queue pair number.
     pub qp: u32,
-    /// The address of its port.
+    /// GID of the port.
     pub gid: Gid,
-    /// The local address of its port; 0 on all but InfiniBand.
+    /// Local identifier (LID) of the port; 0 on all but InfiniBand.
     pub lid: u16,
-    /// The number of its first packet, 24 bits.
+    /// Packet sequence number of the first packet, 24 bits.
     pub psn: u32,
 }
 
-/// How reliable connections deal with a peer that does not answer or has no receive: 4.096 us << 17 is 0.54 s for each
-/// of 7 attempts, so a peer that is slow for a moment is not given up; a port that goes down and a process that dies are
-/// noticed otherwise, and sooner. Receives are waited for without end, 10 us at a time, since deadlines are the business
-/// of whoever waits.
+/// Timers of reliable connections.
+///
+/// The acknowledgement timeout is 4.096 us << 17 = 0.54 s for each of 7 attempts, so that a peer that is slow
+/// for a moment is not given up. A port that goes down and a process that dies are detected by other means,
+/// and sooner. RNR retries are unlimited (7) and 10 us apart, since deadlines belong to the callers.
 mod patience {
     pub(super) const TIMEOUT: u8 = 17;
     pub(super) const RETRIES: u8 = 7;
@@ -77,16 +79,42 @@ pub struct QueuePair {
     number: u32,
     service: QpType,
     granted: QpCap,
-    /// Is it known to be in RESET? Then it needs not be taken there, which not every device has to like.
+    /// Whether the queue pair is known to be in RESET. It then needs no transition to RESET, which some
+    /// devices may reject.
     is_reset: AtomicBool,
     _completions: [CompletionQueue; 2],
     domain: Domain,
 }
 
-// SAFETY: verbs promise that queue pairs may be used by any thread, several at a time; the rest does not change.
+// SAFETY: verbs allow any thread to use a queue pair, several at a time; the other fields are immutable or
+// atomic.
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
+
+impl Domain {
+    /// Creates a queue pair with one completion queue for sends and receives.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the device does not grant the queue pair.
+    pub fn queue_pair(&self, spec: &QueuePairSpec, cq: &CompletionQueue) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, (cq, cq))
+    }
+
+    /// Creates a queue pair with separate completion queues, so that sends and receives do not delay each
+    /// other's completions.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the device does not grant the queue pair.
+    pub fn queue_pair_on(
+        &self,
+        spec: &QueuePairSpec,
+        sends: &CompletionQueue,
+        receives: &CompletionQueue,
+    ) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, (sends, receives))
+    }
+}
 
 impl QueuePair {
     pub(super) fn of(
@@ -124,7 +152,7 @@ impl QueuePair {
         Ok(made)
     }
 
-    /// What the device says when it is asked again: TN3205 tells to, since depths may have been changed.
+    /// Queries the granted capacities: TN3205 requires it, since the device may have changed the depths.
     fn asked_cap(&self) -> Option<QpCap> {
         let (mut attr, mut init) = (QpAttr::zeroed(), QpInitAttr::zeroed());
         let ask = self.context().functions().ibv_query_qp?;
@@ -133,28 +161,30 @@ impl QueuePair {
         (init.cap.max_send_wr > 0 && init.cap.max_recv_wr > 0).then_some(init.cap)
     }
 
-    /// Its number, by which the peer knows it.
+    /// Returns the queue pair number, which the peer connects to.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its service.
+    /// Returns the service type.
     #[must_use]
     pub fn service(&self) -> QpType {
         self.service
     }
 
-    /// The depths that it has, which may be more than was asked for.
+    /// Returns the granted depths, which may exceed the requested ones.
     #[must_use]
     pub fn granted(&self) -> QpCap {
         self.granted
     }
 
-    /// Takes it from any state to INIT. What was posted is gone; receives may be posted from now on.
+    /// Moves the queue pair from any state to INIT.
+    ///
+    /// All posted work is discarded. Receives may be posted from now on.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device rejects a transition.
     pub fn initialise(&self, access: Access) -> Result<(), VerbsError> {
         if !self.is_reset.load(Relaxed) {
             self.reset()?;
@@ -167,11 +197,13 @@ impl QueuePair {
         self.modify(&attr, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, Action::Initialise)
     }
 
-    /// Connects it to its peer: from INIT to RTR and RTS. On devices that know no later registrations, those of now
-    /// are the ones it can use.
+    /// Connects the queue pair to its peer: from INIT to RTR and RTS.
+    ///
+    /// On devices without [`late_registration`](super::Abilities::late_registration) the queue pair can use
+    /// only the regions registered before this call.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device rejects a transition.
     pub fn connect(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> Result<(), VerbsError> {
         let is_reliable = self.service == QpType::RC;
         let mut attr = QpAttr::zeroed();
@@ -201,10 +233,10 @@ impl QueuePair {
         self.modify(&attr, mask, Action::Send)
     }
 
-    /// Takes it to RESET: what was posted is gone without completions.
+    /// Moves the queue pair to RESET: posted work is discarded without completions.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device rejects the transition.
     pub fn reset(&self) -> Result<(), VerbsError> {
         let mut attr = QpAttr::zeroed();
         attr.qp_state = QpState::RESET;
@@ -213,10 +245,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes it to ERR: what was posted completes with `WR_FLUSH_ERR`.
+    /// Moves the queue pair to ERR: posted work completes with `WR_FLUSH_ERR`.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device rejects the transition.
     pub fn fail(&self) -> Result<(), VerbsError> {
         let mut attr = QpAttr::zeroed();
         attr.qp_state = QpState::ERR;
@@ -227,33 +259,34 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError::Full`] or [`PostError::Failed`]; nothing was posted then.
     ///
     /// # Safety
-    /// The memory of `run` must stay mapped and registered, and nobody may rely on what it holds, until the receive
-    /// has completed or this queue pair was reset, failed or dropped.
+    /// The memory of `run` must stay mapped and registered, and its content must not be relied on, until the
+    /// receive has completed or this queue pair was reset, failed or dropped.
     #[inline]
     pub unsafe fn post_receive(&self, id: u64, run: LocalRun) -> Result<(), PostError> {
-        // SAFETY: the queue pair lives, and with it its device, whose table has the slot: `Context::open` has looked.
+        // SAFETY: the queue pair is alive and with it its device; `Context::open` checked that the device's
+        // table has the operation.
         let post = unsafe { (*(*self.raw.as_ptr()).context).ops.post_recv };
         let Some(post) = post else { return Err(PostError::Failed(Errno::ENOSYS)) };
         let result = with_receive(id, run, |wr| {
             let mut bad = ptr::null_mut();
-            // SAFETY: the queue pair and the request live; the memory by the caller's promise.
+            // SAFETY: the queue pair and the request are alive; the caller promises the memory.
             unsafe { post(self.raw.as_ptr(), wr, &raw mut bad) }
         });
         if result == 0 { Ok(()) } else { Err(PostError::of_result(result)) }
     }
 
-    /// Posts a send or a write.
+    /// Posts a send or an RDMA write.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError::Full`] or [`PostError::Failed`]; nothing was posted then.
     ///
     /// # Safety
-    /// The memory of the request's run must stay mapped, registered (unless it is inline) and unchanged until the
-    /// work, or some later signaled work, has completed, or this queue pair was reset, failed or dropped. Of inline
-    /// work it must be readable during the call.
+    /// The memory of the request's run must stay mapped, registered (unless the request is inline) and
+    /// unchanged until this request, or a later signaled one, has completed, or this queue pair was reset,
+    /// failed or dropped. The memory of an inline request must be readable during the call.
     #[inline]
     pub unsafe fn post_send(&self, request: &SendRequest) -> Result<(), PostError> {
         // SAFETY: as in `post_receive`.
@@ -261,13 +294,13 @@ impl QueuePair {
         let Some(post) = post else { return Err(PostError::Failed(Errno::ENOSYS)) };
         let result = request.with_c(|wr| {
             let mut bad = ptr::null_mut();
-            // SAFETY: the queue pair and the request live; the memory by the caller's promise.
+            // SAFETY: the queue pair and the request are alive; the caller promises the memory.
             unsafe { post(self.raw.as_ptr(), wr, &raw mut bad) }
         });
         if result == 0 { Ok(()) } else { Err(PostError::of_result(result)) }
     }
 
-    /// What events name it by.
+    /// Returns the address by which events name the queue pair.
     pub(super) fn address(&self) -> usize {
         self.raw.as_ptr().addr()
     }
@@ -276,13 +309,14 @@ impl QueuePair {
         self.domain.context()
     }
 
-    /// Reads under way. We post none, but devices may want a number.
+    /// Returns the number of outstanding RDMA reads. The crate posts none, but some devices require a number.
     fn reads(&self) -> u8 {
         let most = self.context().attributes().map_or(1, |attr| attr.max_qp_rd_atom);
         u8::from(most > 0)
     }
 
-    /// The way to the peer. Link-local addresses and Thunderbolt cables lead nowhere else, so one hop suffices.
+    /// Returns the address vector of the peer. Link-local addresses and Thunderbolt cables have no routers,
+    /// so one hop suffices.
     fn path(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> AhAttr {
         let is_near = theirs.gid.is_link_local() || self.context().is_thunderbolt();
         let mut path = AhAttr::zeroed();
@@ -302,6 +336,14 @@ impl QueuePair {
         // SAFETY: the queue pair lives.
         let result = unsafe { modify(self.raw.as_ptr(), &raw mut attr, (mask | Mask::STATE).0 as c_int) };
         check(result).map_err(|errno| self.context().refused(action, errno))
+    }
+}
+
+impl AsyncEvent {
+    /// Whether the event is about this queue pair.
+    #[must_use]
+    pub fn is_about(&self, queue_pair: &QueuePair) -> bool {
+        self.subject == Subject::QueuePair(queue_pair.address())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Joining over a driver whose ranks share no memory: they exchange how they are reached.
+//! Joining over a driver without shared memory: ranks exchange their addresses in rounds.
 
 use super::{
     super::{Communicator, Parts},
@@ -32,7 +32,7 @@ pub(super) fn join_if_opened(
     }
 }
 
-/// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
+/// Joins over a driver without shared memory.
 pub(super) fn join(
     mut endpoint: Box<dyn Endpoint>,
     identity: &Identity,
@@ -49,7 +49,7 @@ pub(super) fn join(
             Ok(Some(word)) => heard = connection.exchange(&word)?,
             Ok(None) => break,
             Err(error) => {
-                // The others are told whose word it is.
+                // The other ranks are told whose message it is.
                 let said = match &error {
                     TransportError::Wiring { rank: of, what } if of == rank => what.clone(),
                     error => error.to_string(),
@@ -88,7 +88,7 @@ fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
     };
     if connection.start(Some("there is no memory in common".into())).is_ok() {
         let said = error.to_string();
-        // The others are told whose word it is.
+        // The other ranks are told whose message it is.
         let own =
             [format!("rank {}: ", identity.rank), format!("rank {} on {}: ", identity.rank, host_name())];
         let rest = own.iter().find_map(|own| said.strip_prefix(own.as_str()));

@@ -6,7 +6,8 @@ use bootstrap::{Hello, Identity, Member, ReconnectListener};
 use rustix::fd::OwnedFd;
 use topology::Rank;
 
-/// How a rank greets the others; `probe` is a word that they may try to read, and `muster` where it is met later on.
+/// Returns this rank's greeting. `probe` is a word that the others may try to read, `muster` the listener for
+/// later communicators.
 pub(super) fn greeting(
     identity: &Identity,
     config: &Config,
@@ -41,7 +42,7 @@ pub(super) fn names(members: &[Member]) -> Vec<PeerName> {
     members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect()
 }
 
-/// In whose process the rendezvous is, if it is one of these.
+/// Returns the rank whose process has the rendezvous, if any.
 pub(super) fn keeper(members: &[Member]) -> Option<Rank> {
     members.iter().find(|member| member.hosts_rendezvous).map(|member| Rank(member.rank))
 }

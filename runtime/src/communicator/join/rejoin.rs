@@ -1,8 +1,8 @@
-//! How processes find each other again to make another communicator.
+//! Rejoining: how ranks find each other again to make another communicator.
 //!
-//! Each rank has opened sockets of its own before the ranks came together, and all have heard of all. The first of the new
-//! ranks that has some serves them, and the others go there; from then on it is as if they had been started anew. Nothing
-//! is asked of the first rendezvous, nor of any rank that is not to take part.
+//! Each rank opens listening sockets before the ranks first meet, and all learn of all. The first of the new
+//! ranks that has sockets serves them, and the others connect there; from then on it is as if they had been
+//! started anew. The first rendezvous is not involved, nor is any rank outside the new communicator.
 
 use super::{super::Communicator, threads::ThreadRendezvous, titles::titles};
 use crate::{
@@ -13,7 +13,7 @@ use bootstrap::{Identity, Member, Parent, ReconnectListener, RendezvousHost, Sec
 use std::sync::Arc;
 use topology::Rank;
 
-/// By what ranks find each other again.
+/// The way by which ranks find each other again.
 #[derive(Debug)]
 pub(in super::super) enum Rejoin {
     /// Threads of one process.
@@ -25,12 +25,12 @@ pub(in super::super) enum Rejoin {
 /// Ranks that are processes, as one of them knows them.
 #[derive(Debug)]
 pub(in super::super) struct Processes {
-    /// Where this one can be met, if the system let it have the sockets.
+    /// The listener of this rank, if the system granted the sockets.
     reconnect_listener: Option<ReconnectListener>,
-    /// By rank: where each can be met, as text; empty if nowhere.
+    /// The listeners' addresses by rank, as text; empty if there is none.
     places: Vec<String>,
     secret: Option<Secret>,
-    /// What they are called in the job that they come from.
+    /// The ranks' numbers in the first job.
     world_ranks: Arc<WorldRanks>,
 }
 
@@ -41,7 +41,7 @@ impl From<Arc<ThreadRendezvous>> for Rejoin {
 }
 
 impl Rejoin {
-    /// Those who have come together.
+    /// Returns the way for processes that have met.
     pub(in super::super) fn processes(
         reconnect_listener: Option<ReconnectListener>,
         members: &[Member],
@@ -92,7 +92,7 @@ impl Processes {
                 world_ranks: Arc::new(self.world_ranks.of_members(members)),
             }),
         };
-        // What a model says of machines and cables it says of the ranks of the whole job.
+        // A model of machines and cables describes the ranks of the whole job.
         let mut config = config.clone();
         config.selection.model = None;
         let mut communicator = super::join(&identity, &config)?;
@@ -101,7 +101,7 @@ impl Processes {
     }
 }
 
-/// What people call the members: their numbers, and where they run.
+/// Returns descriptions of the members for people: their numbers, processes and hosts.
 fn named(members: &[Rank], names: &[PeerName]) -> Vec<String> {
     let where_it_runs = |member: &Rank| {
         let name = names.get(member.index());

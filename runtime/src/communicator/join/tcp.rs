@@ -12,7 +12,7 @@ use transport::driver::{
     tcp::{Bind, Say, TcpConfig, TcpEndpoint, addresses_of_interface, local_address_towards},
 };
 
-/// Bytes of address space for registered memory, when nothing else is said: what is not touched costs nothing.
+/// Default address space for registered memory; untouched memory costs nothing.
 const SLAB_BYTES: u64 = 16 << 30;
 /// As much as is never used, where registered memory is another driver's.
 const NO_SLAB: u64 = 1 << 20;
@@ -72,7 +72,7 @@ pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr>
     }
 }
 
-/// The address of ours from which the rendezvous is reached; that of this host alone where it is not over a network.
+/// Returns the local address from which the rendezvous is reached; loopback if that is not over a network.
 fn address_towards(rendezvous: &ConnectSpec) -> Bind {
     let addresses = rendezvous.addresses.iter().filter_map(|address| resolve(address).ok()).flatten();
     let ours = addresses.filter_map(|address| local_address_towards(address).ok());

@@ -27,7 +27,7 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
     move |what| eprintln!("tbccl: rank {rank}: {what}")
 }
 
-/// What the driver is told. The device matrix is read, where there is one.
+/// Returns the driver's options. Reads the device matrix, if one is named.
 pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
     let world_ranks = identity.world_ranks();
     // One rank alone, as a split may leave it, has no cable that a matrix could name.

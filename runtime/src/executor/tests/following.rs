@@ -1,4 +1,5 @@
-//! Sends that follow receives: every plan with its marks, in messages of many pieces, against the same plan without them.
+//! Sends that follow receives: every plan with its marks, in messages of many pieces, against the same plan
+//! without them.
 
 use super::{
     ELEM_BYTES, Executor, Job, LANES, Links, Protocols, executor, layout, links, outputs, over_local,

@@ -2,7 +2,7 @@
 
 use super::{
     Ended, LaunchError, LaunchSpec, Rendezvous,
-    environment::{self, Seat},
+    environment::{self, RankIdentity},
     machine, program,
     rank_set::{Member, RankSet},
     ranks::{RankProcess, Ranks},
@@ -20,15 +20,15 @@ use std::{
 
 /// The children. Dropping it kills what still runs.
 #[derive(Debug)]
-pub(super) struct Here {
+pub(super) struct LocalRanks {
     ranks: Ranks,
     grace: Duration,
     _orphans: Orphans,
 }
 
-impl Here {
+impl LocalRanks {
     /// Starts all ranks, or none.
-    pub(super) fn start(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Here, LaunchError> {
+    pub(super) fn start(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<LocalRanks, LaunchError> {
         let program = program::find(&spec.program, &spec.env, spec.cwd.as_deref())?;
         if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
             return Err(LaunchError::NoFolder(cwd.clone()));
@@ -39,7 +39,7 @@ impl Here {
         let (bootstrap, secret) = (rendezvous.address(), rendezvous.secret());
         let orphans = Orphans::adopt();
         let mut ranks = Ranks::default();
-        for seat in Seat::all(&vec![0; spec.ranks as usize]) {
+        for seat in RankIdentity::all(&vec![0; spec.ranks as usize]) {
             let own = spec.rank_env.get(seat.rank as usize).into_iter().flatten();
             let mut command = Command::new(&program);
             command
@@ -56,7 +56,7 @@ impl Here {
             let refused = |source| LaunchError::Spawn { rank: seat.rank, ranks: spec.ranks, source };
             ranks.add(seat.rank, &child.map_err(refused)?);
         }
-        Ok(Here { ranks, grace: spec.grace, _orphans: orphans })
+        Ok(LocalRanks { ranks, grace: spec.grace, _orphans: orphans })
     }
 }
 
@@ -70,7 +70,7 @@ fn member(process: &RankProcess) -> Member {
     Member { rank: process.rank, pid: process.pid(), host: None }
 }
 
-impl RankSet for Here {
+impl RankSet for LocalRanks {
     fn newly_ended(&mut self) -> Vec<(Member, Ended)> {
         self.ranks.newly_ended().into_iter().map(|(process, how)| (member(process), how)).collect()
     }
