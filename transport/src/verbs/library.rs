@@ -24,7 +24,7 @@ use std::{
 use verbs_sys::Device;
 
 /// Default name of the library.
-const DEFAULT: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
+const DEFAULT_NAME: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
 
 /// A verbs library. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Library {
     /// # Errors
     /// [`VerbsError::Library`] when it can't be loaded, [`VerbsError::Symbol`] when it lacks a function.
     pub fn load(path: Option<&Path>) -> Result<Library, VerbsError> {
-        let path = path.map_or_else(|| PathBuf::from(DEFAULT), Path::to_owned);
+        let path = path.map_or_else(|| PathBuf::from(DEFAULT_NAME), Path::to_owned);
         let name = path.display().to_string();
         // SAFETY: see the module's documentation.
         let library = unsafe { libloading::Library::new(&path) };

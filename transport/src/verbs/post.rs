@@ -29,7 +29,7 @@ impl LocalRun {
     pub const EMPTY: LocalRun = LocalRun { start: ptr::null_mut(), len: 0, lkey: 0 };
 
     #[inline]
-    fn piece(self) -> Sge {
+    fn sge(self) -> Sge {
         // The device turns the address back into a pointer, so its provenance is exposed.
         Sge { addr: self.start.expose_provenance() as u64, length: self.len, lkey: self.lkey }
     }
@@ -76,11 +76,11 @@ impl SendRequest {
     /// Calls `post` with the C form of the request, which lives as long as the call.
     #[inline]
     pub(super) fn with_c<T>(&self, post: impl FnOnce(*mut SendWr) -> T) -> T {
-        let mut piece = self.run.piece();
+        let mut sge = self.run.sge();
         let mut wr = SendWr::zeroed();
         wr.wr_id = self.id;
         if self.run.len > 0 {
-            wr.sg_list = &raw mut piece;
+            wr.sg_list = &raw mut sge;
             wr.num_sge = 1;
         }
         let to =
@@ -103,8 +103,8 @@ impl SendRequest {
 /// Calls `post` with the C form of a receive request, which lives as long as the call.
 #[inline]
 pub(super) fn with_receive<T>(id: u64, run: LocalRun, post: impl FnOnce(*mut RecvWr) -> T) -> T {
-    let mut piece = run.piece();
-    let (sg_list, num_sge) = if run.len > 0 { (&raw mut piece, 1) } else { (ptr::null_mut(), 0) };
+    let mut sge = run.sge();
+    let (sg_list, num_sge) = if run.len > 0 { (&raw mut sge, 1) } else { (ptr::null_mut(), 0) };
     let mut wr = RecvWr { wr_id: id, next: ptr::null_mut(), sg_list, num_sge };
     post(&raw mut wr)
 }
@@ -144,10 +144,10 @@ mod tests {
         let remote = RemoteRun { address: 0x1000, rkey: 5 };
         request(Operation::WriteImm(remote, 0x0102_0304), 3).with_c(|wr| {
             // SAFETY: the request and its scatter/gather entry live during this call.
-            let (wr, piece, target) = unsafe { (*wr, *(*wr).sg_list, (*wr).wr.rdma) };
+            let (wr, sge, target) = unsafe { (*wr, *(*wr).sg_list, (*wr).wr.rdma) };
             assert_eq!((wr.wr_id, wr.opcode, wr.num_sge), (9, WrOpcode::RDMA_WRITE_WITH_IMM, 1));
             assert_eq!(wr.imm_data, 0x0102_0304_u32.to_be());
-            assert_eq!((piece.addr, piece.length, piece.lkey), (4096, 3, 7));
+            assert_eq!((sge.addr, sge.length, sge.lkey), (4096, 3, 7));
             assert_eq!((target.remote_addr, target.rkey), (0x1000, 5));
             assert_eq!(wr.send_flags, SendFlags::SIGNALED.0);
         });
