@@ -144,7 +144,7 @@ impl Communicator {
         }
         let sleeper = endpoint.as_ref().and_then(|endpoint| endpoint.sleeper());
         if sleeper.is_some() {
-            wait.sleep_most = WOKEN_SLEEP;
+            wait.max_sleep = WOKEN_SLEEP;
         }
         if endpoint.is_some() {
             wait.poll_interval = config.polling.interval;
