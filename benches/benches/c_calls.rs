@@ -26,8 +26,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tbccl::{
-    CallOptions, Communicator, Config, DType, Operation, RawCall, ReduceOp, SharedCommunicator, Transport,
-    UniqueId,
+    CallOptions, Collective, Communicator, Config, DType, Operation, RawCall, ReduceOp, SharedCommunicator,
+    Transport, UniqueId,
 };
 use tbccl_c::{
     collectives::tbcclAllReduce,
