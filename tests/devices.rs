@@ -8,15 +8,15 @@ use serde_json::Value;
 use software_device::{TBCCL, tbccl};
 use std::process::{Command, Output};
 
-/// Status, stdout and stderr.
+/// Returns status, stdout and stderr.
 fn outcome(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (status.code().expect("no signal"), text(&stdout), text(&stderr))
 }
 
-/// On the first node of a fabric.
-fn on(fabric: &str, options: &[&str]) -> (i32, String, String) {
+/// Runs `tbccl devices` on the first node of a fabric.
+fn run_devices(fabric: &str, options: &[&str]) -> (i32, String, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("fabric.toml");
     std::fs::write(&file, fabric).expect("writable");
@@ -27,7 +27,7 @@ fn on(fabric: &str, options: &[&str]) -> (i32, String, String) {
     outcome(tbccl().args([&run, options].concat()))
 }
 
-/// A Mac with a cable, a port without one, and a port without IPv4.
+/// A Mac with a cable between two ports, a port without a cable, and a port without an IPv4 address.
 const MAC: &str = "
     profile = 'apple-tb5'
     [[node]]
@@ -42,7 +42,7 @@ const MAC: &str = "
     ends = ['mac/rdma_en5', 'mac/rdma_en5']
 ";
 
-/// The words of the line of a device.
+/// Returns the words of a device's line.
 fn words<'a>(text: &'a str, device: &str) -> Vec<&'a str> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(device));
     line.unwrap_or_else(|| panic!("no {device}: {text}")).split_whitespace().collect()
@@ -50,8 +50,8 @@ fn words<'a>(text: &'a str, device: &str) -> Vec<&'a str> {
 
 #[test]
 fn each_device_has_a_line_and_each_problem_another() {
-    let (status, text, said) = on(MAC, &[]);
-    assert_eq!((status, said.as_str()), (0, ""), "{text}");
+    let (status, text, stderr) = run_devices(MAC, &[]);
+    assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
     assert_eq!(
         words(&text, "rdma_en3"),
         "rdma_en3 ACTIVE ::ffff:169.254.1.2 3 4096 80 UC 10 100 UC, framed sends into posted receives"
@@ -81,8 +81,8 @@ fn adapters_write_into_the_memory_of_peers() {
         [[cable]]
         ends = ['a/x1', 'a/x1']
     ";
-    let (status, text, said) = on(fabric, &[]);
-    assert_eq!((status, said.as_str()), (0, ""), "{text}");
+    let (status, text, stderr) = run_devices(fabric, &[]);
+    assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
     for device in ["x0", "x1"] {
         let line = words(&text, device).join(" ");
         assert!(line.ends_with("RC, UC 1024 4096 RC, remote write + imm, zero-copy both sides"), "{text}");
@@ -91,8 +91,8 @@ fn adapters_write_into_the_memory_of_peers() {
 
 #[test]
 fn programs_get_all_of_it() {
-    let (status, text, said) = on(MAC, &["--json"]);
-    assert_eq!((status, said.as_str()), (0, ""), "{text}");
+    let (status, text, stderr) = run_devices(MAC, &["--json"]);
+    assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
     let whole: Value = serde_json::from_str(&text).expect("JSON");
     assert!(whole["library"].as_str().is_some_and(|path| path.ends_with("libsoftrdma.so")), "{text}");
     assert!(whole["problem"].is_null());
@@ -118,10 +118,10 @@ fn no_devices_are_no_error() {
         name = 'b'
         device = [{ name = 'x0', profile = 'ib' }]
     ";
-    let (status, text, said) = on(fabric, &[]);
-    assert_eq!((status, said.as_str(), text.lines().count()), (0, "", 1), "{text}");
+    let (status, text, stderr) = run_devices(fabric, &[]);
+    assert_eq!((status, stderr.as_str(), text.lines().count()), (0, "", 1), "{text}");
     assert!(text.contains("libsoftrdma.so knows no RDMA device: "), "{text}");
-    let (status, text, _) = on(fabric, &["--json"]);
+    let (status, text, _) = run_devices(fabric, &["--json"]);
     let whole: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((status, whole["devices"].as_array().map(Vec::len)), (0, Some(0)));
     assert!(whole["problem"].as_str().is_some_and(|why| why.contains("knows no RDMA device")), "{text}");
@@ -136,8 +136,11 @@ fn no_library_is_an_error_with_a_remedy() {
             ["libc.so.6 has no function ibv_get_device_list", "see that TBCCL_VERBS_LIB is not set"],
         ),
     ] {
-        let (status, text, said) = outcome(tbccl().arg("devices").env("TBCCL_VERBS_LIB", library));
-        assert_eq!((status, text.as_str(), said.lines().count()), (2, "", 1), "{said}");
-        assert!(said.starts_with("tbccl: error: ") && parts.iter().all(|part| said.contains(part)), "{said}");
+        let (status, text, stderr) = outcome(tbccl().arg("devices").env("TBCCL_VERBS_LIB", library));
+        assert_eq!((status, text.as_str(), stderr.lines().count()), (2, "", 1), "{stderr}");
+        assert!(
+            stderr.starts_with("tbccl: error: ") && parts.iter().all(|part| stderr.contains(part)),
+            "{stderr}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What a user reads when the verbs transport can't be used, or breaks: one line that names rank, device and remedy.
+//! Error messages of the verbs transport, when it can't be used or breaks: one line with rank, device and
+//! remedy.
 
 #![cfg(target_os = "linux")]
 
@@ -11,10 +12,10 @@ use std::{
 };
 
 const BARRIER: &str = "exec $TBCCL bench barrier -n 2 --transport verbs";
-const OURS: &str = "tbccl: error: ";
+const ERROR_PREFIX: &str = "tbccl: error: ";
 
-/// A shell script on each node of a fabric, with a file that it finds as $MATRIX.
-fn on(fabric: &str, matrix: &str, script: &str) -> Output {
+/// Runs a shell script on each node of a fabric, with a device matrix in the file `$MATRIX`.
+fn run_on_nodes(fabric: &str, matrix: &str, script: &str) -> Output {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -32,20 +33,20 @@ fn on(fabric: &str, matrix: &str, script: &str) -> Output {
     tbccl.output().expect("it starts")
 }
 
-/// The lines of ranks that begin as errors do, without that beginning; the status is 2.
+/// Returns the error lines of ranks, without their prefix; asserts that the status is 2.
 fn errors(output: &Output) -> Vec<String> {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     let lines: Vec<String> =
-        said.lines().filter_map(|line| line.strip_prefix(OURS)).map(str::to_owned).collect();
+        stderr.lines().filter_map(|line| line.strip_prefix(ERROR_PREFIX)).map(str::to_owned).collect();
     assert!(
-        !lines.is_empty() && !said.contains(": rank 0: rank 0") && !said.contains(": rank 1: rank 1"),
-        "{said}"
+        !lines.is_empty() && !stderr.contains(": rank 0: rank 0") && !stderr.contains(": rank 1: rank 1"),
+        "{stderr}"
     );
     lines
 }
 
-/// Two Macs with two cables; `first` says more of the first device.
+/// Returns a fabric of two Macs with two cables; `first` adds keys to the first device.
 fn pair(first: &str) -> String {
     format!(
         "profile = 'apple-tb5'
@@ -62,8 +63,8 @@ fn pair(first: &str) -> String {
     )
 }
 
-/// A rank that has a line like this.
-fn told(errors: &[String], parts: &[&str]) {
+/// Asserts that a line contains all of these parts.
+fn assert_error_line(errors: &[String], parts: &[&str]) {
     let fits = |line: &String| parts.iter().all(|part| line.contains(part));
     assert!(errors.iter().any(fits), "no line with {parts:?}: {errors:#?}");
 }
@@ -79,7 +80,7 @@ fn a_library_that_is_missing_or_none_is_named_by_each_rank() {
     ] {
         let bench = ["bench", "barrier", "--ranks", "2", "-n", "2", "--transport", "verbs"];
         let output = tbccl().args(bench).env("TBCCL_VERBS_LIB", library).output().expect("it starts");
-        told(&errors(&output), &parts);
+        assert_error_line(&errors(&output), &parts);
     }
 }
 
@@ -102,15 +103,18 @@ fn devices_that_can_not_be_used_are_named_with_the_remedy() {
         (single, BARRIER, ["rank 0: ", "the port is down (en2); ", "plug in the cable"]),
         (&pair(""), &leak, ["rank 0 on ", "en3/1: making a protection domain failed", "restart the machine"]),
     ] {
-        told(&errors(&on(fabric, "", script)), &parts);
+        assert_error_line(&errors(&run_on_nodes(fabric, "", script)), &parts);
     }
 }
 
 #[test]
 fn cables_that_lead_elsewhere_are_named_with_both_ends() {
     let apart = pair("").replace("'b/en2']", "'a/en3']").replace("['a/en3', 'b/en3']", "['b/en2', 'b/en3']");
-    let apart = errors(&on(&apart, "", BARRIER));
-    told(&apart, &[": none of its devices (en2, en3) reaches one of rank", "; check that there is a cable"]);
+    let apart = errors(&run_on_nodes(&apart, "", BARRIER));
+    assert_error_line(
+        &apart,
+        &[": none of its devices (en2, en3) reaches one of rank", "; check that there is a cable"],
+    );
     let script = format!("TBCCL_IBV_DEVICES=$MATRIX {BARRIER}");
     for (matrix, parts) in [
         (r#"[[null, "en2"], ["en3", null]]"#, [" of rank 0", "leads elsewhere", "device matrix"]),
@@ -121,18 +125,18 @@ fn cables_that_lead_elsewhere_are_named_with_both_ends() {
         (r#"[[null, "en2"], [null, null]]"#, ["matrix.json", "row 0, column 1", "name both"]),
         ("{", ["matrix.json", "is not JSON", "line 1"]),
     ] {
-        told(&errors(&on(&pair(""), matrix, &script)), &parts);
+        assert_error_line(&errors(&run_on_nodes(&pair(""), matrix, &script)), &parts);
     }
     let gone = format!("TBCCL_IBV_DEVICES=$MATRIX.gone {BARRIER}");
-    told(
-        &errors(&on(&pair(""), "", &gone)),
+    assert_error_line(
+        &errors(&run_on_nodes(&pair(""), "", &gone)),
         &["matrix.json.gone: the device matrix can't be read", "TBCCL_IBV_DEVICES"],
     );
 }
 
 #[test]
 fn a_device_without_queue_pairs_for_all_is_not_asked_for_them() {
-    // All ranks on one node, with a plug that leads back into the port.
+    // All ranks on one node, with a loopback plug.
     let loopback = "profile = 'apple-tb5'
         [[node]]
         name = 'a'
@@ -141,17 +145,20 @@ fn a_device_without_queue_pairs_for_all_is_not_asked_for_them() {
         ends = ['a/en2', 'a/en2']";
     let alone = "unset TBCCL_SIZE TBCCL_RANK TBCCL_BOOTSTRAP TBCCL_LOCAL_RANK TBCCL_LOCAL_SIZE TBCCL_NODE_RANK; \
                  exec $TBCCL bench barrier -n 2 --transport verbs --ranks";
-    let five = errors(&on(loopback, "", &format!("{alone} 5")));
-    told(&five, &[": en2 would need 12 queue pairs, 3 for each of its 4 rails, and has 10; use fewer ranks"]);
-    // One rank by itself could have what it needs, but not all of them together.
-    let four = errors(&on(loopback, "", &format!("{alone} 4")));
-    told(
+    let five = errors(&run_on_nodes(loopback, "", &format!("{alone} 5")));
+    assert_error_line(
+        &five,
+        &[": en2 would need 12 queue pairs, 3 for each of its 4 rails, and has 10; use fewer ranks"],
+    );
+    // Each rank alone could have its queue pairs, but all together could not.
+    let four = errors(&run_on_nodes(loopback, "", &format!("{alone} 4")));
+    assert_error_line(
         &four,
         &["en2/1: making a queue pair (UC) failed with EBUSY", "are taken", "fewer ranks on this machine"],
     );
 }
 
-/// Three Macs, each wired to each, all-reducing; rank 0 does this meanwhile.
+/// Runs all-reduces on three Macs in a mesh; rank 0 executes `fault` meanwhile.
 fn while_running(fault: &str) -> (Output, Duration) {
     let mesh = "profile = 'apple-tb5'
         [[node]]
@@ -175,7 +182,7 @@ fn while_running(fault: &str) -> (Output, Duration) {
          exec $TBCCL bench all_reduce -b 256K -e 256K --time 20 --transport verbs >> $SOFTRDMA_DIR/report"
     );
     let start = Instant::now();
-    (on(mesh, "", &script), start.elapsed())
+    (run_on_nodes(mesh, "", &script), start.elapsed())
 }
 
 #[test]
@@ -190,17 +197,20 @@ fn a_broken_cable_is_told_of_the_peer_that_it_leads_to() {
         let (link, cable) = (rank(line, "the link to rank "), rank(line, "no cable to rank "));
         assert!(link.is_some() && link == cable, "{line}");
     }
-    // Both ends, our port's state, and what to do.
-    told(&lines, &["en3 of rank 1", "en3 of rank 2", "our port is DOWN", "check the cables and the ports"]);
+    // The error names both ends, the state of the port, and the remedy.
+    assert_error_line(
+        &lines,
+        &["en3 of rank 1", "en3 of rank 2", "our port is DOWN", "check the cables and the ports"],
+    );
 }
 
 #[test]
 fn a_dead_process_is_told_of_rather_than_its_cables() {
     let (output, took) = while_running("kill -9 $(cat $SOFTRDMA_DIR/2)");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(took < Duration::from_secs(15) && output.status.code() == Some(137), "{said}");
-    let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(OURS)).collect();
-    assert_eq!(lines.len(), 2, "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(took < Duration::from_secs(15) && output.status.code() == Some(137), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().filter_map(|line| line.strip_prefix(ERROR_PREFIX)).collect();
+    assert_eq!(lines.len(), 2, "{stderr}");
     for line in lines {
         assert!(line.contains("rank 2 (process ") && line.contains("was killed by SIGKILL"), "{line}");
     }

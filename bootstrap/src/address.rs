@@ -82,6 +82,7 @@ impl Address {
         Ok(Address::Tcp(host, port))
     }
 
+    /// Whether this is a TCP address.
     pub fn is_remote(&self) -> bool {
         matches!(self, Address::Tcp(..))
     }

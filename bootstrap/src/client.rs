@@ -96,6 +96,7 @@ impl NotYet {
 /// What a rank learns by joining.
 #[derive(Debug)]
 pub struct Joined {
+    /// The rank's connection to the rendezvous.
     pub connection: Connection,
     /// Everyone, in rank order.
     pub members: Vec<Member>,
@@ -107,7 +108,12 @@ pub struct Joined {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A rank's process ended.
-    Died { rank: u32, how: String },
+    Died {
+        /// The rank whose process ended.
+        rank: u32,
+        /// How the process ended, as the rest of a sentence.
+        how: String,
+    },
     /// What is new on others' boards.
     News(Vec<(u32, Vec<Word>)>),
     /// The first failure of the job.

@@ -34,12 +34,16 @@ pub type Word = (u16, u64);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
+    /// [`MAGIC`].
     pub magic: String,
+    /// Protocol version of the rank: [`PROTOCOL`].
     pub protocol: u32,
+    /// Number of ranks of the job.
     pub size: u32,
     /// Which job, where several meet at the same place one after the other; empty where there is one.
     #[serde(default)]
     pub job: String,
+    /// Description of the rank, passed on to all other ranks.
     pub member: Member,
     /// Options that must be equal on all ranks.
     pub options: BTreeMap<String, String>,
@@ -55,11 +59,15 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
+    /// Rank in the job.
     pub rank: u32,
+    /// Process id.
     pub pid: u32,
+    /// Host name.
     pub host: String,
     /// A word in the rank's memory, to try whether it can be read.
     pub probe_address: u64,
+    /// Value of the word at `probe_address`.
     pub probe_value: u64,
     /// Where it can be met later on, as [`super::Address::list`] reads it; empty if nowhere.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What ranks say to the rendezvous of a job: nothing upsets it, and nobody is left waiting.
+//! Messages from the ranks of a job to its rendezvous: the server neither fails nor leaves a rank waiting.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

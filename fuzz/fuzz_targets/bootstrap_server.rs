@@ -1,4 +1,4 @@
-//! What a rendezvous says to a rank.
+//! Messages from a rendezvous to a rank.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What a stranger says to the guard of a connection: it is not let in.
+//! Messages of an unauthenticated peer: it is not admitted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

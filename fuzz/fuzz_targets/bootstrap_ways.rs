@@ -1,4 +1,4 @@
-//! Addresses and unique ids: what is read can be written and read again.
+//! Addresses and unique ids: a parsed value can be formatted and parsed again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

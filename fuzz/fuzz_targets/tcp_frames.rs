@@ -1,4 +1,5 @@
-//! What a peer says on a connection over TCP, plain or in records: what comes of it is what is due, or an error.
+//! Messages of a peer on a TCP connection, plain or in records: the receiver gets the expected data, or an
+//! error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -8,14 +8,14 @@ use collectives::DType;
 use half::{bf16, f16};
 use num_complex::Complex32;
 
-/// A Rust type whose slices a collective takes. Sealed: the kernels know exactly these.
+/// A Rust type whose slices collectives accept. Sealed, since the kernels support exactly these types.
 pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
     /// The element type that it is.
     const DTYPE: DType;
 }
 
 mod sealed {
-    /// What no other crate can implement; also says that an element has no padding.
+    /// Keeps other crates from implementing [`Element`], and guarantees that elements have no padding.
     pub trait Sealed: bytemuck::NoUninit {}
 }
 
@@ -54,29 +54,29 @@ pub fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     bytemuck::cast_slice(elements)
 }
 
-/// Where the bytes of a slice of elements are, to be written through.
+/// Returns the bytes of a slice of elements, for writing.
 ///
-/// A pointer and not a `&mut [u8]`, because not every byte is a `bool`: whoever writes must leave elements behind,
-/// which the kernels do and [`settle`] does for bytes that came from another process.
+/// This is a pointer and not a `&mut [u8]`, because not every byte is a valid `bool`. The writer must leave
+/// valid elements behind: the kernels do, and [`settle`] does for bytes that came from another process.
 #[must_use]
 pub fn bytes_of_mut<T: Element>(elements: &mut [T]) -> *mut [u8] {
     std::ptr::slice_from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements))
 }
 
-/// Makes elements of `T` out of bytes that came from elsewhere: a nonzero byte of a `bool` becomes 1; the other
-/// types take any bits, and nothing is touched.
+/// Turns received bytes into elements of `T`: a nonzero byte of a `bool` becomes 1; other types accept any
+/// bits and are not touched.
 ///
 /// # Safety
-/// `bytes` is readable and writable, aligned for `T`, and nobody else accesses it meanwhile.
+/// `bytes` is readable and writable, aligned for `T`, and not accessed by others meanwhile.
 pub unsafe fn settle<T: Element>(bytes: *mut [u8]) {
     // SAFETY: the caller's promise.
     unsafe { settle_as(T::DTYPE, bytes) };
 }
 
-/// As [`settle`], for elements whose type is a value.
+/// Turns received bytes into elements, as [`settle`] does, for a type known at run time.
 ///
 /// # Safety
-/// As there.
+/// As for [`settle`].
 #[inline]
 pub unsafe fn settle_as(dtype: DType, bytes: *mut [u8]) {
     if dtype == DType::Bool {

@@ -1,9 +1,10 @@
-//! Sums, products and means of f16 with x86's instructions that convert it, which the compiler doesn't find by itself.
+//! Sums, products and means of f16 by x86's conversion instructions, which the compiler does not find by
+//! itself.
 //!
 //! # Safety
-//! Every kernel here is a [`ReduceFn`](super::ReduceFn), for machines that have the features it is compiled for. All
-//! loads and stores are unaligned ones. A step loads both operands whole before it stores, so a destination that
-//! equals an operand needs no care.
+//! Every kernel here is a [`ReduceFn`](super::ReduceFn), for machines with the features that it is compiled
+//! for. All loads and stores are unaligned ones. A step loads both operands whole before it stores, so a
+//! destination that equals an operand needs no care.
 
 /// The three kernels over a module's `each`.
 macro_rules! kernels {

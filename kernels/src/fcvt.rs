@@ -1,8 +1,9 @@
-//! Sums, products and means of f16 with NEON's instructions that convert it, which the compiler doesn't find by itself.
+//! Sums, products and means of f16 by NEON's conversion instructions, which the compiler does not find by
+//! itself.
 //!
 //! # Safety
-//! Every kernel here is a [`ReduceFn`](super::ReduceFn); all of aarch64 has NEON. A step loads both operands whole
-//! before it stores, so a destination that equals an operand needs no care.
+//! Every kernel here is a [`ReduceFn`](super::ReduceFn); every aarch64 has NEON. A step loads both operands
+//! whole before it stores, so a destination that equals an operand needs no care.
 
 use std::arch::aarch64::*;
 

@@ -1,23 +1,24 @@
-//! The kernels: elements combined with elements, for every element type and every operation it has.
+//! Kernels: the element-wise reduction of chunks, for every element type and its operations.
 //!
-//! A [`Reducer`] is looked up once per operation and then called on chunks: `dst = a ⊕ b`. The loops are compiled for
-//! several instruction sets, of which the best that the machine has is taken.
+//! A [`Reducer`] is looked up once per operation and then called on chunks: `dst = a ⊕ b`. The loops are
+//! compiled for several instruction sets, and the best one that the machine has is used.
 //!
 //! Invariants:
-//! - Results don't depend on the instruction set, and are symmetric in the operands, to the bit. So all ranks that
-//!   combine the same two chunks get the same bits, whoever computes them.
+//! - Results do not depend on the instruction set, and are symmetric in the operands, to the bit. So all
+//!   ranks that combine the same two chunks get the same bits.
 //! - Sums of `f16` and `bf16` are computed in `f32` and rounded to nearest even, once per combination.
-//! - What is written is an element of its type; in particular a bool is 0 or 1, whatever bytes went in.
+//! - A kernel writes valid elements; in particular a bool is 0 or 1 for any input bytes.
 //!
-//! The semantics are those documented at [`ReduceOp`]. In detail, for complex numbers: the minimum and the maximum
-//! compare real parts, and imaginary parts where the real ones are equal, zeros of either sign being equal; a number
-//! with a NaN in either part is NaN, and wins as in NumPy, but both parts of the result are then NaN, so that it
-//! doesn't depend on the order. Of two numbers that are equal but for the signs of zeros, each part of the minimum is
-//! the negative zero, and of the maximum the positive one.
+//! [`ReduceOp`] documents the semantics. In detail, for complex numbers: the minimum and the maximum compare
+//! real parts, and imaginary parts where the real ones are equal, zeros of either sign being equal. A number
+//! with a NaN in either part is NaN, and wins as in NumPy, but both parts of the result are then NaN, so that
+//! it does not depend on the order. Of two numbers that are equal but for the signs of zeros, each part of
+//! the minimum is the negative zero, and of the maximum the positive one.
 //!
 //! # Safety
-//! This module works on raw pointers, since the memory belongs to users, devices and other processes. Whoever calls
-//! vouches for the pointers by the contract of [`ReduceFn`]; what depends on the instruction set is sealed in `isa`.
+//! This crate works on raw pointers, since the memory belongs to users, devices and other processes. Callers
+//! vouch for the pointers by the contract of [`ReduceFn`]; code that depends on the instruction set is sealed
+//! in `isa`.
 
 pub mod element;
 #[cfg(target_arch = "x86_64")]
@@ -29,27 +30,29 @@ mod narrow;
 mod ops;
 pub mod parallel;
 pub mod quantize;
-mod table;
 #[cfg(test)]
 mod tests;
 
 use collectives::{DType, IllegalOp, ReduceOp};
 pub use element::Element;
+use isa::Entry;
 use isa::Level;
 pub use parallel::Threads;
-use table::Entry;
 
-/// `dst[i] = a[i] ⊕ b[i]` over `count` elements, divided by `divisor` where that is what the function is for.
+/// A reduction loop: `dst[i] = a[i] ⊕ b[i]` over `count` elements; the function of a mean also divides by
+/// `divisor`.
 ///
 /// # Safety
-/// For `count` elements, `a` and `b` are readable and initialised, `dst` is writable, and all are aligned to their
-/// element type (complex64: to 4 bytes). `dst` equals `a` or `b` exactly, or overlaps neither. Nobody writes to the
-/// operands, or accesses `dst`, meanwhile. With a `count` of 0 the pointers may be anything.
+/// For `count` elements, `a` and `b` are readable and initialized, `dst` is writable, and all are aligned to
+/// their element type (complex64: to 4 bytes). `dst` equals `a` or `b` exactly, or overlaps neither. Others
+/// neither write to the operands nor access `dst` meanwhile. With a `count` of 0 the pointers may be
+/// anything.
 pub type ReduceFn = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, count: usize, divisor: u32);
 
-/// The functions that reduce elements of one type by one operation, on this machine.
+/// The reduction loops of one element type and operation on this machine.
 ///
-/// One reference, since it goes from hand to hand in calls that take less time than moving two functions and two bytes.
+/// A single reference, since small calls pass it on in less time than two functions and two bytes would take
+/// to move.
 #[derive(Clone, Copy, Debug)]
 pub struct Reducer(&'static Entry);
 
@@ -112,10 +115,10 @@ pub fn isa_name() -> &'static str {
     Level::detect().name()
 }
 
-/// Copies `bytes` bytes from `src` to `dst`, which don't overlap.
+/// Copies `bytes` bytes from `src` to `dst`, which do not overlap.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for so many bytes, and nobody else writes to either meanwhile.
+/// `src` is readable and `dst` writable for `bytes` bytes, and others write to neither meanwhile.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
     // SAFETY: the caller's contract is the function's.
@@ -133,16 +136,16 @@ pub fn combine<T: Element>(dst: &mut [T], with: &[T], op: ReduceOp) -> Result<()
     assert_eq!(dst.len(), with.len(), "elements are combined with as many");
     let reducer = Reducer::new(T::DTYPE, op)?;
     let place = dst.as_mut_ptr().cast::<u8>();
-    // SAFETY: both are slices of elements of this type, so aligned and initialised, of this length; the destination equals the
-    // first operand, and is borrowed mutably, so that it does not overlap the second one.
+    // SAFETY: both are slices of elements of this type, so aligned and initialized, of equal length; the
+    // destination equals the first operand, and is borrowed mutably, so it does not overlap the second one.
     unsafe { reducer.reduce(place, place, with.as_ptr().cast(), dst.len()) };
     Ok(())
 }
 
-/// Makes every nonzero byte a 1.
+/// Turns every nonzero byte into 1.
 ///
 /// # Safety
-/// `count` bytes from `bytes` on are readable, writable and initialised, and nobody else accesses them meanwhile.
+/// The `count` bytes at `bytes` are readable, writable and initialized, and not accessed by others meanwhile.
 pub(crate) unsafe fn truth(bytes: *mut u8, count: usize) {
     if let Some(entry) = Level::detect().table().get(DType::Bool, ReduceOp::BitOr) {
         // SAFETY: the caller's contract; the destination equals both operands. `x or x` is `x`, made 0 or 1.

@@ -1,12 +1,12 @@
-//! Sixteen-bit floats: to `f32`, back with one rounding to nearest even, and their order, all without branches, so
-//! that loops over them vectorise on any instruction set.
+//! Conversions of sixteen-bit floats: to `f32`, back with one rounding to nearest even, and their order, all
+//! without branches, so that loops over them vectorize on any instruction set.
 //!
-//! The `half` crate asks for CPU features at each conversion, which keeps a loop scalar; hence these. A NaN comes out
-//! as the canonical one, whatever its payload was.
+//! The `half` crate checks CPU features at each conversion, which keeps a loop scalar. A NaN becomes the
+//! canonical one, regardless of its payload.
 
 /// The quiet NaN that every reduction of f16 yields.
 pub(super) const F16_NAN: u16 = 0x7e00;
-/// Positive infinity in f16; what is larger, sign aside, is NaN.
+/// Positive infinity in f16; larger bits, sign aside, are NaN.
 pub(super) const F16_INFINITY: u16 = 0x7c00;
 /// The quiet NaN that every reduction of bf16 yields.
 pub(super) const BF16_NAN: u16 = 0x7fc0;
@@ -15,7 +15,7 @@ pub(super) const BF16_INFINITY: u16 = 0x7f80;
 
 /// Bits of the significand that f32 has and f16 hasn't.
 const EXTRA_BITS: u32 = 23 - 10;
-/// What the exponent's bias grows by from f16 to f32, in place.
+/// The difference of the exponents' biases of f16 and f32, in place.
 const REBIAS: u32 = (127 - 15) << 23;
 
 /// f16 to f32, exact.
@@ -26,7 +26,7 @@ pub(super) fn f16_to_f32(half: u16) -> f32 {
     let normal = magnitude + REBIAS;
     // The exponent of infinities and NaN has the other half of the way still to go.
     let special = normal + REBIAS;
-    // A subnormal is read as the significand of the smallest normal, whose leading one is then taken off.
+    // A subnormal is read as the significand of the smallest normal, whose leading one is then subtracted.
     let least_normal = REBIAS + (1 << 23);
     let subnormal = f32::from_bits(magnitude + least_normal) - f32::from_bits(least_normal);
     let bits = match exponent {

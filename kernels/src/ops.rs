@@ -1,9 +1,9 @@
-//! What an operation does to two elements: the one place where elements are combined.
+//! Operations on two elements: the only place where elements are combined.
 //!
-//! Every body is free of branches, so that a loop over it vectorises, and symmetric to the bit: `x ⊕ y` and `y ⊕ x`
-//! have the same bits on every machine. For floats that takes two things. A NaN result is the canonical quiet NaN
-//! of its type, since hardware hands on either operand's payload, or its own default, as it likes. And of two zeros
-//! the minimum is the negative one.
+//! Every body is free of branches, so that a loop over it vectorizes, and symmetric to the bit: `x ⊕ y` and
+//! `y ⊕ x` have the same bits on every machine. For floats that requires two rules. A NaN result is the
+//! canonical quiet NaN of its type, since hardware passes on either operand's payload, or its own default.
+//! And of two zeros the minimum is the negative one.
 //!
 //! # Safety
 //! The only unsafe operation is a conversion of a float to an integer that is known to be in range.
@@ -63,8 +63,9 @@ macro_rules! floats {
                 if value.is_nan() { <$t>::NAN } else { value }
             }
 
-            // Each pick is one `min` instruction, which yields its second operand when neither is smaller. So the two
-            // differ only for NaN, and for zeros of either sign, of which the bitwise "or" is the negative one.
+            // Each pick is one `min` instruction, which returns its second operand when neither is smaller.
+            // So the two differ only for NaN, and for zeros of either sign, of which the bitwise "or" is the
+            // negative one.
             #[inline(always)]
             fn $least(x: $t, y: $t) -> $t {
                 let (p, q) = (if x < y { x } else { y }, if y < x { y } else { x });
@@ -147,11 +148,12 @@ macro_rules! integers {
 
 integers!(i8, i16, i32, i64, u8, u16, u32, u64);
 
-/// Quotients by way of a float, which vectorises where an integer division wouldn't.
+/// Quotients computed by a float division, which vectorizes where an integer division would not.
 ///
-/// They are exact: let `s` and `n` be the sum and the divisor. A quotient that is no integer lies at least `1/n` from
-/// the next one, and the correctly rounded float at most half an ulp from the quotient. That is less as long as
-/// `|s| + n` fits the significand, and then truncation yields what integer division would.
+/// They are exact: let `s` and `n` be the sum and the divisor. A quotient that is no integer lies at least
+/// `1/n` from the next one, and the correctly rounded float at most half an ulp from the quotient. That is
+/// less as long as `|s| + n` fits the significand, and then truncation gives the result of the integer
+/// division.
 macro_rules! mean_by_float {
     ($($t:ty, $float:ty, $wide:ty, $greatest_divisor:expr);* $(;)?) => {
         $(

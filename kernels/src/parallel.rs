@@ -7,12 +7,13 @@ use super::{ReduceFn, Reducer};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{num::NonZeroUsize, sync::OnceLock};
 
-/// Below this many bytes of the destination a reduction stays on the caller's thread.
+/// Destination bytes below which a reduction stays on the caller's thread.
 ///
-/// Measured with an f32 sum into its first operand on two Zen 5 server cores (`cargo bench -p benches --bench reduce
-/// threads`), medians, one thread to two: 512 KiB 9.3 to 13.8 µs, 1 MiB 20.7 to 13.2 µs, 2 MiB 49 to 29 µs, 4 MiB 95 to
-/// 77 µs, 16 MiB 1.04 to 0.58 ms, 64 MiB 4.8 to 3.8 ms. That is 1.2 or more from 1 MiB on, if the other core is
-/// idle. When it isn't, waking a worker costs 1 MiB half of its speed and 2 MiB an eighth, hence the larger one.
+/// Measured with an f32 sum into its first operand on two Zen 5 server cores (`cargo bench -p benches --bench
+/// reduce threads`), medians, one thread to two: 512 KiB 9.3 to 13.8 µs, 1 MiB 20.7 to 13.2 µs, 2 MiB 49 to
+/// 29 µs, 4 MiB 95 to 77 µs, 16 MiB 1.04 to 0.58 ms, 64 MiB 4.8 to 3.8 ms. That is a factor of 1.2 or more
+/// from 1 MiB on if the other core is idle. If it is busy, waking a worker costs 1 MiB half of its speed and
+/// 2 MiB an eighth, hence the larger threshold.
 pub const THRESHOLD_BYTES: usize = 2 << 20;
 
 /// Parts start at multiples of this many elements, so that no two threads write to one cache line or page.
@@ -40,8 +41,9 @@ impl Threads {
 }
 
 impl Reducer {
-    /// As [`Reducer::reduce`], or with `last` ranks [`Reducer::reduce_last`], on up to so many threads if the
-    /// destination has [`THRESHOLD_BYTES`] or more. Returns when all of it is done.
+    /// Reduces on up to `threads` threads if the destination has [`THRESHOLD_BYTES`] or more: as
+    /// [`Reducer::reduce`], or with `last` ranks as [`Reducer::reduce_last`]. Returns when the whole
+    /// destination is written.
     ///
     /// # Safety
     /// The contract of [`ReduceFn`].
@@ -66,7 +68,7 @@ impl Reducer {
         }
     }
 
-    /// As [`Reducer::reduce_parallel`], whatever the size, unless only one thread is allowed.
+    /// Reduces as [`Reducer::reduce_parallel`], at any size, unless only one thread is allowed.
     ///
     /// # Safety
     /// The contract of [`ReduceFn`].
@@ -105,7 +107,7 @@ struct Part {
     divisor: u32,
 }
 
-// SAFETY: the pointers are only used by `reduce`, whose caller vouches for them, on whatever thread.
+// SAFETY: the pointers are used only by `reduce`, whose caller vouches for them on any thread.
 unsafe impl Send for Part {}
 
 impl Part {
@@ -116,7 +118,7 @@ impl Part {
         unsafe { (self.function)(self.dst, self.a, self.b, self.count, self.divisor) }
     }
 
-    /// The first elements, at most so many, and the others.
+    /// Splits off the first elements, at most `count`.
     ///
     /// # Safety
     /// The part is within its operands' allocations.
@@ -151,8 +153,8 @@ unsafe fn split(pool: &ThreadPool, threads: Threads, whole: Part, size: usize) {
     });
 }
 
-/// The workers that help callers: one less than the first caller's policy allows. None if they can't be started, in
-/// which case callers work alone.
+/// Returns the worker threads that help callers, one less than the first caller's policy allows. `None` if
+/// they cannot be started; callers then work alone.
 fn pool(threads: Threads) -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     let start = || {

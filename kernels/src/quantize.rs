@@ -1,18 +1,19 @@
-//! Packing `f32` elements for the way, and unpacking them: what [`Codec`] describes, done at the speed of memory.
+//! Packing of `f32` elements for transfer, and unpacking, as [`Codec`] describes, at memory speed.
 //!
-//! The loops are written once, over slices, and compiled for every instruction set, as those of reductions are. Results
-//! don't depend on the set, to the bit.
+//! The loops are written once, over slices, and compiled for every instruction set, as those of reductions
+//! are. Results do not depend on the set, to the bit.
 //!
-//! A packed chunk of `int8` is a row for each block: the scale, an `f32` in the machine's byte order, and one byte per
-//! element. The scale is a hair less than the largest magnitude over 127, so that no decoded number is larger than the
-//! largest there was, and none becomes infinite. A block with a number that is not finite has NaN for its scale, and so
-//! for all its elements. One of `bf16` is the upper halves of the elements.
+//! A packed chunk of `int8` has a row for each block: the scale, an `f32` in the machine's byte order, and
+//! one byte per element. The scale is slightly less than the largest magnitude over 127, so that no decoded
+//! number is larger than the largest input, and none becomes infinite. A block with a number that is not
+//! finite has NaN for its scale, and so for all its elements. A packed chunk of `bf16` is the upper halves of
+//! the elements.
 //!
-//! It does not split work over cores.
+//! Work is not split over cores here.
 //!
 //! # Safety
-//! Packers take addresses, for which their callers vouch. What is compiled for an instruction set is called only by way
-//! of `Level::detect` and `Level::available`, which yield sets that the machine has.
+//! Packers take addresses, for which their callers vouch. Code compiled for an instruction set is called only
+//! through `Level::detect` and `Level::available`, which return sets that the machine has.
 
 use super::{
     isa::Level,
@@ -24,16 +25,17 @@ use std::slice;
 /// The bytes of a scale.
 const SCALE_BYTES: usize = 4;
 
-/// Added to a number of up to 2^22, it moves the nearest integer to the low bits, ties to even: 1.5 times 2^23.
+/// Moves the nearest integer of a number up to 2^22 to the low bits when added, ties to even: 1.5 times 2^23.
 const SHIFTER: f32 = 12_582_912.0;
 
 /// 1/127, two steps towards 0.
 const SHARE: f32 = f32::from_bits((1.0f32 / 127.0).to_bits() - 2);
 
-/// Blocks whose largest magnitude is below 2^-100 become 0: their scales, or the inverse of those, may not be normal.
+/// Largest magnitude below which a block becomes 0, 2^-100: its scale, or the inverse of the scale, might not
+/// be normal.
 const LEAST: u32 = (127 - 100) << 23;
 
-/// The bits of infinity: what has more is NaN.
+/// The bits of infinity; larger bits are NaN.
 const INFINITY: u32 = 0x7f80_0000;
 
 /// The scale of a block by the bits of its largest magnitude, and what its elements are multiplied by.
@@ -247,11 +249,13 @@ impl Packer {
         self.codec.packed_bytes(count as u64) as usize
     }
 
-    /// Packs the `count` elements at `src` into the bytes at `dst`, as many as [`Codec::packed_bytes`] says.
+    /// Packs the `count` elements at `src` into the bytes at `dst`; [`Codec::packed_bytes`] gives their
+    /// number.
     ///
     /// # Safety
-    /// The elements are readable, initialised and aligned, the bytes writable; they don't overlap, and nobody writes to
-    /// the one or accesses the other meanwhile. With a `count` of 0 the pointers may be anything.
+    /// The elements are readable, initialized and aligned, the bytes writable; they do not overlap, and
+    /// others neither write to the elements nor access the bytes meanwhile. With a `count` of 0 the pointers
+    /// may be anything.
     pub unsafe fn encode(&self, dst: *mut u8, src: *const f32, count: usize) {
         if count == 0 {
             return;
@@ -278,11 +282,12 @@ impl Packer {
         }
     }
 
-    /// `dst = local + unpacked(src)`, over `count` elements; divided by `ranks`, where an average is complete. The same
-    /// bits as by unpacking first and adding then.
+    /// Computes `dst = local + unpacked(src)` over `count` elements, divided by `ranks` where an average is
+    /// complete. The bits are those of unpacking first and adding then.
     ///
     /// # Safety
-    /// As for [`Packer::decode`]; and `local` is readable, initialised and aligned, and equals `dst` or doesn't overlap it.
+    /// As for [`Packer::decode`]; and `local` is readable, initialized and aligned, and equals `dst` or does
+    /// not overlap it.
     pub unsafe fn decode_add(
         &self,
         dst: *mut f32,
@@ -331,7 +336,7 @@ mod tests {
         elements
     }
 
-    /// What the documentation says, element by element, in double precision.
+    /// The documented result, element by element, in double precision.
     fn plain(codec: Codec, elements: &[f32]) -> Vec<f64> {
         let Codec::Int8(block) = codec else {
             return elements.iter().map(|x| bf16::from_f32(*x).to_f64()).collect();

@@ -22,7 +22,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
-use tbccl::{CallOptions, Counters, Letter, Mail, Numerics, Rank, RawCall, SharedCommunicator};
+use tbccl::{CallOptions, Counters, Numerics, P2p, P2pRequest, Rank, RawCall, SharedCommunicator};
 
 /// A communicator, as all objects of it have it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub(crate) shared: SharedCommunicator,
     transport: &'static str,
     /// Tagged messages, which have links of their own; none if the program wants none, and after the end.
-    mail: Mutex<Option<Mail>>,
+    p2p: Mutex<Option<P2p>>,
     /// What must stay alive until calls and messages are done whose requests were dropped.
     kept: Mutex<Vec<(Issued, Py<PyAny>)>>,
     is_closed: AtomicBool,
@@ -44,14 +44,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    pub(crate) fn new(comm: tbccl::Communicator, mail: Option<Mail>) -> Arc<State> {
+    pub(crate) fn new(comm: tbccl::Communicator, p2p: Option<P2p>) -> Arc<State> {
         let transport = comm.transport();
         let shared = SharedCommunicator::new(comm);
         shared.ask_while_waiting(wants_out);
         let state = Arc::new(State {
             shared,
             transport,
-            mail: Mutex::new(mail),
+            p2p: Mutex::new(p2p),
             kept: Mutex::default(),
             is_closed: AtomicBool::new(false),
         });
@@ -67,19 +67,19 @@ impl State {
         locked(&self.kept).push((issued, kept));
     }
 
-    /// Ends it for good, and its mail.
+    /// Ends it for good, and its p2p.
     pub(crate) fn abort(&self) {
         self.shared.abort();
-        if let Some(mail) = &*locked(&self.mail) {
-            mail.abort();
+        if let Some(p2p) = &*locked(&self.p2p) {
+            p2p.abort();
         }
     }
 
-    /// Waits for what was issued, and closes it and its mail. That it had failed has been told before.
+    /// Waits for what was issued, and closes it and its p2p. That it had failed has been told before.
     fn finish(&self) {
         drop(self.shared.finalize());
-        let mail = locked(&self.mail).take();
-        drop(mail);
+        let p2p = locked(&self.p2p).take();
+        drop(p2p);
     }
 
     /// Lets go of what was kept for calls that are done.
@@ -100,7 +100,7 @@ impl Drop for State {
     fn drop(&mut self) {
         if is_forked() {
             // The threads that dropping it would wait for are in the parent.
-            std::mem::forget((self.shared.clone(), locked(&self.mail).take()));
+            std::mem::forget((self.shared.clone(), locked(&self.p2p).take()));
             std::mem::forget(std::mem::take(&mut *locked(&self.kept)));
             return;
         }
@@ -159,15 +159,15 @@ impl Communicator {
         &self,
         py: Python<'_>,
         keep: Option<Py<PyAny>>,
-        post: impl FnOnce(&Mail) -> Result<Letter, tbccl::Error> + Send,
+        post: impl FnOnce(&P2p) -> Result<P2pRequest, tbccl::Error> + Send,
     ) -> PyResult<Request> {
         check_fork()?;
         self.state.sweep();
-        let mail = locked(&self.state.mail).clone().ok_or_else(|| {
+        let p2p = locked(&self.state.p2p).clone().ok_or_else(|| {
             usage("this communicator was closed, or made with mail=False, and has no messages with tags")
         })?;
-        let letter = py.detach(|| post(&mail)).map_err(|error| raised(&error))?;
-        Ok(Request::new(Issued::Letter(Arc::new(letter)), keep, Arc::downgrade(&self.state)))
+        let request = py.detach(|| post(&p2p)).map_err(|error| raised(&error))?;
+        Ok(Request::new(Issued::P2pRequest(Arc::new(request)), keep, Arc::downgrade(&self.state)))
     }
 
     /// Has calls made later, together if they are several.
@@ -340,9 +340,9 @@ impl Communicator {
         nbytes: usize,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Request> {
-        self.post(py, keep, |mail| {
+        self.post(py, keep, |p2p| {
             // SAFETY: whoever calls vouches for the memory, until the request is done.
-            unsafe { mail.send(Rank(peer), context, tag, addr as *const u8, nbytes) }
+            unsafe { p2p.send(Rank(peer), context, tag, addr as *const u8, nbytes) }
         })
     }
 
@@ -365,9 +365,9 @@ impl Communicator {
             _ => Some(u32::try_from(peer).map_err(|_| invalid(format!("{peer} is not a rank")))?),
         };
         let tag = (tag != -1).then_some(tag);
-        self.post(py, keep, |mail| {
+        self.post(py, keep, |p2p| {
             // SAFETY: whoever calls vouches for the memory, until the request is done.
-            unsafe { mail.recv(from.map(Rank), context, tag, addr as *mut u8, nbytes) }
+            unsafe { p2p.recv(from.map(Rank), context, tag, addr as *mut u8, nbytes) }
         })
     }
 

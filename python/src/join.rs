@@ -8,7 +8,7 @@ use crate::{
 };
 use pyo3::prelude::*;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use tbccl::{CallOptions, Communicator, Config, Error, Mail, UniqueId};
+use tbccl::{CallOptions, Communicator, Config, Error, P2p, UniqueId};
 
 /// A communicator that was made, for the class that Python makes of it.
 #[pyclass(frozen, module = "tbccl._native")]
@@ -40,32 +40,32 @@ pub(crate) fn config(timeout: Option<f64>, options: Option<BTreeMap<String, Stri
     Ok(config)
 }
 
-/// What is made of a new communicator: mail has links of its own, for which all ranks split it at once.
+/// What is made of a new communicator: p2p has links of its own, for which all ranks split it at once.
 pub(crate) fn with_mail(
     mut comm: Communicator,
-    mail: bool,
+    p2p: bool,
     config: &Config,
-) -> Result<(Communicator, Option<Mail>), Error> {
-    if !mail {
+) -> Result<(Communicator, Option<P2p>), Error> {
+    if !p2p {
         return Ok((comm, None));
     }
     let part = comm.split(Some(0), 0, config)?;
-    let mail = part.map(Mail::new).transpose()?;
-    Ok((comm, mail))
+    let p2p = part.map(P2p::new).transpose()?;
+    Ok((comm, p2p))
 }
 
 /// Makes a communicator, which may take as long as the ranks wait for each other.
 fn make(
     py: Python<'_>,
-    mail: bool,
+    p2p: bool,
     config: Config,
     work: impl FnOnce(&Config) -> Result<Communicator, Error> + Send + 'static,
 ) -> PyResult<Made> {
     check_fork()?;
     notice_forks();
-    let made = aside(py, move || work(&config).and_then(|comm| with_mail(comm, mail, &config)))?;
-    let (comm, mail) = made.map_err(|error| raised(&error.into()))?;
-    Ok(Made { state: State::new(comm, mail), options: CallOptions::default() })
+    let made = aside(py, move || work(&config).and_then(|comm| with_mail(comm, p2p, &config)))?;
+    let (comm, p2p) = made.map_err(|error| raised(&error.into()))?;
+    Ok(Made { state: State::new(comm, p2p), options: CallOptions::default() })
 }
 
 /// Makes an id for a new job, and opens the place in this process where its ranks meet. One of them must be this process.
@@ -87,7 +87,7 @@ pub(crate) fn id_of(bytes: &[u8]) -> PyResult<UniqueId> {
 
 /// Makes a communicator of `size` ranks, which all call this with the same id; waits for them.
 #[pyfunction]
-#[pyo3(signature = (uid, rank, size, timeout=None, options=None, mail=true))]
+#[pyo3(signature = (uid, rank, size, timeout=None, options=None, p2p=true))]
 pub(crate) fn join(
     py: Python<'_>,
     uid: &[u8],
@@ -95,25 +95,25 @@ pub(crate) fn join(
     size: i64,
     timeout: Option<f64>,
     options: Option<BTreeMap<String, String>>,
-    mail: bool,
+    p2p: bool,
 ) -> PyResult<Made> {
     let id = id_of(uid)?;
     let config = config(timeout, options)?;
     let (Ok(rank), Ok(size)) = (u32::try_from(rank), u32::try_from(size)) else {
         return Err(invalid(format!("rank {rank} of {size}: ranks are numbered from 0")));
     };
-    make(py, mail, config, move |config| Communicator::from_unique_id(&id, rank, size, config))
+    make(py, p2p, config, move |config| Communicator::from_unique_id(&id, rank, size, config))
 }
 
 /// Makes the communicator of the job that a launcher has started this process for; waits for the other ranks.
 #[pyfunction]
-#[pyo3(signature = (timeout=None, options=None, mail=true))]
+#[pyo3(signature = (timeout=None, options=None, p2p=true))]
 pub(crate) fn join_from_env(
     py: Python<'_>,
     timeout: Option<f64>,
     options: Option<BTreeMap<String, String>>,
-    mail: bool,
+    p2p: bool,
 ) -> PyResult<Made> {
     let config = config(timeout, options)?;
-    make(py, mail, config, Communicator::from_env_with)
+    make(py, p2p, config, Communicator::from_env_with)
 }

@@ -14,7 +14,7 @@ use tbccl::{CallOptions, Config, Error, Rank};
 fn make_of(
     py: Python<'_>,
     state: &Arc<State>,
-    (mail, config): (bool, Config),
+    (p2p, config): (bool, Config),
     work: impl FnOnce(&mut tbccl::Communicator, &Config) -> Result<Option<tbccl::Communicator>, Error>
     + Send
     + 'static,
@@ -23,16 +23,16 @@ fn make_of(
     let shared = state.shared.clone();
     let made = aside(py, move || {
         let made = shared.with(|old| work(old, &config)).and_then(|made| made)?;
-        made.map(|comm| with_mail(comm, mail, &config)).transpose()
+        made.map(|comm| with_mail(comm, p2p, &config)).transpose()
     });
     let made = made.inspect_err(|_| py.detach(|| state.abort()))?;
     let made = made.map_err(|error| raised(&error))?;
-    Ok(made.map(|(comm, mail)| Made { state: State::new(comm, mail), options: CallOptions::default() }))
+    Ok(made.map(|(comm, p2p)| Made { state: State::new(comm, p2p), options: CallOptions::default() }))
 }
 
 /// Makes new communicators of one, of all ranks of a color each. All ranks call it; those without a color get None.
 #[pyfunction]
-#[pyo3(signature = (comm, color, key=0, timeout=None, options=None, mail=true))]
+#[pyo3(signature = (comm, color, key=0, timeout=None, options=None, p2p=true))]
 pub(crate) fn split(
     py: Python<'_>,
     comm: &Bound<'_, Communicator>,
@@ -40,34 +40,34 @@ pub(crate) fn split(
     key: i32,
     timeout: Option<f64>,
     options: Option<BTreeMap<String, String>>,
-    mail: bool,
+    p2p: bool,
 ) -> PyResult<Option<Made>> {
     let color = color.map(|color| {
         u32::try_from(color).map_err(|_| invalid(format!("color is {color}; it is at least 0, or None")))
     });
     let (color, config) = (color.transpose()?, config(timeout, options)?);
-    make_of(py, &comm.get().state, (mail, config), move |old, config| old.split(color, key, config))
+    make_of(py, &comm.get().state, (p2p, config), move |old, config| old.split(color, key, config))
 }
 
 /// Makes a communicator of all ranks but these.
 #[pyfunction]
-#[pyo3(signature = (comm, without, timeout=None, options=None, mail=true))]
+#[pyo3(signature = (comm, without, timeout=None, options=None, p2p=true))]
 pub(crate) fn shrink(
     py: Python<'_>,
     comm: &Bound<'_, Communicator>,
     without: Vec<u32>,
     timeout: Option<f64>,
     options: Option<BTreeMap<String, String>>,
-    mail: bool,
+    p2p: bool,
 ) -> PyResult<Option<Made>> {
     let config = config(timeout, options)?;
     let without: Vec<Rank> = without.into_iter().map(Rank).collect();
-    make_of(py, &comm.get().state, (mail, config), move |old, config| old.shrink(&without, config).map(Some))
+    make_of(py, &comm.get().state, (p2p, config), move |old, config| old.shrink(&without, config).map(Some))
 }
 
 /// Makes a communicator of these ranks and new ones, up to a size.
 #[pyfunction]
-#[pyo3(signature = (comm, uid, size, timeout=None, options=None, mail=true))]
+#[pyo3(signature = (comm, uid, size, timeout=None, options=None, p2p=true))]
 pub(crate) fn grow(
     py: Python<'_>,
     comm: &Bound<'_, Communicator>,
@@ -75,11 +75,11 @@ pub(crate) fn grow(
     size: u32,
     timeout: Option<f64>,
     options: Option<BTreeMap<String, String>>,
-    mail: bool,
+    p2p: bool,
 ) -> PyResult<Option<Made>> {
     let id = uid.map(id_of).transpose()?;
     let config = config(timeout, options)?;
-    make_of(py, &comm.get().state, (mail, config), move |old, config| {
+    make_of(py, &comm.get().state, (p2p, config), move |old, config| {
         old.grow(id.as_ref(), size, config).map(Some)
     })
 }

@@ -14,13 +14,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
-use tbccl::{Delivery, Error, Letter, Pending};
+use tbccl::{Delivery, Error, P2pRequest, Pending};
 
 /// What was issued.
 #[derive(Clone, Debug)]
 pub(crate) enum Issued {
     Calls(Pending),
-    Letter(Arc<Letter>),
+    P2pRequest(Arc<P2pRequest>),
 }
 
 impl Issued {
@@ -28,14 +28,14 @@ impl Issued {
     pub(crate) fn test(&self) -> Option<Result<Option<Delivery>, Error>> {
         match self {
             Issued::Calls(pending) => pending.test().map(|result| result.map(|()| None)),
-            Issued::Letter(letter) => letter.test().map(|result| result.map(Some)),
+            Issued::P2pRequest(request) => request.test().map(|result| result.map(Some)),
         }
     }
 
     fn wait(&self, most: Duration) -> Option<Result<Option<Delivery>, Error>> {
         match self {
             Issued::Calls(pending) => pending.wait(Some(most)).map(|result| result.map(|()| None)),
-            Issued::Letter(letter) => letter.wait(Some(most)).map(|result| result.map(Some)),
+            Issued::P2pRequest(request) => request.wait(Some(most)).map(|result| result.map(Some)),
         }
     }
 }

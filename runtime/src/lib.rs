@@ -21,7 +21,7 @@ mod config;
 mod error;
 mod executor;
 pub mod forks;
-pub mod mail;
+pub mod p2p;
 mod recorder;
 pub mod shared;
 
@@ -40,7 +40,7 @@ pub use config::{
 };
 pub use error::{Error, PeerName, Place, Result};
 pub use kernels::{self, Element, element};
-pub use mail::{Delivery, Letter, Mail};
+pub use p2p::{Delivery, P2p, P2pRequest};
 pub use shared::{Pending, SharedCommunicator};
 pub use topology::Rank;
 pub use transport::{Counters, PollCounters, driver::RailInfo};

@@ -1,5 +1,5 @@
-//! `tbccl` as tests on software fabrics start it: with the device built beside it, and nothing in its environment that
-//! would lead it to another one.
+//! The command `tbccl` for tests on software fabrics: with the device built beside it, and without
+//! environment variables that name another one.
 
 use std::{
     path::Path,
@@ -9,8 +9,9 @@ use std::{
 
 pub(crate) const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 
-/// The program. Builds the software device at first: cargo does so only for the package that it belongs to. It is built with all
-/// others, so that crates below it have the features that they have in tests of all packages, and are not built again.
+/// Returns the command, and builds the software device first: cargo builds it only for its own package. It is
+/// built with the whole workspace, so that crates below it keep the features that they have in tests of all
+/// packages, and are not built again.
 pub(crate) fn tbccl() -> Command {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {

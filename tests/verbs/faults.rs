@@ -1,4 +1,4 @@
-//! Cables that lose and damage messages, and what breaks while ranks work.
+//! Cables that lose and damage messages, and faults while ranks work.
 
 use crate::{
     job::{Job, now},
@@ -7,22 +7,22 @@ use crate::{
 use rustix::process::{Pid, Signal, kill_process};
 use std::{thread::sleep, time::Duration};
 
-/// What an error may take to reach everyone.
+/// Time limit within which an error must reach all ranks, in milliseconds.
 const TWO_SECONDS: u128 = 2000;
 
-/// Unreliable connections, by profile.
+/// Profiles with unreliable connections.
 const UNRELIABLE: [&str; 3] = ["ib", "usb4", "apple-tb5"];
 
 const BAD_CABLES: &str = "loss = 0.01\ncorruption = 0.01\nlatency_us = 3.0\njitter_us = 3.0\nseed = 7";
 
-/// Many operations over cables that lose, damage and delay messages: all right.
+/// Runs many operations over cables that lose, damage and delay messages; all results must be right.
 fn unreliable(profile: &'static str) {
     for (cables, operations) in [(1, 10_000), (2, 2_000)] {
         let env = [("TBCCL_RDMA_SERVICE", "uc"), ("SOFTRDMA_REMAP", "1")];
         let wiring = Wiring::pair(profile, cables);
         let mut job = Job::start(&wiring, BAD_CABLES, &format!("operations {operations}"), &env);
         job.wait_for("took", 2);
-        job.finish().is_right("done", 2);
+        job.finish().assert_success("done", 2);
     }
 }
 
@@ -41,95 +41,102 @@ fn ten_thousand_operations_on_bad_cables_of_macs_are_right() {
     unreliable(UNRELIABLE[2]);
 }
 
-/// A job of ranks that work until `stop` is called.
-pub(crate) struct Working {
+/// A job whose ranks work until `stop` is called.
+pub(crate) struct BusyJob {
     pub(crate) job: Job,
     ranks: u32,
     pub(crate) pids: Vec<String>,
 }
 
-fn working(wiring: &Wiring, service: &str, env: &[(&str, &str)]) -> Working {
+fn start_busy_job(wiring: &Wiring, service: &str, env: &[(&str, &str)]) -> BusyJob {
     let mut all = vec![("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
     all.extend(env);
-    Working::begun(Job::start(wiring, "", "until $HOME_OF_TEST/stop", &all), wiring.nodes)
+    BusyJob::wait_until_running(Job::start(wiring, "", "until $HOME_OF_TEST/stop", &all), wiring.nodes)
 }
 
-impl Working {
-    /// One that has been started in the role `until`.
-    pub(crate) fn begun(mut job: Job, ranks: u32) -> Working {
+impl BusyJob {
+    /// Waits until a job in the role `until` is running.
+    pub(crate) fn wait_until_running(mut job: Job, ranks: u32) -> BusyJob {
         let pids = job.wait_for("running", ranks);
-        Working { job, ranks, pids }
+        BusyJob { job, ranks, pids }
     }
 
     fn stop(self) {
         std::fs::write(self.job.home.path().join("stop"), "").expect("our folder");
-        self.job.finish().is_right("done", self.ranks);
+        self.job.finish().assert_success("done", self.ranks);
     }
 
-    /// Every rank but `dead` fails, in time after `since`; what each says.
-    pub(crate) fn fails(self, since: u128, dead: Option<u32>) -> Vec<String> {
+    /// Asserts that every rank but `dead` fails in time after `since`; returns their errors.
+    pub(crate) fn expect_errors(self, since: u128, dead: Option<u32>) -> Vec<String> {
         let done = self.job.finish();
         let errors = done.all("error");
         let expected = self.ranks as usize - usize::from(dead.is_some());
-        assert_eq!(errors.len(), expected, "{:?}\n{}", done.said, done.stderr);
+        assert_eq!(errors.len(), expected, "{:?}\n{}", done.messages, done.stderr);
         let text = |rest: &str| {
             let (at, text) = rest.split_once(' ').expect("the time first");
             let late = at.parse::<u128>().expect("a time").saturating_sub(since);
             assert!(late < TWO_SECONDS, "after {late} ms: {text}");
             text.to_owned()
         };
-        errors.iter().map(|said| text(&said.rest)).collect()
+        errors.iter().map(|message| text(&message.rest)).collect()
     }
 
-    /// Bytes that a cable carries from now on; waits until it has carried some.
-    fn carries(&self, cable: usize) -> bool {
-        let before = self.job.carried()[cable];
+    /// Whether a cable carries traffic. Waits up to two seconds for some.
+    fn carries_traffic(&self, cable: usize) -> bool {
+        let before = self.job.bytes_per_cable()[cable];
         (0..100).any(|_| {
             sleep(Duration::from_millis(20));
-            self.job.carried()[cable] > before + 1_000_000
+            self.job.bytes_per_cable()[cable] > before + 1_000_000
         })
     }
 }
 
-/// The devices that have a choice, reliable and not, and Macs'.
+/// Profiles with their services: one of each for those that support both, and UC on Macs.
 const EACH: [(&str, &str); 4] = [("ib", "rc"), ("ib", "uc"), ("usb4", "rc"), ("apple-tb5", "uc")];
 
 #[test]
 fn with_two_cables_one_that_is_pulled_is_done_without_and_used_again_once_it_is_back() {
     for (profile, service) in EACH {
-        let work = working(&Wiring::pair(profile, 2), service, &[]);
-        assert!(work.carries(0) && work.carries(1), "{profile} {service}: both cables are used");
-        work.job.fault(&["unplug", "0"]);
+        let busy = start_busy_job(&Wiring::pair(profile, 2), service, &[]);
+        assert!(
+            busy.carries_traffic(0) && busy.carries_traffic(1),
+            "{profile} {service}: both cables are used"
+        );
+        busy.job.fault(&["unplug", "0"]);
         sleep(Duration::from_millis(300));
-        assert!(work.carries(1), "{profile} {service}: the other one goes on");
-        work.job.fault(&["replug", "0"]);
-        assert!(work.carries(0), "{profile} {service}: it is used again");
-        work.job.fault(&["unplug", "1"]);
+        assert!(busy.carries_traffic(1), "{profile} {service}: the other one goes on");
+        busy.job.fault(&["replug", "0"]);
+        assert!(busy.carries_traffic(0), "{profile} {service}: it is used again");
+        busy.job.fault(&["unplug", "1"]);
         sleep(Duration::from_millis(300));
-        assert!(work.carries(0), "{profile} {service}: and alone");
-        work.stop();
+        assert!(busy.carries_traffic(0), "{profile} {service}: and alone");
+        busy.stop();
     }
 }
 
-/// What comes by a cable while a rank does not look is confirmed to its sender, who forgets it. The rank learns by the other
-/// cable that the first one is gone, before it finds what came by it, and asks for it again: it is to be told that it has it.
+/// Pieces that arrive while a rank is stopped are acknowledged, so their sender forgets them. The rank then
+/// learns through the other cable that the first is gone, before it finds those pieces, and requests them
+/// again. It must be told that it has them already.
 #[test]
 fn pieces_that_came_by_a_cable_that_is_gone_before_anyone_looked_are_not_asked_for_in_vain() {
     for (profile, service) in EACH {
-        let work = working(&Wiring::pair(profile, 2), service, &[]);
+        let busy = start_busy_job(&Wiring::pair(profile, 2), service, &[]);
         for round in 0..8 {
             let (rank, cable) = (round / 2 % 2, 1 - round % 2);
-            let pid = work.pids[rank].parse().ok().and_then(Pid::from_raw).expect("a process id");
+            let pid = busy.pids[rank].parse().ok().and_then(Pid::from_raw).expect("a process id");
             kill_process(pid, Signal::STOP).expect("it runs");
             sleep(Duration::from_millis(20));
-            work.job.fault(&["unplug", &cable.to_string()]);
+            busy.job.fault(&["unplug", &cable.to_string()]);
             sleep(Duration::from_millis(20));
             kill_process(pid, Signal::CONT).expect("it waits");
-            assert!(work.carries(1 - cable), "{profile} {service}: round {round}: the other one goes on");
-            work.job.fault(&["replug", &cable.to_string()]);
-            assert!(work.carries(cable), "{profile} {service}: round {round}: it is used again");
+            assert!(
+                busy.carries_traffic(1 - cable),
+                "{profile} {service}: round {round}: the other one goes on"
+            );
+            busy.job.fault(&["replug", &cable.to_string()]);
+            assert!(busy.carries_traffic(cable), "{profile} {service}: round {round}: it is used again");
         }
-        work.stop();
+        busy.stop();
     }
 }
 
@@ -138,10 +145,10 @@ fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
     for (profile, service) in EACH {
         for ranks in [2, 3] {
             let wiring = Wiring { profile, shape: Shape::Mesh, nodes: ranks, cables: 1 };
-            let work = working(&wiring, service, &[]);
+            let busy = start_busy_job(&wiring, service, &[]);
             let since = now();
-            work.job.fault(&["unplug", "0"]);
-            for text in work.fails(since, None) {
+            busy.job.fault(&["unplug", "0"]);
+            for text in busy.expect_errors(since, None) {
                 let named = text.contains("d0 of rank 0 to d0 of rank 1")
                     || text.contains("d0 of rank 1 to d0 of rank 0");
                 assert!(named && text.contains("no cable to rank"), "{profile} {service}: {text}");
@@ -153,18 +160,18 @@ fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
 #[test]
 fn a_port_that_goes_down_is_named_too() {
     for (profile, service) in [("usb4", "rc"), ("apple-tb5", "uc")] {
-        let work = working(&Wiring::pair(profile, 1), service, &[]);
+        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[]);
         let since = now();
-        work.job.fault(&["port-down", "n1/d0"]);
-        for text in work.fails(since, None) {
+        busy.job.fault(&["port-down", "n1/d0"]);
+        for text in busy.expect_errors(since, None) {
             assert!(text.contains("no cable to rank") && text.contains("d0"), "{profile}: {text}");
         }
-        let work = working(&Wiring::pair(profile, 2), service, &[]);
-        work.job.fault(&["port-down", "n1/d1"]);
+        let busy = start_busy_job(&Wiring::pair(profile, 2), service, &[]);
+        busy.job.fault(&["port-down", "n1/d1"]);
         sleep(Duration::from_millis(200));
-        work.job.fault(&["port-up", "n1/d1"]);
-        assert!(work.carries(1), "{profile}: it is used again");
-        work.stop();
+        busy.job.fault(&["port-up", "n1/d1"]);
+        assert!(busy.carries_traffic(1), "{profile}: it is used again");
+        busy.stop();
     }
 }
 
@@ -172,12 +179,12 @@ fn a_port_that_goes_down_is_named_too() {
 fn a_killed_rank_is_named_with_its_process_on_every_other_one_in_time() {
     for (profile, service) in EACH {
         let wiring = Wiring { profile, shape: Shape::Mesh, nodes: 3, cables: 1 };
-        let work = working(&wiring, service, &[]);
-        let pid = work.pids[1].clone();
+        let busy = start_busy_job(&wiring, service, &[]);
+        let pid = busy.pids[1].clone();
         let since = now();
         kill_process(pid.parse().ok().and_then(Pid::from_raw).expect("a process"), Signal::KILL)
             .expect("it runs");
-        for text in work.fails(since, Some(1)) {
+        for text in busy.expect_errors(since, Some(1)) {
             let who = format!("rank 1 (process {pid} on ");
             assert!(
                 text.contains(&who) && text.contains("was killed by SIGKILL"),
@@ -190,37 +197,40 @@ fn a_killed_rank_is_named_with_its_process_on_every_other_one_in_time() {
 #[test]
 fn failed_queue_pairs_are_made_new_while_the_other_cable_carries_on() {
     for (profile, service) in EACH {
-        let work = working(&Wiring::pair(profile, 2), service, &[]);
-        work.job.fault(&["fail-qp", "n0/d0"]);
-        assert!(work.carries(1) && work.carries(0), "{profile} {service}: both are used again");
-        work.stop();
+        let busy = start_busy_job(&Wiring::pair(profile, 2), service, &[]);
+        busy.job.fault(&["fail-qp", "n0/d0"]);
+        assert!(
+            busy.carries_traffic(1) && busy.carries_traffic(0),
+            "{profile} {service}: both are used again"
+        );
+        busy.stop();
     }
 }
 
 #[test]
 fn a_peer_that_stalls_for_less_than_the_time_limit_is_no_error() {
     for (profile, service) in EACH {
-        let work = working(&Wiring::pair(profile, 1), service, &[("TBCCL_TIMEOUT", "20")]);
-        work.job.fault(&["stall", "n1"]);
+        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[("TBCCL_TIMEOUT", "20")]);
+        busy.job.fault(&["stall", "n1"]);
         sleep(Duration::from_millis(1500));
-        work.job.fault(&["resume", "n1"]);
-        assert!(work.carries(0), "{profile} {service}: it goes on");
-        work.stop();
+        busy.job.fault(&["resume", "n1"]);
+        assert!(busy.carries_traffic(0), "{profile} {service}: it goes on");
+        busy.stop();
     }
 }
 
 #[test]
 fn an_address_that_moves_does_not_end_connections() {
     for (profile, service) in EACH {
-        let work = working(&Wiring::pair(profile, 1), service, &[]);
-        work.job.fault(&["gid", "n1/d0", "--index", "2"]);
-        assert!(work.carries(0), "{profile} {service}: it goes on");
-        work.stop();
+        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[]);
+        busy.job.fault(&["gid", "n1/d0", "--index", "2"]);
+        assert!(busy.carries_traffic(0), "{profile} {service}: it goes on");
+        busy.stop();
     }
 }
 
-/// Without checksums, damaged headers and grants are read as they are. What comes of them may be wrong, but it is never a
-/// crash, and never a wait without end.
+/// Without checksums, damaged headers and grants are used as they are. The results may be wrong, but no rank
+/// may crash or wait without end.
 #[test]
 fn damaged_messages_that_nothing_checks_end_in_errors_at_the_worst() {
     let mut failed = 0;
@@ -235,7 +245,7 @@ fn damaged_messages_that_nothing_checks_end_in_errors_at_the_worst() {
             ];
             let done = Job::run(&Wiring::pair(profile, 1), &link, "survive", &env);
             let (right, errors) = (done.all("done").len(), done.all("error").len());
-            assert_eq!(right + errors, 2, "{profile} {seed}: {:?}\n{}", done.said, done.stderr);
+            assert_eq!(right + errors, 2, "{profile} {seed}: {:?}\n{}", done.messages, done.stderr);
             assert!(!done.stderr.contains("panicked"), "{profile} {seed}: {}", done.stderr);
             failed += errors;
         }
@@ -243,7 +253,7 @@ fn damaged_messages_that_nothing_checks_end_in_errors_at_the_worst() {
     assert!(failed > 0, "nothing was damaged");
 }
 
-/// The second cable is four times as slow; both are so slow that nothing else counts.
+/// The second cable is four times as slow. Both are so slow that only their bandwidth counts.
 #[test]
 fn cables_carry_as_much_as_they_are_fast() {
     for (profile, service) in [("ib", "rc"), ("usb4", "uc"), ("apple-tb5", "uc")] {
@@ -257,18 +267,18 @@ fn cables_carry_as_much_as_they_are_fast() {
             std::fs::write(&file, text + "bandwidth_gbps = 0.5\n").expect("our folder");
         });
         job.wait_for("running", 2);
-        let before = job.carried();
+        let before = job.bytes_per_cable();
         sleep(Duration::from_secs(2));
-        let after = job.carried();
+        let after = job.bytes_per_cable();
         std::fs::write(job.home.path().join("stop"), "").expect("our folder");
-        job.finish().is_right("done", 2);
+        job.finish().assert_success("done", 2);
         let (fast, slow) = (after[0] - before[0], after[1] - before[1]);
         let percent = slow * 100 / (fast + slow);
         assert!((8..=30).contains(&percent), "{profile}: {percent} % by the slow cable, of {}", fast + slow);
     }
 }
 
-/// A failed call gives the caller's memory back: nothing looks at it any more, though messages still arrive.
+/// After a failed call the caller's memory is no longer accessed, though messages still arrive.
 #[test]
 fn memory_that_is_given_back_after_a_failure_is_let_alone() {
     for (profile, service) in [("ib", "rc"), ("ib", "uc"), ("usb4", "uc")] {
@@ -276,7 +286,12 @@ fn memory_that_is_given_back_after_a_failure_is_let_alone() {
             let env = [("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
             let done = Job::run(&Wiring::pair(profile, 2), "bandwidth_gbps = 10.0", "abandon", &env);
             let alive = done.all("alive");
-            assert!(alive.iter().any(|said| said.rank == 0), "{profile}: {:?}\n{}", done.said, done.stderr);
+            assert!(
+                alive.iter().any(|message| message.rank == 0),
+                "{profile}: {:?}\n{}",
+                done.messages,
+                done.stderr
+            );
         }
     }
 }

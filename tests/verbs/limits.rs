@@ -1,4 +1,4 @@
-//! Devices with few regions and few queue pairs.
+//! Devices with few memory regions and few queue pairs.
 
 use crate::{
     job::Job,
@@ -12,26 +12,26 @@ fn six_gibibytes_are_split_into_segments_that_every_device_has_room_for() {
         let env = [("TBCCL_SLAB_BYTES", "6G")];
         let mut job = Job::start(&wiring, "", "large_slab", &env);
         job.wait_for("full", nodes);
-        job.finish().is_right("done", nodes);
+        job.finish().assert_success("done", nodes);
     }
 }
 
-/// 100 segments are what a Mac has regions for, and no more are ever asked for: one more is an error before any rank
-/// has sent, which says how to do with fewer.
+/// A Mac has regions for 100 segments, and ranks never request more. One more segment is an error before any
+/// rank has sent; the error says how to use fewer.
 #[test]
 fn the_last_region_is_used_and_one_more_is_an_error_with_the_remedy() {
     let wiring = Wiring::pair("apple-tb5", 1);
     let env = |slab| [("TBCCL_SLAB_BYTES", slab), ("TBCCL_SEGMENT_BYTES", "1M"), ("SOFTRDMA_REMAP", "1")];
-    Job::run(&wiring, "", "operations 20", &env("100M")).is_right("done", 2);
+    Job::run(&wiring, "", "operations 20", &env("100M")).assert_success("done", 2);
     let done = Job::run(&wiring, "", "operations 20", &env("101M"));
     let refused = done.all("refused");
-    assert!(!refused.is_empty(), "{:?}\n{}", done.said, done.stderr);
-    for said in refused {
-        assert!(said.rest.contains("TBCCL_SEGMENT_BYTES"), "{said:?}");
+    assert!(!refused.is_empty(), "{:?}\n{}", done.messages, done.stderr);
+    for message in refused {
+        assert!(message.rest.contains("TBCCL_SEGMENT_BYTES"), "{message:?}");
     }
 }
 
-/// Each of the buffers takes two regions, and a call uses two buffers.
+/// Each buffer takes two regions, and a call uses two buffers.
 #[test]
 fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
     let env = [("TBCCL_SEGMENT_BYTES", "1M"), ("TBCCL_SLAB_BYTES", "64M"), ("TBCCL_CACHE_REGIONS", "4")];
@@ -39,15 +39,16 @@ fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
         [("ib", 1, "know it"), ("usb4", 2, "know it"), ("apple-tb5", 1, "refuse")]
     {
         let role = format!("own_memory {devices}");
-        Job::run(&Wiring::pair(profile, cables), "", &role, &env).is_right("done", 2);
+        Job::run(&Wiring::pair(profile, cables), "", &role, &env).assert_success("done", 2);
     }
-    // Where there is no room it is copied, and all is right nevertheless.
+    // Without room the buffers are copied, and the results are still right.
     for budget in [("TBCCL_CACHE_REGIONS", "0"), ("TBCCL_CACHE_BYTES", "1M")] {
-        Job::run(&Wiring::pair("ib", 1), "", "own_memory have no room", &[budget]).is_right("done", 2);
+        Job::run(&Wiring::pair("ib", 1), "", "own_memory have no room", &[budget]).assert_success("done", 2);
     }
 }
 
-/// A Mac's device has ten queue pairs, and a rail takes three: four rails on one device are refused before any is made.
+/// A Mac's device has ten queue pairs, and a rail takes three: four rails on a device are refused before any
+/// queue pair is created.
 #[test]
 fn the_eleventh_queue_pair_is_never_asked_for() {
     let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes: 5, cables: 1 };
@@ -61,9 +62,9 @@ fn the_eleventh_queue_pair_is_never_asked_for() {
     });
     let done = job.finish();
     let refused = done.all("refused");
-    assert!(done.code != 0 && refused.len() == 5, "{:?}\n{}", done.said, done.stderr);
-    for said in refused {
-        let says = "d0 would need 12 queue pairs, 3 for each of its 4 rails, and has 10";
-        assert!(said.rest.contains(says), "{said:?}");
+    assert!(done.code != 0 && refused.len() == 5, "{:?}\n{}", done.messages, done.stderr);
+    for message in refused {
+        let expected_text = "d0 would need 12 queue pairs, 3 for each of its 4 rails, and has 10";
+        assert!(message.rest.contains(expected_text), "{message:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Ranks over RDMA, on fabrics of software devices: real processes, a verbs library, and nothing that knows that the
-//! devices are not of metal.
+//! Ranks over RDMA on fabrics of software devices: real processes and a verbs library. The library under test
+//! does not know that the devices are software.
 //!
 //! Ranks are this program again, in the role that [`roles::play`] gives them.
 

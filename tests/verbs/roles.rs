@@ -1,10 +1,10 @@
-//! What the ranks of these tests do.
+//! The roles of ranks in these tests.
 
 use crate::job::now;
 use std::{fmt::Debug, io::Write, path::Path, time::Instant};
 use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
 
-/// Not a test: the role of this process, if it has one.
+/// Plays the role of this process, if it has one; not a test.
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
@@ -43,7 +43,7 @@ fn play() {
     }
 }
 
-/// In one write, so that ranks do not mix.
+/// Prints in one write, so that lines of ranks do not mix.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
@@ -54,12 +54,12 @@ pub(crate) fn say(comm: &Communicator, word: &str, rest: &str) {
 }
 
 /// Elements whose sums and products over five ranks are exact.
-trait Small: Element + PartialEq + Debug {
+trait SmallElement: Element + PartialEq + Debug {
     fn of(number: u32) -> Self;
 }
 
 macro_rules! small {
-    ($($type:ty),*) => { $(impl Small for $type {
+    ($($type:ty),*) => { $(impl SmallElement for $type {
         #[allow(clippy::cast_lossless, reason = "one line for all")]
         fn of(number: u32) -> Self {
             number as $type
@@ -69,7 +69,7 @@ macro_rules! small {
 
 small!(f32, f64, i8, u16, i32, u64);
 
-/// What element `at` of a rank's input is: 1 or 2, so that nothing overflows.
+/// Returns element `at` of a rank's input: 1 or 2, so nothing overflows.
 fn element(rank: u32, at: usize) -> u32 {
     1 + ((at as u32).wrapping_mul(2_654_435_761).wrapping_add(rank * 97) >> 13) % 2
 }
@@ -84,17 +84,17 @@ fn combined(op: ReduceOp, ranks: u32, at: usize) -> u32 {
     }
 }
 
-/// Memory of either kind.
+/// Registered or unregistered memory.
 enum Memory<T: Element> {
-    Ours(Vec<T>),
+    Unregistered(Vec<T>),
     Registered(tbccl::Buffer<T>),
 }
 
-impl<T: Small> Memory<T> {
+impl<T: SmallElement> Memory<T> {
     fn new(comm: &Communicator, registered: bool, len: usize, value: impl Fn(usize) -> u32) -> Memory<T> {
         let values = (0..len).map(|at| T::of(value(at)));
         if !registered {
-            return Memory::Ours(values.collect());
+            return Memory::Unregistered(values.collect());
         }
         let mut buffer = comm.alloc(len).expect("room in the slab");
         buffer.iter_mut().zip(values).for_each(|(place, value)| *place = value);
@@ -103,12 +103,12 @@ impl<T: Small> Memory<T> {
 
     fn slice(&mut self) -> &mut [T] {
         match self {
-            Memory::Ours(values) => values,
+            Memory::Unregistered(values) => values,
             Memory::Registered(buffer) => buffer,
         }
     }
 
-    fn holds(&mut self, what: &str, value: impl Fn(usize) -> u32) {
+    fn assert_values(&mut self, what: &str, value: impl Fn(usize) -> u32) {
         let wrong = self.slice().iter().enumerate().find(|(at, found)| **found != T::of(value(*at)));
         assert!(wrong.is_none(), "{what}: wrong at {wrong:?}");
     }
@@ -117,19 +117,19 @@ impl<T: Small> Memory<T> {
 fn collectives(comm: &mut Communicator) -> Result<()> {
     for registered in [false, true] {
         for count in [1, 1031, 40_000] {
-            all_of::<f32>(comm, registered, count)?;
+            check_all::<f32>(comm, registered, count)?;
         }
-        all_of::<i8>(comm, registered, 100)?;
-        all_of::<u16>(comm, registered, 3000)?;
-        all_of::<f64>(comm, registered, 5000)?;
-        all_of::<i32>(comm, registered, 300_000)?;
-        all_of::<u64>(comm, registered, 1024)?;
+        check_all::<i8>(comm, registered, 100)?;
+        check_all::<u16>(comm, registered, 3000)?;
+        check_all::<f64>(comm, registered, 5000)?;
+        check_all::<i32>(comm, registered, 300_000)?;
+        check_all::<u64>(comm, registered, 1024)?;
     }
     Ok(())
 }
 
-/// All collectives, and messages between neighbours, on blocks of `count` elements.
-fn all_of<T: Small>(comm: &mut Communicator, registered: bool, count: usize) -> Result<()> {
+/// Checks all collectives, and messages between neighbors, on blocks of `count` elements.
+fn check_all<T: SmallElement>(comm: &mut Communicator, registered: bool, count: usize) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
     let ours = move |at: usize| element(me, at);
     let what = format!("{count} of {}, registered {registered}", std::any::type_name::<T>());
@@ -140,42 +140,43 @@ fn all_of<T: Small>(comm: &mut Communicator, registered: bool, count: usize) -> 
     for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
         let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, 1, &|_| 0));
         comm.all_reduce(input.slice(), output.slice(), op)?;
-        output.holds(&format!("all_reduce {op}, {what}"), |at| combined(op, n, at));
+        output.assert_values(&format!("all_reduce {op}, {what}"), |at| combined(op, n, at));
         comm.all_reduce_in_place(input.slice(), op)?;
-        input.holds(&format!("all_reduce {op} in place, {what}"), |at| combined(op, n, at));
+        input.assert_values(&format!("all_reduce {op} in place, {what}"), |at| combined(op, n, at));
         let (mut input, mut output) = (memory(comm, n, &ours), memory(comm, 1, &|_| 0));
         let block = me as usize * count;
         comm.reduce_scatter(input.slice(), output.slice(), op)?;
-        output.holds(&format!("reduce_scatter {op}, {what}"), |at| combined(op, n, block + at));
+        output.assert_values(&format!("reduce_scatter {op}, {what}"), |at| combined(op, n, block + at));
         comm.reduce_scatter_in_place(input.slice(), op)?;
-        let mut block = Memory::Ours(input.slice()[block..block + count].to_vec());
-        block.holds(&format!("reduce_scatter {op} in place, {what}"), |at| {
+        let mut block = Memory::Unregistered(input.slice()[block..block + count].to_vec());
+        block.assert_values(&format!("reduce_scatter {op} in place, {what}"), |at| {
             combined(op, n, me as usize * count + at)
         });
     }
-    let everyones = |at: usize| element((at / count) as u32, at % count);
+    let gathered = |at: usize| element((at / count) as u32, at % count);
     let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, n, &|_| 0));
     comm.all_gather(input.slice(), output.slice())?;
-    output.holds(&format!("all_gather, {what}"), everyones);
+    output.assert_values(&format!("all_gather, {what}"), gathered);
     let own = move |at: usize| if at / count == me as usize { element(me, at % count) } else { 0 };
     let mut data = memory(comm, n, &own);
     comm.all_gather_in_place(data.slice())?;
-    data.holds(&format!("all_gather in place, {what}"), everyones);
+    data.assert_values(&format!("all_gather in place, {what}"), gathered);
     for root in 0..n {
         let mut data = memory(comm, 1, &ours);
         comm.broadcast(data.slice(), Rank(root))?;
-        data.holds(&format!("broadcast from {root}, {what}"), |at| element(root, at));
+        data.assert_values(&format!("broadcast from {root}, {what}"), |at| element(root, at));
         let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, 1, &|_| 0));
         comm.broadcast_from(input.slice(), output.slice(), Rank(root))?;
-        output.holds(&format!("broadcast_from {root}, {what}"), |at| element(root, at));
+        output.assert_values(&format!("broadcast_from {root}, {what}"), |at| element(root, at));
     }
     let (mut input, mut output) = (memory(comm, n, &ours), memory(comm, n, &|_| 0));
     comm.all_to_all(input.slice(), output.slice())?;
     let block = me as usize * count;
-    output.holds(&format!("all_to_all, {what}"), |at| element((at / count) as u32, block + at % count));
+    output
+        .assert_values(&format!("all_to_all, {what}"), |at| element((at / count) as u32, block + at % count));
     let (mut input, mut output) = (memory(comm, 1, &ours), memory(comm, 1, &|_| 0));
     comm.send_recv(input.slice(), output.slice())?;
-    output.holds(&format!("send_recv, {what}"), |at| element((me + n - 1) % n, at));
+    output.assert_values(&format!("send_recv, {what}"), |at| element((me + n - 1) % n, at));
     comm.barrier()?;
     let mut answer = memory(comm, 1, &|_| 0);
     match me {
@@ -190,7 +191,7 @@ fn all_of<T: Small>(comm: &mut Communicator, registered: bool, count: usize) -> 
         _ => {}
     }
     if me < 2 {
-        answer.holds(&format!("messages, {what}"), |at| element(1 - me, at));
+        answer.assert_values(&format!("messages, {what}"), |at| element(1 - me, at));
     }
     let copied = comm.counters().copied_bytes - before;
     assert!(
@@ -200,19 +201,22 @@ fn all_of<T: Small>(comm: &mut Communicator, registered: bool, count: usize) -> 
     Ok(())
 }
 
-/// What can't be done on a ring of five, and that all goes on afterwards.
+/// Operations that fail on a ring of five, and others that work afterwards.
 fn gaps(comm: &mut Communicator) -> Result<()> {
     let me = comm.rank().0;
     let far = Rank((me + 2) % 5);
     for error in [comm.send(&[1u8], far), comm.recv(&mut [0u8], far)] {
         let error = error.expect_err("no cable");
-        let says = format!("rank {me}: no cable connects it with rank {far} (process ");
-        assert!(matches!(error, Error::Transport(_)) && error.to_string().starts_with(&says), "{error}");
+        let expected_text = format!("rank {me}: no cable connects it with rank {far} (process ");
+        assert!(
+            matches!(error, Error::Transport(_)) && error.to_string().starts_with(&expected_text),
+            "{error}"
+        );
     }
     let mut data = [me];
     comm.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
     assert_eq!(data, [10]);
-    // Blocks of unequal lengths to all, by way of those in between.
+    // Blocks of unequal lengths to all ranks, forwarded by those between.
     let length = |from: u32, to: u32| ((from + 2 * to) % 4 * 3000) as usize;
     let counts = |of: &dyn Fn(u32) -> usize| (0..5).map(of).collect::<Vec<_>>();
     let (sent, expected) = (counts(&|to| length(me, to)), counts(&|from| length(from, me)));
@@ -224,7 +228,7 @@ fn gaps(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// So many operations of all kinds, most of them small, each checked.
+/// Runs `count` operations of all kinds, most of them small, and checks each.
 fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
     let started = Instant::now();
@@ -236,15 +240,17 @@ fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
             0 => {
                 let mut all = Memory::<f32>::new(comm, k % 2 == 0, len * n as usize, |_| 0);
                 comm.all_gather(data.slice(), all.slice())?;
-                all.holds(&format!("all_gather {k}"), |at| element((at / len) as u32, at % len + turn));
+                all.assert_values(&format!("all_gather {k}"), |at| {
+                    element((at / len) as u32, at % len + turn)
+                });
             }
             1 => {
                 comm.broadcast(data.slice(), Rank(k % n))?;
-                data.holds(&format!("broadcast {k}"), |at| element(k % n, at + turn));
+                data.assert_values(&format!("broadcast {k}"), |at| element(k % n, at + turn));
             }
             _ => {
                 comm.all_reduce_in_place(data.slice(), ReduceOp::Sum)?;
-                data.holds(&format!("all_reduce {k}"), |at| combined(ReduceOp::Sum, n, at + turn));
+                data.assert_values(&format!("all_reduce {k}"), |at| combined(ReduceOp::Sum, n, at + turn));
             }
         }
     }
@@ -252,7 +258,7 @@ fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Operations whose results may be wrong, since messages are damaged and nothing checks them.
+/// Runs operations whose results may be wrong, since damaged messages go unnoticed.
 fn survive(comm: &mut Communicator) -> Result<()> {
     let mut data = comm.alloc::<u64>(50_000)?;
     for k in 0..300 {
@@ -261,7 +267,7 @@ fn survive(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Operations until there is a file of that name, as rank 0 sees it.
+/// Runs operations until rank 0 finds the file.
 fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
     let mut data = comm.alloc::<i32>(200_000)?;
@@ -287,7 +293,7 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     }
 }
 
-/// Registered memory of the program's own, more of it than devices know at a time, if they know any.
+/// Uses the program's own registered memory, more of it than devices have room for.
 fn own_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     let (is_known, has_room) = (devices != "refuse", devices == "know it");
     let (n, me) = (comm.size(), comm.rank().0);
@@ -328,7 +334,7 @@ fn own_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     Ok(())
 }
 
-/// Registered memory of the program's own, between four ranks of two hosts: devices take it from where it is.
+/// Uses the program's own registered memory between four ranks of two hosts: devices access it in place.
 fn far_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     let is_known = devices == "know it";
     let me = comm.rank().0;
@@ -361,8 +367,8 @@ fn far_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     Ok(())
 }
 
-/// Rank 1 ends in the middle of calls on registered memory of the program's own; the other's is unmapped after its call has
-/// failed, while connections are still looked after.
+/// Rank 1 exits during calls on the program's own registered memory. The other rank unmaps its memory after
+/// its call has failed, while connections are still served.
 fn abandon(comm: &mut Communicator) -> Result<()> {
     let mut values = vec![1i32; 4 << 20];
     let mut known = comm.register(&mut values)?;
@@ -382,7 +388,7 @@ fn abandon(comm: &mut Communicator) -> Result<()> {
     Err(error.expect("an endless loop"))
 }
 
-/// Buffers all over a slab of 6 GiB, touched here and there.
+/// Touches a few parts of buffers all over a slab of 6 GiB.
 fn large_slab(comm: &mut Communicator) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
     let gib = (1usize << 30) / size_of::<i32>();

@@ -1,7 +1,7 @@
-//! Several ranks on each node: shared memory within it, RDMA between nodes.
+//! Several ranks on each node: shared memory within a node, RDMA between nodes.
 
 use crate::{
-    faults::Working,
+    faults::BusyJob,
     job::{Finished, Job, now},
     wiring::{KINDS, Shape, Wiring},
 };
@@ -13,7 +13,8 @@ fn mesh(profile: &'static str, nodes: u32) -> Wiring {
     Wiring { profile, shape: Shape::Mesh, nodes, cables: 1 }
 }
 
-/// Two ranks on each node. On Macs those that follow each other use the cables: there are not queue pairs for more.
+/// Starts two ranks on each node. On Macs only successive ranks use the cables, since more would need too
+/// many queue pairs.
 fn start(wiring: &Wiring, service: &str, role: &str, transport: &str) -> Job {
     let mut env =
         vec![("TBCCL_TRANSPORT", transport), ("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
@@ -30,13 +31,14 @@ fn run(wiring: &Wiring, service: &str, role: &str, transport: &str) -> Finished 
     start(wiring, service, role, transport).finish()
 }
 
-/// Registered memory is not copied: neither by a neighbour, who reads it in place, nor on its way to another node.
+/// Registered memory is not copied: a rank of the same node reads it in place, and devices send it from its
+/// place.
 #[test]
 fn all_collectives_between_two_nodes_of_two_ranks() {
     for (profile, service) in KINDS {
         let done = run(&mesh(profile, 2), service, "collectives", "shm+verbs");
-        assert!(done.code == 0, "{profile} {service}: {:?}\n{}", done.said, done.stderr);
-        done.is_right("done", 4);
+        assert!(done.code == 0, "{profile} {service}: {:?}\n{}", done.messages, done.stderr);
+        done.assert_success("done", 4);
     }
 }
 
@@ -44,8 +46,8 @@ fn all_collectives_between_two_nodes_of_two_ranks() {
 fn all_collectives_between_four_nodes_of_two_ranks() {
     for (profile, service) in [("ib", "rc"), ("usb4", "uc"), ("apple-tb5", "uc")] {
         let done = run(&mesh(profile, 4), service, "collectives", "shm+verbs");
-        assert!(done.code == 0, "{profile} {service}: {:?}\n{}", done.said, done.stderr);
-        done.is_right("done", 8);
+        assert!(done.code == 0, "{profile} {service}: {:?}\n{}", done.messages, done.stderr);
+        done.assert_success("done", 8);
     }
 }
 
@@ -53,28 +55,28 @@ fn all_collectives_between_four_nodes_of_two_ranks() {
 fn memory_of_the_programs_own_goes_to_another_node_from_where_it_is() {
     for (profile, devices) in [("ib", "know it"), ("usb4", "know it")] {
         let role = format!("far_memory {devices}");
-        run(&mesh(profile, 2), "", &role, "shm+verbs").is_right("done", 4);
+        run(&mesh(profile, 2), "", &role, "shm+verbs").assert_success("done", 4);
     }
 }
 
-/// The devices that have a choice, reliable and not, and Macs'.
+/// Profiles with their services: one of each for those that support both, and UC on Macs.
 const EACH: [(&str, &str); 4] = [("ib", "rc"), ("ib", "uc"), ("usb4", "rc"), ("apple-tb5", "uc")];
 
-fn working(wiring: &Wiring, service: &str) -> Working {
+fn start_busy_job(wiring: &Wiring, service: &str) -> BusyJob {
     let job = start(wiring, service, "until $HOME_OF_TEST/stop", "shm+verbs");
-    Working::begun(job, wiring.nodes * PER_NODE)
+    BusyJob::wait_until_running(job, wiring.nodes * PER_NODE)
 }
 
 #[test]
 fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
     for nodes in [2, 4] {
         for (profile, service) in EACH {
-            let work = working(&mesh(profile, nodes), service);
-            let pid = work.pids[1].clone();
+            let busy = start_busy_job(&mesh(profile, nodes), service);
+            let pid = busy.pids[1].clone();
             let since = now();
             kill_process(pid.parse().ok().and_then(Pid::from_raw).expect("a process"), Signal::KILL)
                 .expect("it runs");
-            for text in work.fails(since, Some(1)) {
+            for text in busy.expect_errors(since, Some(1)) {
                 let who = format!("rank 1 (process {pid} on ");
                 assert!(
                     text.contains(&who) && text.contains("was killed by SIGKILL"),
@@ -88,10 +90,10 @@ fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
 #[test]
 fn the_end_of_a_cable_is_an_error_that_names_ranks_at_both_ends_on_every_rank_in_time() {
     for (profile, service) in EACH {
-        let work = working(&mesh(profile, 2), service);
+        let busy = start_busy_job(&mesh(profile, 2), service);
         let since = now();
-        work.job.fault(&["unplug", "0"]);
-        for text in work.fails(since, None) {
+        busy.job.fault(&["unplug", "0"]);
+        for text in busy.expect_errors(since, None) {
             let is_named = (0..2).any(|a| {
                 (2..4).any(|b| {
                     text.contains(&format!("d0 of rank {a} to d0 of rank {b}"))
@@ -103,29 +105,30 @@ fn the_end_of_a_cable_is_an_error_that_names_ranks_at_both_ends_on_every_rank_in
     }
 }
 
-/// Two ranks on each of two nodes make four rails of three queue pairs on a device that has ten: all ranks are told
-/// before any is made.
+/// Two ranks on each of two nodes need four rails of three queue pairs on a device that has ten. All ranks
+/// get the error before any queue pair is created.
 #[test]
 fn the_queue_pairs_of_all_ranks_of_a_node_are_counted_before_any_is_made() {
     let env = [("TBCCL_TRANSPORT", "shm+verbs")];
     let done =
         Job::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 1", &env, |_| ()).finish();
     let refused = done.all("refused");
-    assert!(done.code != 0 && refused.len() == 4, "{:?}\n{}", done.said, done.stderr);
-    for said in refused {
-        let ranks = if said.rank < 2 { "0, 1" } else { "2, 3" };
-        let says = format!(
-            "d0 would need 12 queue pairs, 3 for each of its 4 rails (of ranks {ranks}, which share it), and has 10; use \
-             fewer ranks per host"
+    assert!(done.code != 0 && refused.len() == 4, "{:?}\n{}", done.messages, done.stderr);
+    for message in refused {
+        let ranks = if message.rank < 2 { "0, 1" } else { "2, 3" };
+        let expected_text = format!(
+            "d0 would need 12 queue pairs, 3 for each of its 4 rails (of ranks {ranks}, which share it), \
+             and has 10; use fewer ranks per host"
         );
         assert!(
-            said.rest.contains(&format!("rank {}: ", said.rank)) && said.rest.contains(&says),
-            "{said:?}"
+            message.rest.contains(&format!("rank {}: ", message.rank))
+                && message.rest.contains(&expected_text),
+            "{message:?}"
         );
     }
 }
 
-/// The slab of each rank is 64 regions, and a Mac's device has 100 for both of them.
+/// The slab of each rank needs 64 regions; a Mac's device has 100 for both ranks.
 #[test]
 fn the_regions_of_all_ranks_of_a_node_are_counted_before_any_is_made() {
     let env = |slab| {
@@ -144,33 +147,37 @@ fn the_regions_of_all_ranks_of_a_node_are_counted_before_any_is_made() {
         });
         job.finish()
     };
-    run("50M").is_right("done", 4);
+    run("50M").assert_success("done", 4);
     let done = run("64M");
     let refused = done.all("refused");
-    assert!(!refused.is_empty(), "{:?}\n{}", done.said, done.stderr);
-    for said in refused {
-        let says = "the slab is 64 segments, those of the 2 ranks of this host 128, and d0 has 100 regions";
-        assert!(said.rest.contains(says) && said.rest.contains("TBCCL_SEGMENT_BYTES"), "{said:?}");
+    assert!(!refused.is_empty(), "{:?}\n{}", done.messages, done.stderr);
+    for message in refused {
+        let expected_text =
+            "the slab is 64 segments, those of the 2 ranks of this host 128, and d0 has 100 regions";
+        assert!(
+            message.rest.contains(expected_text) && message.rest.contains("TBCCL_SEGMENT_BYTES"),
+            "{message:?}"
+        );
     }
 }
 
 #[test]
 fn where_nobody_chooses_rdma_is_taken_if_it_connects_all_and_rank_0_says_so_once() {
-    let said = |done: &Finished, what: &str| {
+    let assert_transport_line = |done: &Finished, what: &str| {
         let lines: Vec<&str> =
             done.stderr.lines().filter(|line| line.contains("hosts are connected by")).collect();
         assert!(lines.len() == 1 && lines[0].contains(what), "{what}: {}", done.stderr);
     };
     let done = run(&mesh("usb4", 2), "rc", "operations 50", "shm+auto");
-    done.is_right("done", 4);
-    said(&done, "by RDMA (shm+verbs)");
-    // The matrix leaves ranks without a cable.
+    done.assert_success("done", 4);
+    assert_transport_line(&done, "by RDMA (shm+verbs)");
+    // The ring matrix leaves some pairs of ranks without a cable.
     let done = run(&mesh("apple-tb5", 2), "uc", "operations 50", "shm+auto");
-    done.is_right("done", 4);
-    said(&done, "by TCP (shm+tcp), not by RDMA: no cable connects rank 0 with rank 2");
+    done.assert_success("done", 4);
+    assert_transport_line(&done, "by TCP (shm+tcp), not by RDMA: no cable connects rank 0 with rank 2");
     let env = [("TBCCL_TRANSPORT", "shm+auto")];
     let job = Job::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 50", &env, |_| ());
     let done = job.finish();
-    done.is_right("done", 4);
-    said(&done, "not by RDMA: rank 0: d0 would need 12 queue pairs");
+    done.assert_success("done", 4);
+    assert_transport_line(&done, "not by RDMA: rank 0: d0 would need 12 queue pairs");
 }

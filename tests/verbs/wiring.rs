@@ -1,25 +1,25 @@
-//! Fabric files for tests: what kind of devices, wired how.
+//! Fabric files for tests: profile, shape and number of cables.
 
 use std::fmt::Write;
 
-/// Kinds of devices, and the service to ask them for where they have a choice.
+/// Profiles, with the services that they support.
 pub(crate) const KINDS: [(&str, &str); 5] =
     [("ib", "rc"), ("ib", "uc"), ("usb4", "rc"), ("usb4", "uc"), ("apple-tb5", "uc")];
 
-/// Who is wired to whom.
+/// The pairs of nodes that are wired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Mesh,
     Ring,
 }
 
-/// A fabric.
+/// A fabric of equal devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wiring {
     pub(crate) profile: &'static str,
     pub(crate) shape: Shape,
     pub(crate) nodes: u32,
-    /// Between each two that are wired.
+    /// Cables between each wired pair.
     pub(crate) cables: u32,
 }
 
@@ -28,7 +28,7 @@ impl Wiring {
         Wiring { profile, shape: Shape::Mesh, nodes: 2, cables }
     }
 
-    /// The pairs that are wired.
+    /// Returns the pairs of nodes that are wired.
     pub(crate) fn pairs(&self) -> Vec<(u32, u32)> {
         let n = self.nodes;
         match self.shape {
@@ -37,8 +37,8 @@ impl Wiring {
         }
     }
 
-    /// The device matrix of ranks, `per_node` of which follow each other on each node: with it only those that follow each
-    /// other use the cables between their nodes, which makes a ring. One cable between each two nodes.
+    /// Returns a device matrix in which only successive ranks use the cables between their nodes, which makes
+    /// a ring. Each node has `per_node` successive ranks; each pair of nodes has one cable.
     pub(crate) fn ring_matrix(&self, per_node: u32) -> String {
         let mut used = vec![0; self.nodes as usize];
         let mut devices = std::collections::BTreeMap::new();
@@ -55,8 +55,10 @@ impl Wiring {
         serde_json::to_string(&rows).expect("JSON")
     }
 
-    /// The fabric file. `link` is what its cables do, as lines of TOML. Devices are `d0`, `d1`... on nodes `n0`, `n1`...,
-    /// in the order of the pairs; cables have the numbers of that order.
+    /// Returns the text of the fabric file; `link` is the TOML of its `[link]` table.
+    ///
+    /// Devices are `d0`, `d1`... on nodes `n0`, `n1`..., in the order of the pairs; cables are numbered in
+    /// that order.
     pub(crate) fn text(&self, link: &str) -> String {
         let mut used = vec![0; self.nodes as usize];
         let mut cables = String::new();

@@ -1,9 +1,9 @@
-//! How many ranks each host gets, and which: slots, limits, and the order of dealing.
+//! Allocation of ranks to hosts: slots, limits, and the order in which ranks are dealt.
 //!
-//! Ranks are dealt host by host, each up to its slots ([`By::Slot`], so that neighbours in a ring share a host where they
-//! can), or one to each host in turn ([`By::Node`]). A host of which no slots are known counts as one until more ranks
-//! are asked for than there are slots; then such hosts take the rest in equal shares. Hosts whose slots are stated take
-//! more only when that is asked for, and never more than their maximum.
+//! Ranks are dealt host by host, each up to its slots ([`By::Slot`], so that neighbors in a ring share a host
+//! where possible), or one to each host in turn ([`By::Node`]). A host without stated slots counts as one
+//! slot until more ranks are requested than there are slots; then such hosts take the rest in equal shares.
+//! Hosts with stated slots take more only if oversubscription is allowed, and never more than their maximum.
 
 use crate::Host;
 use thiserror::Error;
@@ -18,16 +18,16 @@ pub enum By {
     Node,
 }
 
-/// What is asked of the hosts.
+/// A request for ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// How many ranks; without it as many as there are slots.
     pub ranks: Option<u32>,
-    /// How many each host gets, whatever its slots say; its maximum still holds.
+    /// Ranks of each host, instead of its slots; its maximum still holds.
     pub per_host: Option<u32>,
     /// In which order.
     pub by: By,
-    /// May hosts have more ranks than stated slots?
+    /// Whether hosts may have more ranks than stated slots.
     pub oversubscribe: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum AllocationError {
         ranks: u32,
         /// Slots that there are.
         slots: u64,
-        /// On so many hosts.
+        /// The number of hosts.
         hosts: usize,
     },
     /// Not even the maximum of all hosts is enough.
@@ -57,9 +57,9 @@ pub enum AllocationError {
     BeyondMaximum {
         /// Ranks asked for.
         ranks: u32,
-        /// What is allowed together.
+        /// The sum of the limits.
         most: u64,
-        /// On so many hosts.
+        /// The number of hosts.
         hosts: usize,
     },
     /// Every host is to have more than one of them may have.
@@ -67,11 +67,11 @@ pub enum AllocationError {
         "--per-host {per_host}, but `{host}` may have {most} ranks at most; raise its maximum, or lower the number"
     )]
     HostBeyondMaximum {
-        /// What was asked for.
+        /// The requested ranks.
         per_host: u32,
         /// The host.
         host: String,
-        /// What it may have.
+        /// The host's limit.
         most: u32,
     },
 }
@@ -96,7 +96,7 @@ pub fn allocate(hosts: &[Host], request: &Request) -> Result<Vec<usize>, Allocat
     Ok(in_order(&counts, request.by))
 }
 
-/// What each host has room for without being asked.
+/// Returns the ranks that each host takes without oversubscription.
 fn quotas(hosts: &[Host], request: &Request) -> Result<Vec<u32>, AllocationError> {
     let quota = |host: &Host| match (request.per_host, host.max_slots) {
         (Some(per_host), Some(most)) if per_host > most => {
@@ -108,7 +108,7 @@ fn quotas(hosts: &[Host], request: &Request) -> Result<Vec<u32>, AllocationError
     hosts.iter().map(quota).collect()
 }
 
-/// So many ranks, or as many as there is room for.
+/// Deals `ranks` ranks, or as many as the quotas allow.
 fn deal(quotas: &[u32], ranks: u32, by: By) -> Vec<u32> {
     let mut counts = vec![0; quotas.len()];
     let mut left = ranks;

@@ -1,13 +1,12 @@
-//! The cores of a machine, and which of them a rank is kept on.
+//! The cores of a machine, and those to which a rank is bound.
 //!
-//! Who has read them from the system makes a [`Cores`] of it. That a core's threads belong together matters here, which
-//! memory is near it, and which cores share a cache: ranks get whole cores, neighbours first, so that ranks with
-//! neighbouring numbers, which talk most, talk by way of a cache.
+//! The caller reads the cores from the system. Ranks get whole cores, neighbors first, so that ranks with
+//! neighboring numbers, which exchange the most data, share a cache.
 
 /// How ranks are kept on cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bind {
-    /// They are not.
+    /// Ranks are not bound.
     #[default]
     None,
     /// Each rank has an equal share of the cores for itself.
@@ -37,7 +36,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// These cores, in any order.
+    /// Sorts cores, given in any order.
     #[must_use]
     pub fn new(mut cores: Vec<Core>) -> Cores {
         cores.retain(|core| !core.cpus.is_empty());
@@ -51,14 +50,14 @@ impl Cores {
         self.cores.len()
     }
 
-    /// Are none known?
+    /// Whether no cores are known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cores.is_empty()
     }
 
-    /// The hardware threads for a rank, of so many on this machine. None when it is not to be bound. Where there are fewer
-    /// cores than ranks, neighbours share one.
+    /// Returns the hardware threads for local rank `local_rank` of `local_size`, or `None` if it is not
+    /// bound. With fewer cores than ranks, neighbors share a core.
     #[must_use]
     pub fn share(&self, bind: Bind, local_rank: u32, local_size: u32) -> Option<Vec<u32>> {
         let (rank, size) = (local_rank as usize, local_size as usize);

@@ -1,18 +1,20 @@
-//! Which RDMA device leads to which rank.
+//! The device matrix: which RDMA device of a rank leads to which other rank.
 //!
-//! The file is MLX's (`MLX_IBV_DEVICES`, `JACCL_IBV_DEVICES`): a JSON array of N rows of N cells. Row i belongs to rank
-//! i; its cell j is the device of rank i whose cable leads to rank j: `null` for none, a name, or a list of names for
-//! several cables. The k-th name of cell (i, j) and the k-th name of cell (j, i) are the two ends of one cable.
+//! The file is MLX's (`MLX_IBV_DEVICES`, `JACCL_IBV_DEVICES`): a JSON array of N rows of N cells. Row i
+//! belongs to rank i; its cell j is the device of rank i whose cable leads to rank j: `null` for none, a
+//! name, or a list of names for several cables. The k-th name of cell (i, j) and the k-th name of cell (j, i)
+//! are the two ends of one cable.
 //!
 //! ```json
 //! [[null, "rdma_en2"], ["rdma_en3", null]]
 //! ```
 //!
-//! Invariants: a matrix is square, its diagonal is empty, and cells (i, j) and (j, i) have equally many names, all of
-//! which are names. A device may occur in several cells of a row, as one adapter reaches many peers through a switch;
+//! Invariants: a matrix is square, its diagonal is empty, and cells (i, j) and (j, i) have equally many
+//! names. A device may occur in several cells of a row, as one adapter reaches many peers through a switch;
 //! twice in one cell it would be one cable for two.
 //!
-//! Whether the devices exist, and whether their cables lead where they should, is found out by those who open them.
+//! Whether the devices exist, and whether their cables lead where they should, is checked by the driver that
+//! opens them.
 
 use crate::Rank;
 use serde_json::Value;
@@ -25,7 +27,7 @@ const NAME_BYTES: usize = 63;
 /// A cell, for people: rows and columns are the numbers of ranks, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// The rank whose device it is.
+    /// The rank that owns the device.
     pub row: u32,
     /// The rank that it leads to.
     pub column: u32,
@@ -44,15 +46,15 @@ pub enum MatrixError {
     /// The text is not JSON.
     #[error("the device matrix is not JSON: {0}")]
     Syntax(String),
-    /// It is something else than an array of rows.
+    /// The document is not an array of rows.
     #[error(
         "the device matrix is {found}; write an array with a row for each rank, e.g. [[null, \"rdma_en2\"], [\"rdma_en2\", null]]"
     )]
     NotAnArray {
-        /// What it is.
+        /// The kind of value found.
         found: &'static str,
     },
-    /// It has no rows.
+    /// The matrix has no rows.
     #[error("the device matrix is empty; write a row for each rank")]
     Empty,
     /// A row is something else than an array.
@@ -60,7 +62,7 @@ pub enum MatrixError {
     NotARow {
         /// The row.
         row: u32,
-        /// What it is.
+        /// The kind of value found.
         found: &'static str,
     },
     /// A row has another length than there are rows.
@@ -80,15 +82,15 @@ pub enum MatrixError {
         "the device matrix has {found} in {cell}; write null, a name like \"rdma_en2\", or a list of names"
     )]
     NotADevice {
-        /// Where.
+        /// The cell.
         cell: Cell,
-        /// What it is.
+        /// The kind of value found.
         found: &'static str,
     },
     /// A name that no device can have.
     #[error("the device matrix has the name {name:?} in {cell}; names are those that `tbccl devices` shows")]
     NotAName {
-        /// Where.
+        /// The cell.
         cell: Cell,
         /// The name.
         name: String,
@@ -98,13 +100,13 @@ pub enum MatrixError {
         "the device matrix has a device in {cell}; write null there: no cable leads from a rank to itself"
     )]
     Diagonal {
-        /// Where.
+        /// The cell.
         cell: Cell,
     },
     /// A device stands twice in one cell.
     #[error("the device matrix has {name} twice in {cell}; name each cable's device once")]
     Twice {
-        /// Where.
+        /// The cell.
         cell: Cell,
         /// The name.
         name: String,
@@ -123,7 +125,7 @@ pub enum MatrixError {
         /// The cables in the other.
         back: usize,
     },
-    /// It is for another number of ranks.
+    /// The matrix is for another number of ranks.
     #[error("the device matrix is for {rows} ranks, but the job has {ranks}; write a row for each rank")]
     WrongSize {
         /// The number of rows.
@@ -134,11 +136,11 @@ pub enum MatrixError {
     /// A device that the rank does not have.
     #[error("the device matrix has {name} in {cell}, but rank {} has no such device; it has {known}", cell.row)]
     NoSuchDevice {
-        /// Where.
+        /// The cell.
         cell: Cell,
         /// The name.
         name: String,
-        /// Those that it has.
+        /// The devices that the rank has.
         known: String,
     },
 }
@@ -224,9 +226,11 @@ impl DeviceMatrix {
         }
     }
 
-    /// The matrix of ranks on the hosts that this one is of, `hosts` being the row of each rank's: each rank uses the devices
-    /// of its host, and ranks of one host have none between them. Panics when a row is outside of the matrix, or there are
-    /// no ranks.
+    /// Returns the matrix of ranks on the hosts of this matrix; `hosts` holds the row of each rank's host.
+    /// Each rank uses the devices of its host, and ranks of one host have none between them.
+    ///
+    /// # Panics
+    /// If a row is outside of the matrix, or there are no ranks.
     #[must_use]
     pub fn of_ranks(&self, hosts: &[u32]) -> DeviceMatrix {
         assert!(!hosts.is_empty(), "a matrix of no ranks");
@@ -261,8 +265,10 @@ impl DeviceMatrix {
         self.ranks
     }
 
-    /// The devices of a rank that lead to another, one for each cable between them. Panics when a rank is outside of
-    /// the matrix.
+    /// Returns the devices of rank `from` that lead to rank `to`, one for each cable between them.
+    ///
+    /// # Panics
+    /// If a rank is outside of the matrix.
     #[must_use]
     pub fn rails(&self, from: Rank, to: Rank) -> &[String] {
         assert!(from.0 < self.ranks && to.0 < self.ranks, "rank {from} or {to} of {}", self.ranks);
@@ -281,7 +287,7 @@ impl DeviceMatrix {
         devices
     }
 
-    /// Is it for a job of so many ranks?
+    /// Checks that the matrix is for a job of `ranks` ranks.
     ///
     /// # Errors
     /// [`MatrixError::WrongSize`].
@@ -289,10 +295,10 @@ impl DeviceMatrix {
         if ranks == self.ranks { Ok(()) } else { Err(MatrixError::WrongSize { rows: self.ranks, ranks }) }
     }
 
-    /// Has a rank all of its devices, if these are what it has?
+    /// Checks that all devices of a rank are among those that it has.
     ///
     /// # Errors
-    /// [`MatrixError::NoSuchDevice`] for the first that it has not.
+    /// [`MatrixError::NoSuchDevice`] for the first missing one.
     pub fn check_devices(&self, rank: Rank, known: &[&str]) -> Result<(), MatrixError> {
         for column in 0..self.ranks {
             for name in self.rails(rank, Rank(column)) {
@@ -338,7 +344,7 @@ fn checked(cell: Cell, name: &str) -> Result<String, MatrixError> {
     if is_name { Ok(name.to_owned()) } else { Err(MatrixError::NotAName { cell, name: name.to_owned() }) }
 }
 
-/// What a value is, for people.
+/// Returns the kind of a value, for people.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

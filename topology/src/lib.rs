@@ -1,17 +1,17 @@
-//! What is wired to what.
+//! Topology: ranks, hosts, cables and devices of a job.
 //!
-//! This crate names the participants of a job: [`Rank`]s, the hosts they run on, which of them share a
-//! host, which RDMA devices lead from one to another ([`DeviceMatrix`]), and which ranks reach each other ([`Reach`]). It
-//! reads what people write of hosts ([`Hostfile`]), deals ranks to them ([`allocate`]) in an order that follows the cables
-//! ([`Wiring`]), and gives each its share of a machine's cores ([`Cores`]). A [`Cluster`] is machines and cables with numbers,
-//! for simulations.
+//! This crate names the participants of a job: [`Rank`]s, the hosts they run on, the RDMA devices that lead
+//! from one to another ([`DeviceMatrix`]), and the pairs of ranks that can reach each other ([`Reach`]). It
+//! reads hostfiles ([`Hostfile`]), allocates ranks to hosts ([`allocate`]) in an order that follows the
+//! cables ([`Wiring`]), and gives each rank its share of a machine's cores ([`Cores`]). A [`Cluster`]
+//! describes machines and cables with numbers, for simulations.
 //!
-//! Planners and selection take such values and nothing else from the outside world, so that a plan is a pure function
-//! of what every rank agrees on.
+//! Planners and selection take such values and nothing else from the outside world, so that a plan is a pure
+//! function of values on which all ranks agree.
 //!
 //! Invariants: ranks are dense, `0..size`; a placement covers every rank exactly once.
 //!
-//! This crate does not open files, read the environment, or look at the machine it runs on.
+//! This crate does not open files, read the environment, or inspect the machine it runs on.
 #![forbid(unsafe_code)]
 
 mod allocation;

@@ -2,34 +2,35 @@
 
 use crate::Rank;
 
-/// Which ranks a cable, or a switch, connects. Symmetrical, and equal on all ranks, since plans are chosen by it.
+/// The pairs of ranks that a cable or a switch connects. Symmetric, and equal on all ranks, since plans
+/// depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Reach {
-    /// The pairs that nothing connects, the lower rank first, ascending. Empty where everyone reaches everyone.
+    /// The pairs that nothing connects, the lower rank first, ascending.
     gaps: Vec<(Rank, Rank)>,
 }
 
 impl Reach {
-    /// Everyone reaches everyone.
+    /// Returns the reach in which every rank reaches every other one.
     #[must_use]
     pub fn complete() -> Reach {
         Reach::default()
     }
 
-    /// Of `ranks` ranks, those reach each other of which `connected` says so; it is asked with the lower rank first.
+    /// Returns the reach of `ranks` ranks; `connected` is asked for each pair, with the lower rank first.
     #[must_use]
     pub fn new(ranks: u32, mut connected: impl FnMut(Rank, Rank) -> bool) -> Reach {
         let pairs = (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b))));
         Reach { gaps: pairs.filter(|(a, b)| !connected(*a, *b)).collect() }
     }
 
-    /// Does everyone reach everyone?
+    /// Whether every rank reaches every other one.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.gaps.is_empty()
     }
 
-    /// Can these two send to each other?
+    /// Whether two ranks can send to each other.
     #[must_use]
     pub fn connects(&self, a: Rank, b: Rank) -> bool {
         self.gaps.binary_search(&(a.min(b), a.max(b))).is_err()

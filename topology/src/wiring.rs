@@ -1,9 +1,9 @@
-//! The graph of hosts: which ports a cable connects, and in which order to number hosts so that rings follow cables.
+//! The graph of hosts and cables, and the order of hosts in which rings follow cables.
 //!
-//! It is made from a device matrix, whose ranks are hosts here. The k-th device of one host that leads to another and the
-//! k-th of that other that leads back are the two ends of a rail.
+//! It is made from a device matrix, whose ranks are hosts here. The k-th device of one host that leads to
+//! another and the k-th of that other that leads back are the two ends of a rail.
 //!
-//! Which cables are plugged in is not known here: a wiring is what a file says.
+//! A wiring is what a file describes; this module does not check which cables are plugged in.
 
 use crate::{DeviceMatrix, HostIndex, Rank, Reach};
 
@@ -35,11 +35,11 @@ pub struct Wiring {
     widths: Vec<u32>,
 }
 
-/// How many steps a search for a ring may take. A ring of a mesh or of one cable per hop is found in far fewer.
+/// Most steps of a search for a ring. A ring of a mesh or of one cable per hop is found in far fewer.
 const PATIENCE: u32 = 200_000;
 
 impl Wiring {
-    /// What a matrix with a row for each host says.
+    /// Reads a matrix with a row for each host.
     #[must_use]
     pub fn from_matrix(matrix: &DeviceMatrix) -> Wiring {
         let hosts = matrix.ranks();
@@ -85,7 +85,8 @@ impl Wiring {
         Reach::new(self.hosts, |a, b| self.width(HostIndex(a.0), HostIndex(b.0)) > 0)
     }
 
-    /// How many rails every hop of a ring in this order has: the fewest of any. 0 where two neighbours have none.
+    /// Returns the number of rails of the narrowest hop of a ring in this order; 0 where two neighbors have
+    /// none.
     #[must_use]
     pub fn ring_width(&self, order: &[u32]) -> u32 {
         let next = order.iter().cycle().skip(1);
@@ -93,9 +94,9 @@ impl Wiring {
         hops.map(|(a, b)| self.width(HostIndex(*a), HostIndex(*b))).min().unwrap_or(0)
     }
 
-    /// An order of the hosts in which each is connected to the next, and the last to the first: of all such orders one
-    /// whose narrowest hop is widest, and the order as it is if that is one. None where the cables allow no ring, or where
-    /// none is found in reasonable time.
+    /// Returns an order of the hosts in which each is connected to the next, and the last to the first. Of
+    /// all such orders it is one whose narrowest hop is widest, and the given order if that is one. `None`
+    /// where the cables allow no ring, or the search finds none within its limit.
     #[must_use]
     pub fn ring_order(&self) -> Option<Vec<u32>> {
         let as_it_is: Vec<u32> = (0..self.hosts).collect();
@@ -139,7 +140,7 @@ impl Search<'_> {
         if self.path.len() == self.wiring.hosts as usize {
             return self.connects(here, self.path[0]);
         }
-        // Who has the fewest ways on is the first to be left behind, so it comes first.
+        // The host with the fewest open neighbors goes first, since it would be cut off first.
         let mut ways = self.open(here);
         ways.sort_by_key(|to| self.open(*to).len());
         for to in ways {

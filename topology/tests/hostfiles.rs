@@ -17,7 +17,7 @@ fn samples_are_good() {
     assert!(seen >= 4, "{seen} samples");
 }
 
-/// What the fuzzer has found, and what it begins with: nothing of it may panic, and errors lie within the text.
+/// Replays the fuzzer's corpus: no input may panic, and error positions lie within the text.
 #[test]
 fn the_corpus_is_replayed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/hostfile");

@@ -17,7 +17,9 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Who this process is, now that it is known where the others are, and the rendezvous if this rank has opened it.
 #[derive(Debug)]
 pub struct Met {
+    /// Identity of this process.
     pub identity: Identity,
+    /// Rendezvous server, if this process runs it.
     pub server: Option<Server>,
 }
 

@@ -42,7 +42,9 @@ static MEETINGS: AtomicU32 = AtomicU32::new(0);
 /// Who this process is, and where the others are.
 #[derive(Clone, Debug)]
 pub struct Identity {
+    /// Rank of this process.
     pub rank: u32,
+    /// Number of ranks of the job.
     pub size: u32,
     /// Where the others are met.
     pub place: Place,
@@ -57,6 +59,7 @@ pub struct Identity {
 pub struct Descent {
     /// What it is called.
     pub job: String,
+    /// Ranks of the members in the world.
     pub origins: Arc<Origins>,
 }
 

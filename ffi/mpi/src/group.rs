@@ -1,11 +1,11 @@
-//! A communicator as MPI has them: its collectives, the way to make others of it, and its mail.
+//! A communicator as MPI has them: its collectives, the way to make others of it, and its p2p.
 //!
 //! Splitting has links of its own. MLX splits on its main thread while collectives wait on the threads of its streams, and
 //! which of the two comes first differs from rank to rank; over the same links that would be a mismatch. RDMA devices have few
 //! connections, and splitting needs no speed: it goes over TCP there, and so do the calls of groups for which a device has none
 //! left.
 //!
-//! All groups of a job share the world's mail. Each has a number of its own there: its first rank counts the groups that it
+//! All groups of a job share the world's p2p. Each has a number of its own there: its first rank counts the groups that it
 //! is the first rank of, and its rank in the world makes the number unique.
 
 use crate::boundary::{Failure, Outcome};
@@ -33,7 +33,7 @@ pub(crate) struct Group {
     splits: SharedCommunicator,
     /// What its ranks are called in the world.
     members: Vec<Rank>,
-    /// Its number in the world's mail.
+    /// Its number in the world's p2p.
     context: u32,
     limits: Limits,
 }
@@ -67,7 +67,7 @@ impl Limits {
         Config { transport: self.plain.unwrap_or(self.config.transport), ..self.config.clone() }
     }
 
-    /// A communicator of all ranks of another, for calls or for mail. All ranks have it, or none.
+    /// A communicator of all ranks of another, for calls or for p2p. All ranks have it, or none.
     fn twin(&self, of: &mut Communicator) -> Outcome<Communicator> {
         let everyone = Some(0);
         let made = of.split(everyone, 0, &self.config).or_else(|error| {
@@ -121,7 +121,7 @@ impl Group {
         }))
     }
 
-    /// What the ranks of a new group are called in the world, and its number in the world's mail.
+    /// What the ranks of a new group are called in the world, and its number in the world's p2p.
     fn introduce(&self, group: &mut Communicator) -> Outcome<(Vec<Rank>, u32)> {
         let me = self.members[self.rank().index()];
         let said = [me.0, GROUPS.fetch_add(1, Relaxed)];
@@ -148,7 +148,7 @@ impl Group {
         self.calls.size()
     }
 
-    /// Its number in the world's mail.
+    /// Its number in the world's p2p.
     pub(crate) fn context(&self) -> u32 {
         self.context
     }

@@ -1,11 +1,11 @@
-//! Messages, on the world's mail.
+//! Messages, on the world's p2p.
 //!
 //! `MPI_Send` must return before its receive is posted, at least for small messages: MLX's stream makes one call after the
 //! other, and both ends of an exchange may send first. Here it returns for large ones, too: what is sent is copied, and kept
 //! until it has gone, up to [`KEPT_BYTES`] at a time. What is beyond that is sent from where it is, and waited for.
 //!
 //! # Safety
-//! Memory of a call is used until the call returns, and what was copied until the mail says that it is done with it.
+//! Memory of a call is used until the call returns, and what was copied until the p2p says that it is done with it.
 
 use crate::{boundary::Outcome, group::Group};
 use std::{
@@ -13,7 +13,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tbccl::{Communicator, Delivery, Letter, Mail, Rank};
+use tbccl::{Communicator, Delivery, P2p, P2pRequest, Rank};
 
 /// Bytes that are kept for receivers that have not come for them.
 const KEPT_BYTES: usize = 256 << 20;
@@ -30,11 +30,11 @@ const FAREWELL: u32 = u32::MAX;
 /// The address of no bytes.
 const NOTHING: *const u8 = std::ptr::dangling();
 
-/// The world's mail.
+/// The world's p2p.
 #[derive(Debug)]
 pub(crate) struct Post {
     /// The first to be dropped: it looks at nothing any more then.
-    mail: Mail,
+    p2p: P2p,
     /// What has been sent and may not have gone yet.
     kept: Mutex<Vec<Kept>>,
 }
@@ -43,15 +43,15 @@ pub(crate) struct Post {
 #[derive(Debug)]
 struct Kept {
     to: Rank,
-    letter: Letter,
-    /// Not looked at, and dropped once the mail does not need it.
+    request: P2pRequest,
+    /// Not looked at, and dropped once the p2p does not need it.
     copy: Box<[u8]>,
 }
 
 impl Post {
     /// Over links of its own.
     pub(crate) fn open(links: Communicator) -> Outcome<Post> {
-        Ok(Post { mail: Mail::new(links)?, kept: Mutex::default() })
+        Ok(Post { p2p: P2p::new(links)?, kept: Mutex::default() })
     }
 
     /// Sends bytes to a rank of the world, as one of a group.
@@ -70,20 +70,20 @@ impl Post {
         let is_kept: usize = kept.iter().map(|kept| kept.copy.len()).sum();
         if bytes > KEPT_BYTES - is_kept {
             drop(kept);
-            // SAFETY: the caller's promise, and this waits until the mail is done with it.
-            let letter = unsafe { self.mail.send(to, group.context(), tag, data, bytes)? };
-            return wait(&letter).map(drop);
+            // SAFETY: the caller's promise, and this waits until the p2p is done with it.
+            let request = unsafe { self.p2p.send(to, group.context(), tag, data, bytes)? };
+            return wait(&request).map(drop);
         }
         let mut copy = Box::<[u8]>::default();
         if bytes > 0 {
             // SAFETY: the caller's promise.
             copy = unsafe { std::slice::from_raw_parts(data, bytes) }.into();
         }
-        // SAFETY: the copy is kept until the letter is done.
-        let letter = unsafe { self.mail.send(to, group.context(), tag, copy.as_ptr(), bytes)? };
-        match letter.test() {
+        // SAFETY: the copy is kept until the request is done.
+        let request = unsafe { self.p2p.send(to, group.context(), tag, copy.as_ptr(), bytes)? };
+        match request.test() {
             Some(done) => drop(done?),
-            None => kept.push(Kept { to, letter, copy }),
+            None => kept.push(Kept { to, request, copy }),
         }
         Ok(())
     }
@@ -99,36 +99,36 @@ impl Post {
         tag: Option<i32>,
         (data, bytes): (*mut u8, usize),
     ) -> Outcome<Delivery> {
-        // SAFETY: the caller's promise, and this waits until the mail is done with it.
-        let letter = unsafe { self.mail.recv(from, group.context(), tag, data, bytes)? };
-        wait(&letter)
+        // SAFETY: the caller's promise, and this waits until the p2p is done with it.
+        let request = unsafe { self.p2p.recv(from, group.context(), tag, data, bytes)? };
+        wait(&request)
     }
 
     /// Waits for what was sent to go, for a while. What nobody will take any more is not waited for: whoever comes here says so
     /// to all.
     pub(crate) fn finish(&self) {
-        let others = (0..self.mail.size()).map(Rank).filter(|rank| *rank != self.mail.rank());
+        let others = (0..self.p2p.size()).map(Rank).filter(|rank| *rank != self.p2p.rank());
         // SAFETY: there is nothing to be read.
         let _said: Vec<_> =
-            others.map(|rank| unsafe { self.mail.send(rank, FAREWELL, 0, NOTHING, 0) }).collect();
+            others.map(|rank| unsafe { self.p2p.send(rank, FAREWELL, 0, NOTHING, 0) }).collect();
         let until = Instant::now() + LAST_POST;
         let mut kept = self.kept();
-        let mut farewells: HashMap<Rank, Letter> = HashMap::new();
+        let mut farewells: HashMap<Rank, P2pRequest> = HashMap::new();
         for Kept { to, .. } in &*kept {
             // SAFETY: there is nothing to be written.
-            if let Ok(letter) = unsafe { self.mail.recv(Some(*to), FAREWELL, None, NOTHING.cast_mut(), 0) } {
-                farewells.insert(*to, letter);
+            if let Ok(request) = unsafe { self.p2p.recv(Some(*to), FAREWELL, None, NOTHING.cast_mut(), 0) } {
+                farewells.insert(*to, request);
             }
         }
-        let is_of_use = |kept: &Kept| kept.letter.test().is_none() && farewells[&kept.to].test().is_none();
+        let is_of_use = |kept: &Kept| kept.request.test().is_none() && farewells[&kept.to].test().is_none();
         while let Some(first) = kept.iter().find(|kept| farewells.contains_key(&kept.to) && is_of_use(kept)) {
             if Instant::now() > until {
                 break;
             }
-            let _ = first.letter.wait(Some(MOMENT));
+            let _ = first.request.wait(Some(MOMENT));
         }
-        // The rest goes when the mail has gone, which may still look at it.
-        kept.retain(|kept| kept.letter.test().is_none());
+        // The rest goes when the p2p has gone, which may still look at it.
+        kept.retain(|kept| kept.request.test().is_none());
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
@@ -139,7 +139,7 @@ impl Post {
 /// Lets go of what has gone.
 fn sweep(kept: &mut Vec<Kept>) -> Outcome {
     let mut failed = None;
-    kept.retain(|kept| match kept.letter.test() {
+    kept.retain(|kept| match kept.request.test() {
         None => true,
         Some(Ok(_)) => false,
         Some(Err(error)) => {
@@ -150,9 +150,9 @@ fn sweep(kept: &mut Vec<Kept>) -> Outcome {
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-fn wait(letter: &Letter) -> Outcome<Delivery> {
+fn wait(request: &P2pRequest) -> Outcome<Delivery> {
     loop {
-        if let Some(done) = letter.wait(None) {
+        if let Some(done) = request.wait(None) {
             return Ok(done?);
         }
     }

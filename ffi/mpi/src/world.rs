@@ -125,7 +125,7 @@ pub(crate) fn group(handle: Handle) -> Outcome<Arc<Group>> {
     found.cloned().ok_or_else(|| Failure::wrong("not a communicator, or one that was freed"))
 }
 
-/// The job's mail.
+/// The job's p2p.
 pub(crate) fn post() -> Outcome<Arc<Post>> {
     Ok(Arc::clone(&state().world()?.post))
 }

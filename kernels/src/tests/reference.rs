@@ -1,5 +1,5 @@
-//! What an operation means, element by element. It shares no code with the kernels: integers are computed in `i128`, floats in
-//! `f64` and rounded, sixteen-bit floats by the `half` crate.
+//! The reference: each operation element by element. It shares no code with the kernels: integers are
+//! computed in `i128`, floats in `f64` and rounded, sixteen-bit floats by the `half` crate.
 
 use collectives::{DType, ReduceOp};
 use half::{bf16, f16};
@@ -65,7 +65,8 @@ pub(super) fn write(dtype: DType, value: Value) -> Vec<u8> {
 
 /// `x ⊕ y` of two floats of type `dtype`, as a value that the type still has to round.
 fn float(dtype: DType, op: ReduceOp, x: f64, y: f64, ranks: u32) -> f64 {
-    // Sums and products of f32 in f64 are innocuous: rounded again to f32 they are the correctly rounded ones.
+    // Sums and products of f32 in f64 are innocuous: rounded again to f32 they are the correctly rounded
+    // ones.
     let to_f32_if_narrow = |z: f64| if dtype == DType::F64 { z } else { f64::from(z as f32) };
     let negative = |z: f64| z.is_sign_negative();
     match op {

@@ -17,6 +17,7 @@ mod elements;
 mod execute;
 mod group;
 mod join;
+mod link_access;
 mod machine;
 mod members;
 mod operation;
@@ -32,7 +33,6 @@ mod scaling;
 mod stopped;
 mod typed;
 mod watch;
-mod wires;
 
 pub use buffer::Buffer;
 pub use call_options::CallOptions;
@@ -40,11 +40,11 @@ pub use control::Stats;
 pub(crate) use control::{Control, closed};
 pub use dumps::record_on_signal;
 pub use group::Group;
+pub(crate) use link_access::{ErrorContext, LinkAccess};
 pub use operation::Operation;
 pub use raw::RawCall;
 pub use registered::{RegisteredSlice, Registration};
 pub use scale::Scale;
-pub(crate) use wires::{About, Wires};
 
 use crate::{
     Config,

@@ -1,15 +1,15 @@
-//! Ways to plug cables into hosts that have a number of ports each.
+//! Cablings: ways to connect hosts that have a number of ports each.
 //!
-//! [`cablings`] lists the shapes that such hosts can be given, and says of the others why not. Hosts are numbered as they
-//! lie in the shape; since rings go by the numbers, grids are offered twice: in rows and columns, and in a line that turns
-//! round at the end of every row, so that neighbours in number have a cable. Where ports are left that are enough for it, every
-//! cable is doubled, or more.
+//! [`cablings`] lists the shapes that are possible for such hosts, and the reasons against the others. Hosts
+//! are numbered by their place in the shape. Since rings follow the numbers, grids are offered twice: in rows
+//! and columns, and along a line that reverses at the end of every row, so that neighbors in number have a
+//! cable. If enough ports are left, every cable is doubled, or more.
 //!
-//! A cabling has each pair of hosts once, the lower one first, and as many cables between all its pairs.
+//! A cabling has each pair of hosts once, the lower one first, and equally many cables between all its pairs.
 
 use super::{Cluster, Inside, Speed, shapes::Cable};
 
-/// Who has cables with whom.
+/// Pairs of hosts with cables between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cabling {
     /// The shape, for people.
@@ -69,7 +69,7 @@ impl Cabling {
     }
 }
 
-/// The cablings of so many hosts with so many ports each, no two alike, and the shapes that are not possible.
+/// Returns the distinct cablings of `hosts` hosts with `ports` ports each, and the impossible shapes.
 #[must_use]
 pub fn cablings(hosts: u32, ports: u32) -> (Vec<Cabling>, Vec<Impossible>) {
     let (mut possible, mut impossible): (Vec<Cabling>, Vec<Impossible>) = (Vec::new(), Vec::new());
@@ -97,7 +97,7 @@ fn tidy(mut pairs: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     pairs
 }
 
-/// A shape by name: its pairs, or why it is not one of so many hosts.
+/// A shape: its name, and its pairs or the reason why these hosts cannot have it.
 type Shape = (String, Result<Vec<(u32, u32)>, String>);
 
 fn shapes(hosts: u32) -> Vec<Shape> {
@@ -148,8 +148,9 @@ fn factorisations(hosts: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// The pairs of neighbours of a grid that goes round in every dimension. Hosts are numbered in rows, or, `round`, along
-/// the line that turns round at the end of every row: the reflected code of mixed bases (F. Gray, US patent 2632058, 1953).
+/// Returns the pairs of neighbors of a grid that wraps around in every dimension. Hosts are numbered in rows,
+/// or, with `round`, along a line that reverses at the end of every row: the reflected code of mixed bases
+/// (F. Gray, US patent 2632058, 1953).
 fn grid(sizes: &[u32], round: bool) -> Vec<(u32, u32)> {
     let hosts: u32 = sizes.iter().product();
     let mut number = vec![0; hosts as usize];
@@ -169,7 +170,7 @@ fn grid(sizes: &[u32], round: bool) -> Vec<(u32, u32)> {
     pairs
 }
 
-/// Where a number lies, in rows.
+/// Returns the place of a number, in rows.
 fn place(number: u32, sizes: &[u32], round: bool) -> u32 {
     let (mut place, mut prefix) = (0, 0);
     let mut stride: u32 = sizes.iter().product();

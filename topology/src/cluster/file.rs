@@ -10,108 +10,20 @@
 //! bandwidth_gbps = 75.0
 //! ```
 //!
-//! `configs/clusters/template.toml` has every key; `costs` is read by who prices plans. A fabric file (`[[node]]` instead of `shape`) is a cluster with one rank
-//! per node; what it says of devices and of faults does not matter here.
+//! `configs/clusters/template.toml` has every key; `costs` is read by the pricing of plans. A fabric file
+//! (`[[node]]` instead of `shape`) is a cluster with one rank per node; its devices and faults are ignored
+//! here.
 
 use super::{
-    Cluster, Inside, Speed, Tier,
+    Cluster, ClusterError, Inside, Speed, Tier,
     shapes::{Cable, End},
 };
 use serde::Deserialize;
-use thiserror::Error;
 
 /// The hosts that a cluster can have at most.
 const MOST_HOSTS: u32 = 65_536;
 /// The cables of a mesh that large would be too many to list.
 const MOST_IN_A_MESH: u32 = 1024;
-
-/// Why there is no such cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ClusterError {
-    /// Not TOML, or not with these keys.
-    #[error("line {line}: {message}")]
-    Syntax {
-        /// The line, counted from 1.
-        line: usize,
-        /// What is wrong there.
-        message: String,
-    },
-    /// A shape that is not known.
-    #[error(
-        "unknown shape `{found}`{}; choose mesh, ring, hypercube, torus, switches or cables",
-        nearest(found)
-    )]
-    Shape {
-        /// What was asked for.
-        found: String,
-    },
-    /// A key that a shape needs.
-    #[error("a cluster of this shape needs `{key}`, {example}")]
-    Missing {
-        /// The key.
-        key: &'static str,
-        /// How it may look.
-        example: &'static str,
-    },
-    /// A number that makes no sense.
-    #[error("`{key}` is {found}; {expected}")]
-    Number {
-        /// The key.
-        key: &'static str,
-        /// What it is.
-        found: String,
-        /// What it may be.
-        expected: &'static str,
-    },
-    /// Tiers that don't fit together.
-    #[error(
-        "the tiers of switches do not fit: each must be made of whole switches of the one below, and the last one must have \
-         all {hosts} hosts"
-    )]
-    Tiers {
-        /// The number of hosts.
-        hosts: u32,
-    },
-    /// More tiers than a route has links for.
-    #[error("there are more than {most} tiers of switches; leave some out")]
-    TooManyTiers {
-        /// How many there may be.
-        most: usize,
-    },
-    /// The end of a cable, or a port, that is nowhere.
-    #[error(
-        "`{end}` is the end of a cable and no host; write the number of a host, or of a host and a port: \"3/left\""
-    )]
-    End {
-        /// What was written.
-        end: String,
-    },
-    /// A cable that leads back.
-    #[error("a cable leads from `{end}` to the same host; leave it out")]
-    Loop {
-        /// Its end.
-        end: String,
-    },
-    /// More cables than a host has ports.
-    #[error(
-        "host {host} has {cables} cables and {ports} ports; give hosts more `ports`, or choose a shape with fewer cables"
-    )]
-    Ports {
-        /// The host.
-        host: u32,
-        /// The cables that end there.
-        cables: u32,
-        /// The ports that it has.
-        ports: u32,
-    },
-}
-
-fn nearest(found: &str) -> String {
-    let shapes = ["mesh", "ring", "hypercube", "torus", "switches", "cables"];
-    let near = shapes.into_iter().find(|shape| strsim::jaro_winkler(shape, found) > 0.75);
-    near.map(|shape| format!(", did you mean `{shape}`?")).unwrap_or_default()
-}
 
 /// A cluster's file.
 #[derive(Deserialize)]
@@ -133,7 +45,7 @@ struct File {
     port: Vec<PortTable>,
     #[serde(default)]
     cable: Vec<CableTable>,
-    /// What work costs there. Who prices plans reads it.
+    /// Costs of work on the hosts, which the pricing of plans reads.
     #[serde(default, rename = "costs")]
     _costs: Option<serde::de::IgnoredAny>,
 }
@@ -186,7 +98,7 @@ struct CableTable {
     bandwidth_gbps: Option<f64>,
 }
 
-/// Of a fabric file, what matters here.
+/// The parts of a fabric file that matter here.
 #[derive(Deserialize)]
 struct Fabric {
     #[serde(default)]
@@ -330,7 +242,7 @@ impl File {
         self.link.ok_or(ClusterError::Missing { key: "link", example })?.speed()
     }
 
-    /// A cluster of cables whose hosts have as many ranks as the file says, and ports enough.
+    /// Gives a cluster of cables the ranks per host and the ports that the file states.
     fn cabled(&self, cluster: Cluster, inside: (u32, Inside)) -> Result<Cluster, ClusterError> {
         let cluster = cluster.with_ranks(inside);
         match self.ports.and_then(|ports| cluster.lacks_ports(ports)) {

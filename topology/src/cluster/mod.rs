@@ -1,26 +1,29 @@
-//! What messages travel over, with numbers: a model of machines and cables that a simulation prices plans by.
+//! Clusters: a model of machines and cables, with numbers, by which simulations price plans.
 //!
-//! A [`Cluster`] is a number of equal hosts with equally many ranks each, and [`Link`]s: whatever has a capacity of its own and
-//! is shared by the messages that cross it. One direction of a cable is a link, so is one direction of a port that
-//! several cables share, a bundle of uplinks of a switch, and the memory of a host. A message between two ranks takes a
-//! [`Route`]: the links that it crosses all at once, and how long it is under way.
+//! A [`Cluster`] is a number of equal hosts with equally many ranks each, and [`Link`]s: a link is anything
+//! with a capacity of its own that messages share. One direction of a cable is a link, so is one direction of
+//! a port that several cables share, a bundle of uplinks of a switch, and the memory of a host. A message
+//! between two ranks takes a [`Route`]: the links that it crosses at the same time, and its latency.
 //!
-//! There are two kinds of wiring. *Cables* connect two hosts directly; hosts without one don't reach each other, since
-//! nothing forwards. *Switches* stand in tiers, and everyone reaches everyone through the lowest tier that has both.
+//! There are two kinds of wiring. *Cables* connect two hosts directly; hosts without one do not reach each
+//! other, since nothing forwards. *Switches* stand in tiers, and any two hosts communicate through the lowest
+//! tier that contains both.
 //!
-//! Invariants: numbers are positive and finite, capacities may be infinite; a route has at most [`Route::MOST`] links and
-//! none of them twice; several cables between two hosts are one link of their summed capacity.
+//! Invariants: numbers are positive and finite, capacities may be infinite; a route has at most
+//! [`Route::MOST`] links and none of them twice; several cables between two hosts are one link of their
+//! summed capacity.
 //!
-//! It knows nothing of plans, and it is nobody's configuration: plans are chosen by what is measured, and priced by this.
+//! This module knows nothing of plans.
 
 mod cabling;
+mod error;
 mod file;
 mod shapes;
 #[cfg(test)]
 mod tests;
 
 pub use cabling::{Cabling, Impossible, Plug, cablings};
-pub use file::ClusterError;
+pub use error::ClusterError;
 pub use shapes::Tier;
 
 use crate::{Rank, Reach};
@@ -31,11 +34,11 @@ use std::collections::HashMap;
 pub struct Link {
     /// For people: `host0 to host1`.
     pub name: String,
-    /// What crosses it in a second, in bytes.
+    /// Capacity in bytes per second.
     pub bytes_per_second: f64,
 }
 
-/// What a cable does, in each direction.
+/// The speed of a cable, in each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
     /// Seconds from the departure of a byte to its arrival.
@@ -45,14 +48,14 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// So many microseconds, and so many gigabits per second.
+    /// Returns a speed of `latency_us` microseconds and `gigabits` gigabits per second.
     #[must_use]
     pub fn new(latency_us: f64, gigabits: f64) -> Speed {
         Speed { latency: latency_us * 1e-6, bytes_per_second: gigabits * 1.25e8 }
     }
 }
 
-/// What ranks of one host have between them.
+/// The connection between ranks of one host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inside {
     /// One message by itself.
@@ -75,7 +78,7 @@ pub struct Route {
     len: u8,
     /// Seconds from the departure of a byte to its arrival.
     pub latency: f64,
-    /// Bytes in a second that one message has at most, whatever the links have.
+    /// Limit of one message in bytes per second, besides the links' capacities.
     pub most: f64,
 }
 
@@ -110,7 +113,8 @@ pub struct Cluster {
     ranks_per_host: u32,
     inside: Inside,
     links: Vec<Link>,
-    /// The number of the first host's memory among the links; the others' follow. None where hosts have one rank.
+    /// The index of the first host's memory among the links; the others' follow. `None` where hosts have one
+    /// rank.
     memory: Option<u32>,
     wires: Wires,
 }
@@ -138,8 +142,8 @@ struct Switches {
 struct Layer {
     /// Hosts below one switch.
     hosts: u32,
-    /// The number of the first switch's way up among the links, then the others', then their ways down; none where they
-    /// carry whatever hosts can send.
+    /// The index of the first switch's uplink among the links, then the others', then their downlinks; `None`
+    /// where they carry everything that hosts can send.
     uplinks: Option<u32>,
     /// How many switches there are.
     switches: u32,
@@ -148,7 +152,7 @@ struct Layer {
 }
 
 impl Cluster {
-    /// What it is, for people.
+    /// Returns the cluster's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -190,8 +194,8 @@ impl Cluster {
         &self.links
     }
 
-    /// The sizes of the groups of ranks that share a way out: a rank, a host, and what is below each tier of switches, as far
-    /// as these are more than one.
+    /// Returns the sizes of the groups of ranks that share an uplink: a rank, a host, and the ranks below
+    /// each tier of switches, as far as these are larger than one.
     #[must_use]
     pub fn groups(&self) -> Vec<u32> {
         let mut sizes = vec![1, self.ranks_per_host];
@@ -203,7 +207,8 @@ impl Cluster {
         sizes
     }
 
-    /// The way from one rank to another; none where nothing connects their hosts, or where they are the same rank.
+    /// Returns the route from one rank to another; `None` where nothing connects their hosts, or for a rank
+    /// and itself.
     #[must_use]
     pub fn route(&self, from: Rank, to: Rank) -> Option<Route> {
         if from == to || from.0.max(to.0) >= self.ranks() {
@@ -221,7 +226,7 @@ impl Cluster {
         }
     }
 
-    /// Do switches lead from everyone to everyone?
+    /// Whether switches connect all hosts.
     #[must_use]
     pub fn is_switched(&self) -> bool {
         matches!(self.wires, Wires::Switches(_))
@@ -245,7 +250,7 @@ impl Cluster {
         self
     }
 
-    /// The same with so many ranks on every host.
+    /// Returns the cluster with `ranks_per_host` ranks on every host.
     fn with_ranks(mut self, (ranks_per_host, inside): (u32, Inside)) -> Cluster {
         (self.ranks_per_host, self.inside) = (ranks_per_host, inside);
         if ranks_per_host > 1 && self.memory.is_none() {
@@ -258,7 +263,7 @@ impl Cluster {
         self
     }
 
-    /// The first host with more cables than so many ports, and its cables.
+    /// Returns the first host with more than `ports` cables, and their number.
     fn lacks_ports(&self, ports: u32) -> Option<(u32, u32)> {
         let Wires::Cables(routes) = &self.wires else { return None };
         let mut cables = vec![0; self.hosts as usize];

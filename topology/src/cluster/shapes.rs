@@ -9,7 +9,8 @@ use std::collections::HashMap;
 pub struct Tier {
     /// Hosts below one switch.
     pub hosts: u32,
-    /// What hosts below a switch can send, by what its way up carries; at most 1 for ways that never limit.
+    /// Ratio of the bandwidth of the hosts below a switch to that of its uplink; at most 1 for uplinks that
+    /// never limit.
     pub oversubscription: f64,
     /// Seconds that going up and coming down again adds.
     pub latency: f64,
@@ -44,7 +45,7 @@ impl Cluster {
         bare.with_ranks((ranks_per_host, inside))
     }
 
-    /// The same with cables. `ports` are those that several cables may share, with their capacity in each direction.
+    /// Adds cables. `ports` are those that several cables may share, with their capacity in each direction.
     pub(super) fn with_cables(mut self, cables: &[Cable], ports: &[(End, f64)]) -> Cluster {
         let mut shared: HashMap<&End, [Option<u32>; 2]> = HashMap::new();
         for (end, capacity) in ports {
@@ -92,7 +93,8 @@ impl Cluster {
         Cluster::cabled(format!("{hosts} hosts in a ring"), hosts, pairs, speed)
     }
 
-    /// Two to the power of `dimensions` hosts, with cables between those whose numbers differ in one bit.
+    /// Returns 2 to the power of `dimensions` hosts, with cables between those whose numbers differ in one
+    /// bit.
     #[must_use]
     pub fn hypercube(dimensions: u32, speed: Speed) -> Cluster {
         let hosts = 1 << dimensions;
@@ -125,7 +127,7 @@ impl Cluster {
         Cluster::bare(name, hosts, (1, Inside::default())).with_cables(&cables, &[])
     }
 
-    /// The hosts of a wiring, whose rails are all alike.
+    /// Returns the hosts of a wiring, with equal rails.
     #[must_use]
     pub fn wired(wiring: &Wiring, speed: Speed) -> Cluster {
         let mut cables = Vec::new();
@@ -137,11 +139,12 @@ impl Cluster {
         Cluster::bare(name, wiring.hosts(), (1, Inside::default())).with_cables(&cables, &[])
     }
 
-    /// Hosts below tiers of switches, the lowest first; `speed` is that of a host's link, with the latency between two hosts of
-    /// one switch. The hosts of a switch are neighbours in their numbers.
+    /// Returns hosts below tiers of switches, the lowest first. `speed` is that of a host's link, with the
+    /// latency between two hosts of one switch. The hosts of a switch have consecutive numbers.
     ///
     /// # Errors
-    /// [`ClusterError`] when a tier is not made of whole switches of the one below, or the last one does not have all hosts.
+    /// [`ClusterError`] when a tier is not made of whole switches of the one below, or the last one does not
+    /// have all hosts.
     pub fn switched(
         hosts: u32,
         (ranks_per_host, inside): (u32, Inside),

@@ -1,4 +1,4 @@
-//! Clusters: who reaches whom, over what, and what files may say.
+//! Clusters: reachability, routes, and the checks of files.
 
 use super::*;
 

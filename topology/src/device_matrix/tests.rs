@@ -158,7 +158,7 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// Whatever the JSON is, it is a matrix that keeps its invariants, or it is refused.
+    /// Any JSON is either a matrix that keeps its invariants, or refused.
     #[test]
     fn any_json_is_a_matrix_or_refused(value in values()) {
         if let Ok(matrix) = DeviceMatrix::parse(&value.to_string()) {

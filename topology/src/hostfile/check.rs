@@ -1,9 +1,9 @@
-//! What names, numbers and variables can be, whichever format they are written in.
+//! Checks of names, numbers and variables that all hostfile formats share.
 
 use super::{Host, MOST_HOSTS};
 use crate::{DeviceMatrix, MatrixError};
 
-/// What MLX's launcher knows.
+/// The backends of MLX's launcher.
 const BACKENDS: [&str; 5] = ["ring", "mpi", "nccl", "jaccl", "jaccl-ring"];
 
 /// The valid name that is most like what was given, as the end of a sentence.
@@ -75,7 +75,7 @@ pub(super) fn variable(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What the job communicates with.
+/// Checks the name of the job's communication backend.
 pub(super) fn backend(name: &str) -> Result<String, String> {
     if BACKENDS.contains(&name) {
         return Ok(name.to_owned());
@@ -83,7 +83,7 @@ pub(super) fn backend(name: &str) -> Result<String, String> {
     Err(format!("unknown backend `{name}`; {}", nearest(name, &BACKENDS)))
 }
 
-/// May another host of this name follow these?
+/// Checks that no earlier host has this name.
 pub(super) fn another(hosts: &[Host], name: &str) -> Result<(), String> {
     if hosts.iter().any(|host| host.name == name) {
         return Err(format!("`{name}` is there twice; name it once, with the number of ranks as its slots"));
@@ -91,12 +91,12 @@ pub(super) fn another(hosts: &[Host], name: &str) -> Result<(), String> {
     room(hosts.len())
 }
 
-/// Is there room for another host?
+/// Checks that there is room for another host.
 pub(super) fn room(hosts: usize) -> Result<(), String> {
     if hosts < MOST_HOSTS { Ok(()) } else { Err(format!("more than {MOST_HOSTS} hosts; split the file")) }
 }
 
-/// Is a host's maximum one?
+/// Checks that a host's maximum is at least its slots.
 pub(super) fn maximum(host: &Host) -> Result<(), String> {
     match (host.slots, host.max_slots) {
         (Some(slots), Some(most)) if most < slots => Err(format!(
@@ -125,7 +125,7 @@ pub(super) fn devices(hosts: &[Host], rows: Vec<Vec<Vec<String>>>) -> Result<Opt
     DeviceMatrix::from_rows(rows).map(Some).map_err(|e| told(&e, hosts))
 }
 
-/// What is wrong with a matrix, with the names of the hosts for rows and columns.
+/// Describes an error of a matrix, with host names for rows and columns.
 fn told(error: &MatrixError, hosts: &[Host]) -> String {
     let names: Vec<String> =
         (0..).zip(hosts).map(|(row, host)| format!("{row} is `{}`", host.name)).collect();

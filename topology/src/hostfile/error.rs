@@ -1,17 +1,18 @@
-//! What is wrong with a hostfile, and where.
+//! The error of a hostfile, and its position.
 
 use thiserror::Error;
 
-/// Why a hostfile was refused. Reads `3:7: what, and what helps`, so that the file's name can stand before it.
+/// The reason why a hostfile was refused. Displays as `3:7: reason and remedy`, so that the file's name can
+/// stand before it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{line}:{column}: {what}")]
 pub struct HostfileError {
     /// The line, counted from 1.
     pub line: usize,
-    /// The column, counted in characters from 1. For JSON it is where the reader stood when it saw what was wrong: at
-    /// the end of the word in question.
+    /// The column, counted in characters from 1. For JSON it is the end of the word in question, where the
+    /// reader stood.
     pub column: usize,
-    /// What is wrong, and the remedy.
+    /// The reason and the remedy.
     pub what: String,
 }
 
@@ -23,7 +24,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Where every text begins.
+    /// The first position of a text.
     pub(super) const START: Position = Position { line: 1, column: 1 };
 
     /// On a line, both counted from 1.
@@ -31,18 +32,18 @@ impl Position {
         Position { line: line.max(1), column: column.max(1) }
     }
 
-    /// Of a byte in a text. Beyond its end is at its end.
+    /// Returns the position of a byte in a text; bytes beyond its end are at its end.
     pub(super) fn of(text: &str, at: usize) -> Position {
         let at = (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         Position::after(&text[..at])
     }
 
-    /// Of a byte in a line with this number.
+    /// Returns the position of a byte in the line with this number.
     pub(super) fn on_line(number: usize, line: &str, at: usize) -> Position {
         Position { line: number, ..Position::of(line, at) }
     }
 
-    /// Of what follows this text.
+    /// Returns the position after this text.
     pub(super) fn after(text: &str) -> Position {
         let line = text.rsplit('\n').next().unwrap_or_default();
         Position { line: text.matches('\n').count() + 1, column: line.chars().count() + 1 }

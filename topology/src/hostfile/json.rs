@@ -6,10 +6,11 @@
 //!            {"ssh": "mac1", "ips": ["10.0.0.2"], "rdma": ["rdma_en3", null]}]}
 //! ```
 //!
-//! Only `ssh` is required. `slots` and `max_slots` are understood beside what MLX writes. The file of MLX's ring
-//! backend (`[["10.0.0.1:5000"], ...]`) names no hosts for ssh, and is told apart.
+//! Only `ssh` is required. `slots` and `max_slots` are read beside the fields that MLX writes. The file of
+//! MLX's ring backend (`[["10.0.0.1:5000"], ...]`) names no hosts for ssh, and is refused with a message of
+//! its own.
 //!
-//! Everything is checked while it is read, since only then the reader knows where it stands.
+//! Values are checked while they are read, since only then the reader knows their position.
 
 use super::{Format, Host, Hostfile, HostfileError, Position, check};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -65,7 +66,7 @@ fn key(known: &'static [&'static str]) -> Text<impl FnOnce(&str) -> Result<&'sta
     })
 }
 
-/// A list, each of whose items is read by a seed.
+/// A list whose items are read by a seed.
 struct List<F>(&'static str, F);
 
 impl<'de, S: DeserializeSeed<'de>, F: Fn() -> S> DeserializeSeed<'de> for List<F> {

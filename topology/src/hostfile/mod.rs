@@ -1,17 +1,18 @@
-//! Hostfiles: which hosts a job runs on, and what each offers.
+//! Hostfiles: the hosts of a job, and the slots, addresses and devices of each.
 //!
-//! [`Hostfile::parse`] makes a value of a file's bytes. Three formats are understood, and recognised by their content:
+//! [`Hostfile::parse`] reads a file's bytes. It recognizes three formats by their content:
 //!
 //! - MLX's JSON: a list of hosts, or an object with `hosts`, `backend` and `envs`.
-//! - Open MPI's text: a host per line, `mac0 slots=4 max-slots=8`, with comments; `mac0:4` is short for slots.
-//! - Our TOML: `[[host]]` tables with all of the above, devices named by peer, and variables per host.
+//! - Open MPI's text: a host per line, `mac0 slots=4 max-slots=8`, with comments; `mac0:4` is short for
+//!   slots.
+//! - tbccl's TOML: `[[host]]` tables with all of the above, devices named by peer, and variables per host.
 //!
-//! Invariants of a parsed file: there is at least one host; names are unique; slots are positive and within the
-//! maximum; names, addresses, devices and variables are ones that can be; the device matrix, if there is one, has a row
-//! for each host and both ends of every cable.
+//! Invariants of a parsed file: it has at least one host; names are unique; slots are positive and within the
+//! maximum; names, addresses, devices and variables are well-formed; the device matrix, if there is one, has
+//! a row for each host and both ends of every cable.
 //!
-//! Errors say line and column and the remedy; the name of the file is added by who has opened it. Nothing here knows
-//! whether a host exists: names are not looked up.
+//! Errors give line, column and remedy; the caller adds the name of the file. This module does not look up
+//! names.
 
 mod check;
 mod error;
@@ -29,15 +30,15 @@ use error::Position;
 /// Most hosts that a file may name: more than a job has ranks.
 const MOST_HOSTS: usize = 4096;
 
-/// What a hostfile says.
+/// The contents of a hostfile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hostfile {
     /// The format in which it is written.
     pub format: Format,
     /// The hosts, in the order of the file.
     pub hosts: Vec<Host>,
-    /// What the job's programs communicate with, as MLX's launcher names it: `ring`, `mpi`, `nccl`, `jaccl` or
-    /// `jaccl-ring`.
+    /// The communication backend of the job's programs, as MLX's launcher names it: `ring`, `mpi`, `nccl`,
+    /// `jaccl` or `jaccl-ring`.
     pub backend: Option<String>,
     /// Variables for every rank, in the order of the file: the last of a name counts.
     pub env: Vec<(String, String)>,
@@ -59,7 +60,7 @@ pub enum Format {
 /// A host of a hostfile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// What ssh is told: a name, an address or an alias, with `user@` before it if need be.
+    /// The destination for ssh: a name, an address or an alias, with `user@` before it if need be.
     pub name: String,
     /// Addresses or names at which the other hosts reach it, the best first. May be empty.
     pub addresses: Vec<String>,

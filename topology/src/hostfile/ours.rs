@@ -1,4 +1,4 @@
-//! Our hostfiles, in TOML.
+//! tbccl's hostfiles, in TOML.
 //!
 //! ```toml
 //! backend = "jaccl"               # for MLX programs
@@ -15,9 +15,9 @@
 //! env = { OMP_NUM_THREADS = 4 }   # for the ranks of this host
 //! ```
 //!
-//! Only `ssh` is required. `rdma` says which devices lead to which host; the k-th device of one host that leads to another
-//! and the k-th of that other that leads back are the ends of one cable. It may also be a list, by position, as in MLX's
-//! files: TOML has no null, so `""` or `[]` stands where no cable leads.
+//! Only `ssh` is required. `rdma` names the devices that lead to each host; the k-th device of one host that
+//! leads to another and the k-th of that other that leads back are the ends of one cable. It may also be a
+//! list, by position, as in MLX's files: TOML has no null, so `""` or `[]` stands where no cable leads.
 
 use super::{Format, Host, Hostfile, HostfileError, Position, check};
 use toml::{
@@ -29,7 +29,7 @@ use toml::{
 const TOP: [&str; 3] = ["host", "backend", "env"];
 const OF_HOST: [&str; 6] = ["ssh", "addresses", "slots", "max_slots", "rdma", "env"];
 
-/// What is wrong, and at which byte.
+/// The reason, and the byte to which it refers.
 type Wrong = (usize, String);
 
 /// Reads a whole file.
@@ -200,7 +200,7 @@ fn here(value: &Spanned<DeValue<'_>>) -> impl Fn(String) -> Wrong {
     move |what| (at, what)
 }
 
-/// What a value is, for people.
+/// Returns the kind of a value, for people.
 fn kind(value: &Spanned<DeValue<'_>>) -> &'static str {
     match value.get_ref() {
         DeValue::String(_) => "a text",

@@ -1,4 +1,4 @@
-//! Open MPI's hostfiles: a host per line, and what it offers.
+//! Open MPI's hostfiles: a host per line, with its slots.
 //!
 //! ```text
 //! # comment
@@ -7,15 +7,16 @@
 //! user@mac2
 //! ```
 //!
-//! As in Open MPI, a host that is named again has the slots of all its lines together, and a line that says nothing of
-//! slots counts as one then. Named once and without, its slots stay unknown. `slots` may be called `cpu` or `count`,
-//! and the maximum `max_slots`, `max-slots`, `slots_max` or `slots-max`.
+//! As in Open MPI, a host that is named again has the slots of all its lines together, and a line without
+//! slots counts as one then. Named once and without slots, its slots stay unknown. `slots` may be called
+//! `cpu` or `count`, and the maximum `max_slots`, `max-slots`, `slots_max` or `slots-max`.
 //!
-//! Excluding hosts (`^mac0`) and relative names (`+n1`) have no meaning without a resource manager, and are refused.
+//! Excluded hosts (`^mac0`) and relative names (`+n1`) have no meaning without a resource manager, and are
+//! refused.
 
 use super::{Format, Host, Hostfile, HostfileError, Position, check};
 
-/// What may stand after a host's name.
+/// The keys that may follow a host's name.
 const KEYS: [&str; 10] = [
     "slots",
     "cpu",
@@ -80,17 +81,17 @@ struct Named {
     lines: u32,
     /// The slots that are stated, and one for each line that states none.
     slots: u64,
-    /// Has any line stated slots?
+    /// Whether any line has stated slots.
     stated: bool,
 }
 
-/// What the lines so far come to.
+/// The hosts of the lines read so far.
 #[derive(Debug, Default)]
 struct Lines {
     named: Vec<Named>,
 }
 
-/// What is wrong, and with which word if it is not the host's name.
+/// The reason, and the word to which it refers if that is not the host's name.
 type Wrong = (Option<usize>, String);
 
 impl Lines {

@@ -145,9 +145,9 @@ fn cache_line_latency(all: &CpuSet) -> f64 {
 /// Runs perftest once, with each end on a CPU of its own.
 fn perftest(fabric: &Fabric, all: &CpuSet, (program, arguments, column): (&str, &[&str], Column)) -> f64 {
     let arguments = [&["-F"], arguments].concat();
-    let [_, client] = fabric.pair_placed(program, &arguments, |end| pin_to(all, end));
+    let [_, client] = fabric.pair_with_setup(program, &arguments, |end| pin_to(all, end));
     sched_setaffinity(None, all).expect("they are ours");
-    let result = client.is_well.then(|| column.read(&client.text)).flatten();
+    let result = client.succeeded.then(|| column.read(&client.text)).flatten();
     result.unwrap_or_else(|| panic!("{program} {arguments:?} failed\n{}", client.text))
 }
 
@@ -173,7 +173,7 @@ fn main() -> ExitCode {
     };
     raise_session_priority();
     let all = allowed_cpus();
-    let fabrics = [Fabric::new(None).remapped(), Fabric::new(None)];
+    let fabrics = [Fabric::new(None).with_shared_pages(), Fabric::new(None)];
     let (mut copies, mut lines) = (Vec::new(), Vec::new());
     let mut results = vec![[Vec::new(), Vec::new()]; RUNS.len()];
     for _ in 0..rounds {

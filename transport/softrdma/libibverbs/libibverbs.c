@@ -1,9 +1,9 @@
 /* libibverbs.so.1: the symbols and versions of Debian's library, forwarded to libsoftrdma.so.
  *
- * rustc writes its own version script for a library, and not every linker accepts a second one. So the versions
- * are in this library, which C links with a version script of its own. Each function jumps to the function of the
- * same name in libsoftrdma.so, which lies in the same folder. Frequent calls (posting, polling) go through function
- * tables in objects, and do not pass here.
+ * rustc writes its own version script for a library, and not every linker accepts a second one. So the
+ * versions are in this library, which the C compiler links with a version script of its own. Each function
+ * jumps to the function of the same name in libsoftrdma.so, which lies in the same folder. Frequent calls
+ * (posting, polling) go through function tables in objects, and do not pass here.
  *
  * build.rs makes `symbols.h` from the file `symbols`. */
 
@@ -19,25 +19,25 @@
 #elif defined(__aarch64__)
 #define JUMP(name) "hint #34\n adrp x16, to_" #name "\n ldr x16, [x16, :lo12:to_" #name "]\n br x16\n"
 #else
-#error "libibverbs.so.1 has no way to forward calls on this processor; LD_PRELOAD of libsoftrdma.so needs none"
+#error "libibverbs.so.1 can't forward calls on this processor; preload libsoftrdma.so instead"
 #endif
 
-#define forwarded(name)                                                                                               \
-    __attribute__((visibility("hidden"))) void *to_##name;                                                            \
-    __asm__(".text\n .balign 16\n .globl " #name "\n .type " #name ", %function\n" #name ":\n" JUMP(name)             \
+#define forwarded(name)                                                                                      \
+    __attribute__((visibility("hidden"))) void *to_##name;                                                   \
+    __asm__(".text\n .balign 16\n .globl " #name "\n .type " #name ", %function\n" #name ":\n" JUMP(name)    \
             ".size " #name ", . - " #name "\n");
-#define number(name)                                                                                                  \
+#define number(name)                                                                                         \
     int name(void) { return errno = ENOSYS; }
-#define minus(name)                                                                                                   \
+#define minus(name)                                                                                          \
     int name(void) { return errno = ENOSYS, -1; }
-#define null(name)                                                                                                    \
+#define null(name)                                                                                           \
     void *name(void) { return errno = ENOSYS, (void *)0; }
-#define nothing(name)                                                                                                 \
+#define nothing(name)                                                                                        \
     int name(void) { return 0; }
-#define fatal(name)                                                                                                   \
-    void name(void) {                                                                                                 \
-        fputs("softrdma: " #name " was called, which software devices don't have\n", stderr);                         \
-        abort();                                                                                                      \
+#define fatal(name)                                                                                          \
+    void name(void) {                                                                                        \
+        fputs("softrdma: " #name " was called, which software devices don't have\n", stderr);                \
+        abort();                                                                                             \
     }
 #define data(name) unsigned long name;
 #include "symbols.h"
@@ -64,9 +64,9 @@ static const struct {
 #include "symbols.h"
 };
 
-/* Looks up all functions. The loader initializes a library before its dependents, so every function has an address
- * before any caller runs. A missing function means a libsoftrdma.so of another version; the program then ends as it
- * does when the loader misses a symbol. */
+/* Looks up all functions. The loader initializes a library before its dependents, so every function has an
+ * address before any caller runs. A missing function means a libsoftrdma.so of another version; the program
+ * then ends as it does when the loader misses a symbol. */
 __attribute__((constructor)) static void find(void) {
     void *device = dlopen("libsoftrdma.so", RTLD_LAZY | RTLD_NOLOAD);
     const char *wanted = "libsoftrdma.so";
@@ -76,8 +76,9 @@ __attribute__((constructor)) static void find(void) {
             device = 0;
     }
     if (!device) {
-        fprintf(stderr, "softrdma: libibverbs.so.1 and libsoftrdma.so are of different versions: %s is missing; "
-                        "install both with `softrdma lib`\n", wanted);
+        fprintf(stderr,
+                "softrdma: libibverbs.so.1 and libsoftrdma.so are of different versions: %s is missing; "
+                "install both with `softrdma lib`\n", wanted);
         _exit(127);
     }
 }

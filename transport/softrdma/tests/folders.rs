@@ -1,7 +1,7 @@
-//! Folders that can't be used, or not for all that programs want: an error and a line on standard error, never a signal,
-//! and never a wrong byte.
+//! Fabric folders that are read-only, full or of another version.
 //!
-//! Small and read-only file systems are mounted in namespaces of the test's own, which the system must allow.
+//! Programs get an error and one line on standard error, never a signal or a wrong byte. The tests mount
+//! small and read-only file systems in namespaces of their own, which the system must permit.
 
 mod common;
 
@@ -11,7 +11,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// Runs a script with a file system of its own at `$SOFTRDMA_DIR`. `None` when that isn't allowed here.
+/// Runs a script with a file system of its own at `$SOFTRDMA_DIR`. Returns `None` if the system does not
+/// permit mounts.
 fn mounted(options: &str, remap: bool, script: &str) -> Option<Output> {
     let folder = tempfile::tempdir().expect("a folder");
     let namespace = |script: &str| {
@@ -35,42 +36,43 @@ fn mounted(options: &str, remap: bool, script: &str) -> Option<Output> {
 }
 
 fn lines(output: &Output) -> Vec<String> {
-    let said = String::from_utf8_lossy(&output.stderr);
-    said.lines().filter(|line| line.starts_with("softrdma: ")).map(str::to_owned).collect()
+    let message = String::from_utf8_lossy(&output.stderr);
+    message.lines().filter(|line| line.starts_with("softrdma: ")).map(str::to_owned).collect()
 }
 
 fn is_signal(output: &Output) -> bool {
-    // A shell tells of a signal by a number above 128.
+    // A shell reports a signal as an exit status above 128.
     output.status.signal().is_some() || output.status.code().is_some_and(|code| code > 128)
 }
 
-/// A program that makes all kinds of objects and fails only when it looks for its peer, in folders of every size.
+/// The program creates all kinds of objects and fails only when it connects to its peer. It runs in folders
+/// of many sizes.
 #[test]
 fn a_folder_without_room_is_an_error() {
     let (mut refused, mut short, mut enough) = (0, 0, 0);
-    // In small steps about where there is just room for a process without queues.
+    // Small steps around the size that just fits a process without queues.
     for kib in [4, 64, 256, 1024].into_iter().chain((1100..1700).step_by(40)).chain([4096, 16384]) {
         for remap in [false, true] {
             let script = "exec timeout 20 ibv_srq_pingpong -g 1 -q 4 -s 400000 -p 1 localhost";
             let Some(output) = mounted(&format!("size={kib}k"), remap, script) else { return };
-            let (said, all) = (lines(&output), String::from_utf8_lossy(&output.stderr).into_owned());
+            let (message, all) = (lines(&output), String::from_utf8_lossy(&output.stderr).into_owned());
             assert!(!is_signal(&output) && !output.status.success(), "{kib} KiB: {all}");
             if all.contains("Couldn't connect") {
-                assert!(said.is_empty(), "{kib} KiB: {all}");
+                assert!(message.is_empty(), "{kib} KiB: {all}");
                 enough += 1;
-            } else if said.iter().any(|line| line.contains("is full; set SOFTRDMA_DIR")) {
+            } else if message.iter().any(|line| line.contains("is full; set SOFTRDMA_DIR")) {
                 refused += 1;
             } else {
-                assert!(said.iter().any(|line| line.ends_with("no room for a queue")), "{kib} KiB: {all}");
+                assert!(message.iter().any(|line| line.ends_with("no room for a queue")), "{kib} KiB: {all}");
                 short += 1;
             }
-            assert!(said.len() < 2, "one line: {all}");
+            assert!(message.len() < 2, "one line: {all}");
         }
     }
     assert!(refused > 0 && short > 0 && enough > 0, "{refused}, {short} and {enough}");
 }
 
-/// Where there is no room to share pages, they stay the program's own.
+/// Without room, pages are not shared but stay private to the program.
 #[test]
 fn pages_without_room_are_not_shared_and_arrive_all_the_same() {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
@@ -88,20 +90,20 @@ fn pages_without_room_are_not_shared_and_arrive_all_the_same() {
 #[test]
 fn a_folder_that_can_not_be_written_is_an_error() {
     let Some(output) = mounted("ro", false, "exec ibv_devinfo") else { return };
-    let said = lines(&output);
-    assert!(!output.status.success() && !is_signal(&output) && said.len() == 1, "{said:?}");
-    assert!(said[0].contains("cannot use") && said[0].contains("Read-only file system"), "{said:?}");
+    let message = lines(&output);
+    assert!(!output.status.success() && !is_signal(&output) && message.len() == 1, "{message:?}");
+    assert!(message[0].contains("cannot use") && message[0].contains("Read-only file system"), "{message:?}");
     let tool = env!("CARGO_BIN_EXE_softrdma");
     let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics/ib-pair.toml");
     let script = format!("LD_PRELOAD= exec {tool} env --node 0 --fabric {}", fabric.display());
     let script = format!("{script} --dir $SOFTRDMA_DIR --lib $LIBRARY");
     let output = mounted("ro", false, &script).expect("it was possible before");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.contains("Read-only file system"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    assert!(message.contains("Read-only file system"), "{message}");
 }
 
-/// A folder of another version, as every way in sees it.
+/// All commands report a folder of another version.
 #[test]
 fn a_folder_of_another_version_is_an_error() {
     let home = tempfile::tempdir().expect("a folder");
@@ -114,7 +116,8 @@ fn a_folder_of_another_version_is_an_error() {
         command
     };
     let device = || program("ibv_devinfo", &[]).env("LD_PRELOAD", common::library()).output();
-    // What is left in a folder of somebody else's is the fabric's own file, whose second word is the version.
+    // A process leaves only the fabric's own file in a foreign folder; the second word of the file is the
+    // version.
     std::fs::create_dir(&folder).expect("a folder");
     assert!(device().expect("ibverbs-utils").status.success());
     let path = folder.join("fabric");
@@ -122,9 +125,9 @@ fn a_folder_of_another_version_is_an_error() {
     bytes[8] ^= 0x40;
     std::fs::write(&path, bytes).expect("ours");
     let output = device().expect("ibverbs-utils");
-    let said = lines(&output);
-    assert!(!output.status.success() && said.len() == 1, "{said:?}");
-    assert!(said[0].contains("another version"), "{said:?}");
+    let message = lines(&output);
+    assert!(!output.status.success() && message.len() == 1, "{message:?}");
+    assert!(message[0].contains("another version"), "{message:?}");
     let place = folder.to_str().expect("text");
     for arguments in [["stat", "--dir", place], ["fault", "--dir", place]] {
         let mut tool = program(env!("CARGO_BIN_EXE_softrdma"), &arguments);
@@ -132,8 +135,8 @@ fn a_folder_of_another_version_is_an_error() {
         let fabric = fabric.to_str().expect("text");
         let output = tool.args(["--fabric", fabric]).args(more).env_remove("SOFTRDMA_FABRIC").output();
         let output = output.expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        assert!(said.contains("another version"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.contains("another version"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! Processes that are killed at any moment: nobody else is stopped by it, and nothing of them stays.
+//! Processes killed at random moments: other processes continue, and nothing of the killed ones remains.
 
 mod common;
 
@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Moments spread over a fifth of a second, different in every round.
+/// Returns a moment within a fifth of a second, different in each round.
 fn moment(round: u64) -> Duration {
     Duration::from_micros(30_000 + round.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 170_000)
 }
 
 #[test]
 fn survivors_go_on_and_nothing_stays() {
-    for fabric in [Fabric::new(None), Fabric::new(None).remapped()] {
+    for fabric in [Fabric::new(None), Fabric::new(None).with_shared_pages()] {
         let bystanders = fabric.start("ib_send_lat", &["-F", "-D", "8"]);
         let until = Instant::now() + Duration::from_secs(6);
         let programs = ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw", "ib_send_lat"];
@@ -31,16 +31,17 @@ fn survivors_go_on_and_nothing_stays() {
             let soon = Instant::now() + Duration::from_secs(10);
             let (mut server, mut client) = (server, client);
             if victim == 0 && program != &"ib_send_lat" {
-                // The client's requests fail, and it says so.
+                // The client's requests fail, and its output says so.
                 server.wait().expect("our child");
-                let told = finish(client, soon);
+                let finished = finish(client, soon);
                 assert!(
-                    told.is_in_time && !told.is_well,
+                    finished.ended_in_time && !finished.succeeded,
                     "{program}: the client of a dead server went on\n{}",
-                    told.text
+                    finished.text
                 );
             } else {
-                // Whoever waits for a message learns nothing of its sender's death; it can be ended as ever.
+                // A process that waits for a message does not learn of its sender's death; it must still end
+                // on a signal.
                 for end in [&mut server, &mut client] {
                     end.kill().expect("our child");
                     end.wait().expect("our child");
@@ -49,8 +50,8 @@ fn survivors_go_on_and_nothing_stays() {
         }
         for (end, role) in bystanders.into_iter().zip(["server", "client"]) {
             let end = finish(end, Instant::now() + Duration::from_secs(30));
-            assert!(end.is_well, "a {role} that had nothing to do with it failed\n{}", end.text);
+            assert!(end.succeeded, "a {role} that had nothing to do with it failed\n{}", end.text);
         }
-        fabric.is_tidy();
+        fabric.assert_clean();
     }
 }

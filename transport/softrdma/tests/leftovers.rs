@@ -1,4 +1,4 @@
-//! What is left in memory when programs that were given no folder have ended: nothing.
+//! Programs without a fabric folder of their own leave nothing in memory when they end.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A fabric of this test's own, which leads to a folder of its own in /dev/shm.
+/// A fabric of this test, with its default folder in /dev/shm.
 struct Fabric {
     home: tempfile::TempDir,
     folder: PathBuf,
@@ -42,13 +42,13 @@ impl Fabric {
         command
     }
 
-    /// A server that waits for a client, with its device open.
+    /// Starts a server that waits for a client, with its device open.
     fn server(&self, port: u16) -> Child {
         let port = port.to_string();
         let child =
             self.command("ibv_rc_pingpong").args(["-g", "1", "-p", &port]).spawn().expect("ibverbs-utils");
         let until = Instant::now() + Duration::from_secs(20);
-        // Its own place, mapped: a killed one's may lie there.
+        // Waits until the server has mapped a slot of its own; the file of a killed server may still exist.
         let place = format!("{}/p", self.folder.display());
         let maps = format!("/proc/{}/maps", child.id());
         while !fs::read_to_string(&maps).expect("our child").contains(&place) {
@@ -76,7 +76,7 @@ fn a_program_that_ends_leaves_no_folder() {
     assert!(!fabric.folder.exists(), "{:?}", fabric.files());
 }
 
-/// It fails when its client does not come, and exits with its device open.
+/// The program fails because no server listens, and exits with its device open.
 #[test]
 fn a_program_that_does_not_close_its_device_leaves_no_folder() {
     let fabric = Fabric::new();

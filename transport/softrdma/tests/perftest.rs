@@ -4,8 +4,8 @@ mod common;
 
 use common::Fabric;
 
-/// What is run, as words between blanks: queues shared and several, events, inline data, lists of requests.
-/// `-F` because the clock of a shared machine is not steady.
+/// Programs and arguments, separated by spaces: shared and multiple queues, events, inline data, lists of
+/// requests. `-F` is added because the clock of a shared machine is not steady.
 const RUNS: &[&str] = &[
     "ib_write_lat -c RC",
     "ib_write_lat -c UC",
@@ -54,12 +54,12 @@ fn run_all(fabric: &Fabric, runs: &[&str]) {
         let mut words = run.split(' ');
         let program = words.next().expect("a program");
         let arguments: Vec<&str> = words.chain(["-F", "-n", "200"]).collect();
-        fabric.passes(program, &arguments);
+        fabric.expect_success(program, &arguments);
     }
-    fabric.is_tidy();
+    fabric.assert_clean();
 }
 
-/// The first run of each program.
+/// Returns the first run of each program.
 fn each_program() -> Vec<&'static str> {
     let mut runs: Vec<&str> = Vec::new();
     let program = |run: &str| run.split(' ').next().map(str::to_owned);
@@ -78,12 +78,12 @@ fn everything_runs_preloaded_and_through_the_kernel() {
 
 #[test]
 fn everything_runs_by_library_path_over_a_cable_with_shared_pages() {
-    run_all(&Fabric::new(Some("ib-pair.toml")).by_library_path().remapped(), RUNS);
+    run_all(&Fabric::new(Some("ib-pair.toml")).by_library_path().with_shared_pages(), RUNS);
 }
 
 #[test]
 fn each_program_runs_preloaded_with_shared_pages() {
-    run_all(&Fabric::new(None).remapped(), &each_program());
+    run_all(&Fabric::new(None).with_shared_pages(), &each_program());
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn softrdma() -> Command {
     for name in ["SOFTRDMA_DIR", "SOFTRDMA_FABRIC", "LD_PRELOAD"] {
         command.env_remove(name);
     }
-    // Any file that is there will do.
+    // Any existing file will do.
     command.env("SOFTRDMA_LIB", env!("CARGO_BIN_EXE_softrdma"));
     command
 }
@@ -23,7 +23,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// What a command prints that succeeds.
+/// Returns the output of a command that succeeds.
 fn printed(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("it starts");
     assert!(status.success(), "{command:?}: {}", text(&stderr));
@@ -31,40 +31,44 @@ fn printed(command: &mut Command) -> String {
     text(&stdout)
 }
 
-/// The one line that a command prints that fails.
+/// Returns the one-line error of a command that fails.
 fn complaint(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("it starts");
-    let said = text(&stderr);
-    assert_eq!((status.code(), stdout.len(), said.lines().count()), (Some(2), 0, 1), "{command:?}: {said}");
-    said.strip_prefix("softrdma: error: ").expect("our name").trim_end().to_owned()
+    let message = text(&stderr);
+    assert_eq!(
+        (status.code(), stdout.len(), message.lines().count()),
+        (Some(2), 0, 1),
+        "{command:?}: {message}"
+    );
+    message.strip_prefix("softrdma: error: ").expect("our name").trim_end().to_owned()
 }
 
 #[test]
 fn files_are_checked_and_listed() {
     let mesh = shipped("apple-tb5-mesh3.toml");
-    let said = printed(softrdma().arg("check").arg(&mesh));
-    assert_eq!(said, format!("{}: 3 nodes, 6 devices, 3 cables\n", mesh.display()));
-    let said = printed(softrdma().arg("nodes").arg(&mesh));
-    assert!(said.contains("rdma_en2     apple-tb5  169.254.1.1      -> mac1/rdma_en2"), "{said}");
-    let said = printed(softrdma().args(["nodes", "--json"]).arg(&mesh));
-    let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let message = printed(softrdma().arg("check").arg(&mesh));
+    assert_eq!(message, format!("{}: 3 nodes, 6 devices, 3 cables\n", mesh.display()));
+    let message = printed(softrdma().arg("nodes").arg(&mesh));
+    assert!(message.contains("rdma_en2     apple-tb5  169.254.1.1      -> mac1/rdma_en2"), "{message}");
+    let message = printed(softrdma().args(["nodes", "--json"]).arg(&mesh));
+    let json: serde_json::Value = serde_json::from_str(&message).expect("JSON");
     assert_eq!(json["nodes"][2]["devices"][0]["peer"], "mac0/rdma_en3");
-    let said = complaint(softrdma().args(["check", "/nowhere.toml"]));
-    assert_eq!(said, "/nowhere.toml: can't be read: No such file or directory (os error 2)");
+    let message = complaint(softrdma().args(["check", "/nowhere.toml"]));
+    assert_eq!(message, "/nowhere.toml: can't be read: No such file or directory (os error 2)");
 }
 
 #[test]
 fn a_shell_can_take_over_the_environment() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("it's");
-    let said = printed(
+    let message = printed(
         softrdma()
             .args(["env", "--node", "mac1", "--fabric"])
             .arg(shipped("apple-tb5-mesh2.toml"))
             .arg("--dir")
             .arg(&dir),
     );
-    let script = format!("{said}\nLD_PRELOAD=; echo $SOFTRDMA_NODE; cat \"$SOFTRDMA_DIR/fabric.toml\"");
+    let script = format!("{message}\nLD_PRELOAD=; echo $SOFTRDMA_NODE; cat \"$SOFTRDMA_DIR/fabric.toml\"");
     let copied = printed(Command::new("sh").args(["-c", &script]));
     let original = std::fs::read_to_string(shipped("apple-tb5-mesh2.toml")).expect("text");
     assert_eq!(copied, format!("1\n{original}"));
@@ -93,14 +97,14 @@ fn faults_are_seen_by_others() {
         command
     };
     let state = || {
-        let said = printed(softrdma().args(["stat", "--json", "--dir"]).arg(&dir));
-        let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let message = printed(softrdma().args(["stat", "--json", "--dir"]).arg(&dir));
+        let json: serde_json::Value = serde_json::from_str(&message).expect("JSON");
         assert_eq!(json["cables"][0]["lanes"][1]["messages"], 0);
         (json["cables"][1]["unplugged"].clone(), json["down"].to_string(), json["stalled"].to_string())
     };
     let leaks = || {
-        let said = printed(softrdma().args(["stat", "--json", "--dir"]).arg(&dir));
-        serde_json::from_str::<serde_json::Value>(&said).expect("JSON")["leaks"].to_string()
+        let message = printed(softrdma().args(["stat", "--json", "--dir"]).arg(&dir));
+        serde_json::from_str::<serde_json::Value>(&message).expect("JSON")["leaks"].to_string()
     };
     assert_eq!(leaks(), "[]");
     assert_eq!(state(), (false.into(), "[]".into(), "[]".into()));
@@ -113,8 +117,8 @@ fn faults_are_seen_by_others() {
         assert_eq!(printed(&mut fault(arguments)), "", "{arguments}");
     }
     assert_eq!(leaks(), r#"[{"domains":3,"port":"mac0/rdma_en2"}]"#);
-    let said = printed(softrdma().args(["stat", "--dir"]).arg(&dir));
-    assert!(said.contains("\nmac0/rdma_en2 has leaked 3 protection domains\n"), "{said}");
+    let message = printed(softrdma().args(["stat", "--dir"]).arg(&dir));
+    assert!(message.contains("\nmac0/rdma_en2 has leaked 3 protection domains\n"), "{message}");
     assert_eq!(printed(&mut fault("leak mac0/rdma_en2")), "");
     assert_eq!(leaks(), r#"[{"domains":11,"port":"mac0/rdma_en2"}]"#, "all that there are");
     assert_eq!(printed(&mut fault("leak mac0/rdma_en2 --domains 0")), "");
@@ -131,8 +135,8 @@ fn faults_are_seen_by_others() {
     );
     assert!(complaint(&mut fault("unplug mac9")).starts_with("unknown cable `mac9`"));
     assert!(complaint(&mut fault("gid mac0/rdma_en2 --index 0")).contains("not in 1..4"));
-    let said = complaint(softrdma().args(["stat", "--dir"]).arg(folder.path()));
-    assert!(said.contains("fabric.toml: can't be read"), "{said}");
+    let message = complaint(softrdma().args(["stat", "--dir"]).arg(folder.path()));
+    assert!(message.contains("fabric.toml: can't be read"), "{message}");
     assert!(complaint(softrdma().arg("stat")).starts_with("no fabric is named;"));
 }
 
@@ -141,6 +145,6 @@ fn only_macs_crash() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut crash = softrdma();
     crash.args(["fault", "--fabric"]).arg(shipped("ib-pair.toml")).arg("--dir").arg(folder.path());
-    let said = complaint(crash.args(["unplug", "0", "--crash"]));
-    assert!(said.ends_with("crashes when it is unplugged; leave out --crash"), "{said}");
+    let message = complaint(crash.args(["unplug", "0", "--crash"]));
+    assert!(message.ends_with("crashes when it is unplugged; leave out --crash"), "{message}");
 }

@@ -12,27 +12,27 @@ fn devices_are_listed() {
 
 fn list_devices(fabric: &Fabric) {
     let listed = fabric.run("ibv_devices", &[]);
-    assert!(listed.is_well && listed.text.contains("soft_ib0"), "{}", listed.text);
+    assert!(listed.succeeded && listed.text.contains("soft_ib0"), "{}", listed.text);
     let info = fabric.run("ibv_devinfo", &["-v"]);
-    assert!(info.is_well, "{}", info.text);
+    assert!(info.succeeded, "{}", info.text);
     for part in ["hca_id:\tsoft_ib0", "PORT_ACTIVE (4)", "GID[  1]", "board_id:\t\t\tSOFT_IB", "ATOMIC_GLOB"]
     {
         assert!(info.text.contains(part), "no {part} in\n{}", info.text);
     }
-    fabric.is_tidy();
+    fabric.assert_clean();
 }
 
 #[test]
 fn ping_pong_within_a_node() {
-    ping_pong([Fabric::new(None), Fabric::new(None).remapped()]);
+    ping_pong([Fabric::new(None), Fabric::new(None).with_shared_pages()]);
 }
 
 #[test]
 fn ping_pong_by_library_path() {
-    ping_pong([Fabric::new(None).by_library_path(), Fabric::new(None).by_library_path().remapped()]);
+    ping_pong([Fabric::new(None).by_library_path(), Fabric::new(None).by_library_path().with_shared_pages()]);
 }
 
-/// Every ping-pong in every way that it has, between two processes of one node.
+/// Runs every ping-pong program in all its modes, between two processes of one node.
 fn ping_pong(fabrics: [Fabric; 2]) {
     for fabric in fabrics {
         for (program, ways) in [
@@ -44,10 +44,10 @@ fn ping_pong(fabrics: [Fabric; 2]) {
             for way in ways {
                 let arguments: Vec<&str> =
                     ["-g", "1", "-n", "500"].into_iter().chain(way.split_ascii_whitespace()).collect();
-                fabric.passes(program, &arguments);
+                fabric.expect_success(program, &arguments);
             }
         }
-        fabric.is_tidy();
+        fabric.assert_clean();
     }
 }
 
@@ -55,28 +55,28 @@ fn ping_pong(fabrics: [Fabric; 2]) {
 fn ping_pong_over_a_cable() {
     let fabric = Fabric::new(Some("ib-pair.toml"));
     for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
-        fabric.passes(program, &["-g", "1"]);
-        fabric.passes(program, &["-g", "0", "-s", "2000", "-r", "20"]);
+        fabric.expect_success(program, &["-g", "1"]);
+        fabric.expect_success(program, &["-g", "0", "-s", "2000", "-r", "20"]);
     }
-    fabric.is_tidy();
+    fabric.assert_clean();
 }
 
 #[test]
 fn usb4_has_connections_but_no_datagrams() {
     let fabric = Fabric::new(Some("usb4-pair.toml"));
-    fabric.passes("ibv_rc_pingpong", &["-g", "1"]);
-    fabric.passes("ibv_uc_pingpong", &["-g", "1"]);
+    fabric.expect_success("ibv_rc_pingpong", &["-g", "1"]);
+    fabric.expect_success("ibv_uc_pingpong", &["-g", "1"]);
     let refused = fabric.run("ibv_ud_pingpong", &["-g", "1"]);
-    assert!(!refused.is_well && refused.text.contains("Couldn't create QP"), "{}", refused.text);
+    assert!(!refused.succeeded && refused.text.contains("Couldn't create QP"), "{}", refused.text);
 }
 
 #[test]
 fn thunderbolt_has_unreliable_connections_only() {
     let fabric = Fabric::new(Some("apple-tb5-mesh2.toml"));
-    fabric.passes("ibv_uc_pingpong", &["-g", "1", "-r", "30"]);
+    fabric.expect_success("ibv_uc_pingpong", &["-g", "1", "-r", "30"]);
     for program in ["ibv_rc_pingpong", "ibv_ud_pingpong"] {
         let refused = fabric.run(program, &["-g", "1"]);
-        assert!(!refused.is_well && refused.text.contains("Couldn't create QP"), "{}", refused.text);
+        assert!(!refused.succeeded && refused.text.contains("Couldn't create QP"), "{}", refused.text);
     }
-    fabric.is_tidy();
+    fabric.assert_clean();
 }

@@ -1,4 +1,4 @@
-//! Running other people's verbs programs, two at a time, on the software device.
+//! Runs unmodified verbs programs, one or two at a time, on the software device.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The library under test: beside this test's executable, where cargo puts it.
+/// Returns the path of the library under test, which cargo puts beside the test's executable.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let folders = test.ancestors().skip(1).take(2);
@@ -19,8 +19,8 @@ pub(crate) fn library() -> PathBuf {
     found.unwrap_or_else(|| panic!("no libsoftrdma.so beside {}: build the package first", test.display()))
 }
 
-/// A folder for `LD_LIBRARY_PATH`, gone afterwards.
-pub(crate) fn installed() -> tempfile::TempDir {
+/// Returns a temporary folder for `LD_LIBRARY_PATH`.
+pub(crate) fn library_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let mut softrdma = Command::new(env!("CARGO_BIN_EXE_softrdma"));
     let made = softrdma.arg("lib").arg(folder.path()).arg("--lib").arg(library()).output();
@@ -29,22 +29,22 @@ pub(crate) fn installed() -> tempfile::TempDir {
     folder
 }
 
-/// How a program comes by the library.
-pub(crate) enum Route {
+/// How a program finds the library.
+pub(crate) enum Injection {
     Preload,
     LibraryPath(tempfile::TempDir),
 }
 
-/// A fabric of its own for one test, gone afterwards.
+/// A temporary fabric for one test.
 pub(crate) struct Fabric {
     folder: tempfile::TempDir,
     file: Option<PathBuf>,
     remap: bool,
-    route: Route,
+    injection: Injection,
 }
 
 impl Fabric {
-    /// The built-in one, or that of a file in `configs/fabrics`.
+    /// Creates the built-in fabric, or the one of a file in `configs/fabrics`.
     pub(crate) fn new(file: Option<&str>) -> Fabric {
         let base = Path::new("/dev/shm");
         let folder = if base.is_dir() { tempfile::tempdir_in(base) } else { tempfile::tempdir() };
@@ -53,30 +53,30 @@ impl Fabric {
             folder: folder.expect("a folder"),
             file: file.map(|name| configs.join(name)),
             remap: false,
-            route: Route::Preload,
+            injection: Injection::Preload,
         }
     }
 
-    /// With programs that find the library by `LD_LIBRARY_PATH`.
+    /// Makes programs find the library through `LD_LIBRARY_PATH`.
     pub(crate) fn by_library_path(self) -> Fabric {
-        Fabric { route: Route::LibraryPath(installed()), ..self }
+        Fabric { injection: Injection::LibraryPath(library_folder()), ..self }
     }
 
-    /// With registered pages shared between processes.
-    pub(crate) fn remapped(self) -> Fabric {
+    /// Shares registered pages between processes.
+    pub(crate) fn with_shared_pages(self) -> Fabric {
         Fabric { remap: true, ..self }
     }
 
-    /// A program on a node of the fabric.
+    /// Returns the command that runs a program on a node of the fabric.
     pub(crate) fn command(&self, node: usize, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).env("SOFTRDMA_DIR", self.folder.path());
         for name in ["SOFTRDMA_FABRIC", "SOFTRDMA_NODE", "LD_PRELOAD", "LD_LIBRARY_PATH"] {
             command.env_remove(name);
         }
-        match &self.route {
-            Route::Preload => command.env("LD_PRELOAD", library()),
-            Route::LibraryPath(folder) => command.env("LD_LIBRARY_PATH", folder.path()),
+        match &self.injection {
+            Injection::Preload => command.env("LD_PRELOAD", library()),
+            Injection::LibraryPath(folder) => command.env("LD_LIBRARY_PATH", folder.path()),
         };
         if let Some(file) = &self.file {
             command.env("SOFTRDMA_FABRIC", file).env("SOFTRDMA_NODE", node.to_string());
@@ -86,36 +86,36 @@ impl Fabric {
         command
     }
 
-    /// Runs one program to its end.
+    /// Runs one program until it ends.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Finished {
-        finish(spawn(self.command(0, program, arguments), program), Instant::now() + PATIENCE)
+        finish(spawn(self.command(0, program, arguments), program), Instant::now() + TIMEOUT)
     }
 
     /// Runs a program as server on node 0 and as client on node 1, or both on the only node.
     pub(crate) fn pair(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
-        self.pair_placed(program, arguments, |_| ())
+        self.pair_with_setup(program, arguments, |_| ())
     }
 
-    /// The same, with something to be done before each end is started.
-    pub(crate) fn pair_placed(
+    /// Runs a pair like [`Fabric::pair`], and calls `before` before each end starts.
+    pub(crate) fn pair_with_setup(
         &self,
         program: &str,
         arguments: &[&str],
         before: impl Fn(usize),
     ) -> [Finished; 2] {
-        let [server, client] = self.start_placed(program, arguments, before);
-        let deadline = Instant::now() + PATIENCE;
+        let [server, client] = self.start_with_setup(program, arguments, before);
+        let deadline = Instant::now() + TIMEOUT;
         let client = finish(client, deadline);
         [finish(server, deadline), client]
     }
 
-    /// Starts a pair as [`Fabric::pair`] does, and leaves it running.
+    /// Starts a pair like [`Fabric::pair`], and leaves it running.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> [Child; 2] {
-        self.start_placed(program, arguments, |_| ())
+        self.start_with_setup(program, arguments, |_| ())
     }
 
-    fn start_placed(&self, program: &str, arguments: &[&str], before: impl Fn(usize)) -> [Child; 2] {
-        let deadline = Instant::now() + PATIENCE;
+    fn start_with_setup(&self, program: &str, arguments: &[&str], before: impl Fn(usize)) -> [Child; 2] {
+        let deadline = Instant::now() + TIMEOUT;
         let port = free_port();
         let port_text = port.to_string();
         let mut arguments = arguments.to_vec();
@@ -128,19 +128,19 @@ impl Fabric {
         [server, spawn(self.command(1, program, &arguments), program)]
     }
 
-    /// Runs a pair and expects both to go well.
-    pub(crate) fn passes(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
+    /// Runs a pair and asserts that both ends succeed.
+    pub(crate) fn expect_success(&self, program: &str, arguments: &[&str]) -> [Finished; 2] {
         let ends = self.pair(program, arguments);
         for (end, role) in ends.iter().zip(["server", "client"]) {
-            assert!(end.is_well, "{program} {arguments:?}: the {role} failed\n{}", end.text);
-            // The loader's words about a library that lacks the versions a program was linked with.
+            assert!(end.succeeded, "{program} {arguments:?}: the {role} failed\n{}", end.text);
+            // The loader prints this when a library lacks the versions that a program was linked with.
             assert!(!end.text.contains("no version information"), "{program}: {}", end.text);
         }
         ends
     }
 
-    /// Checks that nobody has left anything but the fabric's own file, once somebody has looked.
-    pub(crate) fn is_tidy(&self) {
+    /// Asserts that processes have left no files but the fabric's own, after one more program has run.
+    pub(crate) fn assert_clean(&self) {
         self.run("ibv_devinfo", &[]);
         let names: Vec<_> = fs::read_dir(self.folder.path())
             .expect("the folder")
@@ -150,14 +150,14 @@ impl Fabric {
     }
 }
 
-/// How long a test may take.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// The limit for one test.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What became of a program.
+/// The result of a program.
 pub(crate) struct Finished {
-    pub(crate) is_well: bool,
-    /// Did it end by itself?
-    pub(crate) is_in_time: bool,
+    pub(crate) succeeded: bool,
+    /// Whether the program ended by itself.
+    pub(crate) ended_in_time: bool,
     pub(crate) text: String,
 }
 
@@ -171,13 +171,14 @@ fn spawn(mut command: Command, program: &str) -> Child {
     })
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that is free at the moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     listener.local_addr().expect("an address").port()
 }
 
-/// Waits until somebody listens, without connecting, which the server would take for its client.
+/// Waits until a process listens on a port. Does not connect, since the server would accept that as its
+/// client.
 fn wait_for_listener(port: u16, deadline: Instant) {
     let wanted = format!(":{port:04X} ");
     let is_there = || {
@@ -196,12 +197,12 @@ fn wait_for_listener(port: u16, deadline: Instant) {
     }
 }
 
-/// Waits for the end of a program; kills it when it takes too long.
+/// Waits until a program ends, and kills it at the deadline.
 pub(crate) fn finish(mut child: Child, deadline: Instant) -> Finished {
-    let mut is_in_time = true;
+    let mut ended_in_time = true;
     while child.try_wait().expect("our child").is_none() {
         if Instant::now() > deadline {
-            is_in_time = false;
+            ended_in_time = false;
             let _ = child.kill();
             break;
         }
@@ -209,5 +210,5 @@ pub(crate) fn finish(mut child: Child, deadline: Instant) -> Finished {
     }
     let Output { status, stdout, stderr } = child.wait_with_output().expect("our child");
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    Finished { is_well: status.success(), is_in_time, text }
+    Finished { succeeded: status.success(), ended_in_time, text }
 }

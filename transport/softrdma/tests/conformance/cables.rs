@@ -1,4 +1,4 @@
-//! Cables that delay, lose and damage messages: who notices, and who does not.
+//! Cables that delay, lose and damage messages: which ends notice, and which do not.
 
 use crate::{
     rig::{Options, Rig},
@@ -13,10 +13,10 @@ use verbs_sys::{QpType, WcStatus, WrOpcode};
 
 const MANY: u64 = 200;
 
-/// Reliable connections repeat what is lost; unreliable ones deliver the rest, whole and in order.
+/// Reliable connections retransmit lost messages; unreliable ones deliver the rest, intact and in order.
 pub(crate) fn losses_are_repaired_or_kept_quiet(rig: &Rig) {
     for kind in rig.connections() {
-        let rig = rig.beside("", "loss = 0.3\nseed = 5");
+        let rig = rig.another("", "loss = 0.3\nseed = 5");
         let options = Options { retry: 7, timeout: 5, depth: 256, ..Options::default() };
         let (a, b) = rig.pair_with(kind, options);
         for id in 0..MANY {
@@ -36,14 +36,14 @@ pub(crate) fn losses_are_repaired_or_kept_quiet(rig: &Rig) {
         if kind == QpType::RC {
             assert!(came.iter().copied().eq(1..=MANY), "{came:?}");
         } else {
-            // Some 140 of 200, by eight standard deviations.
+            // About 140 of 200, within eight standard deviations.
             assert!((88..192).contains(&came.len()), "{}", came.len());
         }
     }
 }
 
 pub(crate) fn a_cable_that_loses_everything_ends_a_reliable_connection(rig: &Rig) {
-    let rig = rig.beside("", "loss = 1.0");
+    let rig = rig.another("", "loss = 1.0");
     let (a, b) = rig.pair_with(QpType::RC, Options { timeout: 8, ..Options::default() });
     b.receive(1, 0, 8);
     a.send(2, 0, 8);
@@ -51,9 +51,9 @@ pub(crate) fn a_cable_that_loses_everything_ends_a_reliable_connection(rig: &Rig
     b.recv.stays_empty();
 }
 
-/// No checksum of an unreliable connection covers what programs get; one bit of each message is wrong.
+/// No checksum of an unreliable connection covers the program's bytes; one bit of each message is flipped.
 pub(crate) fn damage_reaches_unreliable_receivers(rig: &Rig) {
-    let rig = rig.beside("", "corruption = 1.0");
+    let rig = rig.another("", "corruption = 1.0");
     let (a, b) = rig.pair(QpType::UC);
     for len in [1, 8, 100, 4096] {
         b.memory.fill(0, 8192, 0);
@@ -66,16 +66,16 @@ pub(crate) fn damage_reaches_unreliable_receivers(rig: &Rig) {
     }
 }
 
-/// Messages without a receive are judged when they arrive, not when they leave.
+/// The receive must exist when its message arrives, not when it leaves.
 pub(crate) fn a_receive_in_time_is_one(rig: &Rig) {
-    let rig = rig.beside("", "latency_us = 20000.0");
+    let rig = rig.another("", "latency_us = 20000.0");
     let (a, b) = rig.pair(QpType::UC);
     let holds = rig.profile.uc_unmatched_send == UnmatchedSend::Hold;
     a.memory.pattern(0, 8, 3);
     let began = Instant::now();
     a.send(1, 0, 8);
     b.receive(2, 0, 8);
-    // The sender sleeps meanwhile.
+    // The sender does not call the device meanwhile.
     assert_eq!(b.received(), (2, WcStatus::SUCCESS));
     assert!(began.elapsed() >= Duration::from_millis(20), "{:?}", began.elapsed());
     assert!(b.memory.has_pattern(0, 8, 3));
@@ -91,14 +91,14 @@ pub(crate) fn a_receive_in_time_is_one(rig: &Rig) {
 /// The bytes of a read come back over the cable: they take time, and count, in that direction.
 pub(crate) fn what_is_read_travels_back(rig: &Rig) {
     for cable in ["", "bandwidth_gbps = 0.01"] {
-        let rig = rig.beside("", cable);
+        let rig = rig.another("", cable);
         let (a, b) = rig.pair(QpType::RC);
         let bytes = 50_000;
         let observer = rig.observer();
         let count = |side: usize| observer.control().cables[0].lanes[side].bytes.load(Relaxed);
         let began = Instant::now();
-        a.post(&Work::new(WrOpcode::RDMA_READ, &[a.piece(0, bytes)]).at(b.memory.address(), b.region.rkey));
-        // What leaves in the other direction meanwhile is not in its way.
+        a.post(&Work::new(WrOpcode::RDMA_READ, &[a.sge(0, bytes)]).at(b.memory.address(), b.region.rkey));
+        // Messages in the other direction are not delayed.
         a.receive(2, 0, 8);
         b.receive(3, 0, 8);
         a.send(4, 0, 8);
@@ -108,16 +108,16 @@ pub(crate) fn what_is_read_travels_back(rig: &Rig) {
         }
         assert_eq!((a.sent().1, a.sent().1), (WcStatus::SUCCESS, WcStatus::SUCCESS));
         if !cable.is_empty() {
-            // 50,000 bytes by 10 Mb/s.
+            // 50,000 bytes at 10 Mb/s take 40 ms.
             assert!(began.elapsed() >= Duration::from_millis(40), "{:?}", began.elapsed());
         }
         assert_eq!((count(0), count(1)), (8, bytes as u64), "{cable}");
     }
 }
 
-/// A receive is not seen before its message can have come.
+/// A receive does not complete before its message can have arrived.
 pub(crate) fn messages_take_their_time(rig: &Rig) {
-    let rig = rig.beside("", "latency_us = 20000.0");
+    let rig = rig.another("", "latency_us = 20000.0");
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
         b.receive(1, 0, 8);

@@ -1,10 +1,10 @@
-//! Faults that somebody injects from outside while connections are up, on every kind of device.
+//! Faults that are injected from outside while connections are up, on every kind of device.
 
 use crate::{
     children::Child,
     memory::{Memory, PAGE},
     rig::{ALL, End, Options, Rig, init_attr},
-    verbs::{Node, PATIENCE, Parts, until},
+    verbs::{Node, Queues, TIMEOUT, wait_for},
 };
 use softrdma::{
     Observer,
@@ -19,15 +19,15 @@ use std::{
 };
 use verbs_sys::{EventType, PortState, QpState, QpType, WcStatus};
 
-/// Does something to the fabric, and wakes those who wait for events.
+/// Injects a fault, and wakes the processes that wait for events.
 fn inject(observer: &Observer, fault: impl FnOnce(&Observer)) {
     fault(observer);
     observer.wake_all();
 }
 
-/// The port tells of a change, and then is so.
-fn becomes(node: &Arc<Node>, event: EventType, state: PortState) {
-    assert_eq!(node.event(PATIENCE), Some(event));
+/// Asserts that a port reports one event, and then its new state.
+fn expect_port_state(node: &Arc<Node>, event: EventType, state: PortState) {
+    assert_eq!(node.event(TIMEOUT), Some(event));
     assert_eq!(node.port().state, state);
     assert_eq!(node.event(Duration::ZERO), None, "once");
 }
@@ -36,13 +36,13 @@ fn holds(rig: &Rig, kind: QpType) -> bool {
     kind == QpType::UC && rig.profile.uc_unmatched_send == UnmatchedSend::Hold
 }
 
-/// What becomes of a message while there is no link, and of the next when there is one again.
-fn is_cut_and_mended(rig: &Rig, kind: QpType, cut: fn(&Observer), mend: fn(&Observer)) {
+/// Checks a message while there is no link, and the next one when the link is back.
+fn check_cut_and_repair(rig: &Rig, kind: QpType, cut: fn(&Observer), repair: fn(&Observer)) {
     let (a, b) = rig.pair_with(kind, Options { timeout: 8, ..Options::default() });
     let observer = rig.observer();
     inject(&observer, cut);
-    becomes(&a.node, EventType::PORT_ERR, PortState::DOWN);
-    becomes(&b.node, EventType::PORT_ERR, PortState::DOWN);
+    expect_port_state(&a.node, EventType::PORT_ERR, PortState::DOWN);
+    expect_port_state(&b.node, EventType::PORT_ERR, PortState::DOWN);
     b.receive(1, 0, 8);
     a.send(2, 0, 8);
     match kind {
@@ -51,9 +51,9 @@ fn is_cut_and_mended(rig: &Rig, kind: QpType, cut: fn(&Observer), mend: fn(&Obse
         _ => assert_eq!(a.sent(), (2, WcStatus::SUCCESS)),
     }
     b.recv.stays_empty();
-    inject(&observer, mend);
-    becomes(&a.node, EventType::PORT_ACTIVE, PortState::ACTIVE);
-    becomes(&b.node, EventType::PORT_ACTIVE, PortState::ACTIVE);
+    inject(&observer, repair);
+    expect_port_state(&a.node, EventType::PORT_ACTIVE, PortState::ACTIVE);
+    expect_port_state(&b.node, EventType::PORT_ACTIVE, PortState::ACTIVE);
     if kind == QpType::RC {
         return assert_eq!(a.qp.state(), QpState::ERR);
     }
@@ -67,26 +67,26 @@ fn is_cut_and_mended(rig: &Rig, kind: QpType, cut: fn(&Observer), mend: fn(&Obse
 
 pub(crate) fn a_pulled_cable_takes_both_ports_down_until_it_is_back(rig: &Rig) {
     for kind in rig.connections() {
-        let (cut, mend) = (
+        let (cut, repair) = (
             |observer: &Observer| observer.control().set_unplugged(0, true),
             |observer: &Observer| observer.control().set_unplugged(0, false),
         );
-        is_cut_and_mended(rig, kind, cut, mend);
+        check_cut_and_repair(rig, kind, cut, repair);
     }
 }
 
 /// A port that is taken down at one end leaves the other without a link.
 pub(crate) fn a_port_that_goes_down_takes_the_other_end_along(rig: &Rig) {
     for kind in rig.connections() {
-        let (cut, mend) = (
+        let (cut, repair) = (
             |observer: &Observer| observer.control().force_port(0, Override::Off),
             |observer: &Observer| observer.control().force_port(0, Override::AsInFile),
         );
-        is_cut_and_mended(rig, kind, cut, mend);
+        check_cut_and_repair(rig, kind, cut, repair);
     }
 }
 
-/// A break that is shorter than the sender's patience.
+/// A break shorter than the sender's timeout.
 pub(crate) fn a_reliable_message_outlives_a_short_break(rig: &Rig) {
     let (a, b) = rig.pair_with(QpType::RC, Options { timeout: 20, ..Options::default() });
     let observer = rig.observer();
@@ -105,7 +105,7 @@ pub(crate) fn queue_pairs_fail_on_command(rig: &Rig) {
         (1..=2).for_each(|id| a.receive(id, 0, 8));
         let observer = rig.observer();
         inject(&observer, |o| o.control().issue(Command::FailQp { port: 0, qp: a.qp.number() }));
-        assert_eq!(a.node.event(PATIENCE), Some(EventType::QP_FATAL));
+        assert_eq!(a.node.event(TIMEOUT), Some(EventType::QP_FATAL));
         (1..=2).for_each(|id| assert_eq!(a.received(), (id, WcStatus::WR_FLUSH_ERR)));
         assert_eq!(
             (a.qp.state(), b.qp.state(), c.qp.state()),
@@ -113,7 +113,7 @@ pub(crate) fn queue_pairs_fail_on_command(rig: &Rig) {
             "only the one that was named"
         );
         inject(&observer, |o| o.control().issue(Command::FailQp { port: 0, qp: 0 }));
-        c.comes_to(QpState::ERR);
+        c.wait_for_state(QpState::ERR);
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn completion_queues_overflow_on_command(rig: &Rig) {
         let (a, _b) = rig.pair(kind);
         a.receive(1, 0, 8);
         inject(&rig.observer(), |o| o.control().issue(Command::OverflowCq { port: 0, qp: 0 }));
-        let mut events: Vec<_> = (0..3).map(|_| a.node.event(PATIENCE).expect("an event").0).collect();
+        let mut events: Vec<_> = (0..3).map(|_| a.node.event(TIMEOUT).expect("an event").0).collect();
         events.sort_unstable();
         let expected = [EventType::CQ_ERR, EventType::QP_FATAL].map(|event| event.0);
         assert_eq!(events, [expected[0], expected[0], expected[1]], "two queues, one queue pair");
@@ -133,7 +133,7 @@ pub(crate) fn completion_queues_overflow_on_command(rig: &Rig) {
 
 pub(crate) fn a_stalled_node_goes_on_where_it_stopped(rig: &Rig) {
     for kind in rig.connections() {
-        // So long that a reliable sender does not give up.
+        // The timeout is long enough that a reliable sender does not give up.
         let (a, b) = rig.pair_with(kind, Options { timeout: 20, ..Options::default() });
         let observer = rig.observer();
         b.receive(1, 0, 8);
@@ -151,14 +151,14 @@ pub(crate) fn addresses_that_change_are_told(rig: &Rig) {
     assert_eq!(node.ipv4_index(), Some(1));
     let moved = GidChange { index: Some(3), ipv4: None };
     inject(&observer, |o| o.control().change_gid(0, Override::On, moved));
-    assert_eq!((node.event(PATIENCE), node.ipv4_index()), (Some(EventType::GID_CHANGE), Some(3)));
+    assert_eq!((node.event(TIMEOUT), node.ipv4_index()), (Some(EventType::GID_CHANGE), Some(3)));
     inject(&observer, |o| o.control().change_gid(0, Override::Off, GidChange::default()));
-    assert_eq!((node.event(PATIENCE), node.ipv4_index()), (Some(EventType::GID_CHANGE), None));
+    assert_eq!((node.event(TIMEOUT), node.ipv4_index()), (Some(EventType::GID_CHANGE), None));
     inject(&observer, |o| o.control().change_gid(0, Override::AsInFile, GidChange::default()));
-    assert_eq!((node.event(PATIENCE), node.ipv4_index()), (Some(EventType::GID_CHANGE), Some(1)));
+    assert_eq!((node.event(TIMEOUT), node.ipv4_index()), (Some(EventType::GID_CHANGE), Some(1)));
 }
 
-/// What crashed processes leak in a kernel: domains, until the next boot.
+/// Protection domains that crashed processes leak in the kernel, until the next boot.
 pub(crate) fn leaked_domains_are_missing(rig: &Rig) {
     let (node, observer) = (rig.open("a"), rig.observer());
     let refused = rig.profile.errnos.no_domain;
@@ -173,8 +173,8 @@ pub(crate) fn leaked_domains_are_missing(rig: &Rig) {
     assert!(node.pd().is_ok());
 }
 
-/// A connection that works no more, without a word to anybody; a new one does.
-fn has_stopped(a: &End, b: &End) {
+/// Asserts that a connection has stopped without an error, and that a new one works.
+fn check_stopped(a: &End, b: &End) {
     b.receive(1, 0, 8);
     a.send(2, 0, 8);
     for queue in [&a.send, &a.recv, &b.send, &b.recv] {
@@ -184,29 +184,29 @@ fn has_stopped(a: &End, b: &End) {
     assert_eq!((a.node.event(Duration::ZERO), b.node.event(Duration::ZERO)), (None, None));
     for (end, other) in [(a, b), (b, a)] {
         assert_eq!(end.qp.become_state(QpState::RESET), 0);
-        end.connect(&other.card(), Options::default());
+        end.connect(&other.info(), Options::default());
     }
     b.receive(3, 0, 8);
     a.send(4, 0, 8);
     assert_eq!((a.sent(), b.received()), ((4, WcStatus::SUCCESS), (3, WcStatus::SUCCESS)));
 }
 
-/// mesh's and hellas's notes: work is refused before the depth that is reported.
+/// mesh's and hellas's notes: work is refused before the reported depth is reached.
 pub(crate) fn queues_take_less_than_they_say(rig: &Rig) {
-    let shallow = rig.beside("usable_depth = 4", "");
+    let shallow = rig.another("usable_depth = 4", "");
     let (a, b) = shallow.pair(QpType::UC);
     assert!(a.qp.cap.max_recv_wr > 4);
-    let count = (0..).take_while(|_| a.qp.receive(0, &[a.piece(0, 8)]) == 0).count();
+    let count = (0..).take_while(|_| a.qp.receive(0, &[a.sge(0, 8)]) == 0).count();
     assert_eq!(count, 4);
     b.send(1, 0, 8);
     assert_eq!(a.received(), (0, WcStatus::SUCCESS));
-    assert_eq!(a.qp.receive(0, &[a.piece(0, 8)]), 0, "there is room for one more");
-    assert_eq!(a.qp.receive(0, &[a.piece(0, 8)]), libc::ENOMEM);
+    assert_eq!(a.qp.receive(0, &[a.sge(0, 8)]), 0, "there is room for one more");
+    assert_eq!(a.qp.receive(0, &[a.sge(0, 8)]), libc::ENOMEM);
 }
 
-/// gojaccl's notes and exo issue 1973: traffic keeps a connection alive, silence stops it.
+/// gojaccl's notes and exo issue 1973: traffic keeps a connection alive, idleness stops it.
 pub(crate) fn idle_connections_stop(rig: &Rig) {
-    let quick = rig.beside("idle_ms = 200", "");
+    let quick = rig.another("idle_ms = 200", "");
     let (a, b) = quick.pair(QpType::UC);
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(500) {
@@ -216,52 +216,53 @@ pub(crate) fn idle_connections_stop(rig: &Rig) {
         thread::sleep(Duration::from_millis(5));
     }
     thread::sleep(Duration::from_millis(300));
-    has_stopped(&a, &b);
-    // 30 minutes are not waited for; somebody can let them be over.
+    check_stopped(&a, &b);
+    // The command stops a connection without a wait of 30 minutes.
     let (a, b) = rig.pair(QpType::UC);
     rig.observer().control().issue(Command::Sleep { port: 0, qp: a.qp.number() });
-    has_stopped(&a, &b);
+    check_stopped(&a, &b);
 }
 
-/// mlx issue 4192: whoever posts, sends or receives, while the cable is out.
+/// mlx issue 4192: posting of sends or receives while the cable is unplugged.
 pub(crate) fn posting_without_a_cable_crashes_when_asked_to(rig: &Rig) {
     for (role, crashes) in [("post-sends", true), ("post-receives", true), ("post-receives", false)] {
         let observer = rig.observer();
         let child = Child::start(rig, QpType::UC, role);
         let a = End::new(&rig.open("a"), QpType::UC, Options::default());
-        a.connect(&child.meet(&a.card()), Options::default());
-        child.go();
+        a.connect(&child.exchange(&a.info()), Options::default());
+        child.begin();
         if crashes {
             observer.control().unplug_and_crash(0);
-            assert_eq!(child.dies(), libc::SIGSEGV, "{role}");
+            assert_eq!(child.wait_for_signal(), libc::SIGSEGV, "{role}");
         } else {
             observer.control().set_unplugged(0, true);
             thread::sleep(Duration::from_millis(100));
-            assert!(child.lives(), "it is only said");
+            assert!(child.is_running(), "it is only message");
         }
         observer.control().set_unplugged(0, false);
     }
 }
 
-/// A process that is killed with all queue pairs and registrations of a device: others can have them at once.
+/// A process is killed while it holds all queue pairs and registrations of a device: others can use them at
+/// once.
 pub(crate) fn a_killed_process_leaks_nothing(rig: &Rig) {
     let node = rig.open("b");
     let domain = node.pd().expect("a domain");
-    let child = Child::start(rig, QpType::UC, "hoard");
+    let child = Child::start(rig, QpType::UC, "exhaust");
     let a = End::new(&rig.open("a"), QpType::UC, Options::default());
-    child.meet(&a.card());
+    child.exchange(&a.info());
     let memory = Memory::new(PAGE);
     let [send, recv] = [0, 1].map(|_| node.cq(4, None).expect("a queue"));
     let make = || {
-        let parts = Parts { send: Arc::clone(&send), recv: Arc::clone(&recv), srq: None };
-        domain.qp(init_attr(QpType::UC, Options::default()), parts)
+        let queues = Queues { send: Arc::clone(&send), recv: Arc::clone(&recv), srq: None };
+        domain.qp(init_attr(QpType::UC, Options::default()), queues)
     };
     assert_eq!(make().err(), Some(libc::EBUSY));
     assert_eq!(domain.register(&memory, ALL).err(), Some(libc::ENOMEM));
     assert_eq!(node.pd().err(), Some(libc::ENODATA));
     child.kill();
-    drop(until("a domain", || node.pd().ok()));
-    let qps: Vec<_> = (0..10).map(|_| until("a queue pair", || make().ok())).collect();
+    drop(wait_for("a domain", || node.pd().ok()));
+    let qps: Vec<_> = (0..10).map(|_| wait_for("a queue pair", || make().ok())).collect();
     let regions: Vec<_> = (0..100).map(|_| domain.register(&memory, ALL).expect("a registration")).collect();
     assert_eq!((qps.len(), regions.len()), (10, 100));
 }

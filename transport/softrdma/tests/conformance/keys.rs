@@ -1,31 +1,32 @@
-//! Keys: what does not cover the memory, is out of date, belongs to another domain or does not allow it.
+//! Invalid keys: those that do not cover the memory, are stale, belong to another domain or do not permit the
+//! access.
 
 use crate::{
     memory::Memory,
     rig::{ALL, End, Options, Rig, outcome},
-    verbs::{PATIENCE, Region, Work},
+    verbs::{Region, TIMEOUT, Work},
 };
 use verbs_sys::{AccessFlags, EventType, QpState, QpType, Sge, WcStatus, WrOpcode};
 
-/// Where a region begins that covers a part of the memory, off any boundary.
+/// Offset and length of a region that covers a part of the memory, not aligned to any boundary.
 const START: usize = 5000;
 const LEN: usize = 3000;
 
-/// A region over [`START`] and [`LEN`], with addresses of its own where the profile has such.
-fn part(end: &End, access: AccessFlags) -> Region {
+/// Registers the part of the memory from [`START`] with length [`LEN`].
+fn register_part(end: &End, access: AccessFlags) -> Region {
     let start = end.memory.address() + START as u64;
     end.domain.register_part(&end.memory, start, LEN, start, access).expect("a registration")
 }
 
-/// Connects two queue pairs once their memory is registered, as some devices want it.
-fn join(a: &End, b: &End) {
-    a.connect(&b.card(), Options::default());
-    b.connect(&a.card(), Options::default());
+/// Connects two queue pairs after their memory is registered, as some devices require.
+fn connect(a: &End, b: &End) {
+    a.connect(&b.info(), Options::default());
+    b.connect(&a.info(), Options::default());
 }
 
-/// Pieces that a key does not cover, and why.
-fn wrong_pieces(end: &End, region: &Region) -> Vec<(&'static str, Sge)> {
-    let covered = end.piece(START, LEN);
+/// Returns scatter/gather elements that a key does not cover, with the reason.
+fn invalid_sges(end: &End, region: &Region) -> Vec<(&'static str, Sge)> {
+    let covered = end.sge(START, LEN);
     let with = |addr: i64, more: u32| Sge {
         addr: covered.addr.wrapping_add_signed(addr),
         length: covered.length + more,
@@ -42,22 +43,22 @@ fn wrong_pieces(end: &End, region: &Region) -> Vec<(&'static str, Sge)> {
     ]
 }
 
-/// The last registration, which is gone again.
-fn stale(end: &End, access: AccessFlags) -> Sge {
-    let region = part(end, access);
-    let piece = Sge { lkey: region.lkey, ..end.piece(START, LEN) };
-    assert_eq!(region.end(), 0);
-    piece
+/// Returns an element with the key of a region that is deregistered.
+fn stale_sge(end: &End, access: AccessFlags) -> Sge {
+    let region = register_part(end, access);
+    let sge = Sge { lkey: region.lkey, ..end.sge(START, LEN) };
+    assert_eq!(region.destroy(), 0);
+    sge
 }
 
 pub(crate) fn a_region_covers_its_first_and_its_last_byte(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.unconnected(kind, Options::default());
-        let (ours, theirs) = (part(&a, ALL), part(&b, ALL));
-        join(&a, &b);
+        let (ours, theirs) = (register_part(&a, ALL), register_part(&b, ALL));
+        connect(&a, &b);
         a.memory.pattern(START, LEN, 3);
-        assert_eq!(b.qp.receive(1, &[b.memory.piece(START, LEN, theirs.lkey)]), 0);
-        a.post(&Work::send(&[a.memory.piece(START, LEN, ours.lkey)]));
+        assert_eq!(b.qp.receive(1, &[b.memory.sge(START, LEN, theirs.lkey)]), 0);
+        a.post(&Work::send(&[a.memory.sge(START, LEN, ours.lkey)]));
         assert_eq!((a.sent(), b.received()), ((0, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
         assert!(b.memory.has_pattern(START, LEN, 3));
         assert_eq!((b.memory.get(START - 1), b.memory.get(START + LEN)), (0, 0));
@@ -68,18 +69,19 @@ pub(crate) fn a_send_from_memory_that_its_key_does_not_cover_fails(rig: &Rig) {
     for kind in rig.connections() {
         let count = {
             let (a, _b) = rig.pair(kind);
-            wrong_pieces(&a, &part(&a, ALL)).len()
+            invalid_sges(&a, &register_part(&a, ALL)).len()
         };
         for index in 0..=count {
             let (a, b) = rig.unconnected(kind, Options::default());
-            let region = part(&a, ALL);
-            join(&a, &b);
-            let wrong = wrong_pieces(&a, &region);
-            let (what, piece) = wrong.get(index).copied().unwrap_or_else(|| ("a stale key", stale(&a, ALL)));
+            let region = register_part(&a, ALL);
+            connect(&a, &b);
+            let wrong = invalid_sges(&a, &region);
+            let (what, sge) =
+                wrong.get(index).copied().unwrap_or_else(|| ("a stale key", stale_sge(&a, ALL)));
             b.receive(5, 0, LEN);
-            a.post(&Work::send(&[piece]).id(1));
+            a.post(&Work::send(&[sge]).id(1));
             assert_eq!(a.sent(), (1, WcStatus::LOC_PROT_ERR), "{kind:?}: {what}");
-            a.post(&Work::send(&[a.piece(0, 8)]).id(2));
+            a.post(&Work::send(&[a.sge(0, 8)]).id(2));
             assert_eq!(a.sent(), (2, WcStatus::WR_FLUSH_ERR), "{kind:?}: {what}");
             b.recv.stays_empty();
             assert_eq!(b.qp.state(), QpState::RTS);
@@ -89,27 +91,28 @@ pub(crate) fn a_send_from_memory_that_its_key_does_not_cover_fails(rig: &Rig) {
 
 pub(crate) fn a_receive_into_memory_that_its_key_does_not_cover_fails(rig: &Rig) {
     for kind in rig.connections() {
-        let pieces = |b: &End| {
-            let region = part(b, ALL);
-            let read_only = part(b, AccessFlags::REMOTE_READ);
-            let mut wrong = wrong_pieces(b, &region);
-            wrong.push(("memory that is not to be written", b.memory.piece(START, LEN, read_only.lkey)));
+        let sges = |b: &End| {
+            let region = register_part(b, ALL);
+            let read_only = register_part(b, AccessFlags::REMOTE_READ);
+            let mut wrong = invalid_sges(b, &region);
+            wrong.push(("memory that is not to be written", b.memory.sge(START, LEN, read_only.lkey)));
             (wrong, region, read_only)
         };
-        let count = pieces(&rig.unconnected(kind, Options::default()).1).0.len();
+        let count = sges(&rig.unconnected(kind, Options::default()).1).0.len();
         for index in 0..=count {
             let (a, b) = rig.unconnected(kind, Options::default());
-            let (wrong, _region, _read_only) = pieces(&b);
-            join(&a, &b);
-            let (what, piece) = wrong.get(index).copied().unwrap_or_else(|| ("a stale key", stale(&b, ALL)));
+            let (wrong, _region, _read_only) = sges(&b);
+            connect(&a, &b);
+            let (what, sge) =
+                wrong.get(index).copied().unwrap_or_else(|| ("a stale key", stale_sge(&b, ALL)));
             b.memory.fill(0, b.memory.len(), 9);
-            assert_eq!(b.qp.receive(5, &[piece]), 0);
-            // Where frames are counted they must be equal, or that would be the error.
-            a.send(1, 0, piece.length as usize);
+            assert_eq!(b.qp.receive(5, &[sge]), 0);
+            // Where frames are counted, both ends need the same number; otherwise that would be the error.
+            a.send(1, 0, sge.length as usize);
             assert_eq!(b.received(), (5, WcStatus::LOC_PROT_ERR), "{kind:?}: {what}");
-            b.comes_to(QpState::ERR);
-            let told = if kind == QpType::RC { WcStatus::REM_OP_ERR } else { WcStatus::SUCCESS };
-            assert_eq!(a.sent(), (1, told), "{kind:?}: {what}");
+            b.wait_for_state(QpState::ERR);
+            let expected = if kind == QpType::RC { WcStatus::REM_OP_ERR } else { WcStatus::SUCCESS };
+            assert_eq!(a.sent(), (1, expected), "{kind:?}: {what}");
             assert!(b.memory.has_only(0, b.memory.len(), 9), "{kind:?}: {what}");
         }
     }
@@ -122,9 +125,9 @@ pub(crate) fn a_key_of_another_domain_is_no_key(rig: &Rig) {
             let end = if is_sender { &a } else { &b };
             let other = end.node.pd().expect("a second domain");
             let foreign = other.register(&end.memory, ALL).expect("a registration");
-            join(&a, &b);
+            connect(&a, &b);
             let of = |end: &End, is_foreign: bool| {
-                if is_foreign { end.memory.piece(0, 64, foreign.lkey) } else { end.piece(0, 64) }
+                if is_foreign { end.memory.sge(0, 64, foreign.lkey) } else { end.sge(0, 64) }
             };
             assert_eq!(b.qp.receive(1, &[of(&b, !is_sender)]), 0);
             a.post(&Work::send(&[of(&a, is_sender)]));
@@ -137,7 +140,7 @@ pub(crate) fn a_key_of_another_domain_is_no_key(rig: &Rig) {
     }
 }
 
-/// Where the opcode needs it, what a peer's key must allow.
+/// Returns the remote opcodes that a service supports, with the access right that each needs.
 fn remote_opcodes(rig: &Rig, kind: QpType) -> Vec<(WrOpcode, AccessFlags)> {
     [
         (WrOpcode::RDMA_WRITE, AccessFlags::REMOTE_WRITE),
@@ -151,12 +154,12 @@ fn remote_opcodes(rig: &Rig, kind: QpType) -> Vec<(WrOpcode, AccessFlags)> {
     .collect()
 }
 
-/// An operation on the peer's memory with a key that does not allow it.
-fn is_denied(kind: QpType, a: &End, b: &End, opcode: WrOpcode, at: (u64, u32), what: &str) {
+/// Asserts that an operation on the peer's memory is refused.
+fn check_denied(kind: QpType, a: &End, b: &End, opcode: WrOpcode, at: (u64, u32), what: &str) {
     b.memory.fill(0, b.memory.len(), 9);
     b.receive(5, 0, 64);
     let len = if opcode >= WrOpcode::ATOMIC_CMP_AND_SWP { 8 } else { 64 };
-    a.post(&Work::new(opcode, &[a.piece(0, len)]).id(1).at(at.0, at.1));
+    a.post(&Work::new(opcode, &[a.sge(0, len)]).id(1).at(at.0, at.1));
     let (id, status) = a.sent();
     let is_right = match kind {
         QpType::RC => matches!(status, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR),
@@ -166,10 +169,10 @@ fn is_denied(kind: QpType, a: &End, b: &End, opcode: WrOpcode, at: (u64, u32), w
     assert!(b.memory.has_only(0, b.memory.len(), 9), "{kind:?} {opcode:?}, {what}");
     if kind == QpType::RC {
         assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{opcode:?}, {what}");
-        a.comes_to(QpState::ERR);
+        a.wait_for_state(QpState::ERR);
         assert_eq!(outcome(&b.recv.poll()), (5, WcStatus::WR_FLUSH_ERR), "{opcode:?}, {what}");
         assert_eq!(b.qp.state(), QpState::ERR);
-        assert_eq!(b.node.event(PATIENCE), Some(EventType::QP_ACCESS_ERR));
+        assert_eq!(b.node.event(TIMEOUT), Some(EventType::QP_ACCESS_ERR));
     } else {
         assert_eq!((a.qp.state(), b.qp.state()), (QpState::RTS, QpState::RTS));
         b.recv.stays_empty();
@@ -182,22 +185,22 @@ pub(crate) fn a_peers_key_must_cover_the_memory(rig: &Rig) {
             let bytes = if opcode >= WrOpcode::ATOMIC_CMP_AND_SWP { 8 } else { 64 };
             for case in 0..7 {
                 let (a, b) = rig.pair(kind);
-                let card = b.card();
-                let end = card.address + b.memory.len() as u64;
+                let info = b.info();
+                let end = info.address + b.memory.len() as u64;
                 let gone = b.domain.register(&b.memory, ALL).expect("a registration");
                 let foreign =
                     b.node.pd().expect("a domain").register(&b.memory, ALL).expect("a registration");
-                assert_eq!(gone.end(), 0);
+                assert_eq!(gone.destroy(), 0);
                 let (what, at) = match case {
-                    0 => ("the key 0", (card.address, 0)),
-                    1 => ("an unknown key", (card.address, 0x00ff_ff01)),
-                    2 => ("another generation", (card.address, card.rkey ^ 1)),
-                    3 => ("before the start", (card.address - 8, card.rkey)),
-                    4 => ("beyond the end", (end - bytes + 8, card.rkey)),
-                    5 => ("a stale key", (card.address, gone.rkey)),
-                    _ => ("a key of another domain", (card.address, foreign.rkey)),
+                    0 => ("the key 0", (info.address, 0)),
+                    1 => ("an unknown key", (info.address, 0x00ff_ff01)),
+                    2 => ("another generation", (info.address, info.rkey ^ 1)),
+                    3 => ("before the start", (info.address - 8, info.rkey)),
+                    4 => ("beyond the end", (end - bytes + 8, info.rkey)),
+                    5 => ("a stale key", (info.address, gone.rkey)),
+                    _ => ("a key of another domain", (info.address, foreign.rkey)),
                 };
-                is_denied(kind, &a, &b, opcode, at, what);
+                check_denied(kind, &a, &b, opcode, at, what);
             }
         }
     }
@@ -208,17 +211,17 @@ pub(crate) fn a_peers_key_and_queue_pair_must_allow_the_access(rig: &Rig) {
         for (opcode, needed) in remote_opcodes(rig, kind) {
             let region = Options { access: ALL.without(needed), ..Options::default() };
             let (a, b) = rig.pair_with(kind, region);
-            let card = b.card();
-            is_denied(kind, &a, &b, opcode, (card.address, card.rkey), "not allowed by the key");
+            let info = b.info();
+            check_denied(kind, &a, &b, opcode, (info.address, info.rkey), "not allowed by the key");
             let queue_pair = Options { qp_access: ALL.without(needed), ..Options::default() };
             let (a, b) = rig.pair_with(kind, queue_pair);
-            let card = b.card();
-            is_denied(kind, &a, &b, opcode, (card.address, card.rkey), "not allowed by the queue pair");
+            let info = b.info();
+            check_denied(kind, &a, &b, opcode, (info.address, info.rkey), "not allowed by the queue pair");
         }
     }
 }
 
-/// What a read or an atomic operation brings is written here.
+/// The result of a read or an atomic operation is written to local memory.
 pub(crate) fn results_need_memory_that_may_be_written(rig: &Rig) {
     for (opcode, _) in remote_opcodes(rig, QpType::RC) {
         if opcode < WrOpcode::RDMA_READ {
@@ -226,22 +229,22 @@ pub(crate) fn results_need_memory_that_may_be_written(rig: &Rig) {
         }
         let (a, b) = rig.pair(QpType::RC);
         let read_only = a.domain.register(&a.memory, AccessFlags::NONE).expect("a registration");
-        let card = b.card();
-        let work = Work::new(opcode, &[a.memory.piece(0, 8, read_only.lkey)]).at(card.address, card.rkey);
+        let info = b.info();
+        let work = Work::new(opcode, &[a.memory.sge(0, 8, read_only.lkey)]).at(info.address, info.rkey);
         a.post(&work);
         assert_eq!(a.sent(), (0, WcStatus::LOC_PROT_ERR), "{opcode:?}");
         assert_eq!((a.qp.state(), b.qp.state()), (QpState::ERR, QpState::RTS));
     }
 }
 
-/// A region whose first byte peers know by another number than its address.
+/// A region whose remote addresses differ from its local ones.
 pub(crate) fn regions_can_have_addresses_of_their_own(rig: &Rig) {
     let (a, b) = rig.pair(QpType::RC);
     for iova in [0, 0x7777_0000_1234] {
         let start = b.memory.address();
         let region = b.domain.register_part(&b.memory, start, 4096, iova, ALL).expect("a registration");
         a.memory.pattern(0, 100, 5);
-        a.post(&Work::new(WrOpcode::RDMA_WRITE, &[a.piece(0, 100)]).at(iova + 30, region.rkey));
+        a.post(&Work::new(WrOpcode::RDMA_WRITE, &[a.sge(0, 100)]).at(iova + 30, region.rkey));
         assert_eq!(a.sent(), (0, WcStatus::SUCCESS));
         assert!(b.memory.has_pattern(30, 100, 5));
         b.memory.fill(0, 4096, 0);
@@ -263,7 +266,7 @@ pub(crate) fn registrations_that_make_no_sense_are_refused(rig: &Rig) {
     assert_eq!(refused(start, 8192, AccessFlags::LOCAL_WRITE), None);
 }
 
-/// Keys are not given out again at once.
+/// Keys are not reused at once.
 pub(crate) fn a_new_registration_has_a_new_key(rig: &Rig) {
     let domain = rig.open("a").pd().expect("a domain");
     let memory = Memory::new(4096);

@@ -1,9 +1,10 @@
-//! What may end before what, and what becomes of those who stay: after a destroyed object, a fork, a death.
+//! The order in which objects may be destroyed, and the effect on others: of a destroyed object, a fork, a
+//! death.
 
 use crate::{
     children::{self, Child},
     rig::{ALL, DataPath, End, Options, Rig},
-    verbs::{Parts, Work},
+    verbs::{Queues, Work},
 };
 use softrdma::profile::{Profile, UnmatchedSend};
 use std::{
@@ -15,38 +16,38 @@ use verbs_sys::{QpState, QpType, WcStatus, WrOpcode};
 pub(crate) fn what_is_in_use_cannot_end(rig: &Rig) {
     for kind in rig.connections() {
         let (a, _b) = rig.pair(kind);
-        assert_eq!(a.domain.end(), libc::EBUSY, "a queue pair and a registration");
-        assert_eq!((a.send.end(), a.recv.end()), (libc::EBUSY, libc::EBUSY), "a queue pair");
-        assert_eq!(a.qp.end(), 0);
-        assert_eq!((a.send.end(), a.recv.end()), (0, 0));
-        assert_eq!(a.domain.end(), libc::EBUSY, "a registration");
-        assert_eq!(a.region.end(), 0);
-        assert_eq!(a.domain.end(), 0);
+        assert_eq!(a.domain.destroy(), libc::EBUSY, "a queue pair and a registration");
+        assert_eq!((a.send.destroy(), a.recv.destroy()), (libc::EBUSY, libc::EBUSY), "a queue pair");
+        assert_eq!(a.qp.destroy(), 0);
+        assert_eq!((a.send.destroy(), a.recv.destroy()), (0, 0));
+        assert_eq!(a.domain.destroy(), libc::EBUSY, "a registration");
+        assert_eq!(a.region.destroy(), 0);
+        assert_eq!(a.domain.destroy(), 0);
     }
 }
 
-/// Completions of a queue pair that is destroyed are gone with it, and those of others stay.
+/// Completions of a destroyed queue pair are removed; those of others stay.
 pub(crate) fn a_destroyed_queue_pair_leaves_no_completions(rig: &Rig) {
     for kind in rig.connections() {
         let options = Options::default();
         let (a, b) = rig.pair(kind);
-        let parts = Parts { send: Arc::clone(&a.send), recv: Arc::clone(&a.recv), srq: None };
-        let other = a.domain.qp(crate::rig::init_attr(kind, options), parts).expect("a queue pair");
+        let queues = Queues { send: Arc::clone(&a.send), recv: Arc::clone(&a.recv), srq: None };
+        let other = a.domain.qp(crate::rig::init_attr(kind, options), queues).expect("a queue pair");
         (0..3).for_each(|id| b.receive(id, 0, 8));
         (0..3).for_each(|id| a.send(id, 0, 8));
-        assert_eq!(other.end(), 0);
+        assert_eq!(other.destroy(), 0);
         (0..3).for_each(|id| assert_eq!(a.sent(), (id, WcStatus::SUCCESS)));
         (3..6).for_each(|id| b.receive(id, 0, 8));
         (3..6).for_each(|id| a.send(id, 0, 8));
-        assert_eq!(a.qp.end(), 0);
+        assert_eq!(a.qp.destroy(), 0);
         a.send.stays_empty();
         (0..6).for_each(|id| assert_eq!(b.received(), (id, WcStatus::SUCCESS)));
     }
 }
 
-/// A thousand rounds of everything leave room for one more, and no files.
+/// Hundreds of rounds with all objects leave room for one more, and no files.
 pub(crate) fn objects_leave_nothing_behind(rig: &Rig) {
-    let before = children::descriptors();
+    let before = children::open_descriptors();
     for kind in rig.connections() {
         let (a, b) = (rig.open("a"), rig.open("b"));
         for _ in 0..150 {
@@ -58,19 +59,20 @@ pub(crate) fn objects_leave_nothing_behind(rig: &Rig) {
         drop((a, b));
     }
     assert_eq!(rig.files(), Vec::<String>::new());
-    // Other tests in this process open and close theirs meanwhile; a leak of ours would be of hundreds.
-    assert!(children::descriptors() < before + 100);
+    // Other tests in this process open and close descriptors meanwhile; a leak of this test would be of
+    // hundreds.
+    assert!(children::open_descriptors() < before + 100);
 }
 
 /// Two fabrics with equal names in them do not see each other.
 pub(crate) fn fabrics_side_by_side_are_apart(rig: &Rig) {
-    let other = rig.beside("", "");
+    let other = rig.another("", "");
     for kind in rig.connections() {
         let ((a, b), (c, d)) = (rig.pair(kind), other.pair(kind));
         assert_eq!(
             (a.qp.number(), b.qp.number()),
             (c.qp.number(), d.qp.number()),
-            "told apart only by folder"
+            "expected apart only by folder"
         );
         for end in [&b, &d] {
             end.receive(1, 0, 64);
@@ -86,10 +88,10 @@ pub(crate) fn fabrics_side_by_side_are_apart(rig: &Rig) {
     }
 }
 
-/// A process that uses two devices of its node: each has its own cable, and nothing of the other's.
+/// A process that uses two devices of its node: each has its own cable, and no access to the other's objects.
 pub(crate) fn two_devices_in_one_process_are_apart(rig: &Rig) {
-    let rig = rig.doubled();
-    let open = |node, device| rig.way().open_device(node, device).expect("a device");
+    let rig = rig.with_two_devices();
+    let open = |node, device| rig.location().open_device(node, device).expect("a device");
     let nodes = ["d0", "d1"].map(|device| (open("a", device), open("b", device)));
     for kind in rig.connections() {
         let pairs = nodes
@@ -97,11 +99,11 @@ pub(crate) fn two_devices_in_one_process_are_apart(rig: &Rig) {
             .map(|(a, b)| (End::new(a, kind, Options::default()), End::new(b, kind, Options::default())));
         let [(a, b), (c, d)] = &pairs;
         assert_eq!(a.to_init(Options::default()), 0);
-        assert_eq!(a.to_rtr(&d.card()), libc::ETIMEDOUT, "no cable leads there");
+        assert_eq!(a.to_rtr(&d.info()), libc::ETIMEDOUT, "no cable leads there");
         assert_eq!(a.qp.become_state(QpState::RESET), 0);
         for (left, right) in [(a, b), (c, d)] {
-            left.connect(&right.card(), Options::default());
-            right.connect(&left.card(), Options::default());
+            left.connect(&right.info(), Options::default());
+            right.connect(&left.info(), Options::default());
         }
         let observer = rig.observer();
         let counted =
@@ -122,18 +124,18 @@ pub(crate) fn two_devices_in_one_process_are_apart(rig: &Rig) {
                 && d.memory.has_pattern(64, 64, 2)
         );
         assert_eq!(counted(), [before[0] + 1, before[1] + 2]);
-        // A key of one device is none with the other.
-        let foreign = c.memory.piece(0, 64, c.region.lkey);
+        // A key of one device is not valid on the other.
+        let foreign = c.memory.sge(0, 64, c.region.lkey);
         a.post(&Work::send(&[foreign]));
         assert_eq!(a.sent().1, WcStatus::LOC_PROT_ERR, "{kind:?}");
     }
 }
 
-/// One queue pair connected to itself.
+/// A queue pair connected to itself.
 pub(crate) fn a_queue_pair_can_be_its_own_peer(rig: &Rig) {
     for kind in rig.connections() {
         let (a, _b) = rig.unconnected(kind, Options::default());
-        a.connect(&a.card(), Options::default());
+        a.connect(&a.info(), Options::default());
         a.memory.pattern(0, 500, 8);
         a.receive(1, 1000, 500);
         a.send(2, 0, 500);
@@ -142,7 +144,7 @@ pub(crate) fn a_queue_pair_can_be_its_own_peer(rig: &Rig) {
     }
 }
 
-/// A registration that ends while a peer writes to it: every write is refused or whole.
+/// A registration that ends while a peer writes to it: every write is refused or complete.
 pub(crate) fn memory_is_not_written_after_its_registration(rig: &Rig) {
     for _ in 0..20 {
         let (a, b) = rig.pair_with(QpType::UC, Options { cqe: 4096, depth: 512, ..Options::default() });
@@ -152,11 +154,11 @@ pub(crate) fn memory_is_not_written_after_its_registration(rig: &Rig) {
             scope.spawn(|| {
                 for _ in 0..400 {
                     a.memory.set_word(0, 1);
-                    a.post(&Work::new(WrOpcode::RDMA_WRITE, &[a.piece(0, 4096)]).at(address, rkey));
+                    a.post(&Work::new(WrOpcode::RDMA_WRITE, &[a.sge(0, 4096)]).at(address, rkey));
                 }
             });
             std::thread::sleep(Duration::from_micros(300));
-            assert_eq!(region.end(), 0);
+            assert_eq!(region.destroy(), 0);
             b.memory.fill(0, 4096, 9);
         });
         assert!(b.memory.has_only(0, 4096, 9));
@@ -168,11 +170,11 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
     for kind in rig.connections() {
         let child = Child::start(rig, kind, "wait");
         let a = End::new(&rig.open("a"), kind, Options::default());
-        let card = child.meet(&a.card());
-        a.connect(&card, Options::default());
-        child.go();
+        let info = child.exchange(&a.info());
+        a.connect(&info, Options::default());
+        child.begin();
         (0..4).for_each(|id| a.receive(id, 0, 64));
-        // It has 4 receives posted; what is more waits there.
+        // The peer has 4 receives posted; further sends wait.
         let first = if kind == QpType::RC { 6 } else { 4 };
         (0..first).for_each(|id| a.send(id, 0, 64));
         (0..4).for_each(|id| assert_eq!(a.sent(), (id, WcStatus::SUCCESS)));
@@ -185,7 +187,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
             (0..4).for_each(|id| assert_eq!(a.received(), (id, WcStatus::WR_FLUSH_ERR)));
             assert_eq!(a.qp.state(), QpState::ERR);
         } else {
-            // Nobody tells an unreliable sender; where sends are held they are held for ever.
+            // An unreliable sender gets no error; where sends are held, they are held for ever.
             a.send(7, 0, 64);
             if rig.profile.uc_unmatched_send == UnmatchedSend::Drop {
                 assert_eq!(a.sent(), (7, WcStatus::SUCCESS));
@@ -195,7 +197,7 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
             a.recv.stays_empty();
             assert_eq!(a.node.event(Duration::ZERO), None);
         }
-        // Whoever comes next gets the place of the dead, whose files are gone.
+        // The next process gets the slot of the dead one, whose files are gone.
         let (c, d) = rig.pair(kind);
         d.receive(1, 0, 64);
         c.send(1, 0, 64);
@@ -205,19 +207,19 @@ pub(crate) fn a_killed_peer_is_noticed(rig: &Rig) {
     }
 }
 
-/// Peers that die while they send, at whatever they are doing: those who stay go on.
+/// Peers that die while they send, at any point: survivors continue.
 pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
     for round in 0..12u64 {
         let kind = rig.connections().nth(round as usize % 2).unwrap_or(QpType::UC);
         let child = Child::start(rig, kind, "send");
         let a = End::new(&rig.open("a"), kind, Options { cqe: 64, ..Options::default() });
-        let card = child.meet(&a.card());
-        a.connect(&card, Options::default());
-        child.go();
+        let info = child.exchange(&a.info());
+        a.connect(&info, Options::default());
+        child.begin();
         let deadline = Instant::now() + Duration::from_micros(2000 + round * 700);
         let mut posted = 0;
         while Instant::now() < deadline {
-            if posted < 8 && a.qp.receive(1, &[a.piece(0, 4096)]) == 0 {
+            if posted < 8 && a.qp.receive(1, &[a.sge(0, 4096)]) == 0 {
                 posted += 1;
             }
             if a.recv.try_poll().expect("in order").is_some() {
@@ -225,11 +227,11 @@ pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
             }
         }
         child.kill();
-        // What it held, we can take.
+        // The survivor can take everything that the dead peer held.
         while a.recv.try_poll().expect("in order").is_some() {
             posted -= 1;
         }
-        let _ = a.qp.receive(2, &[a.piece(0, 4096)]);
+        let _ = a.qp.receive(2, &[a.sge(0, 4096)]);
         assert_eq!(a.qp.become_state(QpState::ERR), 0);
         let began = Instant::now();
         let mut flushed = 0;
@@ -242,13 +244,13 @@ pub(crate) fn peers_killed_at_work_wedge_nobody(rig: &Rig) {
     assert_eq!(rig.files(), Vec::<String>::new());
 }
 
-/// What a child inherits by a fork answers with errors, and the parent goes on.
+/// Objects that a forked child inherits return errors, and the parent continues.
 #[test]
 fn a_fork_leaves_the_child_errors_and_the_parent_its_objects() {
     for path in [DataPath::Copied, DataPath::Shared] {
         let rig = Rig::new(&Profile::IB, path);
         let child = Child::start(&rig, QpType::RC, "fork");
-        assert!(child.ends_well());
+        assert!(child.exits_successfully());
         assert_eq!(rig.files(), Vec::<String>::new());
     }
 }

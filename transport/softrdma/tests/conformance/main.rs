@@ -1,5 +1,8 @@
-//! What the verbs specification says of errors and limits, held against the device through its C functions: one
-//! suite, on every profile and both data paths.
+//! Errors and limits of the verbs specification, tested through the device's C functions: one suite, on every
+//! profile and both data paths.
+//!
+//! Each topic is a module of cases; the modules at the end of this file select the profiles of each case. The
+//! C functions are wrapped by `verbs`, test fabrics come from `rig`, other processes from `children`.
 
 mod apple;
 mod asleep;
@@ -22,7 +25,7 @@ mod sends;
 mod states;
 mod verbs;
 
-use apple::cross_a_line;
+use apple::cross_4gib_line;
 
 macro_rules! on {
     ($name:ident = $profile:ident, $path:ident: $($topic:ident::$case:ident,)*) => {
@@ -37,7 +40,7 @@ macro_rules! on {
     };
 }
 
-/// Cases for the profile that has everything.
+/// Cases for the profile that supports everything.
 macro_rules! on_ib {
     ($($cases:tt)*) => {
         on! { ib_copied = IB, Copied: $($cases)* }

@@ -1,8 +1,9 @@
-//! Memory to register: whole pages of its own, as programs that can share them with peers allocate it.
+//! Memory to register: whole anonymous pages, which programs can share with peers.
 //!
 //! # Safety
-//! The pages are there until the object is dropped, registrations keep it alive, and every access is checked against
-//! their number. Peers write to them at any time, so they are only accessed through raw pointers, volatile.
+//! The pages exist until the object is dropped, registrations keep it alive, and every access is checked
+//! against their number. Peers write to the pages at any time, so all accesses are volatile, through raw
+//! pointers.
 
 use std::{
     ffi::c_void,
@@ -16,14 +17,14 @@ use verbs_sys::Sge;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// Anonymous pages, zeroed.
+/// Zeroed anonymous pages.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: only raw volatile accesses, which race no worse than a peer's do.
+// SAFETY: all accesses are raw and volatile, and race no worse than a peer's.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -33,7 +34,7 @@ impl Memory {
         Memory::map(0, len, 0).expect("memory for a test")
     }
 
-    /// At an address where nothing is yet; `None` when something is.
+    /// Maps pages at an unused address; returns `None` if something is mapped there.
     pub(crate) fn at(address: u64, len: usize) -> Option<Arc<Memory>> {
         Memory::map(address, len, libc::MAP_FIXED_NOREPLACE)
     }
@@ -42,7 +43,7 @@ impl Memory {
         let len = len.next_multiple_of(PAGE);
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new pages, which replace none.
+        // SAFETY: maps new pages, which replace none.
         let start = unsafe { libc::mmap(address as *mut c_void, len, rights, flags, -1, 0) };
         (start != libc::MAP_FAILED).then(|| Arc::new(Memory { start: start.cast(), len }))
     }
@@ -55,15 +56,15 @@ impl Memory {
         self.len
     }
 
-    /// Bytes of it that are in memory.
+    /// Returns the bytes that are resident in memory.
     pub(crate) fn resident(&self) -> usize {
         let mut pages = vec![0u8; self.len / PAGE];
-        // SAFETY: a byte for each of our pages, or of what the system's larger ones have in their place.
+        // SAFETY: the vector has a byte for each page, or for each part of a larger page of the system.
         assert_eq!(unsafe { libc::mincore(self.start.cast(), self.len, pages.as_mut_ptr()) }, 0);
         pages.iter().filter(|&&page| page & 1 != 0).count() * PAGE
     }
 
-    /// Is all of it shared with others?
+    /// Whether all pages are shared with other processes.
     pub(crate) fn is_shared(&self) -> bool {
         let list = std::fs::read_to_string("/proc/self/maps").expect("a list");
         let is_over = |line: &&str| {
@@ -98,12 +99,12 @@ impl Memory {
         }
     }
 
-    /// Writes bytes that differ from their neighbours and between seeds.
+    /// Writes bytes that differ from their neighbors and between seeds.
     pub(crate) fn pattern(&self, start: usize, len: usize, seed: u8) {
         (0..len).for_each(|at| self.set(start + at, seed.wrapping_add((at * 7) as u8)));
     }
 
-    /// Are these the bytes of [`Memory::pattern`]?
+    /// Whether the bytes are those of [`Memory::pattern`].
     pub(crate) fn has_pattern(&self, start: usize, len: usize, seed: u8) -> bool {
         (0..len).all(|at| self.get(start + at) == seed.wrapping_add((at * 7) as u8))
     }
@@ -116,7 +117,7 @@ impl Memory {
         u64::from_ne_bytes(std::array::from_fn(|at| self.get(start + at)))
     }
 
-    /// A word at a multiple of 8 bytes, read at once, and before whatever is read later.
+    /// Reads an aligned word of 8 bytes atomically, before all later reads.
     pub(crate) fn aligned_word(&self, start: usize) -> u64 {
         assert!(start.is_multiple_of(8) && start + 8 <= self.len);
         // SAFETY: within the pages, and aligned.
@@ -128,15 +129,15 @@ impl Memory {
         value.to_ne_bytes().iter().enumerate().for_each(|(at, byte)| self.set(start + at, *byte));
     }
 
-    /// A run of it, for a request.
-    pub(crate) fn piece(&self, start: usize, len: usize, lkey: u32) -> Sge {
+    /// Returns a scatter/gather element.
+    pub(crate) fn sge(&self, start: usize, len: usize, lkey: u32) -> Sge {
         Sge { addr: self.address() + start as u64, length: len as u32, lkey }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our pages, which nobody can name any more.
+        // SAFETY: the pages belong to this object, and no other reference remains.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }

@@ -1,39 +1,39 @@
-//! Depths, to the request; requests that can't be posted; and completion queues that overflow.
+//! Queue depths, exact to the request; invalid requests; and completion queue overruns.
 
 use crate::{
     rig::{End, Options, Rig},
-    verbs::{PATIENCE, Work},
+    verbs::{TIMEOUT, Work},
 };
 use verbs_sys::{EventType, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
-/// Do sends wait when there is no receive?
-fn waits(rig: &Rig, kind: QpType) -> bool {
+/// Whether sends wait when no receive is posted.
+fn sends_wait(rig: &Rig, kind: QpType) -> bool {
     kind == QpType::RC || rig.profile.uc_unmatched_send == softrdma::profile::UnmatchedSend::Hold
 }
 
-fn quiet(end: &End) -> Work {
-    Work::send(&[end.piece(0, 8)]).flags(SendFlags::NONE)
+fn unsignaled(end: &End) -> Work {
+    Work::send(&[end.sge(0, 8)]).flags(SendFlags::NONE)
 }
 
-/// The depth counts what was completed but not polled, and what completed in silence before it.
+/// The depth includes requests that completed but were not polled, and unsignaled requests before them.
 pub(crate) fn send_room_comes_back_when_completions_are_polled(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
         let depth = u64::from(a.qp.cap.max_send_wr);
-        (1..depth).for_each(|_| a.post(&quiet(&a)));
+        (1..depth).for_each(|_| a.post(&unsignaled(&a)));
         a.send(7, 0, 8);
-        assert_eq!(a.qp.post(&quiet(&a)), libc::ENOMEM);
-        if waits(rig, kind) {
+        assert_eq!(a.qp.post(&unsignaled(&a)), libc::ENOMEM);
+        if sends_wait(rig, kind) {
             for id in 0..depth {
                 b.receive(id, 0, 8);
                 assert_eq!(b.received(), (id, WcStatus::SUCCESS));
             }
         }
-        assert_eq!(a.qp.post(&quiet(&a)), libc::ENOMEM, "{kind:?}: completed, but not polled");
+        assert_eq!(a.qp.post(&unsignaled(&a)), libc::ENOMEM, "{kind:?}: completed, but not polled");
         assert_eq!(a.sent(), (7, WcStatus::SUCCESS));
-        (1..depth).for_each(|_| a.post(&quiet(&a)));
+        (1..depth).for_each(|_| a.post(&unsignaled(&a)));
         a.send(8, 0, 8);
-        assert_eq!(a.qp.post(&quiet(&a)), libc::ENOMEM);
+        assert_eq!(a.qp.post(&unsignaled(&a)), libc::ENOMEM);
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn a_list_is_posted_up_to_what_does_not_fit(rig: &Rig) {
     for kind in rig.connections() {
         let (a, _b) = rig.pair(kind);
         let depth = a.qp.cap.max_send_wr as usize;
-        let list: Vec<Work> = (0..depth + 3).map(|_| quiet(&a)).collect();
+        let list: Vec<Work> = (0..depth + 3).map(|_| unsignaled(&a)).collect();
         assert_eq!(a.qp.post_list(&list), (libc::ENOMEM, depth));
         let (a, _b) = rig.pair(kind);
         let mut list = list[..3].to_vec();
@@ -53,39 +53,39 @@ pub(crate) fn a_list_is_posted_up_to_what_does_not_fit(rig: &Rig) {
 pub(crate) fn receive_room_comes_back_when_completions_are_polled(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
-        let piece = [b.piece(0, 8)];
+        let sge = [b.sge(0, 8)];
         let depth = rig.profile.usable_depth(b.qp.cap.max_recv_wr);
-        (0..depth).for_each(|id| assert_eq!(b.qp.receive(id.into(), &piece), 0, "{id} of {depth}"));
-        assert_eq!(b.qp.receive(0, &piece), libc::ENOMEM);
+        (0..depth).for_each(|id| assert_eq!(b.qp.receive(id.into(), &sge), 0, "{id} of {depth}"));
+        assert_eq!(b.qp.receive(0, &sge), libc::ENOMEM);
         a.send(0, 0, 8);
         let _ = a.sent();
-        assert_eq!(b.qp.receive(0, &piece), libc::ENOMEM, "completed, but not polled");
+        assert_eq!(b.qp.receive(0, &sge), libc::ENOMEM, "completed, but not polled");
         let _ = b.received();
-        assert_eq!(b.qp.receive(0, &piece), 0);
-        assert_eq!(b.qp.receive(0, &piece), libc::ENOMEM);
+        assert_eq!(b.qp.receive(0, &sge), 0);
+        assert_eq!(b.qp.receive(0, &sge), libc::ENOMEM);
     }
 }
 
 pub(crate) fn requests_that_cannot_be_are_refused(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair(kind);
-        let pieces = vec![a.piece(0, 8); a.qp.cap.max_send_sge as usize + 1];
-        assert_eq!(a.qp.post(&Work::send(&pieces)), libc::EINVAL, "too many pieces");
-        assert_eq!(b.qp.receive(0, &[b.piece(0, 8); 2]), libc::EINVAL, "too many pieces");
+        let sges = vec![a.sge(0, 8); a.qp.cap.max_send_sge as usize + 1];
+        assert_eq!(a.qp.post(&Work::send(&sges)), libc::EINVAL, "too many sges");
+        assert_eq!(b.qp.receive(0, &[b.sge(0, 8); 2]), libc::EINVAL, "too many sges");
         let inline = SendFlags::SIGNALED | SendFlags::INLINE;
         assert_eq!(
-            a.qp.post(&Work::send(&[a.piece(0, 8)]).flags(inline)),
+            a.qp.post(&Work::send(&[a.sge(0, 8)]).flags(inline)),
             libc::EINVAL,
             "no inline bytes granted"
         );
-        assert_eq!(a.qp.post(&Work::new(WrOpcode(99), &[a.piece(0, 8)])), libc::EINVAL, "an unknown opcode");
+        assert_eq!(a.qp.post(&Work::new(WrOpcode(99), &[a.sge(0, 8)])), libc::EINVAL, "an unknown opcode");
         for opcode in WrOpcode::ALL {
             if !rig.profile.supports_opcode(kind, *opcode) {
-                let refused = a.qp.post(&Work::new(*opcode, &[a.piece(0, 8)]));
+                let refused = a.qp.post(&Work::new(*opcode, &[a.sge(0, 8)]));
                 assert_eq!(refused, libc::EOPNOTSUPP, "{kind:?} {opcode:?}");
             }
         }
-        // Nothing of that is in the queue.
+        // The refused requests left nothing in the queue.
         b.receive(1, 0, 8);
         a.send(2, 0, 8);
         assert_eq!((a.sent(), b.received()), ((2, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
@@ -93,19 +93,19 @@ pub(crate) fn requests_that_cannot_be_are_refused(rig: &Rig) {
     }
 }
 
-/// The bytes of an inline request are taken when it is posted, without a key, up to what was granted.
+/// The bytes of an inline request are copied when it is posted, without a key, up to the granted size.
 pub(crate) fn inline_bytes_are_taken_at_once(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair_with(kind, Options { inline: 100, ..Options::default() });
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         let most = a.qp.cap.max_inline_data as usize;
         assert!(most >= 100);
-        let inline = |len| Work::send(&[a.memory.piece(0, len, 0)]).flags(flags);
+        let inline = |len| Work::send(&[a.memory.sge(0, len, 0)]).flags(flags);
         assert_eq!(a.qp.post(&inline(most + 1)), libc::EINVAL);
-        let read = Work::new(WrOpcode::RDMA_READ, &[a.piece(0, 8)]).flags(flags);
+        let read = Work::new(WrOpcode::RDMA_READ, &[a.sge(0, 8)]).flags(flags);
         assert_ne!(a.qp.post(&read), 0, "reads bring bytes");
         a.memory.pattern(0, most, 1);
-        if waits(rig, kind) {
+        if sends_wait(rig, kind) {
             a.post(&inline(most));
             a.memory.fill(0, most, 0);
             b.receive(3, 0, most);
@@ -118,7 +118,7 @@ pub(crate) fn inline_bytes_are_taken_at_once(rig: &Rig) {
     }
 }
 
-/// One completion more than there is room for: an event, an error of polling, and queue pairs that have failed.
+/// One completion too many: an event, an error of polling, and failed queue pairs.
 pub(crate) fn a_completion_queue_that_overflows_says_so(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair_with(kind, Options { cqe: 4, ..Options::default() });
@@ -133,13 +133,13 @@ pub(crate) fn a_completion_queue_that_overflows_says_so(rig: &Rig) {
         (0..4).for_each(|id| assert_eq!(b.received(), (id, WcStatus::SUCCESS)));
         assert!(b.recv.try_poll().is_err(), "an overflow is an error of polling");
         assert_eq!(b.qp.state(), QpState::ERR);
-        let events = [b.node.event(PATIENCE), b.node.event(PATIENCE)];
+        let events = [b.node.event(TIMEOUT), b.node.event(TIMEOUT)];
         assert!(events.contains(&Some(EventType::CQ_ERR)), "{events:?}");
         assert!(events.contains(&Some(EventType::QP_FATAL)), "{events:?}");
     }
 }
 
-/// A queue that is just full is in order.
+/// A queue that is exactly full is no error.
 pub(crate) fn a_completion_queue_holds_what_it_says(rig: &Rig) {
     for kind in rig.connections() {
         let (a, b) = rig.pair_with(kind, Options { cqe: 5, ..Options::default() });

@@ -1,5 +1,6 @@
-//! Registrations of all shapes: sparse, overlapping, again and again, by several threads at once. Where pages are shared,
-//! how much of them is in memory is seen in the size of the file that they are in.
+//! Registrations of all shapes: sparse, overlapping, repeated, by several threads at once.
+//!
+//! Where pages are shared, the size of the file that contains them shows how many are in memory.
 
 use crate::{
     memory::{Memory, PAGE},
@@ -14,32 +15,33 @@ use std::{
 };
 use verbs_sys::{QpType, Sge, WcStatus, WrOpcode};
 
-/// Bytes that pages which are shared take up in memory.
-fn taken(rig: &Rig) -> u64 {
-    let run = rig.way().home.join("run");
+/// Returns the bytes of memory that shared pages occupy.
+fn shared_bytes(rig: &Rig) -> u64 {
+    let run = rig.location().home.join("run");
     let shared = rig.files().into_iter().filter(|name| name.starts_with('m'));
     shared.map(|name| run.join(name).metadata().map_or(0, |about| about.blocks() * 512)).sum()
 }
 
-/// A message from some memory to other memory, both registered.
-fn carries(a: &End, from: (&Memory, usize, &Region), b: &End, to: (&Memory, usize, &Region), len: usize) {
+/// Sends a message between two registered memories, and checks the bytes.
+fn check_send(a: &End, from: (&Memory, usize, &Region), b: &End, to: (&Memory, usize, &Region), len: usize) {
     let seed = (from.1 / PAGE) as u8 ^ 0x55;
     from.0.pattern(from.1, len, seed);
     to.0.fill(to.1, len, 0);
-    assert_eq!(b.qp.receive(1, &[to.0.piece(to.1, len, to.2.lkey)]), 0);
-    a.post(&Work::send(&[from.0.piece(from.1, len, from.2.lkey)]));
+    assert_eq!(b.qp.receive(1, &[to.0.sge(to.1, len, to.2.lkey)]), 0);
+    a.post(&Work::send(&[from.0.sge(from.1, len, from.2.lkey)]));
     assert_eq!((a.sent(), b.received()), ((0, WcStatus::SUCCESS), (1, WcStatus::SUCCESS)));
     assert!(to.0.has_pattern(to.1, len, seed), "from {} to {}", from.1, to.1);
 }
 
-/// 6 GiB in regions of 256 MiB, of which a few pages are ever touched: in no time, and without memory for the rest.
+/// 6 GiB in regions of 256 MiB, of which a few pages are touched: registered fast, and without memory for the
+/// rest.
 pub(crate) fn what_was_never_touched_costs_nothing(rig: &Rig) {
     const SLAB: usize = 6 << 30;
     const EACH: usize = 256 << 20;
     let (a, b) = rig.unconnected(QpType::UC, Options::default());
     let slab = Memory::new(SLAB);
     slab.set(EACH + 5, 77);
-    let before = taken(rig);
+    let before = shared_bytes(rig);
     let began = Instant::now();
     let part = |number: usize| {
         let start = slab.address() + (number * EACH) as u64;
@@ -47,25 +49,25 @@ pub(crate) fn what_was_never_touched_costs_nothing(rig: &Rig) {
     };
     let regions: Vec<Region> = (0..SLAB / EACH).map(part).collect();
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert!(taken(rig) - before < 4 << 20, "{} bytes", taken(rig) - before);
+    assert!(shared_bytes(rig) - before < 4 << 20, "{} bytes", shared_bytes(rig) - before);
     assert!(slab.resident() < 4 << 20, "{} bytes", slab.resident());
     assert_eq!((slab.get(EACH + 5), slab.get(EACH + 6)), (77, 0));
-    a.connect(&b.card(), Options::default());
-    b.connect(&a.card(), Options::default());
+    a.connect(&b.info(), Options::default());
+    b.connect(&a.info(), Options::default());
     for (number, region) in regions.iter().enumerate() {
         let at = number * EACH + 7 * PAGE;
-        carries(&a, (&slab, at, region), &b, (&b.memory, 0, &b.region), 2 * PAGE);
-        carries(&b, (&b.memory, 0, &b.region), &a, (&slab, at + 9 * PAGE, region), 2 * PAGE);
+        check_send(&a, (&slab, at, region), &b, (&b.memory, 0, &b.region), 2 * PAGE);
+        check_send(&b, (&b.memory, 0, &b.region), &a, (&slab, at + 9 * PAGE, region), 2 * PAGE);
     }
     let is_shared = rig.path == DataPath::Shared;
     assert_eq!(
-        taken(rig) - before > (SLAB / EACH * 4 * PAGE) as u64,
+        shared_bytes(rig) - before > (SLAB / EACH * 4 * PAGE) as u64,
         is_shared,
         "who stores into it directly"
     );
 }
 
-/// Regions that overlap, lie in each other, and begin or end off a page.
+/// Regions that overlap, contain each other, and begin or end within a page.
 pub(crate) fn regions_may_overlap(rig: &Rig) {
     let (a, b) = rig.unconnected(QpType::UC, Options::default());
     let ranges =
@@ -83,12 +85,12 @@ pub(crate) fn regions_may_overlap(rig: &Rig) {
         }
         assert!(memory.has_pattern(0, memory.len(), 9), "registering changes nothing");
     }
-    a.connect(&b.card(), Options::default());
-    b.connect(&a.card(), Options::default());
+    a.connect(&b.info(), Options::default());
+    b.connect(&a.info(), Options::default());
     for (at, len, region) in &regions[0] {
         for (to, room, other) in &regions[1] {
             let len = (*len).min(*room).min(PAGE);
-            carries(&a, (&memories[0], *at, region), &b, (&memories[1], *to, other), len);
+            check_send(&a, (&memories[0], *at, region), &b, (&memories[1], *to, other), len);
         }
     }
     if rig.path == DataPath::Shared {
@@ -96,7 +98,7 @@ pub(crate) fn regions_may_overlap(rig: &Rig) {
     }
 }
 
-/// Memory that is mapped, registered and unmapped again and again leaves none of it behind.
+/// Memory that is mapped, registered and unmapped repeatedly is freed.
 pub(crate) fn memory_that_is_gone_is_given_back(rig: &Rig) {
     let node = rig.open("a");
     let domain = node.pd().expect("a domain");
@@ -106,18 +108,18 @@ pub(crate) fn memory_that_is_gone_is_given_back(rig: &Rig) {
         drop(domain.register(&memory, ALL).expect("a registration"));
         assert!(memory.has_only(0, memory.len(), round + 1));
     }
-    assert!(taken(rig) <= 4 << 20, "{} bytes", taken(rig));
+    assert!(shared_bytes(rig) <= 4 << 20, "{} bytes", shared_bytes(rig));
     let many: Vec<_> = (0..32).map(|_| Memory::new(1 << 20)).collect();
     many.iter().for_each(|memory| memory.fill(0, memory.len(), 1));
     let regions: Vec<_> =
         many.iter().map(|memory| domain.register(memory, ALL).expect("a registration")).collect();
-    assert_eq!(taken(rig) >= 32 << 20, rig.path == DataPath::Shared);
+    assert_eq!(shared_bytes(rig) >= 32 << 20, rig.path == DataPath::Shared);
     drop((regions, many));
     let _next = domain.register(&Memory::new(PAGE), ALL).expect("a registration");
-    assert!(taken(rig) <= 4 << 20, "{} bytes", taken(rig));
+    assert!(shared_bytes(rig) <= 4 << 20, "{} bytes", shared_bytes(rig));
 }
 
-/// What one thread registers does not hinder another, nor do messages that go meanwhile.
+/// Registrations of one thread affect neither another thread nor messages in flight.
 pub(crate) fn threads_register_and_connect_at_once(rig: &Rig) {
     let nodes = [rig.open("a"), rig.open("b")];
     thread::scope(|scope| {
@@ -132,11 +134,11 @@ pub(crate) fn threads_register_and_connect_at_once(rig: &Rig) {
                         a.domain.register(memory, ALL).expect("a registration")
                     };
                     let regions: Vec<Region> = more.iter().map(register).collect();
-                    a.connect(&b.card(), Options::default());
-                    b.connect(&a.card(), Options::default());
+                    a.connect(&b.info(), Options::default());
+                    b.connect(&a.info(), Options::default());
                     for (memory, region) in more.iter().zip(&regions) {
                         assert!(memory.has_only(0, memory.len(), seed * 100 + round + 1));
-                        carries(&a, (memory, 0, region), &b, (&b.memory, 0, &b.region), PAGE);
+                        check_send(&a, (memory, 0, region), &b, (&b.memory, 0, &b.region), PAGE);
                     }
                     let keys: std::collections::BTreeSet<u32> =
                         regions.iter().map(|region| region.lkey).collect();
@@ -147,7 +149,7 @@ pub(crate) fn threads_register_and_connect_at_once(rig: &Rig) {
     });
 }
 
-/// Peers write into memory that overlaps what other regions of theirs read.
+/// Peers write into memory that overlaps what other regions read.
 pub(crate) fn writes_reach_every_region_over_the_memory(rig: &Rig) {
     let (a, b) = rig.pair(QpType::RC);
     let memory = Memory::new(16 * PAGE);
@@ -159,12 +161,12 @@ pub(crate) fn writes_reach_every_region_over_the_memory(rig: &Rig) {
     for (number, region) in (1..).zip(&regions) {
         let target = memory.address() + 5 * PAGE as u64;
         a.memory.set_word(0, number);
-        a.post(&Work::new(WrOpcode::RDMA_WRITE, &[a.piece(0, 8)]).at(target, region.rkey));
+        a.post(&Work::new(WrOpcode::RDMA_WRITE, &[a.sge(0, 8)]).at(target, region.rkey));
         assert_eq!(a.sent().1, WcStatus::SUCCESS);
         assert_eq!(memory.word(5 * PAGE), number);
         for other in &regions {
-            let piece: Sge = a.piece(64, 8);
-            a.post(&Work::new(WrOpcode::RDMA_READ, &[piece]).at(target, other.rkey));
+            let sge: Sge = a.sge(64, 8);
+            a.post(&Work::new(WrOpcode::RDMA_READ, &[sge]).at(target, other.rkey));
             assert_eq!((a.sent().1, a.memory.word(64)), (WcStatus::SUCCESS, number));
         }
     }

@@ -1,15 +1,15 @@
-//! Fabrics to test on: a folder of their own, two nodes with one cable, and connected queue pairs.
+//! Test fabrics: a temporary folder, two nodes with one cable, and connected queue pairs.
 //!
-//! The two nodes are in one process. To the device they are two processes all the same: each has its own place in
-//! the fabric, and nothing but the fabric's folder in common with the other.
+//! Both nodes are in this process. To the device they are two processes: each has a slot of its own in the
+//! fabric, and shares nothing with the other but the fabric's folder.
 //!
 //! # Safety
-//! The environment is changed under a lock that everybody here takes who reads it through the device, and nothing
-//! else in this program reads it from C.
+//! The environment is changed under a lock. Every reader takes it that reads the environment through the
+//! device, and nothing else in this program reads it from C.
 
 use crate::{
     memory::Memory,
-    verbs::{Channel, Domain, Errno, Node, PATIENCE, Parts, Queue, QueuePair, Region, Work},
+    verbs::{Channel, CompletionQueue, Domain, Errno, Node, QueuePair, Queues, Region, TIMEOUT, Work},
 };
 use softrdma::{Observer, fabric::Fabric, profile::Profile};
 use std::{
@@ -21,29 +21,29 @@ use verbs_sys::{
     AccessFlags, Gid, Mtu, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState, QpType, Sge, Wc, WcStatus,
 };
 
-/// All that a peer may be allowed to do.
+/// All access rights of a peer.
 pub(crate) const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .with(AccessFlags::REMOTE_WRITE)
     .with(AccessFlags::REMOTE_READ)
     .with(AccessFlags::REMOTE_ATOMIC);
 
-/// The depths of queue pairs, unless a test says otherwise.
+/// Default depth of queue pairs.
 pub(crate) const DEPTH: u32 = 16;
 
-/// How bytes get from one process to the other.
+/// The way in which bytes move between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataPath {
-    /// The system copies them, whatever memory they are in.
+    /// The system copies the bytes.
     Copied,
-    /// Registered pages are shared.
+    /// The processes share registered pages.
     Shared,
 }
 
-/// Names of folders begin so, and go on with the number of the process.
+/// Prefix of folder names; the process number follows.
 const PREFIX: &str = "conformance-";
 
-/// Removes what runs of this suite have left that were killed.
-fn sweep(base: &Path) {
+/// Removes the folders of runs that were killed.
+fn remove_stale_folders(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let process =
@@ -54,50 +54,50 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Fabrics at a time in this process, which holds a few descriptors and locks for each.
-static ROOM: (Mutex<u32>, Condvar) = (Mutex::new(6), Condvar::new());
+/// Fabrics that may exist at a time in this process. Each needs a few descriptors and locks.
+static PERMITS: (Mutex<u32>, Condvar) = (Mutex::new(6), Condvar::new());
 static ENVIRONMENT: Mutex<()> = Mutex::new(());
 
-/// A place in [`ROOM`].
+/// A permit of [`PERMITS`].
 #[derive(Debug)]
-struct Place;
+struct Permit;
 
-impl Place {
-    fn take() -> Place {
-        let (left, given_back) = &ROOM;
+impl Permit {
+    fn take() -> Permit {
+        let (left, given_back) = &PERMITS;
         let left = left.lock().unwrap_or_else(PoisonError::into_inner);
         *given_back.wait_while(left, |left| *left == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
-        Place
+        Permit
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        *ROOM.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        ROOM.1.notify_one();
+        *PERMITS.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        PERMITS.1.notify_one();
     }
 }
 
-/// A fabric, removed in the end.
+/// A temporary fabric.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) profile: &'static Profile,
     pub(crate) path: DataPath,
     home: PathBuf,
-    /// None when the fabric is another process's.
+    /// `None` if another process created the fabric.
     _folder: Option<tempfile::TempDir>,
-    /// None when it belongs to a test that has one already, which could otherwise wait for others that wait for it.
-    _place: Option<Place>,
+    /// `None` if the test holds a permit already; waiting for a second one could deadlock.
+    _permit: Option<Permit>,
 }
 
 /// The fabric's file and folder, for processes that join.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct FabricLocation {
     pub(crate) home: PathBuf,
     pub(crate) path: DataPath,
 }
 
-impl Way {
+impl FabricLocation {
     /// Opens the first device of a node.
     pub(crate) fn open(&self, node: &str) -> Result<Arc<Node>, Errno> {
         self.open_device(node, "d0")
@@ -121,74 +121,77 @@ impl Way {
 }
 
 impl Rig {
-    /// Two nodes, `a` and `b`, whose devices `d0` are of one kind and have a cable between them.
+    /// Creates nodes `a` and `b`, whose devices `d0` have the same profile and a cable between them.
     pub(crate) fn new(profile: &'static Profile, path: DataPath) -> Rig {
-        Rig::with(profile, path, Some(Place::take()), "", "")
+        Rig::with(profile, path, Some(Permit::take()), "", "")
     }
 
-    /// One more fabric of the same kind, with more keys for the device of `a`, and for the cable.
-    pub(crate) fn beside(&self, device: &str, cable: &str) -> Rig {
+    /// Creates another fabric of the same profile, with additional keys for the device of `a` and for the
+    /// cable.
+    pub(crate) fn another(&self, device: &str, cable: &str) -> Rig {
         Rig::with(self.profile, self.path, None, device, cable)
     }
 
     fn with(
         profile: &'static Profile,
         path: DataPath,
-        place: Option<Place>,
+        permit: Option<Permit>,
         device: &str,
         cable: &str,
     ) -> Rig {
         let comma = if device.is_empty() { "" } else { ", " };
         let text = format!(
             "[[node]]\nname = \"a\"\ndevice = [{{ name = \"d0\"{comma}{device} }}]\n\
-             [[node]]\nname = \"b\"\ndevice = [{{ name = \"d0\" }}]\n[[cable]]\nends = [\"a/d0\", \"b/d0\"]\n{cable}\n"
+             [[node]]\nname = \"b\"\ndevice = [{{ name = \"d0\" }}]\n\
+             [[cable]]\nends = [\"a/d0\", \"b/d0\"]\n{cable}\n"
         );
-        Rig::of_text(profile, path, place, &text)
+        Rig::from_text(profile, path, permit, &text)
     }
 
-    /// One more fabric of the same kind, whose nodes have two devices each, `d0` and `d1`, with a cable between equal ones.
-    pub(crate) fn doubled(&self) -> Rig {
+    /// Creates another fabric of the same profile, whose nodes have two devices each, `d0` and `d1`, with a
+    /// cable between equal ones.
+    pub(crate) fn with_two_devices(&self) -> Rig {
         let node = |name| {
             format!("[[node]]\nname = \"{name}\"\ndevice = [{{ name = \"d0\" }}, {{ name = \"d1\" }}]\n")
         };
         let cable = |device| format!("[[cable]]\nends = [\"a/{device}\", \"b/{device}\"]\n");
         let text = [node("a"), node("b"), cable("d0"), cable("d1")].concat();
-        Rig::of_text(self.profile, self.path, None, &text)
+        Rig::from_text(self.profile, self.path, None, &text)
     }
 
-    fn of_text(profile: &'static Profile, path: DataPath, place: Option<Place>, text: &str) -> Rig {
+    fn from_text(profile: &'static Profile, path: DataPath, permit: Option<Permit>, text: &str) -> Rig {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
         static SWEPT: Once = Once::new();
-        SWEPT.call_once(|| sweep(&base));
+        SWEPT.call_once(|| remove_stale_folders(&base));
         let prefix = format!("{PREFIX}{}-", std::process::id());
         let home = tempfile::Builder::new().prefix(&prefix).tempdir_in(base).expect("a folder");
         let text = format!("profile = \"{}\"\n{text}", profile.name);
         fs::write(home.path().join("fabric.toml"), text).expect("room for a file");
-        Rig { profile, path, home: home.path().to_owned(), _folder: Some(home), _place: place }
+        Rig { profile, path, home: home.path().to_owned(), _folder: Some(home), _permit: permit }
     }
 
-    /// A fabric of Apple's devices that another process has made.
-    pub(crate) fn joined(way: &Way) -> Rig {
-        let home = way.home.clone();
-        Rig { profile: &Profile::APPLE_TB5, path: way.path, home, _folder: None, _place: None }
+    /// Opens a fabric of Apple devices that another process created.
+    pub(crate) fn joined(location: &FabricLocation) -> Rig {
+        let home = location.home.clone();
+        Rig { profile: &Profile::APPLE_TB5, path: location.path, home, _folder: None, _permit: None }
     }
 
-    pub(crate) fn way(&self) -> Way {
-        Way { home: self.home.clone(), path: self.path }
+    pub(crate) fn location(&self) -> FabricLocation {
+        FabricLocation { home: self.home.clone(), path: self.path }
     }
 
     pub(crate) fn open(&self, node: &str) -> Arc<Node> {
-        self.way().open(node).expect("a device")
+        self.location().open(node).expect("a device")
     }
 
-    /// Somebody who sees the fabric and takes no part in it.
+    /// Returns an observer, which takes no part in the fabric.
     pub(crate) fn observer(&self) -> Observer {
         let fabric = Fabric::load(&self.home.join("fabric.toml")).expect("a fabric");
         Observer::open(&self.home.join("run"), fabric.digest).expect("a folder")
     }
 
-    /// Files of processes in the fabric's folder.
+    /// Returns the names of processes' files in the fabric's folder.
     pub(crate) fn files(&self) -> Vec<String> {
         let run = fs::read_dir(self.home.join("run")).into_iter().flatten().flatten();
         run.map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -196,21 +199,21 @@ impl Rig {
             .collect()
     }
 
-    /// The kinds of connections that the profile has.
+    /// Returns the connected services that the profile supports.
     pub(crate) fn connections(&self) -> impl Iterator<Item = QpType> + use<> {
         let profile = self.profile;
         [QpType::RC, QpType::UC].into_iter().filter(|kind| profile.supports_service(*kind))
     }
 
-    /// Both ends of a connection, ready to send.
+    /// Returns both ends of a connection, ready to send.
     pub(crate) fn pair(&self, kind: QpType) -> (End, End) {
         self.pair_with(kind, Options::default())
     }
 
     pub(crate) fn pair_with(&self, kind: QpType, options: Options) -> (End, End) {
         let (a, b) = self.unconnected(kind, options);
-        a.connect(&b.card(), options);
-        b.connect(&a.card(), options);
+        a.connect(&b.info(), options);
+        b.connect(&a.info(), options);
         (a, b)
     }
 
@@ -219,7 +222,7 @@ impl Rig {
     }
 }
 
-/// What tests vary.
+/// Properties that tests vary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) depth: u32,
@@ -227,13 +230,13 @@ pub(crate) struct Options {
     pub(crate) memory: usize,
     pub(crate) sges: u32,
     pub(crate) inline: u32,
-    /// Of the registration.
+    /// Access rights of the registration.
     pub(crate) access: AccessFlags,
-    /// Of the queue pair.
+    /// Access rights of the queue pair.
     pub(crate) qp_access: AccessFlags,
     pub(crate) rnr_retry: u8,
     pub(crate) retry: u8,
-    /// 4096 ns times 2 to the power of this is how long an acknowledgement is waited for.
+    /// Acknowledgement timeout: 4096 ns times 2 to this power.
     pub(crate) timeout: u8,
 }
 
@@ -254,22 +257,22 @@ impl Default for Options {
     }
 }
 
-/// What one end tells the other.
+/// The information that a peer needs to connect and to access the memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Card {
+pub(crate) struct PeerInfo {
     pub(crate) qpn: u32,
     pub(crate) gid: Gid,
     pub(crate) address: u64,
     pub(crate) rkey: u32,
 }
 
-/// A queue pair with all that it needs, and registered memory.
+/// A queue pair with its queues, and registered memory.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
     pub(crate) region: Region,
-    pub(crate) send: Arc<Queue>,
-    pub(crate) recv: Arc<Queue>,
+    pub(crate) send: Arc<CompletionQueue>,
+    pub(crate) recv: Arc<CompletionQueue>,
     pub(crate) domain: Arc<Domain>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) node: Arc<Node>,
@@ -282,29 +285,29 @@ impl End {
         let memory = Memory::new(options.memory);
         let region = domain.register(&memory, options.access).expect("a registration");
         let [send, recv] = [0, 1].map(|_| node.cq(options.cqe, None).expect("a queue"));
-        let parts = Parts { send: Arc::clone(&send), recv: Arc::clone(&recv), srq: None };
-        let qp = domain.qp(init_attr(kind, options), parts).expect("a queue pair");
+        let queues = Queues { send: Arc::clone(&send), recv: Arc::clone(&recv), srq: None };
+        let qp = domain.qp(init_attr(kind, options), queues).expect("a queue pair");
         End { qp, region, send, recv, domain, memory, node: Arc::clone(node), kind }
     }
 
-    /// As it was, with one queue for all completions, which are announced on a channel.
-    pub(crate) fn with_channel(mut self, options: Options) -> (End, Arc<Channel>, Arc<Queue>) {
+    /// Replaces both completion queues by one with a completion channel.
+    pub(crate) fn with_channel(mut self, options: Options) -> (End, Arc<Channel>, Arc<CompletionQueue>) {
         let channel = self.node.channel().expect("a channel");
         let queue = self.node.cq(options.cqe, Some(&channel)).expect("a queue");
-        let parts = Parts { send: Arc::clone(&queue), recv: Arc::clone(&queue), srq: None };
-        self.qp = self.domain.qp(init_attr(self.kind, options), parts).expect("a queue pair");
+        let queues = Queues { send: Arc::clone(&queue), recv: Arc::clone(&queue), srq: None };
+        self.qp = self.domain.qp(init_attr(self.kind, options), queues).expect("a queue pair");
         (self.send, self.recv) = (Arc::clone(&queue), Arc::clone(&queue));
         (self, channel, queue)
     }
 
-    pub(crate) fn card(&self) -> Card {
+    pub(crate) fn info(&self) -> PeerInfo {
         let index = self.node.ipv4_index().expect("an address");
         let gid = self.node.gid(index.into()).expect("an address");
-        Card { qpn: self.qp.number(), gid, address: self.memory.address(), rkey: self.region.rkey }
+        PeerInfo { qpn: self.qp.number(), gid, address: self.memory.address(), rkey: self.region.rkey }
     }
 
-    /// Makes the queue pair ready to send.
-    pub(crate) fn connect(&self, peer: &Card, options: Options) {
+    /// Takes the queue pair from RESET to RTS.
+    pub(crate) fn connect(&self, peer: &PeerInfo, options: Options) {
         assert_eq!(self.to_init(options), 0, "INIT");
         assert_eq!(self.to_rtr(peer), 0, "RTR");
         assert_eq!(self.to_rts(options), 0, "RTS");
@@ -314,7 +317,7 @@ impl End {
         self.qp.modify(&full_attr(QpState::INIT, None, options), mask(self.kind, QpState::INIT))
     }
 
-    pub(crate) fn to_rtr(&self, peer: &Card) -> Errno {
+    pub(crate) fn to_rtr(&self, peer: &PeerInfo) -> Errno {
         let mut attr = full_attr(QpState::RTR, Some(peer), Options::default());
         attr.ah_attr.grh.sgid_index = self.node.ipv4_index().unwrap_or(1);
         attr.max_dest_rd_atomic = self.node.attr().max_qp_rd_atom as u8;
@@ -327,13 +330,13 @@ impl End {
         self.qp.modify(&attr, mask(self.kind, QpState::RTS))
     }
 
-    /// A run of the registered memory.
-    pub(crate) fn piece(&self, start: usize, len: usize) -> Sge {
-        self.memory.piece(start, len, self.region.lkey)
+    /// Returns a scatter/gather element of the registered memory.
+    pub(crate) fn sge(&self, start: usize, len: usize) -> Sge {
+        self.memory.sge(start, len, self.region.lkey)
     }
 
     pub(crate) fn receive(&self, id: u64, start: usize, len: usize) {
-        assert_eq!(self.qp.receive(id, &[self.piece(start, len)]), 0);
+        assert_eq!(self.qp.receive(id, &[self.sge(start, len)]), 0);
     }
 
     pub(crate) fn post(&self, work: &Work) {
@@ -341,25 +344,25 @@ impl End {
     }
 
     pub(crate) fn send(&self, id: u64, start: usize, len: usize) {
-        self.post(&Work::send(&[self.piece(start, len)]).id(id));
+        self.post(&Work::send(&[self.sge(start, len)]).id(id));
     }
 
-    /// The next completion of a send, as number and status.
+    /// Waits for the next completion of a send; returns its `wr_id` and status.
     pub(crate) fn sent(&self) -> (u64, WcStatus) {
         outcome(&self.send.poll())
     }
 
-    /// The next completion of a receive, as number and status.
+    /// Waits for the next completion of a receive; returns its `wr_id` and status.
     pub(crate) fn received(&self) -> (u64, WcStatus) {
         outcome(&self.recv.poll())
     }
 
-    /// Waits until the queue pair is in that state.
-    pub(crate) fn comes_to(&self, state: QpState) {
+    /// Waits until the queue pair is in a state.
+    pub(crate) fn wait_for_state(&self, state: QpState) {
         let began = std::time::Instant::now();
         while self.qp.state() != state {
             let _ = (self.send.try_poll(), self.recv.try_poll());
-            assert!(began.elapsed() < PATIENCE, "{:?} and not {state:?}", self.qp.state());
+            assert!(began.elapsed() < TIMEOUT, "{:?} and not {state:?}", self.qp.state());
         }
     }
 }
@@ -379,7 +382,7 @@ pub(crate) fn init_attr(kind: QpType, options: Options) -> QpInitAttr {
     init
 }
 
-/// What must be said to get into a state.
+/// Returns the attributes that a transition requires.
 pub(crate) fn mask(kind: QpType, to: QpState) -> Mask {
     let is_rc = kind == QpType::RC;
     let only = |when: bool, mask: Mask| if when { mask } else { Mask::NONE };
@@ -393,18 +396,18 @@ pub(crate) fn mask(kind: QpType, to: QpState) -> Mask {
                 path | only(is_rc, Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER)
             }
             (QpState::RTS, _) => {
-                let patience = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
-                Mask::SQ_PSN | only(is_rc, patience)
+                let timers = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
+                Mask::SQ_PSN | only(is_rc, timers)
             }
             _ => Mask::NONE,
         }
 }
 
-/// The key of datagram queue pairs.
+/// Q_Key of datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
-/// Attributes with everything in them that any change needs; but for the numbers of reads under way.
-pub(crate) fn full_attr(to: QpState, peer: Option<&Card>, options: Options) -> QpAttr {
+/// Returns the attributes of all transitions, except the numbers of reads in flight.
+pub(crate) fn full_attr(to: QpState, peer: Option<&PeerInfo>, options: Options) -> QpAttr {
     let mut attr = QpAttr::zeroed();
     attr.qp_state = to;
     attr.port_num = 1;

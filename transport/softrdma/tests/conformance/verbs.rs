@@ -1,9 +1,10 @@
-//! The C functions of the device as objects that end themselves in the right order, and say what was refused.
+//! Wrappers of the device's C functions, which destroy objects in the right order and return errors.
 //!
 //! # Safety
-//! Objects keep what they were made from alive, and a pointer is handed to the device only while its object lives:
-//! `end` takes it away when the device has destroyed it. Lists of requests live until the call returns. The
-//! functions are declared with the types of `verbs-sys`, from which the device defines them.
+//! An object keeps the objects it was created from alive. A pointer is passed to the device only while its
+//! object exists: `destroy` clears the pointer when the device has destroyed the object. Lists of requests
+//! live until the call returns. The functions are declared with the types of `verbs-sys`, from which the
+//! device defines them.
 
 #[path = "verbs/posting.rs"]
 mod posting;
@@ -82,55 +83,56 @@ unsafe extern "C" {
     safe fn ibv_ack_async_event(event: *mut AsyncEvent);
 }
 
-/// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of any wait, generous for a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The number of an error.
+/// An error number.
 pub(crate) type Errno = i32;
 
-fn made<T>(pointer: *mut T) -> Result<AtomicPtr<T>, Errno> {
+fn check_pointer<T>(pointer: *mut T) -> Result<AtomicPtr<T>, Errno> {
     if pointer.is_null() {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or_default());
     }
     Ok(AtomicPtr::new(pointer))
 }
 
-/// Ends an object if nothing hinders it; it then has no pointer any more.
-fn end<T>(pointer: &AtomicPtr<T>, destroy: unsafe extern "C" fn(*mut T) -> c_int) -> Errno {
+/// Destroys an object, and clears its pointer on success.
+fn destroy<T>(pointer: &AtomicPtr<T>, function: unsafe extern "C" fn(*mut T) -> c_int) -> Errno {
     let object = pointer.load(Acquire);
     if object.is_null() {
         return 0;
     }
-    // SAFETY: a living object. Its pointer is there until it has ended, as some wait for a call about them; no test ends
-    // one twice at a time.
-    let result = unsafe { destroy(object) };
+    // SAFETY: the object exists. Its pointer stays set until it is destroyed, since calls about it may be
+    // waiting; no test destroys an object twice at the same time.
+    let result = unsafe { function(object) };
     if result == 0 {
         pointer.store(ptr::null_mut(), Release);
     }
     result
 }
 
-/// Is a descriptor readable, within so long?
-pub(crate) fn is_readable(fd: c_int, patience: Duration) -> bool {
+/// Waits until a descriptor is readable, and returns whether it is.
+pub(crate) fn is_readable(fd: c_int, timeout: Duration) -> bool {
     let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry.
-    unsafe { libc::poll(&raw mut fds, 1, patience.as_millis() as c_int) == 1 }
+    unsafe { libc::poll(&raw mut fds, 1, timeout.as_millis() as c_int) == 1 }
 }
 
-/// Tries until there is a result; the message says what has been waited for in vain.
-pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+/// Repeats `ready` until it returns a value. The panic message names `what`.
+pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(found) = ready() {
             return found;
         }
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(began.elapsed() < TIMEOUT, "waited in vain for {what}");
         std::thread::yield_now();
     }
 }
 
-/// The devices of the node that the environment names, opened one by its name. Whoever calls this keeps others from
-/// changing the environment meanwhile.
+/// An open device of the node that the environment names.
+///
+/// The caller of `open` must keep other threads from changing the environment.
 #[derive(Debug)]
 pub(crate) struct Node {
     context: AtomicPtr<Context>,
@@ -138,9 +140,9 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn open(name: &str) -> Result<Arc<Node>, Errno> {
-        let list = made(ibv_get_device_list(ptr::null_mut()))?.into_inner();
+        let list = check_pointer(ibv_get_device_list(ptr::null_mut()))?.into_inner();
         let mut found = ptr::null_mut();
-        // SAFETY: the list ends with null, and names with zero.
+        // SAFETY: the list ends with null, and names end with zero.
         unsafe {
             let mut at = list;
             while !(*at).is_null() {
@@ -151,16 +153,16 @@ impl Node {
             }
             ibv_free_device_list(list);
         }
-        Ok(Arc::new(Node { context: made(ibv_open_device(found))? }))
+        Ok(Arc::new(Node { context: check_pointer(ibv_open_device(found))? }))
     }
 
     pub(crate) fn raw(&self) -> *mut Context {
         self.context.load(Acquire)
     }
 
-    /// The C structure.
+    /// Returns the C structure.
     fn context(&self) -> &Context {
-        // SAFETY: open until `self` is dropped.
+        // SAFETY: the context is open until `self` is dropped.
         unsafe { &*self.raw() }
     }
 
@@ -182,20 +184,20 @@ impl Node {
         (asked == 0).then_some(gid)
     }
 
-    /// Where the table has the IPv4-mapped address.
+    /// Returns the index of the IPv4-mapped GID.
     pub(crate) fn ipv4_index(&self) -> Option<u8> {
         (0..self.port().gid_tbl_len as u8)
             .find(|&index| self.gid(index.into()).and_then(Gid::to_ipv4).is_some())
     }
 
-    /// The next asynchronous event, if there is one within so long.
-    pub(crate) fn event(&self, patience: Duration) -> Option<EventType> {
-        self.unacknowledged(patience).map(|event| event.acknowledge())
+    /// Waits for the next asynchronous event, acknowledges it and returns its type.
+    pub(crate) fn event(&self, timeout: Duration) -> Option<EventType> {
+        self.next_event(timeout).map(|event| event.acknowledge())
     }
 
-    /// As [`Node::event`], to be acknowledged by whoever has it.
-    pub(crate) fn unacknowledged(&self, patience: Duration) -> Option<Event> {
-        if !is_readable(self.context().async_fd, patience) {
+    /// Waits for the next asynchronous event, which the caller acknowledges.
+    pub(crate) fn next_event(&self, timeout: Duration) -> Option<Event> {
+        if !is_readable(self.context().async_fd, timeout) {
             return None;
         }
         let mut event = AsyncEvent::zeroed();
@@ -204,11 +206,11 @@ impl Node {
     }
 
     pub(crate) fn pd(self: &Arc<Node>) -> Result<Arc<Domain>, Errno> {
-        Ok(Arc::new(Domain { pd: made(ibv_alloc_pd(self.raw()))?, node: Arc::clone(self) }))
+        Ok(Arc::new(Domain { pd: check_pointer(ibv_alloc_pd(self.raw()))?, node: Arc::clone(self) }))
     }
 
     pub(crate) fn channel(self: &Arc<Node>) -> Result<Arc<Channel>, Errno> {
-        let channel = made(ibv_create_comp_channel(self.raw()))?;
+        let channel = check_pointer(ibv_create_comp_channel(self.raw()))?;
         Ok(Arc::new(Channel { channel, _node: Arc::clone(self) }))
     }
 
@@ -216,14 +218,14 @@ impl Node {
         self: &Arc<Node>,
         cqe: i32,
         channel: Option<&Arc<Channel>>,
-    ) -> Result<Arc<Queue>, Errno> {
+    ) -> Result<Arc<CompletionQueue>, Errno> {
         let raw = channel.map_or(ptr::null_mut(), |channel| channel.channel.load(Acquire));
-        let cq = made(ibv_create_cq(self.raw(), cqe, ptr::null_mut(), raw, 0))?;
-        Ok(Arc::new(Queue { cq, node: Arc::clone(self), _channel: channel.cloned() }))
+        let cq = check_pointer(ibv_create_cq(self.raw(), cqe, ptr::null_mut(), raw, 0))?;
+        Ok(Arc::new(CompletionQueue { cq, node: Arc::clone(self), _channel: channel.cloned() }))
     }
 }
 
-/// An asynchronous event that was fetched.
+/// An asynchronous event that was not yet acknowledged.
 #[derive(Debug)]
 pub(crate) struct Event(AsyncEvent);
 
@@ -238,12 +240,12 @@ impl Event {
     }
 }
 
-// SAFETY: the pointer in it is only handed to the device.
+// SAFETY: the pointer is only passed to the device.
 unsafe impl Send for Event {}
 
 impl Drop for Node {
     fn drop(&mut self) {
-        end(&self.context, ibv_close_device);
+        destroy(&self.context, ibv_close_device);
     }
 }
 
@@ -255,11 +257,11 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.pd, ibv_dealloc_pd)
+    pub(crate) fn destroy(&self) -> Errno {
+        destroy(&self.pd, ibv_dealloc_pd)
     }
 
-    /// Registers all of it under its own addresses.
+    /// Registers all of the memory under its own addresses.
     pub(crate) fn register(
         self: &Arc<Domain>,
         memory: &Arc<Memory>,
@@ -276,8 +278,8 @@ impl Domain {
         iova: u64,
         access: AccessFlags,
     ) -> Result<Region, Errno> {
-        let mr = made(ibv_reg_mr_iova2(self.raw(), start as *mut c_void, len, iova, access.0))?;
-        // SAFETY: just made.
+        let mr = check_pointer(ibv_reg_mr_iova2(self.raw(), start as *mut c_void, len, iova, access.0))?;
+        // SAFETY: the region was just created.
         let (lkey, rkey) = unsafe { ((*mr.load(Acquire)).lkey, (*mr.load(Acquire)).rkey) };
         Ok(Region { mr, lkey, rkey, _domain: Arc::clone(self), _memory: Arc::clone(memory) })
     }
@@ -286,34 +288,38 @@ impl Domain {
         self.pd.load(Acquire)
     }
 
-    pub(crate) fn qp(self: &Arc<Domain>, mut init: QpInitAttr, parts: Parts) -> Result<QueuePair, Errno> {
-        init.send_cq = parts.send.cq.load(Acquire);
-        init.recv_cq = parts.recv.cq.load(Acquire);
-        init.srq = parts.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.srq.load(Acquire));
-        let qp = made(ibv_create_qp(self.raw(), &raw mut init))?;
-        Ok(QueuePair { qp, cap: init.cap, _parts: parts, domain: Arc::clone(self) })
+    pub(crate) fn qp(self: &Arc<Domain>, mut init: QpInitAttr, queues: Queues) -> Result<QueuePair, Errno> {
+        init.send_cq = queues.send.cq.load(Acquire);
+        init.recv_cq = queues.recv.cq.load(Acquire);
+        init.srq = queues.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.srq.load(Acquire));
+        let qp = check_pointer(ibv_create_qp(self.raw(), &raw mut init))?;
+        Ok(QueuePair { qp, cap: init.cap, _queues: queues, domain: Arc::clone(self) })
     }
 
-    pub(crate) fn srq(self: &Arc<Domain>, max_wr: u32, max_sge: u32) -> Result<Arc<Shared>, Errno> {
+    pub(crate) fn srq(
+        self: &Arc<Domain>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Arc<SharedReceiveQueue>, Errno> {
         let attr = SrqAttr { max_wr, max_sge, srq_limit: 0 };
         let mut init = SrqInitAttr { srq_context: ptr::null_mut(), attr };
-        let srq = made(ibv_create_srq(self.raw(), &raw mut init))?;
-        Ok(Arc::new(Shared { srq, domain: Arc::clone(self) }))
+        let srq = check_pointer(ibv_create_srq(self.raw(), &raw mut init))?;
+        Ok(Arc::new(SharedReceiveQueue { srq, domain: Arc::clone(self) }))
     }
 
-    pub(crate) fn address(self: &Arc<Domain>, mut attr: AhAttr) -> Result<Arc<Address>, Errno> {
-        let ah = made(ibv_create_ah(self.raw(), &raw mut attr))?;
-        Ok(Arc::new(Address { ah, _domain: Arc::clone(self) }))
+    pub(crate) fn address(self: &Arc<Domain>, mut attr: AhAttr) -> Result<Arc<AddressHandle>, Errno> {
+        let ah = check_pointer(ibv_create_ah(self.raw(), &raw mut attr))?;
+        Ok(Arc::new(AddressHandle { ah, _domain: Arc::clone(self) }))
     }
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        self.end();
+        self.destroy();
     }
 }
 
-/// A registration.
+/// A memory region.
 #[derive(Debug)]
 pub(crate) struct Region {
     mr: AtomicPtr<Mr>,
@@ -324,40 +330,40 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Changes what is allowed.
-    pub(crate) fn register_anew(&self, access: AccessFlags) -> c_int {
+    /// Changes the access rights.
+    pub(crate) fn change_access(&self, access: AccessFlags) -> c_int {
         const CHANGE_ACCESS: c_int = 4;
         let mr = self.mr.load(Acquire);
         ibv_rereg_mr(mr, CHANGE_ACCESS, ptr::null_mut(), ptr::null_mut(), 0, access.0 as c_int)
     }
 
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.mr, ibv_dereg_mr)
+    pub(crate) fn destroy(&self) -> Errno {
+        destroy(&self.mr, ibv_dereg_mr)
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.end();
+        self.destroy();
     }
 }
 
-/// The port that datagrams go to.
+/// An address handle: the destination port of datagrams.
 #[derive(Debug)]
-pub(crate) struct Address {
+pub(crate) struct AddressHandle {
     ah: AtomicPtr<Ah>,
     _domain: Arc<Domain>,
 }
 
-impl Address {
+impl AddressHandle {
     pub(crate) fn raw(&self) -> *mut Ah {
         self.ah.load(Acquire)
     }
 }
 
-impl Drop for Address {
+impl Drop for AddressHandle {
     fn drop(&mut self) {
-        end(&self.ah, ibv_destroy_ah);
+        destroy(&self.ah, ibv_destroy_ah);
     }
 }
 
@@ -370,53 +376,53 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn fd(&self) -> c_int {
-        // SAFETY: there until it is ended.
+        // SAFETY: the channel exists until it is destroyed.
         unsafe { (*self.channel.load(Acquire)).fd }
     }
 
-    /// Fetches an announcement, which must be of that queue.
-    pub(crate) fn fetch(&self, of: &Queue) {
-        assert!(is_readable(self.fd(), PATIENCE), "no announcement");
+    /// Waits for a completion event, and asserts the queue that it names.
+    pub(crate) fn take_event(&self, of: &CompletionQueue) {
+        assert!(is_readable(self.fd(), TIMEOUT), "no announcement");
         let (mut cq, mut about) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: places for what is returned.
+        // SAFETY: both pointers are valid places for results.
         let result = unsafe { ibv_get_cq_event(self.channel.load(Acquire), &raw mut cq, &raw mut about) };
         assert_eq!((result, cq), (0, of.cq.load(Acquire)));
     }
 
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.channel, ibv_destroy_comp_channel)
+    pub(crate) fn destroy(&self) -> Errno {
+        destroy(&self.channel, ibv_destroy_comp_channel)
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.end();
+        self.destroy();
     }
 }
 
 /// A completion queue.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct CompletionQueue {
     cq: AtomicPtr<Cq>,
     node: Arc<Node>,
     _channel: Option<Arc<Channel>>,
 }
 
-impl Queue {
+impl CompletionQueue {
     pub(crate) fn raw(&self) -> *mut Cq {
         self.cq.load(Acquire)
     }
 
-    /// One that was made otherwise.
-    pub(crate) fn adopt(cq: *mut Cq, node: &Arc<Node>) -> Result<Arc<Queue>, Errno> {
-        Ok(Arc::new(Queue { cq: made(cq)?, node: Arc::clone(node), _channel: None }))
+    /// Wraps a queue that was created by another function.
+    pub(crate) fn adopt(cq: *mut Cq, node: &Arc<Node>) -> Result<Arc<CompletionQueue>, Errno> {
+        Ok(Arc::new(CompletionQueue { cq: check_pointer(cq)?, node: Arc::clone(node), _channel: None }))
     }
 
-    /// What a poll returns: one completion, none, or an error.
+    /// Polls once: one completion, none, or an error.
     pub(crate) fn try_poll(&self) -> Result<Option<Wc>, c_int> {
         let mut wc = Wc::zeroed();
         let poll = self.node.context().ops.poll_cq.expect("every device polls");
-        // SAFETY: a living queue, and room for one completion.
+        // SAFETY: the queue exists, and there is room for one completion.
         match unsafe { poll(self.cq.load(Acquire), 1, &raw mut wc) } {
             0 => Ok(None),
             1 => Ok(Some(wc)),
@@ -424,12 +430,12 @@ impl Queue {
         }
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn poll(&self) -> Wc {
-        until("a completion", || self.try_poll().expect("a queue in order"))
+        wait_for("a completion", || self.try_poll().expect("a queue in order"))
     }
 
-    /// Nothing comes, however often one looks.
+    /// Asserts that no completion arrives.
     pub(crate) fn stays_empty(&self) {
         for _ in 0..300 {
             let found = self.try_poll().expect("a queue in order");
@@ -439,7 +445,7 @@ impl Queue {
 
     pub(crate) fn arm(&self, solicited_only: bool) -> Errno {
         let arm = self.node.context().ops.req_notify_cq.expect("a slot that is filled");
-        // SAFETY: a living queue.
+        // SAFETY: the queue exists.
         unsafe { arm(self.cq.load(Acquire), solicited_only.into()) }
     }
 
@@ -451,59 +457,59 @@ impl Queue {
         ibv_ack_cq_events(self.cq.load(Acquire), count);
     }
 
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.cq, ibv_destroy_cq)
+    pub(crate) fn destroy(&self) -> Errno {
+        destroy(&self.cq, ibv_destroy_cq)
     }
 }
 
-impl Drop for Queue {
+impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        self.end();
+        self.destroy();
     }
 }
 
 /// A shared receive queue.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedReceiveQueue {
     srq: AtomicPtr<Srq>,
     domain: Arc<Domain>,
 }
 
-impl Shared {
-    pub(crate) fn post(&self, id: u64, pieces: &[Sge]) -> Errno {
+impl SharedReceiveQueue {
+    pub(crate) fn post(&self, id: u64, sges: &[Sge]) -> Errno {
         let post = self.domain.node.context().ops.post_srq_recv.expect("a slot that is filled");
-        let mut pieces = pieces.to_vec();
-        let (mut wr, mut bad) = (receive(id, &mut pieces), ptr::null_mut());
-        // SAFETY: a living queue and a list of one request.
+        let mut sges = sges.to_vec();
+        let (mut wr, mut bad) = (receive(id, &mut sges), ptr::null_mut());
+        // SAFETY: the queue exists; the list has one request.
         unsafe { post(self.srq.load(Acquire), &raw mut wr, &raw mut bad) }
     }
 
-    /// Asks for an event when fewer receives than that are left.
+    /// Requests an event when fewer receives than `srq_limit` are left.
     pub(crate) fn limit(&self, srq_limit: u32) -> Errno {
         let mut attr = SrqAttr { max_wr: 0, max_sge: 0, srq_limit };
         ibv_modify_srq(self.srq.load(Acquire), &raw mut attr, SrqAttrMask::LIMIT.0 as c_int)
     }
 
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.srq, ibv_destroy_srq)
+    pub(crate) fn destroy(&self) -> Errno {
+        destroy(&self.srq, ibv_destroy_srq)
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        self.end();
+        self.destroy();
     }
 }
 
-fn receive(id: u64, pieces: &mut [Sge]) -> RecvWr {
-    let sg_list = if pieces.is_empty() { ptr::null_mut() } else { pieces.as_mut_ptr() };
-    RecvWr { wr_id: id, next: ptr::null_mut(), sg_list, num_sge: pieces.len() as c_int }
+fn receive(id: u64, sges: &mut [Sge]) -> RecvWr {
+    let sg_list = if sges.is_empty() { ptr::null_mut() } else { sges.as_mut_ptr() };
+    RecvWr { wr_id: id, next: ptr::null_mut(), sg_list, num_sge: sges.len() as c_int }
 }
 
-/// What a queue pair completes to and receives from.
+/// The queues of a queue pair.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
-    pub(crate) send: Arc<Queue>,
-    pub(crate) recv: Arc<Queue>,
-    pub(crate) srq: Option<Arc<Shared>>,
+pub(crate) struct Queues {
+    pub(crate) send: Arc<CompletionQueue>,
+    pub(crate) recv: Arc<CompletionQueue>,
+    pub(crate) srq: Option<Arc<SharedReceiveQueue>>,
 }

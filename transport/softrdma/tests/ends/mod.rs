@@ -1,8 +1,8 @@
-//! Two ends of a connection in one process, through the C ABI.
+//! Both ends of a connection in one process, through the C ABI.
 //!
 //! # Safety
-//! Objects are made by the library, and destroyed once, in `Drop`, in the order that verbs ask for. Buffers
-//! live as long as their registrations. Structures that are passed live during the call.
+//! The library creates the objects; `Drop` destroys them once, in the order that verbs require. Buffers live
+//! as long as their registrations. Structures passed to a call live during the call.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -40,12 +40,12 @@ unsafe extern "C" {
     pub(crate) fn ibv_destroy_qp(qp: *mut Qp) -> c_int;
 }
 
-/// Bytes of an end's buffer.
+/// Size of an end's buffer in bytes.
 pub(crate) const BYTES: usize = 64 * 1024;
 
-/// How a connection is made.
+/// Properties of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Options {
     pub(crate) kind: QpType,
     pub(crate) depth: u32,
     pub(crate) cqe: c_int,
@@ -53,22 +53,22 @@ pub(crate) struct Plan {
     pub(crate) rnr_retry: u8,
 }
 
-impl Plan {
-    pub(crate) fn of(kind: QpType) -> Plan {
+impl Options {
+    pub(crate) fn for_service(kind: QpType) -> Options {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
-        Plan { kind, depth: 16, cqe: 64, access, rnr_retry: 7 }
+        Options { kind, depth: 16, cqe: 64, access, rnr_retry: 7 }
     }
 }
 
-/// A folder for a fabric, gone afterwards.
+/// Returns a temporary folder for a fabric.
 pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) context: *mut Context,
@@ -80,8 +80,8 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// An end on a node of a fabric, in the state of reset.
-    pub(crate) fn new(fabric: &str, node: usize, folder: &Path, plan: Plan) -> End {
+    /// Opens the first device of a node, with a queue pair in state RESET.
+    pub(crate) fn new(fabric: &str, node: usize, folder: &Path, options: Options) -> End {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fabrics").join(fabric);
         let config = Config {
             fabric: Some(file),
@@ -97,18 +97,18 @@ impl End {
             ibv_free_device_list(list);
             assert!(!context.is_null());
             let pd = ibv_alloc_pd(context);
-            let cq = ibv_create_cq(context, plan.cqe, ptr::null_mut(), ptr::null_mut(), 0);
-            let access = if plan.kind == QpType::UC {
+            let cq = ibv_create_cq(context, options.cqe, ptr::null_mut(), ptr::null_mut(), 0);
+            let access = if options.kind == QpType::UC {
                 AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE
             } else {
-                plan.access
+                options.access
             };
             let mr = ibv_reg_mr(pd, buffer.as_mut_ptr().cast(), BYTES, access.0 as c_int);
             assert!(!pd.is_null() && !cq.is_null() && !mr.is_null());
             let mut attr = QpInitAttr::zeroed();
-            (attr.send_cq, attr.recv_cq, attr.qp_type) = (cq, cq, plan.kind);
-            attr.cap.max_send_wr = plan.depth;
-            attr.cap.max_recv_wr = plan.depth;
+            (attr.send_cq, attr.recv_cq, attr.qp_type) = (cq, cq, options.kind);
+            attr.cap.max_send_wr = options.depth;
+            attr.cap.max_recv_wr = options.depth;
             (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (1, 1);
             let qp = ibv_create_qp(pd, &raw mut attr);
             assert!(!qp.is_null());
@@ -117,7 +117,7 @@ impl End {
     }
 
     pub(crate) fn qpn(&self) -> u32 {
-        // SAFETY: a living queue pair.
+        // SAFETY: the queue pair exists until `self` is dropped.
         unsafe { (*self.qp).qp_num }
     }
 
@@ -140,13 +140,13 @@ impl End {
         self.modify(&attr, QpAttrMask::STATE)
     }
 
-    /// Takes it from reset to ready to send.
-    pub(crate) fn connect(&self, peer: &End, plan: Plan) {
+    /// Takes the queue pair from RESET to RTS.
+    pub(crate) fn connect(&self, peer: &End, options: Options) {
         use QpAttrMask as M;
         let mut attr = QpAttr::zeroed();
         attr.qp_state = QpState::INIT;
         attr.port_num = 1;
-        attr.qp_access_flags = plan.access.0;
+        attr.qp_access_flags = options.access.0;
         assert_eq!(self.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS), 0);
         attr.qp_state = QpState::RTR;
         attr.path_mtu = Mtu::B1024;
@@ -157,40 +157,40 @@ impl End {
         attr.ah_attr.grh.dgid = peer.gid();
         attr.ah_attr.grh.sgid_index = 1;
         let reliable =
-            if plan.kind == QpType::RC { M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER } else { M::NONE };
+            if options.kind == QpType::RC { M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER } else { M::NONE };
         attr.min_rnr_timer = 1;
         let rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | reliable;
         assert_eq!(self.modify(&attr, rtr), 0);
         attr.qp_state = QpState::RTS;
-        (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (8, 3, plan.rnr_retry);
+        (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (8, 3, options.rnr_retry);
         let timers = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-        let reliable = if plan.kind == QpType::RC { timers } else { M::NONE };
+        let reliable = if options.kind == QpType::RC { timers } else { M::NONE };
         assert_eq!(self.modify(&attr, M::STATE | M::SQ_PSN | reliable), 0);
     }
 
-    /// The local and the remote key of the buffer.
+    /// Returns the local and the remote key of the buffer.
     fn keys(&self) -> (u32, u32) {
-        // SAFETY: a living registration.
+        // SAFETY: the registration exists until `self` is dropped.
         unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
     }
 
-    /// A piece of the buffer.
-    pub(crate) fn piece(&self, offset: usize, len: usize) -> Sge {
+    /// Returns a scatter/gather element of the buffer.
+    pub(crate) fn sge(&self, offset: usize, len: usize) -> Sge {
         Sge { addr: self.buffer.as_ptr() as u64 + offset as u64, length: len as u32, lkey: self.keys().0 }
     }
 
-    pub(crate) fn receive(&self, wr_id: u64, mut piece: Sge) -> c_int {
-        let mut wr = RecvWr { wr_id, next: ptr::null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+    pub(crate) fn receive(&self, wr_id: u64, mut sge: Sge) -> c_int {
+        let mut wr = RecvWr { wr_id, next: ptr::null_mut(), sg_list: &raw mut sge, num_sge: 1 };
         let mut bad = ptr::null_mut();
         // SAFETY: see the module.
         unsafe { ((*self.context).ops.post_recv.expect("a call"))(self.qp, &raw mut wr, &raw mut bad) }
     }
 
-    /// A signalled request.
-    pub(crate) fn post(&self, wr_id: u64, opcode: WrOpcode, mut piece: Sge, to: Option<RdmaTarget>) -> c_int {
+    /// Posts a signaled work request.
+    pub(crate) fn post(&self, wr_id: u64, opcode: WrOpcode, mut sge: Sge, to: Option<RdmaTarget>) -> c_int {
         let mut wr = SendWr::zeroed();
         (wr.wr_id, wr.opcode, wr.send_flags) = (wr_id, opcode, SendFlags::SIGNALED.0);
-        (wr.sg_list, wr.num_sge) = (&raw mut piece, 1);
+        (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
         wr.imm_data = 0x0102_0304;
         if let Some(target) = to {
             wr.wr.rdma = target;
@@ -201,15 +201,15 @@ impl End {
     }
 
     pub(crate) fn send(&self, wr_id: u64, len: usize) -> c_int {
-        self.post(wr_id, WrOpcode::SEND, self.piece(0, len), None)
+        self.post(wr_id, WrOpcode::SEND, self.sge(0, len), None)
     }
 
-    /// The memory of this end, as the other end names it.
+    /// Returns the remote address and key of this end's buffer.
     pub(crate) fn target(&self, offset: usize) -> RdmaTarget {
         RdmaTarget { remote_addr: self.buffer.as_ptr() as u64 + offset as u64, rkey: self.keys().1 }
     }
 
-    /// One completion, if there is one.
+    /// Polls for one completion.
     pub(crate) fn poll(&self) -> Option<Wc> {
         let mut wc = Wc::zeroed();
         // SAFETY: see the module.
@@ -217,7 +217,7 @@ impl End {
         (polled == 1).then_some(wc)
     }
 
-    /// Waits for a completion and checks whose and of what kind it is.
+    /// Waits for a completion and asserts its `wr_id` and status.
     pub(crate) fn expect(&self, wr_id: u64, status: WcStatus) -> Wc {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -247,10 +247,10 @@ impl Drop for End {
     }
 }
 
-/// Two connected ends at the two nodes of a fabric.
-pub(crate) fn pair(fabric: &str, folder: &Path, plan: Plan) -> [End; 2] {
-    let ends = [0, 1].map(|node| End::new(fabric, node, folder, plan));
-    ends[0].connect(&ends[1], plan);
-    ends[1].connect(&ends[0], plan);
+/// Returns two connected ends, on the two nodes of a fabric.
+pub(crate) fn pair(fabric: &str, folder: &Path, options: Options) -> [End; 2] {
+    let ends = [0, 1].map(|node| End::new(fabric, node, folder, options));
+    ends[0].connect(&ends[1], options);
+    ends[1].connect(&ends[0], options);
     ends
 }

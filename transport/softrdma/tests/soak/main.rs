@@ -1,9 +1,11 @@
-//! Processes are killed at random for a while: whoever survives works on, and nothing of the dead stays.
+//! Processes are killed at random for a while: survivors continue, and nothing of the dead remains.
 //!
-//! This process is the survivor. On each of two fabrics, one for each data path, over a cable with latency, it keeps
-//! connections to processes that live and to others that are killed at any moment and replaced. All data are checked.
+//! This process is the survivor. On each of two fabrics, one for each data path, over a cable with latency,
+//! it keeps connections to processes that live, and to others that are killed at random and replaced. All
+//! data are checked.
 //!
-//! `SOAK_SECONDS` sets how long (20), `SOAK_SEED` repeats the choices of a run, though not its timing.
+//! `SOAK_SECONDS` sets the duration (20). `SOAK_SEED` repeats the random choices of a run, though not its
+//! timing.
 
 #![allow(dead_code, reason = "the suite's tools are borrowed, not all are needed")]
 
@@ -16,8 +18,8 @@ mod rig;
 #[path = "../conformance/verbs.rs"]
 mod verbs;
 
-use children::{Child, ECHO_AT, descriptors};
-use rig::{Card, DataPath, End, Options, Rig};
+use children::{Child, ECHO_AT, open_descriptors};
+use rig::{DataPath, End, Options, PeerInfo, Rig};
 use softrdma::profile::Profile;
 use std::{
     env, fs,
@@ -28,15 +30,15 @@ use std::{
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use verbs::{Channel, PATIENCE, Queue, Work, is_readable};
+use verbs::{Channel, CompletionQueue, TIMEOUT, Work, is_readable};
 use verbs_sys::{QpType, Wc, WcStatus, WrOpcode};
 
-/// A role that children play for the conformance suite only.
-fn cross_a_line(_rig: &Rig, _is_below_registered: bool) {
+/// A role that children play only in the conformance suite.
+fn cross_4gib_line(_rig: &Rig, _is_below_registered: bool) {
     unreachable!("no child of this test crosses a line");
 }
 
-/// A stream of numbers: SplitMix64.
+/// A random number generator: SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -49,24 +51,24 @@ impl Random {
     }
 }
 
-/// Our end of a connection to a process that answers.
+/// This process's end of a connection to a process that echoes.
 struct Session {
     end: End,
-    peer: Card,
-    /// When given, we sleep on it instead of polling.
-    channel: Option<(Arc<Channel>, Arc<Queue>)>,
-    /// The peer has been killed.
+    peer: PeerInfo,
+    /// The channel to sleep on; `None` polls instead.
+    channel: Option<(Arc<Channel>, Arc<CompletionQueue>)>,
+    /// Whether the peer has been killed.
     is_killed: Arc<AtomicBool>,
     rounds: u64,
 }
 
-/// Where in the peer's memory we write, and where we count.
+/// Offsets in the peer's memory: of writes, and of a counter.
 const WRITE_AT: usize = 8 << 10;
 const COUNT_AT: usize = 40 << 10;
-/// Where reads and the results of additions go to.
+/// Offsets in this process's memory: of data read, and of the results of additions.
 const READ_AT: usize = 24 << 10;
 const BEFORE_AT: usize = 32 << 10;
-/// The number of the receive; requests have smaller ones.
+/// The `wr_id` of the receive; requests have smaller ones.
 const RECEIVE: u64 = 9;
 
 impl Session {
@@ -78,9 +80,9 @@ impl Session {
             let (with, known, queue) = end.with_channel(options);
             (end, channel) = (with, Some((known, queue)));
         }
-        let peer = child.meet(&end.card());
+        let peer = child.exchange(&end.info());
         end.connect(&peer, options);
-        child.go();
+        child.begin();
         Session { end, peer, channel, is_killed: Arc::default(), rounds: 0 }
     }
 
@@ -88,9 +90,9 @@ impl Session {
         [&self.end.send, &self.end.recv].into_iter().find_map(|queue| queue.try_poll().expect("in order"))
     }
 
-    /// The next completion; none once the peer has been killed and a while has passed without one.
+    /// Returns the next completion, or `None` if the peer was killed and none arrives for a while.
     fn next(&self) -> Option<Wc> {
-        let until = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut killed_since = None;
         loop {
             if let Some((_, queue)) = &self.channel {
@@ -102,7 +104,7 @@ impl Session {
             if let Some((channel, queue)) = &self.channel
                 && is_readable(channel.fd(), Duration::from_millis(100))
             {
-                channel.fetch(queue);
+                channel.take_event(queue);
                 queue.acknowledge(1);
             }
             if self.is_killed.load(SeqCst) {
@@ -111,12 +113,12 @@ impl Session {
                     return None;
                 }
             }
-            assert!(Instant::now() < until, "round {}: a living peer is silent", self.rounds);
+            assert!(Instant::now() < deadline, "round {}: a living peer is silent", self.rounds);
         }
     }
 
-    /// Says something in every way, and checks what comes back. False when the peer is dead.
-    fn round(&mut self, len: usize) -> bool {
+    /// Runs all operations once and checks the results. Returns false if the peer is dead.
+    fn run_round(&mut self, len: usize) -> bool {
         let number = self.rounds + 1;
         let end = &self.end;
         let is_reliable = end.kind == QpType::RC;
@@ -126,14 +128,13 @@ impl Session {
         let at = |offset: usize| self.peer.address + offset as u64;
         let key = self.peer.rkey;
         let mut works =
-            vec![Work::new(WrOpcode::RDMA_WRITE, &[end.piece(WRITE_AT, len)]).at(at(WRITE_AT), key).id(1)];
+            vec![Work::new(WrOpcode::RDMA_WRITE, &[end.sge(WRITE_AT, len)]).at(at(WRITE_AT), key).id(1)];
         if is_reliable {
-            works
-                .push(Work::new(WrOpcode::RDMA_READ, &[end.piece(READ_AT, len)]).at(at(WRITE_AT), key).id(2));
-            let add = Work::new(WrOpcode::ATOMIC_FETCH_AND_ADD, &[end.piece(BEFORE_AT, 8)]).operands(1, 0);
+            works.push(Work::new(WrOpcode::RDMA_READ, &[end.sge(READ_AT, len)]).at(at(WRITE_AT), key).id(2));
+            let add = Work::new(WrOpcode::ATOMIC_FETCH_AND_ADD, &[end.sge(BEFORE_AT, 8)]).operands(1, 0);
             works.push(add.at(at(COUNT_AT), key).id(3));
         }
-        works.push(Work::send(&[end.piece(64, 8)]).id(4));
+        works.push(Work::send(&[end.sge(64, 8)]).id(4));
         let wanted = works.len() + 1;
         works.iter().for_each(|work| _ = end.qp.post(work));
         for _ in 0..wanted {
@@ -141,8 +142,8 @@ impl Session {
                 None => return false,
                 Some(wc) if wc.status == WcStatus::SUCCESS => {}
                 Some(wc) => {
-                    // The news may be here before the one who kills has been told.
-                    assert!(self.dies_soon(), "round {number}: {wc:?} from a living peer");
+                    // The completion may arrive before the killing thread has set the flag.
+                    assert!(self.is_killed_soon(), "round {number}: {wc:?} from a living peer");
                     return false;
                 }
             }
@@ -156,18 +157,18 @@ impl Session {
         true
     }
 
-    fn dies_soon(&self) -> bool {
-        let until = Instant::now() + PATIENCE;
-        while !self.is_killed.load(SeqCst) && Instant::now() < until {
+    fn is_killed_soon(&self) -> bool {
+        let deadline = Instant::now() + TIMEOUT;
+        while !self.is_killed.load(SeqCst) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
         self.is_killed.load(SeqCst)
     }
 
-    /// A reliable connection to a dead peer fails.
-    fn fails(&self) {
-        let until = Instant::now() + PATIENCE;
-        let write = Work::new(WrOpcode::RDMA_WRITE, &[self.end.piece(WRITE_AT, 8)]);
+    /// Asserts that a reliable connection to a dead peer fails.
+    fn expect_failure(&self) {
+        let deadline = Instant::now() + TIMEOUT;
+        let write = Work::new(WrOpcode::RDMA_WRITE, &[self.end.sge(WRITE_AT, 8)]);
         let write = write.at(self.peer.address, self.peer.rkey);
         loop {
             let posted = self.end.qp.post(&write);
@@ -175,26 +176,26 @@ impl Session {
             if failed || self.end.qp.state() == verbs_sys::QpState::ERR {
                 return;
             }
-            assert!(Instant::now() < until, "writes to a dead peer go on, posted with {posted}");
+            assert!(Instant::now() < deadline, "writes to a dead peer go on, posted with {posted}");
             thread::sleep(Duration::from_micros(100));
         }
     }
 }
 
 /// Talks to a process that is never killed.
-fn talk(rig: &Rig, kind: QpType, until: Instant, mut random: Random, rounds: &AtomicU64) {
+fn run_with_living_peer(rig: &Rig, kind: QpType, deadline: Instant, mut random: Random, rounds: &AtomicU64) {
     let child = Child::start(rig, kind, "echo");
     let mut session = Session::open(rig, &child, kind, random.below(2) == 0);
-    while Instant::now() < until {
-        assert!(session.round(8 + 8 * random.below(500) as usize));
+    while Instant::now() < deadline {
+        assert!(session.run_round(8 + 8 * random.below(500) as usize));
         rounds.fetch_add(1, SeqCst);
     }
     assert!(session.rounds > 10, "{} rounds in all that time", session.rounds);
 }
 
 /// Talks to processes that are killed, one after the other.
-fn lose(rig: &Rig, until: Instant, mut random: Random, deaths: &AtomicU64) {
-    while Instant::now() < until {
+fn run_with_killed_peers(rig: &Rig, deadline: Instant, mut random: Random, deaths: &AtomicU64) {
+    while Instant::now() < deadline {
         let kind = [QpType::RC, QpType::UC][random.below(2) as usize];
         let child = Child::start(rig, kind, "echo");
         let mut session = Session::open(rig, &child, kind, random.below(3) == 0);
@@ -206,17 +207,17 @@ fn lose(rig: &Rig, until: Instant, mut random: Random, deaths: &AtomicU64) {
                 child.kill();
                 is_killed.store(true, SeqCst);
             });
-            while session.round(8 + 8 * random.below(500) as usize) {}
+            while session.run_round(8 + 8 * random.below(500) as usize) {}
         });
         if kind == QpType::RC {
-            session.fails();
+            session.expect_failure();
         }
         deaths.fetch_add(1, SeqCst);
     }
 }
 
-/// Kilobytes of memory of this process.
-fn resident() -> u64 {
+/// Returns the resident memory of this process, in KiB.
+fn resident_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("our status");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
     line.split_ascii_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
@@ -227,17 +228,17 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "whoever sees this fail needs the seed")]
+#[allow(clippy::print_stdout, reason = "a failure needs the seed to be repeated")]
 fn survivors_work_on_and_nothing_leaks() {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     let seed = number("SOAK_SEED").unwrap_or(time);
     println!("SOAK_SEED={seed}");
     let mut random = Random(seed);
     let rigs = [DataPath::Copied, DataPath::Shared]
-        .map(|path| Rig::new(&Profile::IB, path).beside("", "latency_us = 20.0"));
+        .map(|path| Rig::new(&Profile::IB, path).another("", "latency_us = 20.0"));
     let anchors = rigs.each_ref().map(|rig| rig.open("a"));
-    let before = (descriptors(), resident());
-    let until = Instant::now() + Duration::from_secs(number("SOAK_SECONDS").unwrap_or(20));
+    let before = (open_descriptors(), resident_kib());
+    let deadline = Instant::now() + Duration::from_secs(number("SOAK_SECONDS").unwrap_or(20));
     let (rounds, deaths) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for rig in &rigs {
@@ -245,27 +246,28 @@ fn survivors_work_on_and_nothing_leaks() {
             let (steady, lost) = ([another(), another()], [another(), another()]);
             for (kind, random) in [QpType::RC, QpType::UC].into_iter().zip(steady) {
                 let rounds = &rounds;
-                scope.spawn(move || talk(rig, kind, until, random, rounds));
+                scope.spawn(move || run_with_living_peer(rig, kind, deadline, random, rounds));
             }
             for random in lost {
                 let deaths = &deaths;
-                scope.spawn(move || lose(rig, until, random, deaths));
+                scope.spawn(move || run_with_killed_peers(rig, deadline, random, deaths));
             }
         }
     });
     let (rounds, deaths) = (rounds.into_inner(), deaths.into_inner());
     println!("{rounds} rounds with the living, {deaths} deaths");
     assert!(deaths > 3, "{deaths} deaths");
-    let after = (descriptors(), resident());
-    // One for the last user of a place whose death nobody has asked for yet; four places on each fabric.
+    let after = (open_descriptors(), resident_kib());
+    // One descriptor for the last user of a slot whose death no process has checked yet; four slots on each
+    // fabric.
     assert!(after.0 <= before.0 + 8, "descriptors: {before:?} before, {after:?} after {deaths} deaths");
     assert!(after.1 < before.1 + (64 << 10), "memory: {before:?} before, {after:?} after {deaths} deaths");
     for (rig, anchor) in rigs.iter().zip(anchors) {
-        // Somebody new can join, and finds nothing of the dead.
+        // A new process can join, and finds no files of the dead.
         drop(rig.open("b"));
         let places = rig.files().iter().filter(|name| name.starts_with('p')).count();
         assert_eq!(places, 1, "{:?}", rig.files());
         drop(anchor);
-        assert!(!rig.way().home.join("run").exists(), "{:?}", rig.files());
+        assert!(!rig.location().home.join("run").exists(), "{:?}", rig.files());
     }
 }

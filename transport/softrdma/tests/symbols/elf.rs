@@ -1,29 +1,29 @@
-//! What an ELF file defines and what it wants from others, by name and version. 64 bits, little-endian.
+//! The symbols that an ELF file defines and imports, with names and versions. 64 bits, little-endian.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// Numbers of kinds of sections.
+/// Section types.
 const DYNSYM: u32 = 11;
 const VERDEF: u32 = 0x6fff_fffd;
 const VERNEED: u32 = 0x6fff_fffe;
 const VERSYM: u32 = 0x6fff_ffff;
 
-/// The name of a symbol, and its version, which is empty when it has none.
+/// A symbol's name and version; the version is empty if the symbol has none.
 pub(crate) type Versioned = (String, String);
 
-/// A file's dynamic symbols.
+/// The dynamic symbols of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Elf {
     pub(crate) defined: BTreeSet<Versioned>,
-    /// With the file that is to define them.
+    /// Imported symbols, with the file that must define them.
     pub(crate) wanted: BTreeSet<(String, Versioned)>,
 }
 
-/// A version that symbols refer to by its number.
+/// A version that symbols refer to by number.
 struct Version {
     number: u16,
     name: String,
-    /// The file that it is wanted from.
+    /// The file that must define the version; `None` for a version of this file.
     from: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl Bytes {
         headers.map(section).collect()
     }
 
-    /// What the section of definitions says: chains of entries with their names.
+    /// Reads the section of version definitions: a chain of entries with their names.
     fn defined_versions(&self, section: &Section, texts: usize, versions: &mut Vec<Version>) {
         let mut at = section.start;
         loop {
@@ -83,7 +83,7 @@ impl Bytes {
         }
     }
 
-    /// What the section of needs says: a chain of files, each with a chain of versions.
+    /// Reads the section of version needs: a chain of files, each with a chain of versions.
     fn wanted_versions(&self, section: &Section, texts: usize, versions: &mut Vec<Version>) {
         let mut at = section.start;
         loop {
@@ -121,7 +121,7 @@ impl Elf {
         for index in 1..symbols.len / 24 {
             let at = symbols.start + index * 24;
             let name = bytes.text(texts + bytes.u32(at) as usize);
-            // The highest bit says that it is not the default.
+            // The highest bit marks a version that is not the default.
             let number = find(VERSYM).map_or(1, |section| bytes.u16(section.start + index * 2) & 0x7fff);
             let version = versions.iter().find(|version| version.number == number && number > 1);
             let versioned = (name, version.map_or(String::new(), |version| version.name.clone()));

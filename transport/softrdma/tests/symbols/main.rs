@@ -1,10 +1,11 @@
-//! `libibverbs.so.1`: its names and versions are those that programs were linked with, and what it can't do fails.
+//! The symbols of `libibverbs.so.1`: names and versions match those that programs were linked with, and
+//! unsupported functions fail.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod elf;
 
-use common::{installed, library};
+use common::{library, library_folder};
 use elf::{Elf, Versioned};
 use std::{
     collections::BTreeSet,
@@ -32,15 +33,15 @@ const TOOLS: &[&str] = &[
     "ib_atomic_bw",
 ];
 
-/// The file of a program, found as a shell would.
+/// Finds a program in PATH, as a shell does.
 fn program(name: &str) -> PathBuf {
     let folders = std::env::var_os("PATH").expect("a PATH");
     let found = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("no {name}; on Debian, install ibverbs-utils and perftest"))
 }
 
-/// The libraries that the loader takes for a program, by the names that are asked for. It complains of what it
-/// doesn't find in them.
+/// Returns the libraries that the loader opens for a program, with the names it asks for. Asserts that no
+/// symbol is missing.
 fn loaded(program: &Path, folder: Option<&Path>) -> Vec<(String, PathBuf)> {
     let mut command = Command::new(program);
     command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
@@ -49,21 +50,21 @@ fn loaded(program: &Path, folder: Option<&Path>) -> Vec<(String, PathBuf)> {
     }
     let asked = [("LD_TRACE_LOADED_OBJECTS", "1"), ("LD_WARN", "yes"), ("LD_BIND_NOW", "yes")];
     let Output { stdout, stderr, .. } = command.envs(asked).output().expect("it starts");
-    let said = String::from_utf8_lossy(&stdout);
+    let message = String::from_utf8_lossy(&stdout);
     for bad in ["undefined symbol", "not found", "no version information"] {
-        assert!(!said.contains(bad), "{}: {said}", program.display());
+        assert!(!message.contains(bad), "{}: {message}", program.display());
     }
     assert_eq!(String::from_utf8_lossy(&stderr), "", "{}", program.display());
     let library = |line: &str| {
         let (name, path) = line.trim().split_once(" => ")?;
         Some((name.to_owned(), path.split(' ').next()?.into()))
     };
-    said.lines().filter_map(library).collect()
+    message.lines().filter_map(library).collect()
 }
 
 #[test]
 fn every_symbol_that_the_tools_import_is_there_with_its_version() {
-    let folder = installed();
+    let folder = library_folder();
     let ours = folder.path().join(VERBS);
     let defined = Elf::read(&ours).defined;
     let mut all: BTreeSet<Versioned> = BTreeSet::new();
@@ -79,13 +80,13 @@ fn every_symbol_that_the_tools_import_is_there_with_its_version() {
             }
         }
     }
-    // Of rdma-core 44 and perftest 4.5 they are 111. Fewer than half would mean that we can't read.
+    // rdma-core 44 and perftest 4.5 import 111. Fewer than half would mean that the reader is wrong.
     assert!(all.len() > 60, "{all:?}");
 }
 
 #[test]
 fn public_names_have_the_versions_of_the_installed_libibverbs() {
-    let folder = installed();
+    let folder = library_folder();
     let installed = loaded(&program("ibv_devices"), None);
     let (_, theirs) = installed.iter().find(|(name, _)| name == VERBS).expect("Debian's library");
     let theirs = Elf::read(theirs).defined;
@@ -95,7 +96,7 @@ fn public_names_have_the_versions_of_the_installed_libibverbs() {
     assert!(extra.is_empty(), "not in the installed libibverbs: {extra:?}");
 }
 
-/// What the list of symbols says: what becomes of a call, and of which.
+/// Returns the list of symbols: the behavior of each function, and its name.
 fn listed() -> Vec<(&'static str, &'static str)> {
     let lines = include_str!("../../libibverbs/symbols").lines();
     let lines = lines.filter(|line| !line.starts_with(['#', '[']));
@@ -112,7 +113,7 @@ fn what_the_device_exports_is_forwarded_to() {
     assert_eq!(exported, forwarded);
 }
 
-/// Compiles a C file of ours.
+/// Compiles a C file of this test.
 fn compile(source: &str, arguments: &[&str], target: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/symbols").join(source);
     let compiled = Command::new("cc").arg(source).args(arguments).arg("-o").arg(target).arg("-ldl").output();
@@ -122,7 +123,7 @@ fn compile(source: &str, arguments: &[&str], target: &Path) {
 
 #[test]
 fn what_is_not_there_fails_and_says_so() {
-    let folder = installed();
+    let folder = library_folder();
     let probe = folder.path().join("probe");
     compile("probe.c", &[], &probe);
     let run = |words: &[&str]| {
@@ -138,8 +139,8 @@ fn what_is_not_there_fails_and_says_so() {
     for (kind, name) in fatal {
         let Output { status, stderr, .. } = run(&[kind, name]);
         assert_eq!(status.signal(), Some(6), "{name}");
-        let said = format!("softrdma: {name} was called, which software devices don't have\n");
-        assert_eq!(String::from_utf8_lossy(&stderr), said);
+        let message = format!("softrdma: {name} was called, which software devices don't have\n");
+        assert_eq!(String::from_utf8_lossy(&stderr), message);
     }
 }
 
@@ -157,10 +158,10 @@ fn a_library_of_another_version_is_not_taken() {
         devices.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", &place).output().expect("it starts")
     };
     let Output { status, stderr, .. } = run();
-    let said = String::from_utf8_lossy(&stderr).into_owned();
-    assert!(status.code() == Some(127) && said.contains("different versions: ibv_"), "{said}");
+    let message = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(status.code() == Some(127) && message.contains("different versions: ibv_"), "{message}");
     std::fs::remove_file(place.join("libsoftrdma.so")).expect("it is there");
     let Output { status, stderr, .. } = run();
-    let said = String::from_utf8_lossy(&stderr).into_owned();
-    assert!(status.code() == Some(127) && said.contains("libsoftrdma.so: cannot open"), "{said}");
+    let message = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(status.code() == Some(127) && message.contains("libsoftrdma.so: cannot open"), "{message}");
 }

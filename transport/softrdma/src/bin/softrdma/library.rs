@@ -15,9 +15,9 @@ Examples:
   softrdma lib ~/verbs
   LD_LIBRARY_PATH=~/verbs ibv_devinfo -v
 
-The folder contains libibverbs.so.1, libsoftrdma.so, and librdma.dylib for programs that open that name.
-It can be copied to other machines. Programs that link the drivers of real adapters, like perftest,
-need rdma-core 39 to 56; LD_PRELOAD of libsoftrdma.so works with any version.";
+The folder contains libibverbs.so.1, libsoftrdma.so, and librdma.dylib for programs that open that
+name. It can be copied to other machines. Programs that link the drivers of real adapters, like
+perftest, need rdma-core 39 to 56; LD_PRELOAD of libsoftrdma.so works with any version.";
 
 /// Write a folder for LD_LIBRARY_PATH that contains a libibverbs.so.1
 #[derive(Debug, clap::Args)]

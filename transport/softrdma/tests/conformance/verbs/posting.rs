@@ -1,9 +1,12 @@
-//! Queue pairs, and what is posted to them.
+//! Queue pairs and send work requests.
 //!
 //! # Safety
 //! See the module above.
 
-use super::{Address, Domain, Errno, Parts, end, ibv_destroy_qp, ibv_modify_qp, ibv_query_qp, made, receive};
+use super::{
+    AddressHandle, Domain, Errno, Queues, check_pointer, destroy, ibv_destroy_qp, ibv_modify_qp,
+    ibv_query_qp, receive,
+};
 use std::{
     ffi::c_int,
     ptr,
@@ -14,36 +17,36 @@ use std::{
 };
 use verbs_sys::{Qp, QpAttr, QpAttrMask, QpInitAttr, QpState, SendFlags, SendTarget, SendWr, Sge, WrOpcode};
 
-/// What is posted to a send queue.
+/// A send work request.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     id: u64,
     opcode: WrOpcode,
     flags: SendFlags,
     imm: u32,
-    pieces: Vec<Sge>,
+    sges: Vec<Sge>,
     remote: (u64, u32),
     operands: (u64, u64),
-    datagram: Option<(Arc<Address>, u32, u32)>,
+    datagram: Option<(Arc<AddressHandle>, u32, u32)>,
 }
 
 impl Work {
-    /// Signalled, with the number 0.
-    pub(crate) fn new(opcode: WrOpcode, pieces: &[Sge]) -> Work {
+    /// Creates a signaled request with `wr_id` 0.
+    pub(crate) fn new(opcode: WrOpcode, sges: &[Sge]) -> Work {
         Work {
             id: 0,
             opcode,
             flags: SendFlags::SIGNALED,
             imm: 0,
-            pieces: pieces.to_vec(),
+            sges: sges.to_vec(),
             remote: (0, 0),
             operands: (0, 0),
             datagram: None,
         }
     }
 
-    pub(crate) fn send(pieces: &[Sge]) -> Work {
-        Work::new(WrOpcode::SEND, pieces)
+    pub(crate) fn send(sges: &[Sge]) -> Work {
+        Work::new(WrOpcode::SEND, sges)
     }
 
     pub(crate) fn id(self, id: u64) -> Work {
@@ -58,17 +61,17 @@ impl Work {
         Work { imm, ..self }
     }
 
-    /// The peer's memory.
+    /// Sets the remote address and key.
     pub(crate) fn at(self, address: u64, rkey: u32) -> Work {
         Work { remote: (address, rkey), ..self }
     }
 
-    /// What an atomic operation adds or compares with, and what it swaps in.
+    /// Sets the operands of an atomic operation: the addend or comparand, and the value to swap in.
     pub(crate) fn operands(self, first: u64, second: u64) -> Work {
         Work { operands: (first, second), ..self }
     }
 
-    pub(crate) fn to(self, address: &Arc<Address>, qpn: u32, qkey: u32) -> Work {
+    pub(crate) fn to(self, address: &Arc<AddressHandle>, qpn: u32, qkey: u32) -> Work {
         Work { datagram: Some((Arc::clone(address), qpn, qkey)), ..self }
     }
 
@@ -97,8 +100,8 @@ impl Work {
         wr.send_flags = self.flags.0;
         wr.imm_data = self.imm;
         wr.wr = self.target();
-        wr.num_sge = self.pieces.len() as c_int;
-        wr.sg_list = if self.pieces.is_empty() { ptr::null_mut() } else { self.pieces.as_mut_ptr() };
+        wr.num_sge = self.sges.len() as c_int;
+        wr.sg_list = if self.sges.is_empty() { ptr::null_mut() } else { self.sges.as_mut_ptr() };
         wr
     }
 }
@@ -107,9 +110,9 @@ impl Work {
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(super) qp: AtomicPtr<Qp>,
-    /// What was granted.
+    /// The granted capacities.
     pub(crate) cap: verbs_sys::QpCap,
-    pub(super) _parts: Parts,
+    pub(super) _queues: Queues,
     pub(super) domain: Arc<Domain>,
 }
 
@@ -118,18 +121,18 @@ impl QueuePair {
         self.qp.load(Acquire)
     }
 
-    /// One that was made otherwise.
+    /// Wraps a queue pair that was created by another function.
     pub(crate) fn adopt(
         qp: *mut Qp,
         cap: verbs_sys::QpCap,
-        parts: Parts,
+        queues: Queues,
         domain: &Arc<Domain>,
     ) -> Result<QueuePair, Errno> {
-        Ok(QueuePair { qp: made(qp)?, cap, _parts: parts, domain: Arc::clone(domain) })
+        Ok(QueuePair { qp: check_pointer(qp)?, cap, _queues: queues, domain: Arc::clone(domain) })
     }
 
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: there until it is ended.
+        // SAFETY: the queue pair exists until it is destroyed.
         unsafe { (*self.raw()).qp_num }
     }
 
@@ -154,11 +157,11 @@ impl QueuePair {
         self.query().0.qp_state
     }
 
-    pub(crate) fn receive(&self, id: u64, pieces: &[Sge]) -> Errno {
+    pub(crate) fn receive(&self, id: u64, sges: &[Sge]) -> Errno {
         let post = self.domain.node.context().ops.post_recv.expect("every device receives");
-        let mut pieces = pieces.to_vec();
-        let (mut wr, mut bad) = (receive(id, &mut pieces), ptr::null_mut());
-        // SAFETY: a living queue pair and a list of one request.
+        let mut sges = sges.to_vec();
+        let (mut wr, mut bad) = (receive(id, &mut sges), ptr::null_mut());
+        // SAFETY: the queue pair exists; the list has one request.
         let result = unsafe { post(self.raw(), &raw mut wr, &raw mut bad) };
         assert_eq!(bad.is_null(), result == 0, "the bad request is named exactly if there is one");
         result
@@ -168,14 +171,15 @@ impl QueuePair {
         self.post_list(std::slice::from_ref(work)).0
     }
 
-    /// Posts a list, and returns how many of it were accepted.
+    /// Posts a list; returns the error and the number of accepted requests.
     pub(crate) fn post_list(&self, list: &[Work]) -> (Errno, usize) {
         let post = self.domain.node.context().ops.post_send.expect("every device sends");
         let mut list = list.to_vec();
         let mut requests: Vec<SendWr> = list.iter_mut().map(Work::request).collect();
         let first = requests.as_mut_ptr();
         let mut bad = ptr::null_mut();
-        // SAFETY: a living queue pair; the links stay within the vector, which is not moved until the call returns.
+        // SAFETY: the queue pair exists; the links stay within the vector, which is not moved until the call
+        // returns.
         unsafe {
             for index in 1..list.len() {
                 (*first.add(index - 1)).next = first.add(index);
@@ -186,13 +190,13 @@ impl QueuePair {
         }
     }
 
-    pub(crate) fn end(&self) -> Errno {
-        end(&self.qp, ibv_destroy_qp)
+    pub(crate) fn destroy(&self) -> Errno {
+        destroy(&self.qp, ibv_destroy_qp)
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.end();
+        self.destroy();
     }
 }

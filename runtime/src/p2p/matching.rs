@@ -1,13 +1,14 @@
-//! Which message goes to which receive: MPI's rule, and nothing else.
+//! Matching of messages and receives: MPI's rule, and nothing else.
 //!
-//! A receive names a context, and a sender and a tag or any. Of the receives that match a message the one that was posted
-//! first gets it; of the messages that match a receive, the one that has arrived first goes to it. So messages of one
-//! sender in one context are not overtaken among those that a receive could match.
+//! A receive names a context, and a source and a tag or any. A message goes to the matching receive that was
+//! posted first; a receive takes the matching message that arrived first. So messages of one source in one
+//! context do not overtake each other among the receives that match them.
 //!
-//! Whatever is kept here lies in ordered maps, by what is looked for and then by age: where sender and tag are named, both
-//! sides are found without a search, however many there are. Who wants any looks at the messages of the context.
+//! Posted receives and unexpected messages lie in ordered maps, by key and then by age: with source and tag
+//! named, both are found without a search. A receive from any source or with any tag scans the messages of
+//! its context.
 //!
-//! Invariant: no receive that is kept matches a message that is kept.
+//! Invariant: no stored receive matches a stored message.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +16,13 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     pub(super) context: u32,
-    /// The rank that sends; `None` for any.
+    /// The source; `None` for any.
     pub(super) from: Option<u32>,
-    /// `None` for any.
+    /// The tag; `None` for any.
     pub(super) tag: Option<i32>,
 }
 
-/// What a message is found by.
+/// Context, source and tag of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Envelope {
     pub(super) context: u32,
@@ -29,20 +30,20 @@ pub(super) struct Envelope {
     pub(super) tag: i32,
 }
 
-/// Context, sender, tag and age.
+/// Context, source, tag and age.
 type Key = (u32, u32, i64, u64);
 
 const ANY_RANK: u32 = u32::MAX;
 const ANY_TAG: i64 = i64::MAX;
 
-/// Receives that wait for messages, and messages that wait for receives.
+/// Posted receives `R` and unexpected messages `M`.
 #[derive(Debug)]
 pub(super) struct Matching<R, M> {
     posted: BTreeMap<Key, R>,
     arrived: BTreeMap<Key, M>,
-    /// Posted receives that name no sender, or no tag.
+    /// Posted receives from any source or with any tag.
     open: usize,
-    /// The age of whatever comes next.
+    /// The age of the next entry.
     next: u64,
 }
 
@@ -52,14 +53,14 @@ impl<R, M> Default for Matching<R, M> {
     }
 }
 
-/// The oldest under these, if there is one.
+/// Returns the oldest key of this context, source and tag.
 fn oldest<T>(map: &BTreeMap<Key, T>, (context, from, tag): (u32, u32, i64)) -> Option<Key> {
     let ages = (context, from, tag, 0)..=(context, from, tag, u64::MAX);
     map.range(ages).next().map(|(key, _)| *key)
 }
 
 impl<R, M> Matching<R, M> {
-    /// The receive that a message goes to which has just arrived. If there is none, [`Matching::keep`] comes next.
+    /// Takes the receive that an arriving message matches. If there is none, [`Matching::keep`] must follow.
     pub(super) fn arrive(&mut self, envelope: &Envelope) -> Option<R> {
         if self.posted.is_empty() {
             return None;
@@ -78,13 +79,13 @@ impl<R, M> Matching<R, M> {
         self.posted.remove(&key)
     }
 
-    /// Keeps a message that no posted receive matches.
+    /// Stores a message that matches no posted receive.
     pub(super) fn keep(&mut self, envelope: &Envelope, message: M) {
         let key = (envelope.context, envelope.from, i64::from(envelope.tag), self.age());
         self.arrived.insert(key, message);
     }
 
-    /// The message for a receive that is about to be posted. If there is none, [`Matching::post`] comes next.
+    /// Takes the message that a new receive matches. If there is none, [`Matching::post`] must follow.
     pub(super) fn take(&mut self, pattern: &Pattern) -> Option<(Envelope, M)> {
         let Pattern { context, from, tag } = *pattern;
         let key = match (from, tag) {
@@ -100,7 +101,7 @@ impl<R, M> Matching<R, M> {
         Some((Envelope { context, from: key.1, tag: key.2 as i32 }, message))
     }
 
-    /// Keeps a receive that no message matches which is here.
+    /// Stores a receive that matches no unexpected message.
     pub(super) fn post(&mut self, pattern: &Pattern, receive: R) {
         let from = pattern.from.unwrap_or(ANY_RANK);
         let tag = pattern.tag.map_or(ANY_TAG, i64::from);
@@ -109,7 +110,7 @@ impl<R, M> Matching<R, M> {
         self.posted.insert(key, receive);
     }
 
-    /// How many receives and messages are kept.
+    /// Returns the number of posted receives and of unexpected messages.
     #[cfg(test)]
     pub(super) fn len(&self) -> (usize, usize) {
         (self.posted.len(), self.arrived.len())
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by searching lists from the oldest on: the rule as it is written.
+    /// The reference: the rule by linear search from the oldest entry.
     #[derive(Default)]
     struct Lists {
         posted: Vec<(Pattern, u32)>,

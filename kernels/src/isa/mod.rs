@@ -1,29 +1,36 @@
-//! Instruction sets: which there are, which one this machine has, and the loops compiled for each.
+//! Instruction sets: their detection, and the loops compiled for each.
 //!
-//! The loops are written once, over slices, and compiled under each set's `target_feature`; the compiler does the
-//! vectorising. Slices and not pointers, because only a parameter that is a reference tells it that the operands
-//! don't overlap; for that to survive, the loops' functions are never inlined. A loop has two forms, since the
-//! destination may be one of the operands, which is then passed only once.
+//! The loops are written once, over slices, and compiled under each set's `target_feature`; the compiler
+//! vectorizes them. They take slices and not pointers, because only a reference parameter tells the compiler
+//! that the operands do not overlap; for that to survive, the loops' functions are never inlined. A loop has
+//! two forms, since the destination may be one of the operands, which is then passed only once.
 //!
 //! # Safety
-//! Functions compiled for an instruction set are called only by way of the table of that set, and
-//! [`Level::detect`] and [`Level::available`] yield only sets that the machine has.
+//! A function compiled for an instruction set is called only through the table of that set, and
+//! [`Level::detect`] and [`Level::available`] return only sets that the machine has.
+
+mod table;
+
+pub(super) use table::Entry;
 
 #[cfg(target_arch = "x86_64")]
 use super::f16c;
 #[cfg(target_arch = "aarch64")]
 use super::fcvt;
-use super::{ReduceFn, ops::Op, table::Table};
 #[cfg(not(target_arch = "aarch64"))]
-use super::{ops, table::entry};
+use super::ops;
+use super::{ReduceFn, ops::Op};
 #[cfg(not(target_arch = "aarch64"))]
 use half::f16;
 use std::{mem::MaybeUninit, sync::OnceLock};
+use table::Table;
+#[cfg(not(target_arch = "aarch64"))]
+use table::entry;
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// What every machine of the architecture has: SSE2, or NEON.
+    /// The baseline of the architecture: SSE2, or NEON.
     Baseline,
     /// 256 bits wide, with conversions of f16.
     #[cfg(target_arch = "x86_64")]
@@ -177,21 +184,22 @@ macro_rules! instruction_set {
 
 #[cfg(not(target_arch = "aarch64"))]
 instruction_set! {
-    /// What every machine of the architecture has.
+    /// The baseline of the architecture.
     Baseline, [],
     entry::<Baseline, f16, ops::Add>, entry::<Baseline, f16, ops::Mul>, entry::<Baseline, f16, ops::Mean>
 }
 
 #[cfg(target_arch = "aarch64")]
 instruction_set! {
-    /// What every machine of the architecture has.
+    /// The baseline of the architecture.
     Baseline, [],
     fcvt::add, fcvt::mul, fcvt::mean
 }
 
 #[cfg(target_arch = "x86_64")]
 instruction_set! {
-    /// Intel since 2013, AMD since 2015. Contraction to fused multiplications is never done, so results are the same.
+    /// Intel since 2013, AMD since 2015. Products and sums are never contracted to fused multiplications, so
+    /// results are the same.
     Avx2, ["avx2,f16c,fma"],
     f16c::wide256::add, f16c::wide256::mul, f16c::wide256::mean
 }

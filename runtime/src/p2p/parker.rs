@@ -1,4 +1,4 @@
-//! Short sleeps that end when a letter is done, whoever moved it.
+//! Short sleeps of waiting threads, ended by the completion of any request.
 
 use std::{
     sync::{
@@ -9,30 +9,30 @@ use std::{
 };
 use transport::Sleeper;
 
-/// Where threads sleep that wait for letters. A wake that comes just before a sleep begins may be missed; sleeps are short.
+/// Parked threads. A wake-up just before a thread parks may be lost; sleeps are short.
 #[derive(Debug, Default)]
-pub(super) struct Nap {
+pub(super) struct Parker {
     sleepers: AtomicU32,
-    bed: Mutex<()>,
+    lock: Mutex<()>,
     woken: Condvar,
 }
 
-impl Nap {
-    /// Ends all sleeps. Costs next to nothing when nobody sleeps.
+impl Parker {
+    /// Wakes all parked threads. Costs one load if there are none.
     #[inline]
     pub(super) fn wake(&self) {
         if self.sleepers.load(SeqCst) != 0 {
-            drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.woken.notify_all();
         }
     }
 }
 
-impl Sleeper for Nap {
+impl Sleeper for Parker {
     fn sleep(&self, most: Duration) {
-        let bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, SeqCst);
-        drop(self.woken.wait_timeout(bed, most));
+        drop(self.woken.wait_timeout(lock, most));
         self.sleepers.fetch_sub(1, SeqCst);
     }
 }
@@ -44,18 +44,18 @@ mod tests {
 
     #[test]
     fn a_sleep_ends_by_itself_or_when_it_is_woken() {
-        let nap = Nap::default();
-        nap.wake();
-        nap.sleep(Duration::from_millis(1));
+        let parker = Parker::default();
+        parker.wake();
+        parker.sleep(Duration::from_millis(1));
         let began = Instant::now();
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| nap.sleep(Duration::from_secs(20)));
+            let sleeper = scope.spawn(|| parker.sleep(Duration::from_secs(20)));
             while !sleeper.is_finished() {
-                nap.wake();
+                parker.wake();
                 std::thread::yield_now();
             }
         });
         assert!(began.elapsed() < Duration::from_secs(20));
-        assert_eq!(nap.sleepers.load(SeqCst), 0);
+        assert_eq!(parker.sleepers.load(SeqCst), 0);
     }
 }

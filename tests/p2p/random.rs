@@ -4,7 +4,7 @@
 //! they leave open, so that all find a message; how wildcards mix is the business of the unit tests of the matching itself.
 
 use crate::parcel::{Parcel, recv, send};
-use tbccl::{Delivery, Mail};
+use tbccl::{Delivery, P2p};
 
 /// Numbers that look random and follow from a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -82,9 +82,9 @@ struct Got {
 
 /// Sends and receives `count` messages among all ranks, in an order that follows from the seed. Rounds that may overlap have
 /// different numbers, by which their contexts differ.
-pub(crate) fn traffic(mail: &Mail, seed: u64, round: u32, count: u32) {
-    let me = mail.rank().0;
-    let all = messages(mail.size(), count, &mut Random(seed));
+pub(crate) fn traffic(p2p: &P2p, seed: u64, round: u32, count: u32) {
+    let me = p2p.rank().0;
+    let all = messages(p2p.size(), count, &mut Random(seed));
     let mut random = Random(seed ^ u64::from(me) << 32 ^ 0x5eed);
     let mut outgoing: Vec<Message> = all.iter().copied().filter(|message| message.from == me).collect();
     let mut incoming: Vec<Message> = all.iter().copied().filter(|message| message.to == me).collect();
@@ -95,17 +95,17 @@ pub(crate) fn traffic(mail: &Mail, seed: u64, round: u32, count: u32) {
         let sends = random.below((outgoing.len() + incoming.len()) as u64) < outgoing.len() as u64;
         if let Some(message) = if sends { outgoing.pop() } else { None } {
             let Message { to, context, tag, .. } = message;
-            sent.push(send(mail, to, 4 * round + context, tag, message.bytes()).expect("taken"));
+            sent.push(send(p2p, to, 4 * round + context, tag, message.bytes()).expect("taken"));
         } else if let Some(message) = incoming.pop() {
             let (any_rank, any_tag) = is_open(message.context);
             let from = (!any_rank).then_some(message.from);
             let tag = (!any_tag).then_some(message.tag);
             let longest = LENGTHS[LENGTHS.len() - 1];
             received
-                .push((message, recv(mail, from, 4 * round + message.context, tag, longest).expect("taken")));
+                .push((message, recv(p2p, from, 4 * round + message.context, tag, longest).expect("taken")));
         }
         if random.below(4) == 0 {
-            let _ = sent.last().map(|parcel| parcel.letter.test());
+            let _ = sent.last().map(|parcel| parcel.request.test());
         }
     }
     let got: Vec<Got> = received.into_iter().map(|(wanted, parcel)| open(wanted, parcel)).collect();

@@ -1,42 +1,43 @@
-//! What travels on the control lane: frames of one length.
+//! Frames of the control lane, all of one length.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0 | kind |
-//! | 1 | of a short message: its length |
-//! | 2..4 | credit that is given back, in units |
+//! | 1 | length of a short message |
+//! | 2..4 | returned credit, in units |
 //! | 4..8 | context |
 //! | 8..12 | tag |
 //! | 12..48 | a short message |
-//! | 16..24 | otherwise: the number of a message that waits to be asked for |
-//! | 24..32 | otherwise: a length |
+//! | 16..24 | in other kinds: the number of an announced message |
+//! | 24..32 | in other kinds: a length |
 //!
-//! All numbers are little-endian. A frame is as long as what a ring carries in the cache line of its flag, so that a short
-//! message is as quick as any. What a peer says is checked here as far as one frame can tell.
+//! All numbers are little-endian. A frame is as long as the payload that a ring carries in the cache line of
+//! its flag, so a short message costs one line transfer. Values from the peer are checked here as far as one
+//! frame allows.
 
-/// The length of a frame.
+/// Length of a frame.
 pub(super) const FRAME_BYTES: usize = 48;
-/// The longest message that travels in its frame.
+/// Longest message that travels inside its frame.
 pub(super) const SHORT_BYTES: usize = FRAME_BYTES - SHORT_AT;
-/// The longest message that travels without being asked for.
+/// Longest message that is sent without a rendezvous.
 pub(super) const EAGER_BYTES: usize = 16 * 1024;
 
 const SHORT_AT: usize = 12;
 
-/// What a frame says.
+/// A control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A message, which lies in the frame behind this.
+    /// A message inside this frame.
     Short { context: u32, tag: i32, len: usize },
-    /// A message, which follows on the same lane.
+    /// A message that follows on the control lane.
     Eager { context: u32, tag: i32, len: usize },
-    /// A message that waits to be asked for by its number. Numbers of a sender are consecutive, from 0.
-    Ready { context: u32, tag: i32, number: u64, len: usize },
-    /// Asks for a message: it is to follow, behind those asked for before, on the lane for that.
-    Go { number: u64 },
-    /// A message that waits is not wanted, since nobody has room for it.
-    Refused { number: u64 },
-    /// Nothing but credit.
+    /// Announces a message that waits for a clear-to-send. Numbers of one sender are consecutive from 0.
+    RequestToSend { context: u32, tag: i32, number: u64, len: usize },
+    /// Asks for an announced message: it follows on the data lane, behind those asked for before.
+    ClearToSend { number: u64 },
+    /// Rejects an announced message: its receive has no room for it.
+    Reject { number: u64 },
+    /// Returns credit only.
     Credit,
 }
 
@@ -44,36 +45,39 @@ pub(super) enum Frame {
 pub(super) type FrameBytes = [u8; FRAME_BYTES];
 
 impl Frame {
-    /// The bytes, with credit that is given back.
+    /// Encodes the frame with credit to return.
     pub(super) fn encode(&self, credit: u16) -> FrameBytes {
         let mut bytes = [0; FRAME_BYTES];
         let (kind, short) = match self {
             Frame::Short { len, .. } => (1, *len as u8),
             Frame::Eager { .. } => (2, 0),
-            Frame::Ready { .. } => (3, 0),
-            Frame::Go { .. } => (4, 0),
-            Frame::Refused { .. } => (5, 0),
+            Frame::RequestToSend { .. } => (3, 0),
+            Frame::ClearToSend { .. } => (4, 0),
+            Frame::Reject { .. } => (5, 0),
             Frame::Credit => (6, 0),
         };
         bytes[..2].copy_from_slice(&[kind, short]);
         bytes[2..4].copy_from_slice(&credit.to_le_bytes());
         if let Frame::Short { context, tag, .. }
         | Frame::Eager { context, tag, .. }
-        | Frame::Ready { context, tag, .. } = self
+        | Frame::RequestToSend { context, tag, .. } = self
         {
             bytes[4..8].copy_from_slice(&context.to_le_bytes());
             bytes[8..12].copy_from_slice(&tag.to_le_bytes());
         }
-        if let Frame::Ready { number, .. } | Frame::Go { number } | Frame::Refused { number } = self {
+        if let Frame::RequestToSend { number, .. }
+        | Frame::ClearToSend { number }
+        | Frame::Reject { number } = self
+        {
             bytes[16..24].copy_from_slice(&number.to_le_bytes());
         }
-        if let Frame::Eager { len, .. } | Frame::Ready { len, .. } = self {
+        if let Frame::Eager { len, .. } | Frame::RequestToSend { len, .. } = self {
             bytes[24..32].copy_from_slice(&(*len as u64).to_le_bytes());
         }
         bytes
     }
 
-    /// What the bytes say, and the credit that they give back; or what is wrong with them.
+    /// Decodes a frame and the credit that it returns, or says what is wrong with it.
     pub(super) fn decode(bytes: &FrameBytes) -> Result<(Frame, u16), &'static str> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
@@ -85,26 +89,26 @@ impl Frame {
                 Some(len) if (SHORT_BYTES + 1..=EAGER_BYTES).contains(&len) => {
                     Frame::Eager { context, tag, len }
                 }
-                _ => return Err("mail of a length that does not travel like this"),
+                _ => return Err("an eager message longer than eager messages may be"),
             },
             3 => match len() {
-                Some(len) => Frame::Ready { context, tag, number, len },
-                None => return Err("mail that is longer than memory can be"),
+                Some(len) => Frame::RequestToSend { context, tag, number, len },
+                None => return Err("a message longer than memory can be"),
             },
-            4 => Frame::Go { number },
-            5 => Frame::Refused { number },
+            4 => Frame::ClearToSend { number },
+            5 => Frame::Reject { number },
             6 => Frame::Credit,
-            _ => return Err("a frame of mail of no known kind"),
+            _ => return Err("a control frame of unknown kind"),
         };
         Ok((frame, u16::from_le_bytes([bytes[2], bytes[3]])))
     }
 
-    /// The short message behind a frame that has one.
+    /// Returns the short message inside a frame.
     pub(super) fn short(bytes: &FrameBytes, len: usize) -> &[u8] {
         &bytes[SHORT_AT..SHORT_AT + len]
     }
 
-    /// Where the short message goes.
+    /// Returns the place of the short message inside a frame.
     pub(super) fn short_mut(bytes: &mut FrameBytes, len: usize) -> &mut [u8] {
         &mut bytes[SHORT_AT..SHORT_AT + len]
     }
@@ -123,10 +127,10 @@ mod tests {
             Frame::Short { context: 0, tag: -1, len: SHORT_BYTES },
             Frame::Eager { context, tag, len: SHORT_BYTES + 1 },
             Frame::Eager { context, tag: 7, len: EAGER_BYTES },
-            Frame::Ready { context, tag, number, len: isize::MAX as usize },
-            Frame::Ready { context, tag, number: 0, len: 0 },
-            Frame::Go { number },
-            Frame::Refused { number },
+            Frame::RequestToSend { context, tag, number, len: isize::MAX as usize },
+            Frame::RequestToSend { context, tag, number: 0, len: 0 },
+            Frame::ClearToSend { number },
+            Frame::Reject { number },
             Frame::Credit,
         ] {
             assert_eq!(Frame::decode(&frame.encode(0xfedc)), Ok((frame, 0xfedc)));
@@ -156,7 +160,7 @@ mod tests {
             match Frame::decode(&frame) {
                 Ok((Frame::Short { len, .. }, _)) => prop_assert_eq!(Frame::short(&frame, len).len(), len),
                 Ok((Frame::Eager { len, .. }, _)) => prop_assert!(len <= EAGER_BYTES),
-                Ok((Frame::Ready { len, .. }, _)) => prop_assert!(isize::try_from(len).is_ok()),
+                Ok((Frame::RequestToSend { len, .. }, _)) => prop_assert!(isize::try_from(len).is_ok()),
                 _ => {}
             }
         }

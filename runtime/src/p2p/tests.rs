@@ -1,15 +1,15 @@
-//! Two ranks' engines, driven in turn by one thread, so that every interleaving is the test's: what is kept, what is given
-//! back, and what becomes of nonsense.
+//! Two engines driven in turn by one thread, so that the test controls every interleaving: what is stored,
+//! which credit returns, and how protocol errors are reported.
 
 use super::{
     Delivery,
     engine::{Engine, Posted},
     frame::{EAGER_BYTES, FRAME_BYTES, Frame, FrameBytes},
-    nap::Nap,
-    peer::{BUDGET, CONTROL, FRAME, units_of},
-    slot::Slot,
+    parker::Parker,
+    peer::{CONTROL, CREDIT_UNITS, FRAME_DIGEST, units_of},
+    state::RequestState,
 };
-use crate::{Communicator, Config, Error, communicator::Wires, error::Result};
+use crate::{Communicator, Config, Error, communicator::LinkAccess, error::Result};
 use std::sync::Arc;
 use topology::Rank;
 use transport::{
@@ -17,14 +17,14 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-fn wires(ranks: u32) -> Vec<Wires> {
+fn links(ranks: u32) -> Vec<LinkAccess> {
     let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
-    Communicator::local(ranks, &config).expect("memory for a test").into_iter().map(Wires::new).collect()
+    Communicator::local(ranks, &config).expect("memory for a test").into_iter().map(LinkAccess::new).collect()
 }
 
 fn pair() -> [Engine; 2] {
     let engines: Vec<Engine> =
-        wires(2).into_iter().map(|wires| Engine::new(wires, Arc::new(Nap::default()))).collect();
+        links(2).into_iter().map(|links| Engine::new(links, Arc::new(Parker::default()))).collect();
     engines.try_into().expect("two")
 }
 
@@ -34,7 +34,7 @@ fn send(from: &mut Engine, to: u32, tag: i32, len: usize) -> Posted {
     from.send(Rank(to), 0, tag, Span::from(&BYTES[..len])).expect("taken")
 }
 
-/// Receives to memory that nobody gets back.
+/// Receives into leaked memory.
 fn recv(to: &mut Engine, from: Option<u32>, tag: Option<i32>, capacity: usize) -> Posted {
     let memory: &'static mut [u8] = Box::leak(vec![0; capacity].into());
     to.recv(from.map(Rank), 0, tag, SpanMut::from(memory)).expect("taken")
@@ -43,7 +43,7 @@ fn recv(to: &mut Engine, from: Option<u32>, tag: Option<i32>, capacity: usize) -
 fn result_of(posted: &Posted) -> Option<Result<Delivery>> {
     match posted {
         Posted::Done(result) => Some(result.clone()),
-        Posted::Pending(slot) => Slot::result(slot),
+        Posted::Pending(state) => RequestState::result(state),
     }
 }
 
@@ -51,7 +51,7 @@ fn is_done(posted: &Posted) -> bool {
     result_of(posted).is_some()
 }
 
-/// Drives both until nothing moves any more.
+/// Drives both engines until nothing moves.
 fn settle([a, b]: &mut [Engine; 2]) {
     while a.drive() | b.drive() {}
     assert!(a.failed().is_none() && b.failed().is_none(), "{:?} {:?}", a.failed(), b.failed());
@@ -73,7 +73,7 @@ fn nothing_is_left_of_ten_thousand_messages() {
                 let tag = (round % 3 != 0).then_some((3 - i / 2) as i32);
                 let from = (round % 5 != 0).then_some(1 - (i % 2) as u32);
                 let memory = if round < 10 { 50_000 } else { lengths.len() };
-                // Most have no room for theirs, which leaves nothing behind either.
+                // Most receives have no room for their message, which must leave nothing behind either.
                 recv(&mut pair[i % 2], from, tag, memory)
             })
             .collect();
@@ -89,9 +89,9 @@ fn nothing_is_left_of_ten_thousand_messages() {
 fn what_is_kept_for_a_receiver_that_takes_nothing_is_bounded_and_all_of_it_arrives() {
     let mut pair = pair();
     let len = 1000;
-    let most = (BUDGET / units_of(len)) as usize;
+    let most = (CREDIT_UNITS / units_of(len)) as usize;
     let sent: Vec<Posted> = (0..2 * most).map(|tag| send(&mut pair[0], 1, tag as i32, len)).collect();
-    // The receiver hears of all when it looks for something else.
+    // The receiver processes all messages while it waits for another one.
     let other = recv(&mut pair[1], Some(0), Some(-1), 0);
     settle(&mut pair);
     assert_eq!(pair[1].memory().1, 2 * most, "all have arrived, as such or as words of them");
@@ -104,7 +104,8 @@ fn what_is_kept_for_a_receiver_that_takes_nothing_is_bounded_and_all_of_it_arriv
     let last = send(&mut pair[0], 1, -1, 0);
     settle(&mut pair);
     assert!(sent.iter().chain([&other, &last]).all(is_done));
-    // Its credit has come back, or comes with the next word; and the receiver looks for something else again.
+    // The credit has returned, or returns with the next frame; and the receiver progresses for another
+    // receive again.
     let _other = recv(&mut pair[1], Some(0), Some(-2), 0);
     let again: Vec<Posted> = (0..most / 2).map(|tag| send(&mut pair[0], 1, tag as i32, len)).collect();
     settle(&mut pair);
@@ -114,7 +115,7 @@ fn what_is_kept_for_a_receiver_that_takes_nothing_is_bounded_and_all_of_it_arriv
 #[test]
 fn a_sender_that_never_waits_finds_its_credit_again() {
     let mut pair = pair();
-    for _ in 0..10 * BUDGET / units_of(8) {
+    for _ in 0..10 * CREDIT_UNITS / units_of(8) {
         let received = recv(&mut pair[1], Some(0), Some(0), 8);
         assert!(is_done(&send(&mut pair[0], 1, 0, 8)), "it goes at once");
         while !is_done(&received) {
@@ -123,14 +124,14 @@ fn a_sender_that_never_waits_finds_its_credit_again() {
     }
 }
 
-/// Has rank 1, whose links are the test's, send frames to rank 0. The error that rank 0 fails with.
+/// Returns the error of rank 0 after rank 1, whose links the test owns, has sent it these frames.
 fn error_of(frames: &[FrameBytes]) -> Error {
-    let mut wires = wires(2);
-    let mut hostile = wires.pop().expect("two");
-    let mut engine = Engine::new(wires.pop().expect("two"), Arc::new(Nap::default()));
+    let mut links = links(2);
+    let mut hostile = links.pop().expect("two");
+    let mut engine = Engine::new(links.pop().expect("two"), Arc::new(Parker::default()));
     let waiting = recv(&mut engine, Some(1), Some(1), 100);
     for frame in frames {
-        let mut state = SendState::new(FRAME, Protocol::Copy);
+        let mut state = SendState::new(FRAME_DIGEST, Protocol::Copy);
         let mut is_sent = || {
             let sent = hostile.link(Rank(0), CONTROL).poll_send(&mut state, Span::from(&frame[..]));
             sent.expect("sound") == SendProgress::Complete
@@ -146,18 +147,18 @@ fn error_of(frames: &[FrameBytes]) -> Error {
 
 #[test]
 fn nonsense_of_a_peer_is_an_error_that_names_it() {
-    let ready = |number| Frame::Ready { context: 0, tag: 0, number, len: 8 }.encode(0);
+    let ready = |number| Frame::RequestToSend { context: 0, tag: 0, number, len: 8 }.encode(0);
     let eager = Frame::Eager { context: 0, tag: 0, len: EAGER_BYTES }.encode(0);
     let short = Frame::Short { context: 0, tag: 0, len: 8 }.encode(0);
     for (frames, what) in [
-        (vec![[0xff; FRAME_BYTES]], "no known kind"),
+        (vec![[0xff; FRAME_BYTES]], "unknown kind"),
         (vec![ready(1)], "out of order"),
         (vec![ready(0), ready(0)], "out of order"),
-        (vec![Frame::Go { number: 0 }.encode(0)], "a demand"),
-        (vec![Frame::Refused { number: 7 }.encode(0)], "a refusal"),
+        (vec![Frame::ClearToSend { number: 0 }.encode(0)], "a clear-to-send"),
+        (vec![Frame::Reject { number: 7 }.encode(0)], "a rejection"),
         (vec![Frame::Credit.encode(1)], "more credit"),
-        (vec![short; 10 + (BUDGET / units_of(8)) as usize], "more mail than it may"),
-        // What follows is not what was said.
+        (vec![short; 10 + (CREDIT_UNITS / units_of(8)) as usize], "more eager bytes"),
+        // The payload is not the announced one.
         (vec![eager, short], "another operation"),
     ] {
         let error = error_of(&frames).to_string();
@@ -167,22 +168,23 @@ fn nonsense_of_a_peer_is_an_error_that_names_it() {
 
 #[test]
 fn what_arrives_while_its_receive_is_posted_is_counted_once() {
-    // The frame of an eager message is here, and its bytes are not; then a receive is posted, by name or for anyone.
+    // The frame of an eager message has arrived and its bytes have not; then a receive is posted, by source
+    // or for any.
     for from in [Some(1), None] {
-        let mut wires = wires(2);
-        let mut other = wires.pop().expect("two");
-        let mut engine = Engine::new(wires.pop().expect("two"), Arc::new(Nap::default()));
+        let mut links = links(2);
+        let mut other = links.pop().expect("two");
+        let mut engine = Engine::new(links.pop().expect("two"), Arc::new(Parker::default()));
         let open = recv(&mut engine, Some(1), Some(99), 0);
-        let say = |wires: &mut Wires, digest, bytes: &[u8]| {
+        let queue_frame = |links: &mut LinkAccess, digest, bytes: &[u8]| {
             let mut state = SendState::new(digest, Protocol::Copy);
-            let sent = wires.link(Rank(0), CONTROL).poll_send(&mut state, Span::from(bytes));
+            let sent = links.link(Rank(0), CONTROL).poll_send(&mut state, Span::from(bytes));
             assert_eq!(sent.expect("sound"), SendProgress::Complete);
         };
-        say(&mut other, FRAME, &Frame::Eager { context: 0, tag: 0, len: 1000 }.encode(0));
+        queue_frame(&mut other, FRAME_DIGEST, &Frame::Eager { context: 0, tag: 0, len: 1000 }.encode(0));
         while engine.drive() {}
         let received = recv(&mut engine, from, Some(0), 1000);
-        say(&mut other, super::peer::EAGER | 1000 << 1, &BYTES[..1000]);
-        say(&mut other, FRAME, &Frame::Short { context: 0, tag: 99, len: 0 }.encode(0));
+        queue_frame(&mut other, super::peer::EAGER_DIGEST | 1000 << 1, &BYTES[..1000]);
+        queue_frame(&mut other, FRAME_DIGEST, &Frame::Short { context: 0, tag: 99, len: 0 }.encode(0));
         while engine.drive() {}
         assert!(is_done(&open) && is_done(&received), "{from:?}");
         assert_eq!((engine.memory(), engine.is_busy()), ((0, 0, 0), false));

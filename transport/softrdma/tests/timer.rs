@@ -1,13 +1,13 @@
-//! The thread that acts for programs that sleep: when there is one, and what it costs.
+//! The timer thread that acts for sleeping programs: when it exists, and its cost.
 //!
-//! One test, because threads are counted, which are those of the process.
+//! There is one test because it counts the threads of the process.
 //!
 //! # Safety
-//! See `ends`. The child of a fork leaves by `_exit` and runs none of the parent's destructors.
+//! See `ends`. A forked child leaves by `_exit` and runs none of the parent's destructors.
 
 mod ends;
 
-use ends::{End, Plan, folder, pair};
+use ends::{End, Options, folder, pair};
 use std::{
     fs,
     path::Path,
@@ -16,7 +16,7 @@ use std::{
 };
 use verbs_sys::{QpType, WcStatus, WrOpcode};
 
-/// A fabric file with more keys for its cable, in a folder for it.
+/// Writes a fabric file, with additional keys for its cable, into a folder.
 fn fabric(folder: &Path, cable: &str) -> String {
     let path = folder.join("fabric.toml");
     let text = format!(
@@ -27,8 +27,8 @@ fn fabric(folder: &Path, cable: &str) -> String {
     path.to_str().expect("text").to_owned()
 }
 
-/// Ticks of the clock that each ticker of this process has used, by the system's account.
-fn tickers() -> Vec<u64> {
+/// Returns the CPU time of each timer thread of this process, in clock ticks.
+fn timer_threads() -> Vec<u64> {
     let tasks = fs::read_dir("/proc/self/task").expect("a list").flatten();
     let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
     let ours = stats.filter_map(|stat| {
@@ -40,81 +40,81 @@ fn tickers() -> Vec<u64> {
     ours.collect()
 }
 
-/// Waits for the thread that was started, which gives itself its name.
-fn appears() {
+/// Waits until the timer thread has named itself.
+fn wait_for_timer_thread() {
     let until = Instant::now() + Duration::from_secs(20);
-    while tickers().len() != 1 {
-        assert!(Instant::now() < until, "{} tickers", tickers().len());
+    while timer_threads().len() != 1 {
+        assert!(Instant::now() < until, "{} timer threads", timer_threads().len());
         thread::yield_now();
     }
 }
 
 fn write_and_wait(a: &End, b: &End) {
-    assert_eq!(a.post(1, WrOpcode::RDMA_WRITE, a.piece(0, 8), Some(b.target(8))), 0);
+    assert_eq!(a.post(1, WrOpcode::RDMA_WRITE, a.sge(0, 8), Some(b.target(8))), 0);
     a.expect(1, WcStatus::SUCCESS);
 }
 
 fn messages_without_time_need_none() {
     let folder = folder();
-    let [a, b] = pair(&fabric(folder.path(), ""), folder.path(), Plan::of(QpType::RC));
+    let [a, b] = pair(&fabric(folder.path(), ""), folder.path(), Options::for_service(QpType::RC));
     for _ in 0..100 {
-        assert_eq!(b.receive(2, b.piece(0, 8)), 0);
+        assert_eq!(b.receive(2, b.sge(0, 8)), 0);
         assert_eq!(a.send(3, 8), 0);
         a.expect(3, WcStatus::SUCCESS);
         b.expect(2, WcStatus::SUCCESS);
         write_and_wait(&a, &b);
     }
-    assert_eq!(tickers(), [0; 0], "nothing had a time");
+    assert_eq!(timer_threads(), [0; 0], "nothing had a time");
 }
 
 fn one_runs_where_there_is_time_and_rests_where_nothing_is_due() {
     let folder = folder();
     let fabric = fabric(folder.path(), "latency_us = 100.0");
-    let [a, b] = pair(&fabric, folder.path(), Plan::of(QpType::RC));
+    let [a, b] = pair(&fabric, folder.path(), Options::for_service(QpType::RC));
     write_and_wait(&a, &b);
-    appears();
+    wait_for_timer_thread();
     thread::sleep(Duration::from_millis(50));
-    let before = tickers();
+    let before = timer_threads();
     thread::sleep(Duration::from_millis(300));
-    let used = tickers()[0] - before[0];
+    let used = timer_threads()[0] - before[0];
     assert!(used <= 1, "{used} hundredths of a second for nothing");
     in_a_child(&fabric, folder.path());
     write_and_wait(&a, &b);
     drop((a, b));
-    assert_eq!(tickers(), [0; 0], "its device is closed");
+    assert_eq!(timer_threads(), [0; 0], "its device is closed");
 }
 
-/// A child has none of its parent's, starts its own, and is written to while it sleeps.
+/// A child inherits no timer thread, starts its own, and receives a write while it sleeps.
 fn in_a_child(fabric: &str, folder: &Path) {
-    // SAFETY: the child only runs this, and leaves.
+    // SAFETY: the child only runs this closure and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let ran = std::panic::catch_unwind(|| {
-            assert_eq!(tickers(), [0; 0]);
-            let [c, d] = pair(fabric, folder, Plan::of(QpType::UC));
-            assert_eq!(c.post(1, WrOpcode::RDMA_WRITE, c.piece(0, 8), Some(d.target(0))), 0);
-            appears();
+            assert_eq!(timer_threads(), [0; 0]);
+            let [c, d] = pair(fabric, folder, Options::for_service(QpType::UC));
+            assert_eq!(c.post(1, WrOpcode::RDMA_WRITE, c.sge(0, 8), Some(d.target(0))), 0);
+            wait_for_timer_thread();
             c.expect(1, WcStatus::SUCCESS);
         });
-        // SAFETY: leaves without running anything of the parent's.
+        // SAFETY: `_exit` runs no code of the parent.
         unsafe { libc::_exit(i32::from(ran.is_err())) };
     }
     let mut status = 0;
-    // SAFETY: our child, and a place for its status.
+    // SAFETY: the process is a child of this one; the pointer is a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert_eq!(status, 0, "the child's status, times 256");
 }
 
-/// A device that is closed while something is due waits neither for it nor for ever.
+/// Closing a device does not wait for pending work.
 fn closing_does_not_wait() {
     let folder = folder();
     let fabric = fabric(folder.path(), "latency_us = 10000000.0");
-    let [a, b] = pair(&fabric, folder.path(), Plan::of(QpType::RC));
-    assert_eq!(a.post(1, WrOpcode::RDMA_WRITE, a.piece(0, 8), Some(b.target(8))), 0);
+    let [a, b] = pair(&fabric, folder.path(), Options::for_service(QpType::RC));
+    assert_eq!(a.post(1, WrOpcode::RDMA_WRITE, a.sge(0, 8), Some(b.target(8))), 0);
     let began = Instant::now();
     drop((a, b));
     assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
-    assert_eq!(tickers(), [0; 0]);
+    assert_eq!(timer_threads(), [0; 0]);
 }
 
 #[test]

@@ -14,23 +14,23 @@ fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
     let config = Config::from_env().expect("readable");
     let mut comm = Communicator::from_env().expect("all join");
-    let mail = acts::mail_of(&mut comm, &config);
+    let p2p = acts::p2p_of(&mut comm, &config);
     match role.as_str() {
         "everything" => {
-            acts::lengths(&mail);
-            acts::ring(&mail);
-            acts::from_anyone(&mail);
-            acts::beside_a_collective(&mut comm, &mail);
-            acts::too_long(&mail);
-            acts::in_place(&mail, comm.transport(), 8 << 20);
-            (0..3u32).for_each(|round| random::traffic(&mail, round.into(), round, 200));
+            acts::lengths(&p2p);
+            acts::ring(&p2p);
+            acts::from_anyone(&p2p);
+            acts::beside_a_collective(&mut comm, &p2p);
+            acts::too_long(&p2p);
+            acts::in_place(&p2p, comm.transport(), 8 << 20);
+            (0..3u32).for_each(|round| random::traffic(&p2p, round.into(), round, 200));
             comm.barrier().expect("all are here");
         }
-        "leavers" => leavers(&mut comm, mail),
-        "last_words" => last_words(&mut comm, mail),
-        "slow_neighbour" => slow_neighbour(&mut comm, mail),
-        "killed" => killed(&mut comm, &mail),
-        "mail_latency" => latency(&mut comm, &mail),
+        "leavers" => leavers(&mut comm, p2p),
+        "last_words" => last_words(&mut comm, p2p),
+        "slow_neighbour" => slow_neighbour(&mut comm, p2p),
+        "killed" => killed(&mut comm, &p2p),
+        "p2p_latency" => latency(&mut comm, &p2p),
         other => panic!("no role {other}"),
     }
     print(&format!("\n@done {} \n", comm.rank()));
@@ -42,21 +42,21 @@ fn print(text: &str) {
     let _ = std::io::stdout().flush();
 }
 
-/// Rank 0 receives from anyone while the others close their mail one after the other, and sends to one that has not.
-fn leavers(comm: &mut Communicator, mail: tbccl::Mail) {
-    let me = mail.rank().0;
-    let received = (me == 0).then(|| parcel::recv(&mail, None, 0, None, 8).expect("taken"));
+/// Rank 0 receives from anyone while the others close their p2p one after the other, and sends to one that has not.
+fn leavers(comm: &mut Communicator, p2p: tbccl::P2p) {
+    let me = p2p.rank().0;
+    let received = (me == 0).then(|| parcel::recv(&p2p, None, 0, None, 8).expect("taken"));
     comm.barrier().expect("all are here");
     if me == 2 {
-        drop(mail);
+        drop(p2p);
         comm.barrier().expect("all are here");
         return;
     }
     if me == 1 {
         comm.barrier().expect("all are here");
         std::thread::sleep(Duration::from_millis(200));
-        parcel::send(&mail, 0, 0, 4, vec![1; 8]).expect("taken").open().expect("sent");
-        parcel::recv(&mail, Some(0), 0, None, 8).expect("taken").open().expect("received");
+        parcel::send(&p2p, 0, 0, 4, vec![1; 8]).expect("taken").open().expect("sent");
+        parcel::recv(&p2p, Some(0), 0, None, 8).expect("taken").open().expect("received");
         return;
     }
     let (delivery, _) = {
@@ -64,19 +64,19 @@ fn leavers(comm: &mut Communicator, mail: tbccl::Mail) {
         received.expect("posted").open().expect("received")
     };
     assert_eq!((delivery.from.0, delivery.tag), (1, 4));
-    parcel::send(&mail, 1, 0, 0, vec![2; 8]).expect("taken").open().expect("sent");
-    let error = parcel::recv(&mail, None, 0, None, 8).expect("taken").error().to_string();
+    parcel::send(&p2p, 1, 0, 0, vec![2; 8]).expect("taken").open().expect("sent");
+    let error = parcel::recv(&p2p, None, 0, None, 8).expect("taken").error().to_string();
     assert!(error.contains("closed its communicator"), "{error}");
 }
 
-/// Rank 1 sends and closes its mail. Only then rank 0 receives all of it, which has things to say meanwhile that nobody hears.
+/// Rank 1 sends and closes its p2p. Only then rank 0 receives all of it, which has things to say meanwhile that nobody hears.
 /// With `LATE`, the launcher is stopped for so many milliseconds, so that it is late in telling of that.
-fn last_words(comm: &mut Communicator, mail: tbccl::Mail) {
+fn last_words(comm: &mut Communicator, p2p: tbccl::P2p) {
     const MESSAGES: i32 = 90;
     let late = std::env::var("LATE").ok().map(|late| Duration::from_millis(late.parse().expect("a number")));
     let launcher = getppid().expect("tbccl run");
     comm.barrier().expect("all are here");
-    if mail.rank().0 == 1 {
+    if p2p.rank().0 == 1 {
         let waker = late.map(|late| {
             kill_process(launcher, Signal::STOP).expect("it is ours");
             std::thread::spawn(move || {
@@ -85,46 +85,46 @@ fn last_words(comm: &mut Communicator, mail: tbccl::Mail) {
             })
         });
         for tag in 0..MESSAGES {
-            parcel::send_slice(&mail, 0, tag, &acts::bytes_of(1, 0, 10_000)).expect("sent");
+            parcel::send_slice(&p2p, 0, tag, &acts::bytes_of(1, 0, 10_000)).expect("sent");
         }
-        drop(mail);
+        drop(p2p);
         comm.barrier().expect("all are here");
         waker.into_iter().for_each(|waker| waker.join().expect("no panic"));
         return;
     }
     comm.barrier().expect("all are here");
-    parcel::send_slice(&mail, 1, 0, &[0; 8]).expect("it goes, or is not missed");
+    parcel::send_slice(&p2p, 1, 0, &[0; 8]).expect("it goes, or is not missed");
     std::thread::sleep(Duration::from_millis(50));
-    let receive = |tag| parcel::recv(&mail, Some(1), 0, Some(tag), 10_000).expect("taken");
+    let receive = |tag| parcel::recv(&p2p, Some(1), 0, Some(tag), 10_000).expect("taken");
     for parcel in (0..MESSAGES).map(receive).collect::<Vec<_>>() {
         assert!(parcel.open().expect("it was sent").1 == acts::bytes_of(1, 0, 10_000));
     }
 }
 
-/// Rank 1 closes its mail, and waits for what rank 2 takes its time to receive. Rank 0 wants something of rank 1 all the while.
-fn slow_neighbour(comm: &mut Communicator, mail: tbccl::Mail) {
-    let me = mail.rank().0;
+/// Rank 1 closes its p2p, and waits for what rank 2 takes its time to receive. Rank 0 wants something of rank 1 all the while.
+fn slow_neighbour(comm: &mut Communicator, p2p: tbccl::P2p) {
+    let me = p2p.rank().0;
     if me == 1 {
         for tag in 0..30 {
-            parcel::send_slice(&mail, 2, tag, &[7; 10_000]).expect("sent");
+            parcel::send_slice(&p2p, 2, tag, &[7; 10_000]).expect("sent");
         }
     }
     comm.barrier().expect("all are here");
     match me {
         0 => {
-            let error = parcel::recv(&mail, Some(1), 0, None, 8).expect("taken").error();
+            let error = parcel::recv(&p2p, Some(1), 0, None, 8).expect("taken").error();
             let is_right = matches!(&error, tbccl::Error::PeerLeft { peer, .. } if peer.rank.0 == 1);
             assert!(is_right, "{error}");
         }
-        1 => drop(mail),
+        1 => drop(p2p),
         _ => std::thread::sleep(Duration::from_millis(1500)),
     }
     comm.barrier().expect("all are here");
 }
 
-/// Rank 1 is killed while others wait for its mail, or for it to take theirs.
-fn killed(comm: &mut Communicator, mail: &tbccl::Mail) {
-    let me = mail.rank().0;
+/// Rank 1 is killed while others wait for its p2p, or for it to take theirs.
+fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
+    let me = p2p.rank().0;
     comm.barrier().expect("all are here");
     if me == 1 {
         std::thread::sleep(Duration::from_millis(100));
@@ -132,30 +132,30 @@ fn killed(comm: &mut Communicator, mail: &tbccl::Mail) {
     }
     let began = Instant::now();
     let parcel = match me {
-        0 => parcel::recv(mail, Some(1), 0, None, 8),
-        2 => parcel::send(mail, 1, 0, 4, vec![1; 1 << 20]),
-        _ => parcel::recv(mail, None, 0, None, 8),
+        0 => parcel::recv(p2p, Some(1), 0, None, 8),
+        2 => parcel::send(p2p, 1, 0, 4, vec![1; 1 << 20]),
+        _ => parcel::recv(p2p, None, 0, None, 8),
     };
     let error = parcel.expect("taken").error().to_string();
     let took = began.elapsed().as_millis();
     print(&format!("\n@error {me} {took} {error}\n"));
-    let again = parcel::send(mail, 0, 0, 0, Vec::new()).expect_err("it has failed").to_string();
+    let again = parcel::send(p2p, 0, 0, 0, Vec::new()).expect_err("it has failed").to_string();
     assert_eq!(again, error);
 }
 
-/// What 8 bytes take by mail and by calls.
-fn latency(comm: &mut Communicator, mail: &tbccl::Mail) {
-    let (me, peer) = (mail.rank().0, 1 - mail.rank().0);
+/// What 8 bytes take by p2p and by calls.
+fn latency(comm: &mut Communicator, p2p: &tbccl::P2p) {
+    let (me, peer) = (p2p.rank().0, 1 - p2p.rank().0);
     let mut word = [0u8; 8];
     for _ in 0..5 {
-        let by_mail = acts::half_round(
+        let by_p2p = acts::half_round(
             || {
                 if me == 0 {
-                    parcel::send_slice(mail, peer, 0, &word).expect("sent");
-                    parcel::recv_slice(mail, peer, 0, &mut word).expect("received");
+                    parcel::send_slice(p2p, peer, 0, &word).expect("sent");
+                    parcel::recv_slice(p2p, peer, 0, &mut word).expect("received");
                 } else {
-                    parcel::recv_slice(mail, peer, 0, &mut word).expect("received");
-                    parcel::send_slice(mail, peer, 0, &word).expect("sent");
+                    parcel::recv_slice(p2p, peer, 0, &mut word).expect("received");
+                    parcel::send_slice(p2p, peer, 0, &word).expect("sent");
                 }
             },
             100,
@@ -173,10 +173,7 @@ fn latency(comm: &mut Communicator, mail: &tbccl::Mail) {
             100,
         );
         if me == 0 {
-            eprintln!(
-                "mail {by_mail:.0} ns, send and recv {by_calls:.0} ns, ratio {:.2}",
-                by_mail / by_calls
-            );
+            eprintln!("mail {by_p2p:.0} ns, send and recv {by_calls:.0} ns, ratio {:.2}", by_p2p / by_calls);
         }
     }
 }

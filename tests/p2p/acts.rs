@@ -1,13 +1,13 @@
-//! What ranks do with mail, wherever they run. Every byte is checked.
+//! What ranks do with p2p, wherever they run. Every byte is checked.
 
 use crate::parcel::{Parcel, recv, recv_slice, send, send_slice};
 use std::time::{Duration, Instant};
-use tbccl::{Communicator, Config, Delivery, Error, Mail, Rank, ReduceOp};
+use tbccl::{Communicator, Config, Delivery, Error, P2p, Rank, ReduceOp};
 
-/// Mail beside a communicator.
-pub(crate) fn mail_of(comm: &mut Communicator, config: &Config) -> Mail {
+/// P2p beside a communicator.
+pub(crate) fn p2p_of(comm: &mut Communicator, config: &Config) -> P2p {
     let split = comm.split(Some(0), 0, config).expect("all come").expect("we have a colour");
-    Mail::new(split).expect("it is new")
+    P2p::new(split).expect("it is new")
 }
 
 /// The bytes of a message.
@@ -29,13 +29,13 @@ const LENGTHS: [usize; 14] =
     [0, 1, 8, 35, 36, 37, 4039, 4040, 4041, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 65_536, 1 << 20];
 
 /// All ranks send to all, themselves too, before any receives; and the other way round; and every length once more.
-pub(crate) fn lengths(mail: &Mail) {
-    let (me, n) = (mail.rank().0, mail.size());
+pub(crate) fn lengths(p2p: &P2p) {
+    let (me, n) = (p2p.rank().0, p2p.size());
     let send_all = |len: usize| -> Vec<Parcel> {
-        (0..n).map(|to| send(mail, to, 5, len as i32, bytes_of(me, to, len)).expect("taken")).collect()
+        (0..n).map(|to| send(p2p, to, 5, len as i32, bytes_of(me, to, len)).expect("taken")).collect()
     };
     let recv_all = |len: usize| -> Vec<Parcel> {
-        (0..n).map(|from| recv(mail, Some(from), 5, Some(len as i32), len + 3).expect("taken")).collect()
+        (0..n).map(|from| recv(p2p, Some(from), 5, Some(len as i32), len + 3).expect("taken")).collect()
     };
     let check_all = |received: Vec<Parcel>, len: usize| {
         received.into_iter().zip(0..).for_each(|(parcel, from)| check(parcel, (from, me), len as i32, len));
@@ -59,15 +59,15 @@ pub(crate) fn lengths(mail: &Mail) {
     sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
 }
 
-/// Each rank passes something on to the next one, several times round, with both letters issued at once.
-pub(crate) fn ring(mail: &Mail) {
-    let (me, n) = (mail.rank().0, mail.size());
+/// Each rank passes something on to the next one, several times round, with both requests issued at once.
+pub(crate) fn ring(p2p: &P2p) {
+    let (me, n) = (p2p.rank().0, p2p.size());
     let (next, last) = ((me + 1) % n, (me + n - 1) % n);
     for len in [8, 1000, 40_000, 3 << 20] {
         let mut token = bytes_of(me, me, len);
         for _ in 0..n {
-            let received = recv(mail, Some(last), 0, Some(1), len).expect("taken");
-            let sent = send(mail, next, 0, 1, token).expect("taken");
+            let received = recv(p2p, Some(last), 0, Some(1), len).expect("taken");
+            let sent = send(p2p, next, 0, 1, token).expect("taken");
             token = received.open().expect("received").1;
             sent.open().expect("sent");
         }
@@ -76,9 +76,9 @@ pub(crate) fn ring(mail: &Mail) {
 }
 
 /// Rank 0 takes what comes from anybody with any tag; the messages of each come in order.
-pub(crate) fn from_anyone(mail: &Mail) {
+pub(crate) fn from_anyone(p2p: &P2p) {
     const EACH: u32 = 50;
-    let (me, n) = (mail.rank().0, mail.size());
+    let (me, n) = (p2p.rank().0, p2p.size());
     if me > 0 {
         let length = |i: u32| if i % 10 == 3 { 30_000 } else { 4 + i as usize };
         let message = |i: u32| {
@@ -87,15 +87,15 @@ pub(crate) fn from_anyone(mail: &Mail) {
             bytes
         };
         let sent: Vec<Parcel> =
-            (0..EACH).map(|i| send(mail, 0, 9, i as i32 - 7, message(i)).expect("taken")).collect();
+            (0..EACH).map(|i| send(p2p, 0, 9, i as i32 - 7, message(i)).expect("taken")).collect();
         sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
         return;
     }
     let mut seen = vec![0; n as usize];
     let posted: Vec<Parcel> =
-        (0..EACH * (n - 1) / 2).map(|_| recv(mail, None, 9, None, 30_000).expect("taken")).collect();
+        (0..EACH * (n - 1) / 2).map(|_| recv(p2p, None, 9, None, 30_000).expect("taken")).collect();
     let rest = EACH * (n - 1) - posted.len() as u32;
-    let later = (0..rest).map(|_| recv(mail, None, 9, None, 30_000).expect("taken"));
+    let later = (0..rest).map(|_| recv(p2p, None, 9, None, 30_000).expect("taken"));
     for parcel in posted.into_iter().chain(later) {
         let (delivery, bytes) = parcel.open().expect("received");
         let from = delivery.from;
@@ -108,26 +108,26 @@ pub(crate) fn from_anyone(mail: &Mail) {
 }
 
 /// Large messages make progress while both ends are in a collective on another communicator.
-pub(crate) fn beside_a_collective(comm: &mut Communicator, mail: &Mail) {
-    let (me, n) = (mail.rank().0, mail.size());
+pub(crate) fn beside_a_collective(comm: &mut Communicator, p2p: &P2p) {
+    let (me, n) = (p2p.rank().0, p2p.size());
     let (next, last) = ((me + 1) % n, (me + n - 1) % n);
     for len in [100, 10_000, 2 << 20] {
-        let sent = send(mail, next, 1, 2, bytes_of(me, next, len)).expect("taken");
+        let sent = send(p2p, next, 1, 2, bytes_of(me, next, len)).expect("taken");
         let mut sum = vec![1.0f32; 10_000];
         comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).expect("reduced");
         assert!(sum.iter().all(|x| *x == n as f32));
-        check(recv(mail, Some(last), 1, Some(2), len + 3).expect("taken"), (last, me), 2, len);
+        check(recv(p2p, Some(last), 1, Some(2), len + 3).expect("taken"), (last, me), 2, len);
         comm.barrier().expect("all are here");
         assert_eq!(sent.open().expect("sent").0.bytes, len);
     }
     // Rank 0 sends, and looks at nothing before its receiver has the message and says so in a collective.
     if me == 0 {
-        let sent = send(mail, 1, 1, 3, bytes_of(0, 1, 1 << 20)).expect("taken");
+        let sent = send(p2p, 1, 1, 3, bytes_of(0, 1, 1 << 20)).expect("taken");
         comm.barrier().expect("all are here");
-        assert!(sent.letter.test().expect("it was received").is_ok());
+        assert!(sent.request.test().expect("it was received").is_ok());
     } else {
         if me == 1 {
-            check(recv(mail, Some(0), 1, Some(3), 1 << 20).expect("taken"), (0, 1), 3, 1 << 20);
+            check(recv(p2p, Some(0), 1, Some(3), 1 << 20).expect("taken"), (0, 1), 3, 1 << 20);
         }
         std::thread::sleep(Duration::from_millis(20));
         comm.barrier().expect("all are here");
@@ -136,8 +136,8 @@ pub(crate) fn beside_a_collective(comm: &mut Communicator, mail: &Mail) {
 
 /// A message that is too long is its receive's error, whether it was there before the receive or not, and whichever way it
 /// travels; what comes behind it is delivered.
-pub(crate) fn too_long(mail: &Mail) {
-    let me = mail.rank().0;
+pub(crate) fn too_long(p2p: &P2p) {
+    let me = p2p.rank().0;
     if me > 1 {
         return;
     }
@@ -145,24 +145,24 @@ pub(crate) fn too_long(mail: &Mail) {
         for early in [true, false] {
             if me == 0 {
                 if early {
-                    send(mail, 1, 2, 0, bytes_of(0, 1, len))
+                    send(p2p, 1, 2, 0, bytes_of(0, 1, len))
                         .expect("taken")
                         .open()
                         .expect("it is not the sender's");
                 } else {
-                    recv_slice(mail, 1, 77, &mut []).expect("the receive is there");
-                    send(mail, 1, 2, 0, bytes_of(0, 1, len)).expect("taken").open().expect("as above");
+                    recv_slice(p2p, 1, 77, &mut []).expect("the receive is there");
+                    send(p2p, 1, 2, 0, bytes_of(0, 1, len)).expect("taken").open().expect("as above");
                 }
-                send(mail, 1, 2, 0, bytes_of(0, 1, len)).expect("taken").open().expect("sent");
+                send(p2p, 1, 2, 0, bytes_of(0, 1, len)).expect("taken").open().expect("sent");
                 continue;
             }
             if early {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            let short = recv(mail, Some(0), 2, Some(0), len - 1).expect("taken");
-            let right = recv(mail, Some(0), 2, Some(0), len + 3).expect("taken");
+            let short = recv(p2p, Some(0), 2, Some(0), len - 1).expect("taken");
+            let right = recv(p2p, Some(0), 2, Some(0), len + 3).expect("taken");
             if !early {
-                send_slice(mail, 0, 77, &[]).expect("sent");
+                send_slice(p2p, 0, 77, &[]).expect("sent");
             }
             let error = short.error();
             let said = error.to_string();
@@ -174,37 +174,37 @@ pub(crate) fn too_long(mail: &Mail) {
             check(right, (0, 1), 0, len);
         }
     }
-    assert!(mail.failed().is_none());
+    assert!(p2p.failed().is_none());
 }
 
 /// Registered memory is copied by nobody, where the transport can do that.
-pub(crate) fn in_place(mail: &Mail, transport: &str, len: usize) {
-    let me = mail.rank().0;
+pub(crate) fn in_place(p2p: &P2p, transport: &str, len: usize) {
+    let me = p2p.rank().0;
     if me <= 1 {
-        carried_in_place(mail, transport, len);
+        carried_in_place(p2p, transport, len);
     }
     // Nobody goes on before both have looked at their counters: what comes of the next act is counted, too.
     if me == 1 {
-        for rank in (0..mail.size()).filter(|rank| *rank != 1) {
-            send_slice(mail, rank, 5, &[0]).expect("sent");
+        for rank in (0..p2p.size()).filter(|rank| *rank != 1) {
+            send_slice(p2p, rank, 5, &[0]).expect("sent");
         }
     } else {
-        recv_slice(mail, 1, 5, &mut [0]).expect("received");
+        recv_slice(p2p, 1, 5, &mut [0]).expect("received");
     }
 }
 
-fn carried_in_place(mail: &Mail, transport: &str, len: usize) {
-    let me = mail.rank().0;
-    let mut buffer = mail.alloc::<u8>(len).expect("memory");
-    let before = mail.stats().expect("sound").links;
+fn carried_in_place(p2p: &P2p, transport: &str, len: usize) {
+    let me = p2p.rank().0;
+    let mut buffer = p2p.alloc::<u8>(len).expect("memory");
+    let before = p2p.stats().expect("sound").links;
     if me == 0 {
         buffer.copy_from_slice(&bytes_of(0, 1, len));
-        send_slice(mail, 1, 4, &buffer).expect("sent");
+        send_slice(p2p, 1, 4, &buffer).expect("sent");
     } else {
-        recv_slice(mail, 0, 4, &mut buffer).expect("received");
+        recv_slice(p2p, 0, 4, &mut buffer).expect("received");
         assert!(buffer[..] == bytes_of(0, 1, len));
     }
-    let done = mail.stats().expect("sound").links - before;
+    let done = p2p.stats().expect("sound").links - before;
     // Frames are copied.
     let copies = transport.starts_with("tcp") || transport == "rehearsal";
     assert!(copies || done.copied_bytes < 1000, "{done:?}");

@@ -1,4 +1,4 @@
-//! Mail: tagged messages between ranks that are threads, and processes on every transport.
+//! P2p: tagged messages between ranks that are threads, and processes on every transport.
 //!
 //! What ranks do is in `acts`, the same wherever they run; `parcel` keeps a message's memory as long as it must be there.
 

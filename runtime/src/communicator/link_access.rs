@@ -22,11 +22,11 @@ use transport::{Link, RecvState, SendState, Size, Sleeper, TransportError, WaitP
 
 /// Whose messages, and where they stand, for errors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct ErrorContext<'a> {
     /// As a call.
     pub(crate) record: CallRecord,
     /// What there is to say beside that.
-    pub(crate) said: &'a str,
+    pub(crate) details: &'a str,
     /// How long nothing has moved.
     pub(crate) waited: Duration,
 }
@@ -37,11 +37,11 @@ fn index(peer: Rank, lane: u8) -> usize {
 
 /// A communicator whose links are somebody's who makes no calls.
 #[derive(Debug)]
-pub(crate) struct Wires(Communicator);
+pub(crate) struct LinkAccess(Communicator);
 
-impl Wires {
-    pub(crate) fn new(comm: Communicator) -> Wires {
-        Wires(comm)
+impl LinkAccess {
+    pub(crate) fn new(comm: Communicator) -> LinkAccess {
+        LinkAccess(comm)
     }
 
     /// Closes the communicator, without waiting for receivers of what has been sent.
@@ -92,7 +92,7 @@ impl Wires {
         self.0.executor.message_to_receive(digest, len)
     }
 
-    pub(crate) fn waiting_by(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
+    pub(crate) fn wait_policy(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
         self.0.executor.waiting_by()
     }
 
@@ -128,7 +128,7 @@ impl Wires {
     /// Does nothing that can be seen at once forbid to go on? What was read from a peer's memory before this was asked is then
     /// what the peer had sent.
     #[inline]
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         fence(Acquire);
         let peers = &self.0.peers;
         self.0.failed.is_none() && !peers.agreement.has_failure() && !peers.control.is_aborted()
@@ -136,14 +136,14 @@ impl Wires {
 
     /// The error for those who can't go on.
     #[cold]
-    pub(crate) fn why_unsound(&mut self, about: &About<'_>) -> Error {
+    pub(crate) fn failure(&mut self, about: &ErrorContext<'_>) -> Error {
         let known = self.0.failure().or_else(|| self.look(about).err());
         known.unwrap_or_else(|| self.0.check_alive().err().unwrap_or_else(closed))
     }
 
     /// Looks around during a long wait, as a call does: has anyone failed, died or left whom the record names, and is
     /// there time left? An error is not yet the communicator's.
-    pub(crate) fn look(&mut self, about: &About<'_>) -> Result<()> {
+    pub(crate) fn look(&mut self, about: &ErrorContext<'_>) -> Result<()> {
         let Communicator { peers, executor, timeout, .. } = &mut self.0;
         let mut watch = CallWatch {
             peers,
@@ -152,11 +152,11 @@ impl Wires {
             waited: about.waited,
             has_looked: false,
         };
-        watch.look(&executor.wait_said(about.said, about.waited))
+        watch.look(&executor.wait_said(about.details, about.waited))
     }
 
     /// Tells others, should they wonder, what this rank waits for; or that it no longer does.
-    pub(crate) fn say_waiting(&self, record: Option<&CallRecord>) {
+    pub(crate) fn publish_waiting(&self, record: Option<&CallRecord>) {
         match record {
             Some(record) => self.0.peers.agreement.enter_message(record),
             None => self.0.peers.agreement.finish_message(),
@@ -165,7 +165,7 @@ impl Wires {
 
     /// The error for a link to a peer that has failed.
     #[cold]
-    pub(crate) fn explain(&mut self, about: &About<'_>, peer: Rank, error: TransportError) -> Error {
+    pub(crate) fn explain(&mut self, about: &ErrorContext<'_>, peer: Rank, error: TransportError) -> Error {
         let Communicator { peers, timeout, .. } = &mut self.0;
         let mut watch = CallWatch {
             peers,
@@ -174,7 +174,7 @@ impl Wires {
             waited: about.waited,
             has_looked: false,
         };
-        explain(Stop::Link { step: about.said.to_owned(), peer, error }, &mut watch)
+        explain(Stop::Link { step: about.details.to_owned(), peer, error }, &mut watch)
     }
 
     /// Ends all use of memory by links, and makes the error the communicator's and the job's.

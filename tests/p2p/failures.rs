@@ -1,4 +1,4 @@
-//! Mail that goes wrong, between threads: everybody hears of it soon, and by name.
+//! P2p that goes wrong, between threads: everybody hears of it soon, and by name.
 
 use crate::{
     parcel::{self, PATIENCE, Parcel},
@@ -8,9 +8,9 @@ use std::{
     sync::Barrier,
     time::{Duration, Instant},
 };
-use tbccl::{Config, Error, Mail};
+use tbccl::{Config, Error, P2p};
 
-/// Waits for a letter that fails, and says how soon it did.
+/// Waits for a request that fails, and says how soon it did.
 fn failure_of(parcel: Parcel, began: Instant) -> Error {
     let error = parcel.error();
     assert!(began.elapsed() < Duration::from_secs(10), "{error} after {:?}", began.elapsed());
@@ -18,28 +18,28 @@ fn failure_of(parcel: Parcel, began: Instant) -> Error {
 }
 
 /// Once it has failed, everything gives the same error.
-fn stays_failed(mail: &Mail, error: &Error) {
+fn stays_failed(p2p: &P2p, error: &Error) {
     let text = error.to_string();
-    assert_eq!(mail.failed().expect("it has").to_string(), text);
-    assert_eq!(parcel::send(mail, 0, 0, 0, vec![1]).expect_err("it has").to_string(), text);
-    assert_eq!(parcel::recv(mail, None, 0, None, 1).expect_err("it has").to_string(), text);
+    assert_eq!(p2p.failed().expect("it has").to_string(), text);
+    assert_eq!(parcel::send(p2p, 0, 0, 0, vec![1]).expect_err("it has").to_string(), text);
+    assert_eq!(parcel::recv(p2p, None, 0, None, 1).expect_err("it has").to_string(), text);
 }
 
 #[test]
 fn an_abort_ends_every_letter_on_every_rank() {
     let barrier = Barrier::new(3);
-    job(3, &config(), |_, mail| {
-        let me = mail.rank().0;
+    job(3, &config(), |_, p2p| {
+        let me = p2p.rank().0;
         let began = Instant::now();
         let next = (me + 1) % 3;
-        let never = parcel::recv(mail, Some(next), 0, Some(1), 8).expect("taken");
-        let waiting = parcel::send(mail, next, 0, 2, vec![0; 100_000]).expect("taken");
+        let never = parcel::recv(p2p, Some(next), 0, Some(1), 8).expect("taken");
+        let waiting = parcel::send(p2p, next, 0, 2, vec![0; 100_000]).expect("taken");
         barrier.wait();
         if me == 1 {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     std::thread::sleep(Duration::from_millis(20));
-                    mail.abort();
+                    p2p.abort();
                 });
                 let error = failure_of(never, began);
                 assert!(matches!(error, Error::Aborted { .. }), "{error}");
@@ -49,7 +49,7 @@ fn an_abort_ends_every_letter_on_every_rank() {
             let error = failure_of(never, began);
             assert!(error.to_string().contains("rank 1"), "{error}");
             assert_eq!(waiting.error().to_string(), error.to_string());
-            stays_failed(mail, &error);
+            stays_failed(p2p, &error);
         }
     });
 }
@@ -58,14 +58,14 @@ fn an_abort_ends_every_letter_on_every_rank() {
 fn a_wait_that_is_too_long_says_for_what() {
     let config = Config { timeout: Duration::from_millis(300), ..config() };
     let barrier = Barrier::new(2);
-    job(2, &config, |_, mail| {
+    job(2, &config, |_, p2p| {
         barrier.wait();
-        if mail.rank().0 == 0 {
+        if p2p.rank().0 == 0 {
             let began = Instant::now();
-            let parcel = parcel::recv(mail, Some(1), 3, Some(-7), 77).expect("taken");
+            let parcel = parcel::recv(p2p, Some(1), 3, Some(-7), 77).expect("taken");
             // Waits that are over sooner are one long wait, as far as the limit goes.
             let error = loop {
-                match parcel.letter.wait(Some(Duration::from_millis(50))) {
+                match parcel.request.wait(Some(Duration::from_millis(50))) {
                     None => assert!(began.elapsed() < PATIENCE, "it never ends"),
                     Some(result) => break result.expect_err("nobody has sent it"),
                 }
@@ -76,11 +76,11 @@ fn a_wait_that_is_too_long_says_for_what() {
             for word in ["recv of 77 u8 from rank 1", "tag -7", "context 3", "TBCCL_TIMEOUT"] {
                 assert!(said.contains(word), "{word}: {said}");
             }
-            stays_failed(mail, &error);
+            stays_failed(p2p, &error);
         }
         barrier.wait();
-        if mail.rank().0 == 1 {
-            let error = parcel::recv(mail, None, 0, None, 1).expect_err("rank 0 has failed").to_string();
+        if p2p.rank().0 == 1 {
+            let error = parcel::recv(p2p, None, 0, None, 1).expect_err("rank 0 has failed").to_string();
             assert!(error.contains("rank 0 failed") && error.contains("tag -7"), "{error}");
         }
         barrier.wait();
@@ -90,14 +90,14 @@ fn a_wait_that_is_too_long_says_for_what() {
 #[test]
 fn progress_of_a_letter_begins_its_time_anew() {
     let config = Config { timeout: Duration::from_millis(400), ..config() };
-    job(2, &config, |_, mail| {
+    job(2, &config, |_, p2p| {
         // Each message comes well within the limit, all of them do not.
         for tag in 0..10 {
-            if mail.rank().0 == 0 {
+            if p2p.rank().0 == 0 {
                 std::thread::sleep(Duration::from_millis(60));
-                parcel::send_slice(mail, 1, tag, &[1]).expect("sent");
+                parcel::send_slice(p2p, 1, tag, &[1]).expect("sent");
             } else {
-                parcel::recv_slice(mail, 0, tag, &mut [0]).expect("received");
+                parcel::recv_slice(p2p, 0, tag, &mut [0]).expect("received");
             }
         }
     });
@@ -106,15 +106,15 @@ fn progress_of_a_letter_begins_its_time_anew() {
 #[test]
 fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
     let barrier = Barrier::new(3);
-    job(3, &config(), |comm, _mail| {
-        let mail = crate::acts::mail_of(comm, &config());
-        let me = mail.rank().0;
+    job(3, &config(), |comm, _p2p| {
+        let p2p = crate::acts::p2p_of(comm, &config());
+        let me = p2p.rank().0;
         if me > 0 {
-            parcel::send(&mail, 0, 0, me as i32, vec![me as u8]).expect("taken").open().expect("sent");
+            parcel::send(&p2p, 0, 0, me as i32, vec![me as u8]).expect("taken").open().expect("sent");
             if me == 1 {
                 barrier.wait();
             }
-            drop(mail);
+            drop(p2p);
             if me == 2 {
                 barrier.wait();
             }
@@ -123,10 +123,10 @@ fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
         }
         barrier.wait();
         // What was sent before is delivered.
-        assert_eq!(parcel::recv(&mail, Some(2), 0, None, 1).expect("taken").open().expect("there").1, [2]);
-        assert_eq!(parcel::recv(&mail, None, 0, Some(1), 1).expect("taken").open().expect("there").1, [1]);
+        assert_eq!(parcel::recv(&p2p, Some(2), 0, None, 1).expect("taken").open().expect("there").1, [2]);
+        assert_eq!(parcel::recv(&p2p, None, 0, Some(1), 1).expect("taken").open().expect("there").1, [1]);
         let began = Instant::now();
-        let error = failure_of(parcel::recv(&mail, Some(2), 0, None, 1).expect("taken"), began);
+        let error = failure_of(parcel::recv(&p2p, Some(2), 0, None, 1).expect("taken"), began);
         assert!(matches!(&error, Error::PeerLeft { peer, .. } if peer.rank.0 == 2), "{error}");
         barrier.wait();
     });
@@ -135,11 +135,11 @@ fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
 #[test]
 fn a_receive_from_anyone_waits_until_all_others_have_left() {
     let barrier = Barrier::new(3);
-    job(3, &config(), |comm, _mail| {
-        let mail = crate::acts::mail_of(comm, &config());
-        let me = mail.rank().0;
+    job(3, &config(), |comm, _p2p| {
+        let p2p = crate::acts::p2p_of(comm, &config());
+        let me = p2p.rank().0;
         if me == 2 {
-            drop(mail);
+            drop(p2p);
             barrier.wait();
             return;
         }
@@ -147,13 +147,13 @@ fn a_receive_from_anyone_waits_until_all_others_have_left() {
             barrier.wait();
             // Long enough for several looks around.
             std::thread::sleep(Duration::from_millis(50));
-            parcel::send(&mail, 0, 0, 0, vec![9]).expect("taken").open().expect("sent");
+            parcel::send(&p2p, 0, 0, 0, vec![9]).expect("taken").open().expect("sent");
             return;
         }
         barrier.wait();
-        assert_eq!(parcel::recv(&mail, None, 0, None, 1).expect("taken").open().expect("there").1, [9]);
+        assert_eq!(parcel::recv(&p2p, None, 0, None, 1).expect("taken").open().expect("there").1, [9]);
         let began = Instant::now();
-        let error = failure_of(parcel::recv(&mail, None, 0, None, 1).expect("taken"), began);
+        let error = failure_of(parcel::recv(&p2p, None, 0, None, 1).expect("taken"), began);
         assert!(error.to_string().contains("from any rank"), "{error}");
     });
 }
@@ -161,18 +161,18 @@ fn a_receive_from_anyone_waits_until_all_others_have_left() {
 #[test]
 fn mail_that_is_closed_with_a_message_on_its_way_fails_for_all() {
     let barrier = Barrier::new(2);
-    job(2, &config(), |comm, _mail| {
-        let mail = crate::acts::mail_of(comm, &config());
-        if mail.rank().0 == 0 {
-            let waiting = parcel::send(&mail, 1, 0, 0, vec![7; 1 << 20]).expect("taken");
-            drop(mail);
+    job(2, &config(), |comm, _p2p| {
+        let p2p = crate::acts::p2p_of(comm, &config());
+        if p2p.rank().0 == 0 {
+            let waiting = parcel::send(&p2p, 1, 0, 0, vec![7; 1 << 20]).expect("taken");
+            drop(p2p);
             let error = waiting.error().to_string();
             assert!(error.contains("closed"), "{error}");
             barrier.wait();
             return;
         }
         barrier.wait();
-        let error = parcel::recv(&mail, Some(0), 0, None, 1 << 20).and_then(|parcel| parcel.open().map(drop));
+        let error = parcel::recv(&p2p, Some(0), 0, None, 1 << 20).and_then(|parcel| parcel.open().map(drop));
         let error = error.expect_err("its bytes are gone").to_string();
         assert!(error.contains("rank 0") && error.contains("still on their way"), "{error}");
     });

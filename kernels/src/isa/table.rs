@@ -3,7 +3,10 @@
 //! # Safety
 //! Pointers become slices in one place, [`entry`], under the contract of [`ReduceFn`].
 
-use super::{ReduceFn, isa::Isa, ops};
+use super::{
+    super::{ReduceFn, ops},
+    Isa,
+};
 use collectives::{DType, ReduceOp};
 use half::bf16;
 use num_complex::Complex32;
@@ -11,19 +14,19 @@ use std::{mem::MaybeUninit, slice};
 
 /// The functions of one (element type, operation), which are beside them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) kernel: Kernel,
-    pub(super) dtype: DType,
-    pub(super) op: ReduceOp,
+pub(crate) struct Entry {
+    pub(crate) kernel: Kernel,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
 }
 
 /// Two functions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// Combines; for the average, adds.
-    pub(super) combine: ReduceFn,
+    pub(crate) combine: ReduceFn,
     /// Combines for the last time; differs for the average, which then divides.
-    pub(super) last: ReduceFn,
+    pub(crate) last: ReduceFn,
 }
 
 impl Kernel {
@@ -34,10 +37,10 @@ impl Kernel {
 
 /// The kernels of one instruction set, none where the pair is illegal.
 #[derive(Debug)]
-pub(super) struct Table([[Option<Entry>; ReduceOp::ALL.len()]; DType::ALL.len()]);
+pub(crate) struct Table([[Option<Entry>; ReduceOp::ALL.len()]; DType::ALL.len()]);
 
 impl Table {
-    pub(super) const fn of<I: Isa>() -> Table {
+    pub(crate) const fn of<I: Isa>() -> Table {
         let mut kernels = [[None; ReduceOp::ALL.len()]; DType::ALL.len()];
         let mut t = 0;
         while t < DType::ALL.len() {
@@ -56,7 +59,7 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn get(&self, dtype: DType, op: ReduceOp) -> Option<&Entry> {
+    pub(crate) fn get(&self, dtype: DType, op: ReduceOp) -> Option<&Entry> {
         self.0[dtype as usize][op as usize].as_ref()
     }
 }
@@ -107,7 +110,8 @@ const fn half_float<I: Isa>(op: ReduceOp) -> Option<Kernel> {
     })
 }
 
-/// `U` is the unsigned type of the same width, on which the operations that ignore the sign are compiled once.
+/// Integer kernels. `U` is the unsigned type of the same width, on which operations that ignore the sign are
+/// compiled once.
 const fn integer<I: Isa, T: Copy, U: Copy>(op: ReduceOp) -> Option<Kernel>
 where
     ops::Add: ops::Op<U>,
@@ -164,7 +168,7 @@ unsafe fn parts<I: Isa, O: ops::Op<f32>>(
 }
 
 /// A [`ReduceFn`]: finds out which operand the destination is, and runs the loop for that.
-pub(super) unsafe fn entry<I: Isa, T: Copy, O: ops::Op<T>>(
+pub(crate) unsafe fn entry<I: Isa, T: Copy, O: ops::Op<T>>(
     dst: *mut u8,
     a: *const u8,
     b: *const u8,
@@ -177,9 +181,9 @@ pub(super) unsafe fn entry<I: Isa, T: Copy, O: ops::Op<T>>(
     let (dst, a, b) = (dst.cast::<T>(), a.cast::<T>(), b.cast::<T>());
     debug_assert!(dst.is_aligned() && a.is_aligned() && b.is_aligned(), "operands aligned to their elements");
     if dst.cast_const() != a && dst.cast_const() != b {
-        // SAFETY: the caller's contract: the operands are readable, the destination writable, each over `count`
-        // elements, and it overlaps neither of them as it equals neither. The table that holds this function is
-        // used only on machines that have `I`.
+        // SAFETY: the caller's contract: the operands are readable, the destination writable, each over
+        // `count` elements, and it overlaps neither of them unless it equals it. The table that holds this
+        // function is used only on machines that have `I`.
         unsafe {
             let (a, b) = (slice::from_raw_parts(a, count), slice::from_raw_parts(b, count));
             I::apart::<T, O>(slice::from_raw_parts_mut(dst.cast(), count), a, b, divisor);

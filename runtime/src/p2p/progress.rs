@@ -1,11 +1,11 @@
-//! The thread that moves mail while nobody waits for it.
+//! The thread that progresses messages while no thread waits.
 //!
-//! A rank may have sent a message and be busy with something else, while its receiver asks for the bytes. So there is a
-//! thread from the first letter on. It stands back while somebody waits, since who waits moves everything; it polls the less
-//! often the longer nothing has moved, a thousand times a second at least; and it sleeps for good once no letter has been
-//! under way for a while.
+//! A rank may have posted a send and be busy elsewhere while its receiver asks for the bytes; so a thread
+//! runs from the first request on. It stands back while a thread waits, since waiting progresses everything.
+//! Its polling interval grows to a millisecond while nothing moves, and it parks when no request has been
+//! outstanding for a while.
 
-use super::{Core, engine::Courier};
+use super::{Core, engine::ProgressThread};
 use std::{
     sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
     thread,
@@ -14,50 +14,52 @@ use std::{
 
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// For so long it yields rather than sleeps.
-const EAGER: Duration = Duration::from_micros(100);
-/// Between looks at how others do.
+/// Time without progress during which the thread yields instead of sleeping.
+const YIELD_FOR: Duration = Duration::from_micros(100);
+/// Interval between checks of the job's health.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Without a letter for so long, it sleeps until there is one.
-const FALL_ASLEEP: Duration = Duration::from_millis(50);
+/// Time without outstanding requests after which the thread parks.
+const PARK_AFTER: Duration = Duration::from_millis(50);
 
-/// Moves mail until it is dismissed.
+/// Progresses messages until the `P2p` is closed.
 pub(super) fn run(core: &Arc<Core>) {
     let mut still_since = Instant::now();
     let (mut pause, mut looked) = (FIRST_PAUSE, Instant::now());
     loop {
         let Ok(mut engine) = core.engine.lock() else { return };
-        let Some(mail) = &mut *engine else { return };
-        if mail.courier == Courier::Dismissed {
+        let Some(open) = &mut *engine else { return };
+        if open.progress_thread == ProgressThread::Stopping {
             return;
         }
         let now = Instant::now();
-        if !mail.is_busy() && now - still_since > FALL_ASLEEP {
-            mail.courier = Courier::Asleep;
+        if !open.is_busy() && now - still_since > PARK_AFTER {
+            open.progress_thread = ProgressThread::Parked;
             let is_asleep = |engine: &mut Option<_>| {
-                engine.as_ref().is_some_and(|mail: &super::Engine| mail.courier == Courier::Asleep)
+                engine
+                    .as_ref()
+                    .is_some_and(|open: &super::Engine| open.progress_thread == ProgressThread::Parked)
             };
             drop(core.work.wait_while(engine, is_asleep).unwrap_or_else(PoisonError::into_inner));
-            // Whoever has woken us is about to wait, most likely.
+            // The thread that posted the request is probably about to wait.
             (still_since, pause) = (Instant::now(), LONGEST_PAUSE / 4);
             thread::sleep(FIRST_PAUSE);
             continue;
         }
         let others_wait = core.waiters.load(Relaxed) > 0;
-        if others_wait || !mail.is_busy() {
+        if others_wait || !open.is_busy() {
             pause = LONGEST_PAUSE;
             if others_wait {
                 still_since = now;
             }
         } else {
-            if mail.drive() {
+            if open.drive() {
                 (still_since, pause) = (now, FIRST_PAUSE);
             }
             if now - looked > LOOK_EVERY {
                 looked = now;
-                mail.look_at_large();
+                open.check_all_peers();
             }
-            if now - still_since < EAGER {
+            if now - still_since < YIELD_FOR {
                 drop(engine);
                 thread::yield_now();
                 continue;

@@ -1,4 +1,4 @@
-//! Mail between processes, on every transport that one host can have without devices.
+//! P2p between processes, on every transport that one host can have without devices.
 
 use crate::processes_job::Job;
 
@@ -66,16 +66,16 @@ fn a_rank_that_is_killed_is_named_to_all_who_wait() {
         for error in errors {
             let (took, text) = error.rest.split_once(' ').expect("two parts");
             assert!(took.parse::<u32>().is_ok_and(|took| took < 3000), "{}", about());
-            assert!(text.contains("rank 1 (process") && text.contains("mail with"), "{}", about());
+            assert!(text.contains("rank 1 (process") && text.contains("message with"), "{}", about());
         }
     }
 }
 
-/// `cargo test --release --test mail latency -- --ignored --nocapture`
+/// `cargo test --release --test p2p latency -- --ignored --nocapture`
 #[test]
 #[ignore = "measures"]
 fn latency_between_processes() {
-    let done = Job::start(2, "mail_latency", &[("TBCCL_TRANSPORT", "shm")]).finish();
+    let done = Job::start(2, "p2p_latency", &[("TBCCL_TRANSPORT", "shm")]).finish();
     eprintln!("{}", done.stderr);
     assert_eq!(done.code, 0);
 }

@@ -1,0 +1,493 @@
+//! The engine of one rank: takes requests, drives peers, and fails or closes all of them.
+//!
+//! One engine stands behind one lock, and every thread that waits drives it. Nothing here blocks. Only peers
+//! with outstanding requests are polled, or all peers while a receive from any source is posted; messages
+//! that no request needs stay in their links, which push back.
+//!
+//! Invariant: the memory of a request is used only until the request is complete. After a failure or the
+//! close, no memory is used.
+
+use super::{
+    Delivery,
+    frame::{EAGER_BYTES, Frame, SHORT_BYTES},
+    matching::Pattern,
+    parker::Parker,
+    peer::{CREDIT_UNITS, Peer, PeerError, units_of},
+    queues::{Message, MessageKey, Queues},
+    state::{RecvRequest, RequestInfo, RequestState, SendRequest},
+};
+use crate::{
+    call::CallKind,
+    communicator::{ErrorContext, LinkAccess},
+    error::{Error, Result},
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use topology::Rank;
+use transport::{
+    TransportError,
+    memory::{Span, SpanMut},
+};
+
+/// The outcome of posting a request.
+#[derive(Debug)]
+pub(super) enum Posted {
+    /// The request completed at once.
+    Done(Result<Delivery>),
+    /// The request is in flight.
+    Pending(Arc<RequestState>),
+}
+
+/// The state of the thread that progresses messages while no thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProgressThread {
+    /// No request has been posted yet.
+    NotStarted,
+    /// Parked until a request is posted.
+    Parked,
+    /// Polling at intervals.
+    Running,
+    /// About to end.
+    Stopping,
+}
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    links: LinkAccess,
+    rank: Rank,
+    /// Peers by rank; `None` for this rank and for ranks without a link.
+    peers: Vec<Option<Peer>>,
+    /// Ranks of the peers that are polled.
+    active: Vec<u32>,
+    queues: Queues,
+    failed: Option<Error>,
+    /// Requests posted so far.
+    requests: u64,
+    /// The latest request posted, or the latest that was waited for long.
+    latest: Option<RequestInfo>,
+    pub(super) progress_thread: ProgressThread,
+}
+
+impl Engine {
+    pub(super) fn new(links: LinkAccess, parker: Arc<Parker>) -> Engine {
+        let comm = links.communicator();
+        let rank = comm.rank();
+        let queues = Queues::new(rank, comm.members(), parker);
+        let is_peer = |peer: &Rank| *peer != rank && links.reaches(*peer);
+        let peers = (0..comm.size()).map(Rank).map(|peer| is_peer(&peer).then(|| Peer::new(peer))).collect();
+        Engine {
+            rank,
+            peers,
+            active: Vec::new(),
+            queues,
+            failed: None,
+            requests: 0,
+            latest: None,
+            progress_thread: ProgressThread::NotStarted,
+            links,
+        }
+    }
+
+    pub(super) fn links(&mut self) -> &mut LinkAccess {
+        &mut self.links
+    }
+
+    /// Returns the error that every further operation gives, if any.
+    pub(super) fn failed(&self) -> Option<&Error> {
+        self.failed.as_ref()
+    }
+
+    /// Whether any request or control traffic is outstanding.
+    pub(super) fn is_busy(&self) -> bool {
+        self.failed.is_none() && (self.queues.pending > 0 || !self.active.is_empty())
+    }
+
+    fn describe(
+        &mut self,
+        kind: CallKind,
+        peer: Option<Rank>,
+        address: (u32, Option<i32>),
+        bytes: usize,
+    ) -> RequestInfo {
+        self.requests += 1;
+        let info =
+            RequestInfo { kind, peer, context: address.0, tag: address.1, bytes, number: self.requests };
+        self.latest = Some(info);
+        info
+    }
+
+    /// Returns a description for errors about no particular request.
+    fn placeholder(&self, peer: Option<Rank>) -> RequestInfo {
+        RequestInfo { kind: CallKind::Recv, peer, context: 0, tag: None, bytes: 0, number: self.requests }
+    }
+
+    /// Returns the engine's or the job's failure, if any.
+    fn check(&mut self) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if self.links.is_healthy() { Ok(()) } else { Err(self.fail_job()) }
+    }
+
+    #[cold]
+    fn fail_job(&mut self) -> Error {
+        let info = self.latest.unwrap_or(self.placeholder(None));
+        let about = ErrorContext { record: info.record(), details: &info.details(), waited: Duration::ZERO };
+        let error = self.links.failure(&about);
+        self.fail(error)
+    }
+
+    /// Checks that the rank exists and that a link leads to it.
+    fn check_peer(&self, peer: Rank) -> Result<()> {
+        let size = self.peers.len();
+        match self.peers.get(peer.index()) {
+            None => Err(Error::InvalidArgument(format!("rank {peer} is not in 0..{size}"))),
+            Some(None) if peer != self.rank => {
+                let what = format!(
+                    "no cable connects it with {}; pass the message on through ranks in between, or connect them",
+                    self.links.name(peer)
+                );
+                Err(TransportError::Wiring { rank: self.rank.0, what }.into())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Posts a send.
+    pub(super) fn send(&mut self, to: Rank, context: u32, tag: i32, src: Span<'static>) -> Result<Posted> {
+        self.check_peer(to)?;
+        self.check()?;
+        let info = self.describe(CallKind::Send, Some(to), (context, Some(tag)), src.len());
+        if to == self.rank {
+            return Ok(self.send_to_self((context, to, tag), src, info));
+        }
+        let units = units_of(src.len());
+        let peer = self.peers[to.index()].as_mut().expect("checked");
+        peer.latest = Some(info);
+        let mut eager = src.len() <= SHORT_BYTES
+            || src.len() <= peer.eager_limit(&mut self.links) && !self.links.moves_in_place(src);
+        if eager && peer.credit < units {
+            // Credit may have been returned meanwhile.
+            self.drive_peer(to.index())?;
+            eager = self.peers[to.index()].as_ref().is_some_and(|peer| peer.credit >= units);
+        }
+        let sending = &mut self.queues.sends;
+        let peer = self.peers[to.index()].as_mut().expect("checked");
+        if !eager {
+            *sending += 1;
+            peer.outstanding += 1;
+            let state = self.queues.new_state(info);
+            peer.request_to_send(context, tag, SendRequest { state: Arc::clone(&state), src });
+            self.flush(to.index())?;
+            return Ok(Posted::Pending(state));
+        }
+        peer.credit -= units;
+        if src.len() <= SHORT_BYTES {
+            let mut frame = peer.encode_with_credit(&Frame::Short { context, tag, len: src.len() });
+            SpanMut::from(Frame::short_mut(&mut frame, src.len())).copy_from(src);
+            peer.queue_frame(frame, None);
+            self.flush(to.index())?;
+            return Ok(Posted::Done(Ok(Delivery { from: self.rank, tag, bytes: src.len() })));
+        }
+        let frame = peer.encode_with_credit(&Frame::Eager { context, tag, len: src.len() });
+        peer.queue_frame(frame, Some(src));
+        self.flush(to.index())?;
+        let peer = self.peers[to.index()].as_mut().expect("checked");
+        if !peer.has_queued_frames() {
+            return Ok(Posted::Done(Ok(Delivery { from: self.rank, tag, bytes: src.len() })));
+        }
+        self.queues.sends += 1;
+        peer.outstanding += 1;
+        let state = self.queues.new_state(info);
+        peer.attach(SendRequest { state: Arc::clone(&state), src });
+        Ok(Posted::Pending(state))
+    }
+
+    /// Sends to this rank itself: to a posted receive, else to the heap within the credit, else left at the
+    /// sender's address.
+    fn send_to_self(&mut self, address: MessageKey, src: Span<'static>, info: RequestInfo) -> Posted {
+        let done = Posted::Done(Ok(Delivery { from: self.rank, tag: address.2, bytes: src.len() }));
+        if self.queues.deliver_own(address, src) {
+            return done;
+        }
+        let units = units_of(src.len());
+        if src.len() <= EAGER_BYTES && self.queues.own_units + units <= CREDIT_UNITS {
+            self.queues.own_units += units;
+            let mut bytes = vec![0; src.len()].into_boxed_slice();
+            SpanMut::from(&mut *bytes).copy_from(src);
+            self.queues.keep(address, Message::Heap(bytes));
+            return done;
+        }
+        let state = self.queues.new_state(info);
+        self.queues.keep(address, Message::OwnSend(SendRequest { state: Arc::clone(&state), src }));
+        Posted::Pending(state)
+    }
+
+    /// Posts a receive.
+    pub(super) fn recv(
+        &mut self,
+        from: Option<Rank>,
+        context: u32,
+        tag: Option<i32>,
+        dst: SpanMut<'static>,
+    ) -> Result<Posted> {
+        from.map_or(Ok(()), |from| self.check_peer(from))?;
+        self.check()?;
+        let info = self.describe(CallKind::Recv, from, (context, tag), dst.len());
+        let pattern = Pattern { context, from: from.map(|from| from.0), tag };
+        if let Some((address, message)) = self.queues.take(&pattern) {
+            return self.accept(address, &message, dst, info);
+        }
+        let state = self.queues.new_state(info);
+        self.queues.post(&pattern, RecvRequest { state: Arc::clone(&state), dst });
+        if let Some(peer) = from.and_then(|from| self.peers[from.index()].as_mut()) {
+            peer.outstanding += 1;
+            peer.latest = Some(info);
+            activate(&mut self.active, peer);
+        }
+        Ok(Posted::Pending(state))
+    }
+
+    /// Completes a receive from a message that arrived before it was posted.
+    fn accept(
+        &mut self,
+        address: MessageKey,
+        message: &Message,
+        dst: SpanMut<'static>,
+        info: RequestInfo,
+    ) -> Result<Posted> {
+        let from = address.1;
+        let (result, units) = match message {
+            Message::Short { len, bytes } => {
+                let src = Span::from(&bytes[..usize::from(*len)]);
+                (self.queues.copy(address, src, dst), units_of(src.len()))
+            }
+            Message::Heap(bytes) => {
+                (self.queues.copy(address, Span::from(&**bytes), dst), units_of(bytes.len()))
+            }
+            Message::OwnSend(request) => {
+                let result = self.queues.copy(address, request.src, dst);
+                self.queues.sent(request, from);
+                return Ok(Posted::Done(result));
+            }
+            Message::AtSender { number, len } => {
+                return self.accept_announced(address, (*number, *len), dst, info);
+            }
+        };
+        match &mut self.peers[from.index()] {
+            None => self.queues.own_units -= units,
+            Some(peer) => {
+                peer.release(units);
+                if peer.has_control_traffic() {
+                    self.flush(from.index())?;
+                }
+            }
+        }
+        Ok(Posted::Done(result))
+    }
+
+    fn accept_announced(
+        &mut self,
+        address: MessageKey,
+        (number, len): (u64, usize),
+        dst: SpanMut<'static>,
+        info: RequestInfo,
+    ) -> Result<Posted> {
+        let from = address.1;
+        let peer = self.peers[from.index()].as_mut().expect("it has sent something");
+        peer.outstanding += 1;
+        peer.latest = Some(info);
+        let state = self.queues.new_state(info);
+        let request = RecvRequest { state: Arc::clone(&state), dst };
+        peer.match_announced(&mut self.links, &mut self.queues, (number, len), address.2, request);
+        self.flush(from.index())?;
+        Ok(Posted::Pending(state))
+    }
+
+    /// Sends queued frames to a peer as far as possible without waiting.
+    fn flush(&mut self, at: usize) -> Result<()> {
+        let Some(peer) = &mut self.peers[at] else { return Ok(()) };
+        let sent = peer.send_frames(&mut self.links, &mut self.queues);
+        activate(&mut self.active, peer);
+        match sent {
+            Ok(_) => Ok(()),
+            Err(trouble) => self.handle_peer_error(at, trouble),
+        }
+    }
+
+    /// Progresses everything that can be done without waiting. Returns whether anything moved; errors show in
+    /// [`Engine::failed`].
+    pub(super) fn drive(&mut self) -> bool {
+        self.check().is_ok() && self.drive_peers().unwrap_or(false)
+    }
+
+    fn drive_peers(&mut self) -> Result<bool> {
+        let mut moved = false;
+        if self.queues.any_source > 0 {
+            for at in 0..self.peers.len() {
+                moved |= self.drive_peer(at)?;
+            }
+            return Ok(moved);
+        }
+        let mut next = 0;
+        while let Some(at) = self.active.get(next).map(|at| *at as usize) {
+            moved |= self.drive_peer(at)?;
+            match &mut self.peers[at] {
+                Some(peer) if !peer.is_active() => {
+                    peer.is_polled = false;
+                    self.active.swap_remove(next);
+                }
+                _ => next += 1,
+            }
+        }
+        Ok(moved)
+    }
+
+    fn drive_peer(&mut self, at: usize) -> Result<bool> {
+        let Some(peer) = self.peers[at].as_mut().filter(|peer| !peer.is_closed || peer.outstanding > 0)
+        else {
+            return Ok(false);
+        };
+        let moved = peer.drive(&mut self.links, &mut self.queues);
+        activate(&mut self.active, peer);
+        match moved {
+            Ok(moved) => Ok(moved),
+            Err(trouble) => self.handle_peer_error(at, trouble).map(|()| false),
+        }
+    }
+
+    /// Handles a peer that cannot be driven. A peer that closed in good order is no failure, unless a request
+    /// still needs more from it than it sent before it closed.
+    #[cold]
+    fn handle_peer_error(&mut self, at: usize, trouble: PeerError) -> Result<()> {
+        let error = match trouble {
+            PeerError::Job => return Err(self.fail_job()),
+            PeerError::Link(error) => self.explain(at, error),
+        };
+        if let Error::PeerLeft { peer, .. } = &error
+            && let Some(peer) = &mut self.peers[peer.rank.index()]
+        {
+            peer.drain_closed(&mut self.links, &mut self.queues);
+            if peer.outstanding == 0 {
+                return Ok(());
+            }
+        }
+        Err(self.fail(error))
+    }
+
+    /// Checks the job's health on behalf of a request that has been waited for `waited` without progress.
+    /// Errors show in [`Engine::failed`].
+    pub(super) fn look(&mut self, info: &RequestInfo, waited: Duration) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.latest = Some(*info);
+        let about = ErrorContext { record: info.record(), details: &info.details(), waited };
+        if let Err(error) = self.links.look(&about) {
+            // Messages that the peer sent before it left may have arrived since the last poll.
+            if !self.drive() {
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Checks the job's health on behalf of every peer with outstanding requests, without regard to time
+    /// limits.
+    pub(super) fn check_all_peers(&mut self) {
+        let of_peers = self.peers.iter().flatten().filter(|peer| peer.outstanding > 0);
+        let mut labels: Vec<RequestInfo> = of_peers.filter_map(|peer| peer.latest).collect();
+        if self.queues.any_source > 0 {
+            labels.push(self.placeholder(None));
+        }
+        for info in labels {
+            self.look(&info, Duration::ZERO);
+        }
+    }
+
+    /// Publishes on this rank's board the request that it waits for, or that it waits for none.
+    pub(super) fn publish_waiting(&self, info: Option<&RequestInfo>) {
+        self.links.publish_waiting(info.map(RequestInfo::record).as_ref());
+    }
+
+    /// Turns a link error into the error of the latest request on that link.
+    fn explain(&mut self, at: usize, error: TransportError) -> Error {
+        let rank = Rank(at as u32);
+        let latest = self.peers[at].as_ref().and_then(|peer| peer.latest);
+        let info = latest.unwrap_or(self.placeholder(Some(rank)));
+        let about = ErrorContext { record: info.record(), details: &info.details(), waited: Duration::ZERO };
+        self.links.explain(&about, rank, error)
+    }
+
+    /// Ends all use of memory and fails every request with this error. The first error wins and is returned.
+    #[cold]
+    pub(super) fn fail(&mut self, error: Error) -> Error {
+        if let Some(failed) = &self.failed {
+            return failed.clone();
+        }
+        self.links.give_up(error.clone());
+        self.reset();
+        self.failed = Some(error.clone());
+        error
+    }
+
+    fn reset(&mut self) {
+        self.peers.iter_mut().flatten().for_each(|peer| peer.reset(&mut self.links));
+        self.peers.iter_mut().flatten().for_each(|peer| peer.is_polled = false);
+        self.active.clear();
+        self.queues.reset();
+    }
+
+    /// Closes in good order: waits within the time limit until all open peers have taken the queued frames. A
+    /// message that is only partly sent or received by then is lost, which is a failure.
+    pub(super) fn close(&mut self) {
+        let began = Instant::now();
+        while self.failed.is_none() && self.has_queued_frames() && began.elapsed() < self.links.timeout() {
+            if !self.drive() {
+                std::thread::sleep(Duration::from_micros(100));
+                self.drop_closed_peers();
+            }
+        }
+        let writing = self.peers.iter().flatten().any(Peer::is_receiving);
+        if self.failed.is_none() && (self.queues.sends > 0 || writing || self.has_queued_frames()) {
+            let what =
+                format!("rank {} closed its point-to-point messages while some were in flight", self.rank);
+            self.fail(Error::InvalidArgument(what));
+        }
+        self.reset();
+    }
+
+    /// Closes the links of an engine that has been closed.
+    pub(super) fn end(self) {
+        self.links.close();
+    }
+
+    /// Whether a peer that is still open has not taken all queued frames.
+    fn has_queued_frames(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| peer.has_queued_frames() && !peer.is_closed)
+    }
+
+    /// Drops the queued frames of peers that have closed meanwhile.
+    fn drop_closed_peers(&mut self) {
+        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.has_queued_frames()) {
+            peer.is_closed |= self.links.has_left(peer.rank());
+        }
+    }
+
+    /// Returns the number of posted receives, unexpected messages, and messages in flight.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> (usize, usize, usize) {
+        let (posted, arrived) = self.queues.unmatched();
+        (posted, arrived, self.peers.iter().flatten().map(Peer::memory).sum())
+    }
+}
+
+/// Adds a peer with work to the polled ones.
+#[inline]
+fn activate(active: &mut Vec<u32>, peer: &mut Peer) {
+    if !peer.is_polled && peer.is_active() {
+        peer.is_polled = true;
+        active.push(peer.rank().0);
+    }
+}

@@ -1,0 +1,79 @@
+//! Source files as the other modules look at them.
+
+use std::{fs, path::Path};
+
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Rust files of a folder, with their paths from the root.
+pub(crate) fn rust_files(folder: &Path) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in
+            fs::read_dir(&folder).expect("a folder of ours").map(|entry| entry.expect("readable").path())
+        {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push((from_root(&path), fs::read_to_string(&path).expect("text")));
+            }
+        }
+    }
+    files.sort();
+    assert!(!files.is_empty(), "no Rust files in {}", folder.display());
+    files
+}
+
+pub(crate) fn from_root(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// The source without comments and without the contents of strings.
+pub(crate) fn code_of(source: &str) -> String {
+    let mut code = String::new();
+    let mut rest = source;
+    while let Some(first) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |at| at + 2)
+        } else if rest.starts_with("'\"'") {
+            3
+        } else if rest.starts_with("r#\"") {
+            rest.find("\"#").map_or(rest.len(), |at| at + 2)
+        } else if first == '"' {
+            string_length(rest)
+        } else {
+            code.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[skipped..];
+    }
+    code
+}
+
+/// Bytes from a quotation mark to its partner, both included.
+fn string_length(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, character) in text.char_indices().skip(1) {
+        match character {
+            '"' if !escaped => return at + 1,
+            _ => escaped = character == '\\' && !escaped,
+        }
+    }
+    text.len()
+}
+
+/// The words of the code, in order, with everything else as separators.
+pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+#[test]
+fn the_reader_of_sources_sees_code_only() {
+    let code = code_of("a /* unsafe */ b // unsafe\nc \"unsafe \\\" unsafe\" d '\"' e r#\"unsafe\"# f");
+    assert_eq!(words(&code).collect::<Vec<_>>(), ["a", "b", "c", "d", "e", "f"]);
+}

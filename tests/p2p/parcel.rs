@@ -1,0 +1,72 @@
+//! Messages with their memory.
+//!
+//! # Safety
+//! A message's memory is a vector that its [`Parcel`] owns and does not touch before the request is done. A parcel that is
+//! dropped before leaves the vector to the request for good.
+
+use std::{mem, time::Duration};
+use tbccl::{Delivery, Error, P2p, P2pRequest, Rank, Result};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A message that was sent or is to be received.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(crate) request: P2pRequest,
+    bytes: Vec<u8>,
+}
+
+pub(crate) fn send(p2p: &P2p, to: u32, context: u32, tag: i32, bytes: Vec<u8>) -> Result<Parcel> {
+    // SAFETY: see the module.
+    let request = unsafe { p2p.send(Rank(to), context, tag, bytes.as_ptr(), bytes.len())? };
+    Ok(Parcel { request, bytes })
+}
+
+pub(crate) fn recv(
+    p2p: &P2p,
+    from: Option<u32>,
+    context: u32,
+    tag: Option<i32>,
+    capacity: usize,
+) -> Result<Parcel> {
+    let mut bytes = vec![0xee; capacity];
+    // SAFETY: see the module.
+    let request = unsafe { p2p.recv(from.map(Rank), context, tag, bytes.as_mut_ptr(), capacity)? };
+    Ok(Parcel { request, bytes })
+}
+
+/// Sends a slice, and waits until it may be written to again.
+pub(crate) fn send_slice(p2p: &P2p, to: u32, tag: i32, bytes: &[u8]) -> Result<Delivery> {
+    // SAFETY: the slice is borrowed until the request is done, or for good if it never is.
+    let request = unsafe { p2p.send(Rank(to), 0, tag, bytes.as_ptr(), bytes.len())? };
+    request.wait(Some(PATIENCE)).unwrap_or_else(|| std::process::abort())
+}
+
+/// Receives to a slice.
+pub(crate) fn recv_slice(p2p: &P2p, from: u32, tag: i32, bytes: &mut [u8]) -> Result<Delivery> {
+    // SAFETY: as for `send_slice`.
+    let request = unsafe { p2p.recv(Some(Rank(from)), 0, Some(tag), bytes.as_mut_ptr(), bytes.len())? };
+    request.wait(Some(PATIENCE)).unwrap_or_else(|| std::process::abort())
+}
+
+impl Parcel {
+    /// Waits until it is done; what it was, and all of its memory.
+    pub(crate) fn open(mut self) -> Result<(Delivery, Vec<u8>)> {
+        let delivery = self.request.wait(Some(PATIENCE)).expect("done in time")?;
+        Ok((delivery, mem::take(&mut self.bytes)))
+    }
+
+    /// Waits until it fails.
+    pub(crate) fn error(self) -> Error {
+        self.request.wait(Some(PATIENCE)).expect("done in time").expect_err("it has failed")
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        if self.request.test().is_none() {
+            mem::forget(mem::take(&mut self.bytes));
+        }
+    }
+}

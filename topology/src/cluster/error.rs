@@ -1,0 +1,92 @@
+//! The reasons why a description of a cluster is refused.
+
+use thiserror::Error;
+
+/// Returns a suggestion of the nearest shape, as the rest of a sentence.
+fn nearest(found: &str) -> String {
+    let shapes = ["mesh", "ring", "hypercube", "torus", "switches", "cables"];
+    let near = shapes.into_iter().find(|shape| strsim::jaro_winkler(shape, found) > 0.75);
+    near.map(|shape| format!(", did you mean `{shape}`?")).unwrap_or_default()
+}
+
+/// Why there is no such cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// Not TOML, or not with these keys.
+    #[error("line {line}: {message}")]
+    Syntax {
+        /// The line, counted from 1.
+        line: usize,
+        /// The error.
+        message: String,
+    },
+    /// A shape that is not known.
+    #[error(
+        "unknown shape `{found}`{}; choose mesh, ring, hypercube, torus, switches or cables",
+        nearest(found)
+    )]
+    Shape {
+        /// The value given.
+        found: String,
+    },
+    /// A key that a shape needs.
+    #[error("a cluster of this shape needs `{key}`, {example}")]
+    Missing {
+        /// The key.
+        key: &'static str,
+        /// How it may look.
+        example: &'static str,
+    },
+    /// A number that makes no sense.
+    #[error("`{key}` is {found}; {expected}")]
+    Number {
+        /// The key.
+        key: &'static str,
+        /// The value found.
+        found: String,
+        /// The valid values.
+        expected: &'static str,
+    },
+    /// Tiers that don't fit together.
+    #[error(
+        "the tiers of switches do not fit: each must be made of whole switches of the one below, and the last one must have \
+         all {hosts} hosts"
+    )]
+    Tiers {
+        /// The number of hosts.
+        hosts: u32,
+    },
+    /// More tiers than a route has links for.
+    #[error("there are more than {most} tiers of switches; leave some out")]
+    TooManyTiers {
+        /// How many there may be.
+        most: usize,
+    },
+    /// The end of a cable, or a port, that is nowhere.
+    #[error(
+        "`{end}` is the end of a cable and no host; write the number of a host, or of a host and a port: \"3/left\""
+    )]
+    End {
+        /// The text given.
+        end: String,
+    },
+    /// A cable that leads back.
+    #[error("a cable leads from `{end}` to the same host; leave it out")]
+    Loop {
+        /// Its end.
+        end: String,
+    },
+    /// More cables than a host has ports.
+    #[error(
+        "host {host} has {cables} cables and {ports} ports; give hosts more `ports`, or choose a shape with fewer cables"
+    )]
+    Ports {
+        /// The host.
+        host: u32,
+        /// The cables that end there.
+        cables: u32,
+        /// The ports that it has.
+        ports: u32,
+    },
+}
