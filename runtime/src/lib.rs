@@ -28,7 +28,8 @@ pub mod shared;
 pub use bootstrap::{self, UniqueId, launcher_of_env, ranks_of_env};
 pub use call::{CallKind, CallRecord};
 pub use collectives::{
-    BlockLen, CallShape, Codec, Collective, DType, MAX_RANKS, Numerics, ReduceOp, parse_bytes,
+    BlockLen, Blocks, BufferShape, CallNames, CallShape, Codec, Collective, DType, MAX_RANKS, Numerics,
+    Overlap, ReduceOp, VectorCounts, parse_bytes,
 };
 pub use communicator::{
     Buffer, CallOptions, Communicator, Group, Operation, RawCall, RegisteredSlice, Registration, Scale,
