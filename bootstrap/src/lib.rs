@@ -36,27 +36,31 @@
 
 mod address;
 mod client;
+mod connect;
 mod error;
-mod guard;
+mod frame_stream;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod identity;
+mod interfaces;
 mod liveness;
-mod muster;
-mod pipe;
+mod reconnect;
+mod record_layer;
 mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod unique_id;
+mod unix;
 mod wire;
 
-pub use address::{Address, Place, host_and_port, resolve};
+pub use address::{Address, host_and_port, resolve};
 pub use client::{Connection, Joined, Notice};
+pub use connect::{ConnectSpec, RendezvousHost};
 pub use error::{Error, Result, remedy};
-pub use identity::{Announced, Descent, Identity, Met, Origins, launcher_of_env, ranks_of_env};
-pub use muster::{Keeper, Muster};
-pub use server::{Attendance, Refused, Server, ServerSpec};
+pub use identity::{Identity, LaunchInfo, Parent, Resolved, WorldRanks, launcher_of_env, ranks_of_env};
+pub use reconnect::ReconnectListener;
+pub use server::{JobStatus, RejectionCounts, Server, ServerSpec};
 pub use transport::secure::{Secret, SecretError};
 pub use unique_id::UniqueId;
 pub use wire::{Hello, MAGIC, Member, PROTOCOL, Word};

@@ -14,13 +14,13 @@ use rustix::{fd::AsFd, io, net::sockopt};
 use std::time::Duration;
 
 /// How often those who wait call [`probe`].
-pub(super) const PROBING: Duration = Duration::from_millis(250);
+pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The shortest time that kernels know here.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Has the kernel watch over the connection of a TCP socket whose peer may be silent for so long.
-pub(super) fn watch(socket: impl AsFd, silence: Duration) -> io::Result<()> {
+pub(super) fn enable_keepalive(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     sockopt::set_socket_keepalive(&socket, true)?;
     sockopt::set_tcp_keepidle(&socket, SECOND)?;
     sockopt::set_tcp_keepintvl(&socket, SECOND)?;
@@ -33,9 +33,9 @@ pub(super) fn watch(socket: impl AsFd, silence: Duration) -> io::Result<()> {
 
 /// Has the peer of a TCP socket owed an answer for so long? Sees to it that it owes one: setting the time of the first
 /// probe anew has the kernel probe at once if nothing was heard for a second.
-pub(super) fn is_silent(socket: impl AsFd, most: Duration) -> bool {
+pub(super) fn is_peer_silent(socket: impl AsFd, timeout: Duration) -> bool {
     #[cfg(target_os = "linux")]
     // A socket that can't be asked is broken, which reading from it says.
     let _ = sockopt::set_tcp_keepidle(&socket, SECOND);
-    transport::driver::silence(socket).is_some_and(|silence| silence >= most)
+    transport::driver::silence(socket).is_some_and(|silence| silence >= timeout)
 }

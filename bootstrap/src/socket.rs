@@ -44,26 +44,26 @@ impl Socket {
     pub(super) fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        liveness::watch(&stream, SILENCE)?;
+        liveness::enable_keepalive(&stream, SILENCE)?;
         Ok(Socket::Tcp(stream, SILENCE))
     }
 
     /// From now on the other end's host is taken for gone after so long without an answer, within what can be.
-    pub(super) fn bear_silence(&mut self, most: Duration) -> io::Result<()> {
+    pub(super) fn set_peer_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         match self {
             Socket::Unix(_) => Ok(()),
-            Socket::Tcp(stream, silence) => {
-                *silence = most.clamp(SILENCE, SILENCE_MOST);
-                Ok(liveness::watch(stream, *silence)?)
+            Socket::Tcp(stream, peer_timeout) => {
+                *peer_timeout = timeout.clamp(SILENCE, SILENCE_MOST);
+                Ok(liveness::enable_keepalive(stream, *peer_timeout)?)
             }
         }
     }
 
     /// See [`Socket::bear_silence`]; nothing is borne of a process of this host.
-    pub(super) fn silence(&self) -> Duration {
+    pub(super) fn peer_timeout(&self) -> Duration {
         match self {
             Socket::Unix(_) => Duration::ZERO,
-            Socket::Tcp(_, silence) => *silence,
+            Socket::Tcp(_, peer_timeout) => *peer_timeout,
         }
     }
 
@@ -97,8 +97,8 @@ impl Socket {
     }
 
     /// Has the host at the other end been silent for too long?
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(self, Socket::Tcp(stream, silence) if liveness::is_silent(stream, *silence))
+    pub(super) fn is_peer_silent(&self) -> bool {
+        matches!(self, Socket::Tcp(stream, peer_timeout) if liveness::is_peer_silent(stream, *peer_timeout))
     }
 
     /// Says that nothing more is to come from us.
@@ -171,7 +171,7 @@ impl fmt::Display for Socket {
 }
 
 /// A new socket for TCP to or at this address, which does not block and is not inherited.
-pub(super) fn for_address(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+pub(super) fn tcp_socket_for(address: &SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     #[cfg(target_os = "linux")]
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;

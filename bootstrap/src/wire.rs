@@ -16,13 +16,13 @@ pub const PROTOCOL: u32 = 5;
 const PREFIX: usize = 4;
 
 /// No frame to a rank is longer: everyone's names, or what is new on all boards of the largest job.
-pub(super) const MOST_TO_RANK: usize = 64 << 20;
+pub(super) const MAX_TO_RANK_BYTES: usize = 64 << 20;
 
 /// No frame from a rank is longer: what is new on one board.
-pub(super) const MOST_FROM_RANK: usize = 1 << 20;
+pub(super) const MAX_FROM_RANK_BYTES: usize = 1 << 20;
 
 /// No greeting is longer: it comes from someone who has not said who they are.
-pub(super) const MOST_GREETING: usize = 64 << 10;
+pub(super) const MAX_HELLO_BYTES: usize = 64 << 10;
 
 /// The most bytes that a rank gives to an exchange.
 pub(crate) const MAX_EXCHANGE_BYTES: u32 = 1 << 20;
@@ -50,9 +50,11 @@ pub struct Hello {
     /// Does the descriptor of the rank's arena follow? Equal on all ranks, since it follows from the options.
     pub arena: bool,
     /// How long the rank is ready to wait for the others, in milliseconds.
-    pub patience_ms: u64,
+    #[serde(rename = "patience_ms")]
+    pub timeout_ms: u64,
     /// After how long without an answer a host is taken for gone, in milliseconds.
-    pub silence_ms: u64,
+    #[serde(rename = "silence_ms")]
+    pub peer_timeout_ms: u64,
 }
 
 /// What ranks know of each other.
@@ -69,12 +71,12 @@ pub struct Member {
     pub probe_address: u64,
     /// Value of the word at `probe_address`.
     pub probe_value: u64,
-    /// Where it can be met later on, as [`super::Address::list`] reads it; empty if nowhere.
-    #[serde(default)]
-    pub muster: String,
+    /// Where it can be met later on, as [`super::Address::parse_list`] reads it; empty if nowhere.
+    #[serde(default, rename = "muster")]
+    pub reconnect_addresses: String,
     /// Is the rendezvous in its process?
-    #[serde(default)]
-    pub keeps: bool,
+    #[serde(default, rename = "keeps")]
+    pub hosts_rendezvous: bool,
 }
 
 /// From a rank to the server, after its Hello.
@@ -86,14 +88,18 @@ pub(crate) enum FromRank {
     /// So many bytes for everyone; they follow.
     Exchange { bytes: u32 },
     /// The rank can't go on with starting.
-    GivenUp { why: String },
+    #[serde(rename = "given_up")]
+    Abort { why: String },
     /// What is new on the rank's board. It knows of the others' up to a version, and is to be told of what is newer: at
     /// once, or when there is something.
-    Look { seen: u64, words: Vec<Word> },
+    #[serde(rename = "look")]
+    SyncBoard { seen: u64, words: Vec<Word> },
     /// The job has failed, as the rank sees it.
-    Raise { words: Vec<Word> },
+    #[serde(rename = "raise")]
+    ReportFailure { words: Vec<Word> },
     /// The rank waits, and lives. Not answered.
-    Beat,
+    #[serde(rename = "beat")]
+    Heartbeat,
     /// The rank has closed its communicator; what was last new on its board.
     Goodbye { words: Vec<Word> },
 }
@@ -114,13 +120,15 @@ pub(crate) enum FromServer {
     /// Another job meets here for now, and this is what it is called.
     Busy { job: String },
     /// A rank that shares memory is to come over the socket of our host.
-    Elsewhere { address: String },
+    #[serde(rename = "elsewhere")]
+    Redirect { address: String },
     /// Everyone has reported; the first obstacle to pulling, if any.
     Go { obstacle: Option<String> },
     /// How many bytes each rank has given, in rank order; they follow.
     Exchanged { bytes: Vec<u32> },
     /// What is new on the boards of these ranks, up to a version. The rank's own may be among them.
-    News { version: u64, boards: Vec<(u32, Vec<Word>)> },
+    #[serde(rename = "news")]
+    BoardUpdate { version: u64, boards: Vec<(u32, Vec<Word>)> },
     /// The first failure of the job, which is the one that holds.
     Failed { words: Vec<Word> },
     /// A rank's process ended.
@@ -128,10 +136,10 @@ pub(crate) enum FromServer {
 }
 
 /// A frame as it travels.
-pub(crate) fn frame_of(what: &impl Serialize) -> Vec<u8> {
+pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
     let mut frame = vec![0; PREFIX];
     // Writing to memory doesn't fail, and all our words can be written as JSON.
-    let written = serde_json::to_writer(&mut frame, what);
+    let written = serde_json::to_writer(&mut frame, message);
     debug_assert!(written.is_ok(), "{written:?}");
     let len = (frame.len() - PREFIX) as u32;
     frame[..PREFIX].copy_from_slice(&len.to_le_bytes());
@@ -146,11 +154,11 @@ fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Erro
 ///
 /// # Errors
 /// When it is longer than `most`.
-pub(super) fn text_in(bytes: &[u8], most: usize) -> io::Result<Option<(&[u8], usize)>> {
+pub(super) fn split_frame(bytes: &[u8], limit: usize) -> io::Result<Option<(&[u8], usize)>> {
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let len = u32::from_le_bytes(*prefix) as usize;
-    if len > most {
-        return Err(invalid(format!("a frame of {len} bytes, where {most} are the most")));
+    if len > limit {
+        return Err(invalid(format!("a frame of {len} bytes, where {limit} are the most")));
     }
     Ok(rest.get(..len).map(|text| (text, PREFIX + len)))
 }
@@ -159,7 +167,7 @@ pub(super) fn text_in(bytes: &[u8], most: usize) -> io::Result<Option<(&[u8], us
 ///
 /// # Errors
 /// When it is not what it should be.
-pub(super) fn words_in<T: DeserializeOwned>(text: &[u8]) -> io::Result<T> {
+pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> io::Result<T> {
     serde_json::from_slice(text).map_err(invalid)
 }
 
@@ -169,25 +177,22 @@ mod tests {
 
     #[test]
     fn frames_are_read_back_one_by_one() {
-        let mut bytes = frame_of(&FromServer::Died { rank: 3, how: "killed".into() });
-        bytes.extend(frame_of(&FromRank::Goodbye { words: vec![(3, u64::MAX)] }));
-        let (text, next) = text_in(&bytes, 100).expect("short").expect("whole");
-        assert!(matches!(words_in(text).expect("ours"), FromServer::Died { rank: 3, .. }));
-        let (text, end) = text_in(&bytes[next..], 100).expect("short").expect("whole");
-        assert_eq!(
-            words_in::<FromRank>(text).expect("ours"),
-            FromRank::Goodbye { words: vec![(3, u64::MAX)] }
-        );
+        let mut bytes = encode(&FromServer::Died { rank: 3, how: "killed".into() });
+        bytes.extend(encode(&FromRank::Goodbye { words: vec![(3, u64::MAX)] }));
+        let (text, next) = split_frame(&bytes, 100).expect("short").expect("whole");
+        assert!(matches!(decode(text).expect("ours"), FromServer::Died { rank: 3, .. }));
+        let (text, end) = split_frame(&bytes[next..], 100).expect("short").expect("whole");
+        assert_eq!(decode::<FromRank>(text).expect("ours"), FromRank::Goodbye { words: vec![(3, u64::MAX)] });
         assert_eq!(next + end, bytes.len());
         for part in 0..next {
-            assert!(text_in(&bytes[..part], 100).expect("short").is_none(), "{part}");
+            assert!(split_frame(&bytes[..part], 100).expect("short").is_none(), "{part}");
         }
     }
 
     #[test]
     fn a_foreign_greeting_is_an_error_and_takes_no_memory() {
-        let error = text_in(b"GET / HTTP/1.1\r\n\r\n", MOST_GREETING).expect_err("long");
+        let error = split_frame(b"GET / HTTP/1.1\r\n\r\n", MAX_HELLO_BYTES).expect_err("long");
         assert!(error.to_string().contains("a frame of 542393671 bytes"), "{error}");
-        assert!(words_in::<Hello>(b"{}").is_err());
+        assert!(decode::<Hello>(b"{}").is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! Those of calls are this module's own: `tbccl.h` has a function for each call. A number is never given to another meaning.
 
 use crate::errors::invalid;
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyDict};
 use tbccl::{BlockLen, Codec, DType, ReduceOp};
 
 /// What is called.
@@ -135,8 +135,10 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for (name, number, _) in OPS {
         module.add(name, number)?;
     }
-    for (name, number, _) in CODECS {
+    let codecs = PyDict::new(module.py());
+    for (name, number, codec) in CODECS {
         module.add(name, number)?;
+        codecs.set_item(codec.to_string(), number)?;
     }
-    Ok(())
+    module.add("CODECS", codecs)
 }

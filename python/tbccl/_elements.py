@@ -66,13 +66,8 @@ OPS: dict[str, int] = {
     "bxor": _native.BXOR,
 }
 
-#: The number of a codec, by its name.
-CODECS: dict[str, int] = {
-    "int8": _native.CODEC_INT8,
-    "int8-block64": _native.CODEC_INT8_BLOCK64,
-    "int8-block256": _native.CODEC_INT8_BLOCK256,
-    "bf16": _native.CODEC_BF16,
-}
+#: The number of a codec by its name: the name that the command line reads and plans print.
+CODECS: dict[str, int] = _native.CODECS
 
 # How memoryview writes an element type, where it can.
 _FORMATS = {

@@ -58,6 +58,9 @@ CODEC_INT8_BLOCK64: int
 CODEC_INT8_BLOCK256: int
 CODEC_BF16: int
 
+#: The number of each codec, by name: "int8", "int8/64", "int8/256" and "bf16".
+CODECS: dict[str, int]
+
 #: (what, dtype, op, count, send_addr, recv_addr, root); the count of a call with lengths is a pair of lists or None.
 _RawCall = tuple[int, int, int, Any, int, int, int]
 

@@ -1,31 +1,6 @@
 //! Which variables say who a process is, for each launcher that we know.
 
-use super::mlx;
-use std::collections::HashMap;
-
-/// The variables of a process.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Vars(HashMap<String, String>);
-
-impl Vars {
-    /// Those of this process.
-    pub(super) fn of_process() -> Vars {
-        let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((key.into_string().ok()?, value.into_string().ok()?))
-        };
-        Vars(std::env::vars_os().filter_map(text).collect())
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(pairs: &[(&str, &str)]) -> Vars {
-        Vars(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
-    }
-
-    /// A variable that is set, and not to nothing.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
-    }
-}
+use super::{environment::Vars, mlx};
 
 /// A way of starting ranks, and what it tells them.
 #[derive(Debug)]
@@ -51,9 +26,9 @@ pub(super) const LAUNCHERS: &[Launcher] = &[
 
 /// What a launcher has said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct LaunchedRank {
     /// Which launcher.
-    pub(super) by: &'static str,
+    pub(super) launcher: &'static str,
     pub(super) rank: u32,
     pub(super) size: u32,
 }
@@ -62,7 +37,7 @@ pub(super) struct Told {
 ///
 /// # Errors
 /// Says which variables are there, which are missing or senseless, and how to start the program instead.
-pub(super) fn who(vars: &Vars) -> Result<Told, String> {
+pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
     // Whoever sets one of ours means us.
     let ours = &LAUNCHERS[0];
     let is_ours = vars.get(ours.rank).is_some() || ours.size.iter().any(|name| vars.get(name).is_some());
@@ -71,36 +46,41 @@ pub(super) fn who(vars: &Vars) -> Result<Told, String> {
         let Some(rank) = vars.get(launcher.rank) else { continue };
         let rank = (launcher.rank, rank);
         if let Some(size) = launcher.size.iter().find_map(|name| Some((*name, vars.get(name)?))) {
-            return told(launcher.name, rank, size);
+            return parse_rank(launcher.name, rank, size);
         }
         if launcher.name == mlx::NAME
-            && let Some(roll) = mlx::roll(vars)?
+            && let Some(rank_list) = mlx::rank_list(vars)?
         {
-            return told(launcher.name, rank, (roll.variable, &roll.ranks));
+            return parse_rank(launcher.name, rank, (rank_list.variable, &rank_list.ranks));
         }
     }
-    Err(nobody_said(vars, candidates))
+    Err(missing_variables(vars, candidates))
 }
 
 /// The launcher that the environment speaks of, if it speaks of any, be it all or only half of what is needed.
-pub(super) fn spoken_of(vars: &Vars) -> Option<&'static str> {
+pub(super) fn launcher_in_environment(vars: &Vars) -> Option<&'static str> {
     let is_set = |name: &&str| vars.get(name).is_some();
     LAUNCHERS.iter().find(|l| is_set(&l.rank) || l.size.iter().any(is_set)).map(|l| l.name)
 }
 
-fn told(by: &'static str, rank: (&str, &str), size: (&str, &str)) -> Result<Told, String> {
+fn parse_rank(
+    launcher: &'static str,
+    rank: (&str, &str),
+    size: (&str, &str),
+) -> Result<LaunchedRank, String> {
     let number = |(name, text): (&str, &str), what: &str| {
         text.parse::<u32>().map_err(|_| format!("{name}={text} is not {what}"))
     };
-    let told = Told { by, rank: number(rank, "a rank")?, size: number(size, "a number of ranks")? };
-    if told.rank >= told.size {
+    let parse_rank =
+        LaunchedRank { launcher, rank: number(rank, "a rank")?, size: number(size, "a number of ranks")? };
+    if parse_rank.rank >= parse_rank.size {
         let ((rank_name, rank), (size_name, size)) = (rank, size);
         return Err(format!("{rank_name}={rank} is not one of 0..{size} ({size_name})"));
     }
-    Ok(told)
+    Ok(parse_rank)
 }
 
-fn nobody_said(vars: &Vars, candidates: &[Launcher]) -> String {
+fn missing_variables(vars: &Vars, candidates: &[Launcher]) -> String {
     const INSTEAD: &str =
         "start the program with `tbccl run -n RANKS -- PROGRAM`, or use Communicator::local";
     let half = candidates.iter().find_map(|launcher| {
@@ -141,16 +121,16 @@ pub(super) fn first_host(list: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn who_of(pairs: &[(&str, &str)]) -> Result<Told, String> {
-        who(&Vars::of(pairs))
+    fn who_of(pairs: &[(&str, &str)]) -> Result<LaunchedRank, String> {
+        detect(&Vars::of(pairs))
     }
 
     #[test]
     fn each_launcher_is_understood() {
         for launcher in LAUNCHERS {
             for size in launcher.size {
-                let told = who_of(&[(launcher.rank, "3"), (size, "5")]);
-                assert_eq!(told, Ok(Told { by: launcher.name, rank: 3, size: 5 }));
+                let parse_rank = who_of(&[(launcher.rank, "3"), (size, "5")]);
+                assert_eq!(parse_rank, Ok(LaunchedRank { launcher: launcher.name, rank: 3, size: 5 }));
             }
         }
     }
@@ -164,7 +144,7 @@ mod tests {
         let mlx = [("MLX_RANK", "4"), ("MLX_WORLD_SIZE", "6")];
         let sizes = [2, 3, 4, 6, 5];
         let mut all = Vec::new();
-        assert_eq!(spoken_of(&Vars::of(&all)), None);
+        assert_eq!(launcher_in_environment(&Vars::of(&all)), None);
         for (more, size) in [slurm, mpi, torch, mlx, ours].into_iter().zip(sizes) {
             all.extend(more);
             assert_eq!(who_of(&all).expect("told").size, size);

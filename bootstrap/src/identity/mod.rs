@@ -7,21 +7,24 @@
 //! The environment is read once, before anything is opened, into what was [`Announced`]; once the ranks have
 //! met there is an [`Identity`].
 
+mod environment;
 mod launchers;
-mod meeting;
 mod mlx;
+mod resolve;
 mod store;
 #[cfg(test)]
 mod tests;
 
-pub use meeting::Met;
+pub use resolve::Resolved;
 
 use crate::{
-    Address, Place, Secret,
+    Secret,
+    address::{Address, host_and_port},
+    connect::ConnectSpec,
     error::{Error, Result},
-    host_and_port,
 };
-use launchers::{Told, Vars, first_host, spoken_of, who};
+use environment::Vars;
+use launchers::{LaunchedRank, detect, first_host, launcher_in_environment};
 use std::{
     net::IpAddr,
     path::Path,
@@ -47,90 +50,93 @@ pub struct Identity {
     /// Number of ranks of the job.
     pub size: u32,
     /// Where the others are met.
-    pub place: Place,
+    pub rendezvous: ConnectSpec,
     /// Is that in this process?
-    pub keeps: bool,
+    pub hosts_rendezvous: bool,
     /// What the job is made from, if it is one of ranks that know each other.
-    pub descent: Option<Descent>,
+    pub parent: Option<Parent>,
 }
 
 /// A job of ranks that come from another one.
 #[derive(Clone, Debug)]
-pub struct Descent {
+pub struct Parent {
     /// What it is called.
     pub job: String,
     /// Ranks of the members in the world.
-    pub origins: Arc<Origins>,
+    pub world_ranks: Arc<WorldRanks>,
 }
 
 /// What ranks are called in the job that they come from, which is what files about ranks speak of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origins {
+pub struct WorldRanks {
     /// By rank.
-    pub of: Vec<u32>,
+    pub by_rank: Vec<u32>,
     /// How many ranks that job has.
-    pub ranks: u32,
+    pub size: u32,
 }
 
-impl Origins {
+impl WorldRanks {
     /// Those of some ranks.
-    pub fn of(&self, members: &[Rank]) -> Origins {
-        Origins { of: members.iter().map(|member| self.of[member.index()]).collect(), ranks: self.ranks }
+    pub fn of_members(&self, members: &[Rank]) -> WorldRanks {
+        WorldRanks {
+            by_rank: members.iter().map(|member| self.by_rank[member.index()]).collect(),
+            size: self.size,
+        }
     }
 }
 
 impl Identity {
     /// What the ranks are called in the job that they come from.
-    pub fn origins(&self) -> Arc<Origins> {
-        match &self.descent {
-            Some(descent) => Arc::clone(&descent.origins),
-            None => Arc::new(Origins { of: (0..self.size).collect(), ranks: self.size }),
+    pub fn world_ranks(&self) -> Arc<WorldRanks> {
+        match &self.parent {
+            Some(parent) => Arc::clone(&parent.world_ranks),
+            None => Arc::new(WorldRanks { by_rank: (0..self.size).collect(), size: self.size }),
         }
     }
 }
 
 /// What a launcher has said.
 #[derive(Clone, Debug)]
-pub struct Announced {
+pub struct LaunchInfo {
     rank: u32,
     size: u32,
-    meeting: Meeting,
+    discovery: Discovery,
 }
 
 /// Where the ranks of a job meet.
 #[derive(Clone, Debug)]
-enum Meeting {
+enum Discovery {
     /// At a rendezvous that is there.
-    At(Place),
+    Known(ConnectSpec),
     /// This is the only rank.
-    Alone,
+    Single,
     /// At one that rank 0 opens for ranks of this host and user; all know it by this host's loopback and a port, which
     /// is a name here and nothing that anybody listens on.
-    Here { host: String, port: u16 },
+    LocalPort { host: String, port: u16 },
     /// At one that rank 0 opens on this port; the others know this host as its own.
     Root { host: String, port: u16, secret: Secret },
     /// At one that rank 0 opens on any port, and tells the others of through PyTorch's store at this host and port.
     Store { host: String, port: u16, key: String, secret: Option<Secret> },
 }
 
-impl Announced {
+impl LaunchInfo {
     /// As the environment says.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] when a variable is missing or senseless; it says which, and how to start the program.
-    pub fn from_env() -> Result<Announced> {
-        let mut announced = Announced::from_vars(&Vars::of_process()).map_err(Error::Rendezvous)?;
-        if let Meeting::Store { key, .. } = &mut announced.meeting {
+    pub fn from_env() -> Result<LaunchInfo> {
+        let mut info = LaunchInfo::from_vars(&Vars::of_process()).map_err(Error::Rendezvous)?;
+        if let Discovery::Store { key, .. } = &mut info.discovery {
             // What was said for an earlier communicator is still in the store.
             *key = format!("{key}/{}", MEETINGS.fetch_add(1, Relaxed));
         }
-        Ok(announced)
+        Ok(info)
     }
 
-    fn from_vars(vars: &Vars) -> Result<Announced, String> {
-        let told = who(vars)?;
-        let meeting = meeting_of(vars, &told)?;
-        Ok(Announced { rank: told.rank, size: told.size, meeting })
+    fn from_vars(vars: &Vars) -> Result<LaunchInfo, String> {
+        let launched = detect(vars)?;
+        let discovery = discovery_of(vars, &launched)?;
+        Ok(LaunchInfo { rank: launched.rank, size: launched.size, discovery })
     }
 }
 
@@ -138,23 +144,28 @@ impl Announced {
 /// process is on its own, and [`crate::Communicator::from_env`] would fail.
 #[must_use]
 pub fn launcher_of_env() -> Option<&'static str> {
-    spoken_of(&Vars::of_process())
+    launcher_in_environment(&Vars::of_process())
 }
 
 /// How many ranks the launcher of this process says that there are; none if it does not, or nothing that makes sense.
 #[must_use]
 pub fn ranks_of_env() -> Option<u32> {
-    who(&Vars::of_process()).ok().map(|told| told.size)
+    detect(&Vars::of_process()).ok().map(|launched| launched.size)
 }
 
-fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
+fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, String> {
     let secret = secret(vars)?;
     if let Some(text) = vars.get("TBCCL_BOOTSTRAP") {
-        let addresses = Address::list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
-        return Ok(Meeting::At(Place { addresses, secret, patience: RETRY, keeper: None }));
+        let addresses = Address::parse_list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
+        return Ok(Discovery::Known(ConnectSpec {
+            addresses,
+            secret,
+            timeout: RETRY,
+            rendezvous_host: None,
+        }));
     }
-    if told.size == 1 {
-        return Ok(Meeting::Alone);
+    if launched.size == 1 {
+        return Ok(Discovery::Single);
     }
     if vars.get("TBCCL_RANK").is_some() && vars.get("TBCCL_ROOT").is_none() {
         return Err(
@@ -168,21 +179,21 @@ fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
         let run = vars.get("TORCHELASTIC_RUN_ID").unwrap_or("none");
         let restarts = vars.get("TORCHELASTIC_RESTART_COUNT").unwrap_or("0");
         let key = format!("tbccl/{run}/{restarts}/rendezvous");
-        return Ok(Meeting::Store { host, port, key, secret });
+        return Ok(Discovery::Store { host, port, key, secret });
     }
-    let (host, port) = root(vars, told)?;
+    let (host, port) = root(vars, launched)?;
     let Some(secret) = secret else {
         if is_loopback(&host) {
-            return Ok(Meeting::Here { host, port });
+            return Ok(Discovery::LocalPort { host, port });
         }
         return Err(format!(
             "{} says that this is rank {} of {}, and the ranks meet at {host}:{port}, but TBCCL_SECRET is not set: set \
              it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex 32` makes some), or \
              TBCCL_SECRET_FILE to a file with them",
-            told.by, told.rank, told.size
+            launched.launcher, launched.rank, launched.size
         ));
     };
-    Ok(Meeting::Root { host, port, secret })
+    Ok(Discovery::Root { host, port, secret })
 }
 
 /// Does torchrun's agent listen on `MASTER_PORT`?
@@ -204,7 +215,7 @@ fn master(vars: &Vars) -> Result<(String, u16), String> {
 }
 
 /// The host of rank 0 and the port that it is to open.
-fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
+fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
     if let Some(text) = vars.get("TBCCL_ROOT") {
         let full = match text.strip_prefix(':') {
             Some(port) => format!("{}:{port}", host_of_rank_0(vars).unwrap_or_default()),
@@ -214,11 +225,11 @@ fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
             format!("TBCCL_ROOT={text} is not HOST:PORT, with the host of rank 0 and a free port there")
         });
     }
-    if told.by == mlx::NAME {
+    if launched.launcher == mlx::NAME {
         return mlx::root(vars);
     }
     // PyTorch programs that are not started by torchrun open the master port themselves; the next one is ours.
-    if let (Ok((host, port)), "torchrun") = (master(vars), told.by) {
+    if let (Ok((host, port)), "torchrun") = (master(vars), launched.launcher) {
         let next = port.checked_add(1).ok_or_else(|| {
             "MASTER_PORT=65535, and the ranks of tbccl meet on the next port: choose a lower one".to_owned()
         })?;
@@ -229,7 +240,7 @@ fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
         "{} says that this is rank {} of {}, but not where rank 0 is: set TBCCL_ROOT={host}:PORT on all ranks, with the \
          host of rank 0 and a free port there, and TBCCL_SECRET to the same 64 hexadecimal digits; or start the program \
          with `tbccl run`",
-        told.by, told.rank, told.size
+        launched.launcher, launched.rank, launched.size
     ))
 }
 

@@ -6,29 +6,27 @@
 //!
 //! Ranks of this host and user come over a Unix socket; others over TCP, where it is opened, with the job's secret.
 
-mod boards;
-mod doors;
-mod entrance;
-mod exchange;
-mod guest;
+mod connection;
+mod event_loop;
+#[cfg(any(test, feature = "fuzzing"))]
+mod in_memory;
 mod job;
 mod listen;
-mod refusals;
-#[cfg(any(test, feature = "fuzzing"))]
-mod rehearsed;
-mod sentences;
-mod serving;
+mod rejections;
 
-use super::unique_id::our_addresses;
-use crate::error::{Error, Result};
-use job::Job;
-use listen::Folder;
-pub(super) use listen::{Sockets, connect_by_name, is_ours, local_address};
-use mio::Waker;
-use refusals::Counts;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) use rehearsed::Rehearsed;
-use serving::{Command, Serving};
+pub(super) use in_memory::InMemoryServer;
+pub(super) use listen::Sockets;
+
+use super::{
+    interfaces::our_addresses,
+    unix::{Folder, local_address},
+};
+use crate::error::{Error, Result};
+use event_loop::{Command, EventLoop};
+use job::Job;
+use mio::Waker;
+use rejections::RejectionCounters;
 use std::{
     net::SocketAddr,
     sync::{
@@ -68,18 +66,18 @@ impl ServerSpec {
 
 /// A job that meets at sockets which other jobs may use before it and after it.
 #[derive(Clone, Debug)]
-pub(crate) struct Gathering {
+pub(crate) struct PendingGroup {
     /// What it is called; the same for all of its ranks, and another one than that of others who meet there.
     pub job: String,
     /// By rank: what people call it. There are so many ranks.
-    pub titles: Vec<String>,
+    pub labels: Vec<String>,
     /// What ranks that come over TCP must know.
     pub secret: Option<Secret>,
 }
 
 /// Who was turned away since a rendezvous was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refused {
+pub struct RejectionCounts {
     /// Connections that did not prove in time that they belong to the job.
     pub strangers: u64,
     /// Ranks that could not be let in, or that said what no rank says.
@@ -88,7 +86,7 @@ pub struct Refused {
 
 /// How far a job has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attendance {
+pub struct JobStatus {
     /// Ranks that have joined.
     pub joined: u32,
     /// Ranks that have joined and gone.
@@ -103,9 +101,9 @@ pub struct Attendance {
 
 /// May ranks of other jobs come to the same doors once all are in?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doors {
+enum ListenerUse {
     /// No: whoever comes late is told that the job is complete.
-    Ours,
+    Exclusive,
     /// Yes: they are closed here before any rank knows that all are in.
     Shared,
 }
@@ -118,8 +116,8 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     commands: Sender<Command>,
     waker: Waker,
-    counts: Arc<Counts>,
-    notice_board: Arc<NoticeBoard>,
+    counts: Arc<RejectionCounters>,
+    status_cell: Arc<StatusCell>,
     thread: Option<JoinHandle<()>>,
     /// The folder of the socket's file, where it has one; removed with the last that holds it.
     _folder: Option<Arc<Folder>>,
@@ -127,8 +125,8 @@ pub struct Server {
 
 /// Where the serving thread says how far the job has come.
 #[derive(Debug, Default)]
-struct NoticeBoard {
-    attendance: Mutex<Attendance>,
+struct StatusCell {
+    status: Mutex<JobStatus>,
     changed: Condvar,
 }
 
@@ -143,7 +141,7 @@ impl Server {
             return Err(Error::InvalidArgument("a rendezvous over TCP needs a secret".into()));
         }
         let sockets = Sockets::open(&spec.listen)?;
-        Server::over(sockets, (Job::new(spec.ranks), Doors::Ours), spec.secret.clone())
+        Server::over(sockets, (Job::new(spec.ranks), ListenerUse::Exclusive), spec.secret.clone())
     }
 
     /// Opens the rendezvous of a job of this host under a name that its ranks know beforehand.
@@ -152,46 +150,41 @@ impl Server {
     /// [`ErrorKind::AddrInUse`] in an [`Error::System`] when another job meets there.
     ///
     /// [`ErrorKind::AddrInUse`]: std::io::ErrorKind::AddrInUse
-    pub fn start_by_name(ranks: u32, name: u128) -> Result<Server> {
-        Server::over(Sockets::open_by_name(name)?, (Job::new(ranks), Doors::Ours), None)
+    pub fn start_with_name(ranks: u32, name: u128) -> Result<Server> {
+        Server::over(Sockets::open_by_name(name)?, (Job::new(ranks), ListenerUse::Exclusive), None)
     }
 
     /// Serves a job at sockets that are open already. From when all ranks are in, others may serve them.
-    pub(super) fn gather(sockets: Sockets, gathering: Gathering) -> Result<Server> {
-        let Gathering { job, titles, secret } = gathering;
-        Server::over(sockets, (Job::of(job, titles), Doors::Shared), secret)
+    pub(super) fn start_group(sockets: Sockets, group: PendingGroup) -> Result<Server> {
+        let PendingGroup { job, labels, secret } = group;
+        Server::over(sockets, (Job::of(job, labels), ListenerUse::Shared), secret)
     }
 
-    fn over(sockets: Sockets, (job, doors): (Job, Doors), secret: Option<Secret>) -> Result<Server> {
+    fn over(
+        sockets: Sockets,
+        (job, listener_use): (Job, ListenerUse),
+        secret: Option<Secret>,
+    ) -> Result<Server> {
         let refused = |what: &'static str| move |e| Error::system(what, e);
         let addresses = sockets.addresses()?;
         let Sockets { unix, name, networks, folder } = sockets;
         let address = local_address(name);
         let (commands, inbox) = mpsc::channel();
-        let (counts, notice_board) = (Arc::<Counts>::default(), Arc::<NoticeBoard>::default());
-        let outside = serving::Outside {
+        let (counts, status_cell) = (Arc::<RejectionCounters>::default(), Arc::<StatusCell>::default());
+        let shared = event_loop::Shared {
             commands: inbox,
             counts: Arc::clone(&counts),
-            notice_board: Arc::clone(&notice_board),
+            status_cell: Arc::clone(&status_cell),
         };
-        let (serving, waker) = Serving::new((job, doors), secret, (unix, address.clone()), networks, outside)
-            .map_err(refused("preparing to wait for ranks"))?;
+        let (event_loop, waker) =
+            EventLoop::new((job, listener_use), secret, (unix, address.clone()), networks, shared)
+                .map_err(refused("preparing to wait for ranks"))?;
         let thread = thread::Builder::new()
             .name("tbccl-rendezvous".into())
-            .spawn(move || serving.run())
+            .spawn(move || event_loop.run())
             .map_err(|e| Error::system("starting the rendezvous thread", e))?;
         let thread = Some(thread);
-        Ok(Server {
-            name,
-            address,
-            addresses,
-            commands,
-            waker,
-            counts,
-            notice_board,
-            thread,
-            _folder: folder,
-        })
+        Ok(Server { name, address, addresses, commands, waker, counts, status_cell, thread, _folder: folder })
     }
 
     /// What ranks of this host need to find the rendezvous: a value of `TBCCL_BOOTSTRAP`.
@@ -214,7 +207,7 @@ impl Server {
 
     /// All ways to it, as far as this host knows how others reach it, each as in `TBCCL_BOOTSTRAP`.
     #[must_use]
-    pub fn reached_at(&self) -> Vec<String> {
+    pub fn bootstrap_addresses(&self) -> Vec<String> {
         let mut ways = vec![self.address.clone()];
         for bound in &self.addresses {
             let hosts = match bound.ip() {
@@ -228,8 +221,11 @@ impl Server {
 
     /// Who was turned away so far.
     #[must_use]
-    pub fn refused(&self) -> Refused {
-        Refused { strangers: self.counts.strangers.load(Relaxed), ranks: self.counts.ranks.load(Relaxed) }
+    pub fn rejections(&self) -> RejectionCounts {
+        RejectionCounts {
+            strangers: self.counts.strangers.load(Relaxed),
+            ranks: self.counts.ranks.load(Relaxed),
+        }
     }
 
     /// Tells all ranks that a rank's process has ended, and how, as the rest of a sentence: `was killed by SIGKILL`.
@@ -244,19 +240,18 @@ impl Server {
     }
 
     /// Waits until the job is over, or has otherwise come to `enough`, for so long at most. Says how far it has come.
-    pub fn wait_until(&self, enough: impl Fn(&Attendance) -> bool, patience: Duration) -> Attendance {
-        let deadline = Instant::now().checked_add(patience);
-        let mut attendance = self.notice_board.attendance.lock().unwrap_or_else(PoisonError::into_inner);
-        while !attendance.is_over && !enough(&attendance) {
+    pub fn wait_until(&self, enough: impl Fn(&JobStatus) -> bool, timeout: Duration) -> JobStatus {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut status = self.status_cell.status.lock().unwrap_or_else(PoisonError::into_inner);
+        while !status.is_over && !enough(&status) {
             let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 break;
             }
-            let waited =
-                self.notice_board.changed.wait_timeout(attendance, left.min(Duration::from_secs(3600)));
-            attendance = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.status_cell.changed.wait_timeout(status, left.min(Duration::from_secs(3600)));
+            status = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        attendance.clone()
+        status.clone()
     }
 
     fn tell(&self, command: Command) {

@@ -49,7 +49,7 @@ impl Home {
     /// The allocator of registered memory, now that it is settled which driver reaches the others: that driver's, where it
     /// lies in our arena, or one of our own.
     pub(super) fn settle(&mut self, theirs: Option<&Slab>) -> Result<Slab, TransportError> {
-        if let Some(slab) = theirs.filter(|slab| slab.is_of(&self.arena)) {
+        if let Some(slab) = theirs.filter(|slab| slab.is_in(&self.arena)) {
             return Ok(slab.clone());
         }
         let object = self.descriptor()?;

@@ -11,7 +11,7 @@
 use super::{endpoint::Endpoint, ring_link::RingLink};
 use crate::{
     Board, Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
-    Size, TransportError,
+    SizeClass, TransportError,
     memory::{Arena, ArenaLayout, Mapping, Slab, Span, SpanMut},
 };
 use rustix::{
@@ -56,7 +56,7 @@ impl Rehearsal {
     pub fn open(layout: ArenaLayout, rank: u32) -> Result<Rehearsal, TransportError> {
         assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
         let (ours, object) = Arena::shared(ArenaLayout { slab_bytes: 0, ..layout })?;
-        let memory = Mapping::between_lines(layout.slab_bytes, LINE)?;
+        let memory = Mapping::private_for_device(layout.slab_bytes, LINE)?;
         let slab = Slab::over(Arc::new(memory), 0..layout.slab_bytes, Some(LINE));
         Ok(Rehearsal { rank, ours, object, arenas: Vec::new(), slab })
     }
@@ -128,9 +128,9 @@ struct Announced {
     number: u64,
     digest: u64,
     len: usize,
-    size: Size,
+    size: SizeClass,
     /// The address of its landing.
-    landing: Option<usize>,
+    destination: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -149,9 +149,9 @@ struct RehearsalLink {
 }
 
 /// Lets a message carry its operation's size: both ends must say the same. Digests of operations are even.
-fn digest_of(digest: u64, size: Size) -> u64 {
+fn digest_of(digest: u64, size: SizeClass) -> u64 {
     assert!(digest.is_multiple_of(2), "digests of operations are even");
-    digest | u64::from(size == Size::Bulk)
+    digest | u64::from(size == SizeClass::Bulk)
 }
 
 impl RehearsalLink {
@@ -167,7 +167,7 @@ impl RehearsalLink {
         Ok(progress)
     }
 
-    fn check_announced(&self, state: &RecvState, landing: Option<SpanMut<'_>>) {
+    fn check_announced(&self, state: &RecvState, destination: Option<SpanMut<'_>>) {
         let Some(first) = self.announced.front() else {
             assert_eq!(state.announced, None, "the link knows of no such announcement");
             return;
@@ -177,14 +177,16 @@ impl RehearsalLink {
             digest: state.digest,
             len: state.len,
             size: state.size,
-            landing: first.landing.and(landing.map(|landing| landing.as_mut_ptr() as usize)),
+            destination: first
+                .destination
+                .and(destination.map(|destination| destination.as_mut_ptr() as usize)),
         };
         assert_eq!(&polled, first, "another message was announced");
     }
 
-    fn spoil(landing: SpanMut<'_>) {
-        let len = landing.len().min(SPOILED_BYTES);
-        for part in [landing.sub(0, len), landing.sub(landing.len() - len, len)] {
+    fn spoil(destination: SpanMut<'_>) {
+        let len = destination.len().min(SPOILED_BYTES);
+        for part in [destination.sub(0, len), destination.sub(destination.len() - len, len)] {
             // SAFETY: the span's bytes are writable, and the caller has left them to the link.
             unsafe { part.as_mut_ptr().write_bytes(0x5a, part.len()) };
         }
@@ -240,7 +242,7 @@ impl Link for RehearsalLink {
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
         assert!(!self.aborted, "a link was used after its end");
-        self.check_announced(state, sink.landing());
+        self.check_announced(state, sink.destination());
         let mut receiving = RecvState { digest: digest_of(state.digest, state.size), ..*state };
         let progress = self.inner.poll_recv(&mut receiving, sink).map_err(|error| match error {
             TransportError::Mismatch { found, .. } => {
@@ -265,7 +267,7 @@ impl Link for RehearsalLink {
     fn announce(
         &mut self,
         state: &mut RecvState,
-        landing: Option<SpanMut<'_>>,
+        destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         assert!(!self.aborted, "a link was used after its end");
         assert_eq!(
@@ -276,10 +278,10 @@ impl Link for RehearsalLink {
         if self.announced.len() == MOST_ANNOUNCED {
             return Ok(false);
         }
-        if let Some(landing) = landing {
-            assert_eq!(landing.len(), state.len);
-            assert!(!landing.is_empty(), "nothing has no landing");
-            RehearsalLink::spoil(landing);
+        if let Some(destination) = destination {
+            assert_eq!(destination.len(), state.len);
+            assert!(!destination.is_empty(), "nothing has no landing");
+            RehearsalLink::spoil(destination);
         }
         let number = self.received + self.announced.len() as u64;
         state.announced = Some(number);
@@ -288,7 +290,7 @@ impl Link for RehearsalLink {
             digest: state.digest,
             len: state.len,
             size: state.size,
-            landing: landing.map(|landing| landing.as_mut_ptr() as usize),
+            destination: destination.map(|destination| destination.as_mut_ptr() as usize),
         });
         Ok(true)
     }

@@ -125,7 +125,7 @@ impl RingLink {
 
     /// Hands bytes of the link's own memory to the sink.
     fn hand_over(counters: &mut Counters, sink: &mut dyn Sink, offset: usize, data: Span<'_>) {
-        if sink.landing().is_some() {
+        if sink.destination().is_some() {
             counters.copied_bytes += data.len() as u64;
         }
         sink.take(offset, data);
@@ -174,8 +174,8 @@ impl RingLink {
         };
         let len = READ_BYTES.min(state.len - state.taken);
         let from = address.wrapping_add(state.taken as u64);
-        let taken = if let Some(landing) = sink.landing() {
-            puller.read(from, landing.sub(state.taken, len))?;
+        let taken = if let Some(destination) = sink.destination() {
+            puller.read(from, destination.sub(state.taken, len))?;
             len
         } else {
             let piece = puller.read_bounced(from, len)?;

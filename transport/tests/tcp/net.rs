@@ -68,7 +68,7 @@ impl Sink for Landing<'_> {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         Some(SpanMut::from(&mut *self.0))
     }
 }

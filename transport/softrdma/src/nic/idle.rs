@@ -1,8 +1,8 @@
 //! Connections that stop working when no message has passed for a long time.
 //!
-//! Nobody is told: posted requests are accepted and held, and polls find nothing. The record of a stopped end
-//! has a destination that no queue pair can have, so neither end finds the other, and messages need no check
-//! of their own. Resetting the queue pair and connecting it again repairs the connection.
+//! No error is reported: posted requests are accepted and held, and polls find nothing. The record of a
+//! stopped end has a destination that no queue pair can have, so neither end finds the other, and messages
+//! need no check of their own. Resetting the queue pair and connecting it again repairs the connection.
 
 use super::qp::QpRef;
 use crate::{clock::coarse_now, fabric::Device, log};

@@ -56,7 +56,7 @@ pub(super) trait TimerHandler: Send + Sync {
     /// Runs the entries that are due at `now`.
     fn expire(&self, now: u64);
 
-    /// Does the maintenance that a polling program does while its polls find nothing.
+    /// Runs the maintenance that a polling program runs while its polls find nothing.
     fn maintain(&self);
 
     /// Whether the program may sleep on an event channel.

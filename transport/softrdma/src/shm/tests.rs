@@ -164,7 +164,7 @@ fn join_at(path: &std::path::Path) -> Process {
 }
 
 #[test]
-fn whoever_leaves_last_removes_a_folder_of_ours() {
+fn the_last_to_leave_removes_a_folder_of_ours() {
     let base = folder();
     let path = base.path().join("ours");
     let (first, second) = (join_at(&path), join_at(&path));

@@ -96,7 +96,7 @@ impl Mixed {
         patience: Duration,
     ) -> Result<Mixed, TransportError> {
         assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
-        let (ours, object) = Arena::shared_between_lines(layout, LINE as u64)?;
+        let (ours, object) = Arena::shared_for_device(layout, LINE as u64)?;
         Ok(Mixed {
             rank,
             between: None,

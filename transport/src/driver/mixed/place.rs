@@ -40,7 +40,7 @@ impl Place {
 
     /// What a rank has told.
     pub(super) fn heard(rank: u32, word: &[u8]) -> Result<Place, TransportError> {
-        serde_json::from_slice(word).map_err(|error| TransportError::Introduction {
+        serde_json::from_slice(word).map_err(|error| TransportError::DeviceDescription {
             peer: rank,
             what: format!("it does not say where it is ({error}); use the same version of tbccl everywhere"),
         })
@@ -123,7 +123,7 @@ mod tests {
         let ours = place("b", "n", 1, 7);
         assert_eq!(Place::heard(3, &ours.word()).expect("ours"), ours);
         for word in [b"".as_slice(), b"{}", b"\xff", &vec![b'['; 1 << 16]] {
-            assert!(matches!(Place::heard(3, word), Err(TransportError::Introduction { peer: 3, .. })));
+            assert!(matches!(Place::heard(3, word), Err(TransportError::DeviceDescription { peer: 3, .. })));
         }
     }
 }

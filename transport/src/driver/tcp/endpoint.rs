@@ -156,7 +156,7 @@ impl TcpEndpoint {
             Some(secret) => secret.clone(),
             None => self.everyone.first().and_then(Introduction::secret).ok_or_else(|| {
                 let what = "it has handed out no secret; set TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks";
-                TransportError::Introduction { peer: 0, what: what.to_owned() }
+                TransportError::DeviceDescription { peer: 0, what: what.to_owned() }
             })?,
         };
         let parts = (0..self.everyone.len()).map(|peer| self.parts_with(peer)).collect();

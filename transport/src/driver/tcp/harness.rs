@@ -191,7 +191,7 @@ impl Sink for Place<'_> {
         SpanMut::from(&mut self.bytes[offset..offset + data.len()]).copy_from(data);
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         (!self.folded).then(|| SpanMut::from(&mut *self.bytes))
     }
 }

@@ -181,9 +181,9 @@ impl PlainIncoming {
         if self.start < self.end || expected.len <= SMALL_BYTES || self.ahead.len() > AHEAD_BYTES {
             return self.read_ahead(source);
         }
-        match taking.sink.landing() {
-            Some(landing) => {
-                self.read_as_expected(source, expected, landing.sub(expected.base, expected.len))
+        match taking.sink.destination() {
+            Some(destination) => {
+                self.read_as_expected(source, expected, destination.sub(expected.base, expected.len))
             }
             None => {
                 let memory = taking.fold.memory();
@@ -267,9 +267,9 @@ impl PlainIncoming {
         if len == 0 {
             return;
         }
-        if let Some(landing) = taking.sink.landing() {
+        if let Some(destination) = taking.sink.destination() {
             let bytes = &self.ahead[self.start..self.start + len];
-            landing.sub(expected.base + self.progress.got, len).copy_from(Span::from(bytes));
+            destination.sub(expected.base + self.progress.got, len).copy_from(Span::from(bytes));
             *taking.copied += len as u64;
             self.progress.got += len;
             self.start += len;
@@ -300,9 +300,9 @@ impl PlainIncoming {
         debug_assert_eq!(self.start, self.end, "what was read ahead comes first");
         (self.start, self.end) = (0, 0);
         let left = expected.len - self.progress.got;
-        let landing = taking.sink.landing();
-        let target = match landing {
-            Some(landing) => landing.sub(expected.base + self.progress.got, left.min(READ_MOST)),
+        let destination = taking.sink.destination();
+        let target = match destination {
+            Some(destination) => destination.sub(expected.base + self.progress.got, left.min(READ_MOST)),
             None => {
                 let memory = taking.fold.memory();
                 memory.sub(self.rest_len, left.min(memory.len() - self.rest_len))
@@ -321,7 +321,7 @@ impl PlainIncoming {
         let landed = came.min(target.len());
         self.end = came - landed;
         self.progress.got += landed;
-        if landing.is_none() {
+        if destination.is_none() {
             self.hand_over(expected, landed, taking);
         }
         Ok(true)

@@ -64,7 +64,7 @@ pub(super) fn unpack(words: &[Vec<u8>]) -> Result<Vec<Introduction>, TransportEr
 }
 
 fn unpack_one(peer: u32, word: &[u8]) -> Result<Introduction, TransportError> {
-    let broken = |what: String| TransportError::Introduction { peer, what };
+    let broken = |what: String| TransportError::DeviceDescription { peer, what };
     if word.len() > MAX_BYTES {
         return Err(broken(format!("it is {} bytes long", word.len())));
     }

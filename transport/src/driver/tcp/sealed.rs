@@ -276,9 +276,9 @@ impl SealedIncoming {
         }
         let offset = expected.base + self.progress.got;
         let bytes = Span::from(&self.buffer[from..to]);
-        match taking.sink.landing() {
-            Some(landing) => {
-                landing.sub(offset, len).copy_from(bytes);
+        match taking.sink.destination() {
+            Some(destination) => {
+                destination.sub(offset, len).copy_from(bytes);
                 *taking.copied += len as u64;
             }
             None => taking.sink.take(offset, bytes),

@@ -12,7 +12,7 @@ const PREFIX: usize = 4;
 
 /// What stands between frames and a socket.
 #[derive(Debug)]
-pub(super) enum Guard {
+pub(super) enum RecordLayer {
     /// Nothing.
     Open,
     /// A handshake that is under way.
@@ -25,41 +25,41 @@ pub(super) enum Guard {
 
 /// How much of what came could be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opened {
+pub(super) enum Decoded {
     /// So many bytes; there may be more.
     Bytes(usize),
     /// More must come first.
-    Partly,
+    Incomplete,
 }
 
-fn distrusted(error: SecureError) -> io::Error {
+fn untrusted(error: SecureError) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, error)
 }
 
-impl Guard {
+impl RecordLayer {
     /// The most bytes in a record.
-    pub(super) const MOST_SEALED: usize = 64 << 10;
+    pub(super) const MAX_RECORD_BYTES: usize = 64 << 10;
 
     /// Of the end that connects.
-    pub(super) fn initiator(secret: &Secret) -> io::Result<Guard> {
-        let handshake = Handshake::initiator(secret, Purpose::Bootstrap, &[]).map_err(distrusted)?;
-        Ok(Guard::Shaking(Box::new(handshake)))
+    pub(super) fn initiator(secret: &Secret) -> io::Result<RecordLayer> {
+        let handshake = Handshake::initiator(secret, Purpose::Bootstrap, &[]).map_err(untrusted)?;
+        Ok(RecordLayer::Shaking(Box::new(handshake)))
     }
 
     /// Of the end that is connected to. It says nothing to who has not shown something made with the secret.
-    pub(super) fn responder(secret: &Secret) -> io::Result<Guard> {
-        let handshake = Handshake::responder(secret, Purpose::Bootstrap, &[]).map_err(distrusted)?;
-        Ok(Guard::Shaking(Box::new(handshake)))
+    pub(super) fn responder(secret: &Secret) -> io::Result<RecordLayer> {
+        let handshake = Handshake::responder(secret, Purpose::Bootstrap, &[]).map_err(untrusted)?;
+        Ok(RecordLayer::Shaking(Box::new(handshake)))
     }
 
     /// Do bytes go through as they are?
     pub(super) fn is_open(&self) -> bool {
-        matches!(self, Guard::Open)
+        matches!(self, RecordLayer::Open)
     }
 
     /// May frames be sent?
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self, Guard::Open | Guard::Sealed(_))
+        matches!(self, RecordLayer::Open | RecordLayer::Sealed(_))
     }
 
     /// Is it known that the other end belongs to the job?
@@ -68,23 +68,23 @@ impl Guard {
     }
 
     /// Adds what the handshake has to say to what is to be written.
-    pub(super) fn speak_first(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-        if let Guard::Shaking(handshake) = self {
+    pub(super) fn write_handshake(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        if let RecordLayer::Shaking(handshake) = self {
             let bytes = handshake.outgoing();
             out.extend_from_slice(bytes);
             let len = bytes.len();
             handshake.written(len);
         }
-        self.go_on()
+        self.finish_handshake()
     }
 
     /// From the handshake to the session, when that is there.
-    fn go_on(&mut self) -> io::Result<()> {
-        if matches!(self, Guard::Shaking(handshake) if handshake.is_done())
-            && let Guard::Shaking(handshake) = std::mem::replace(self, Guard::Broken)
+    fn finish_handshake(&mut self) -> io::Result<()> {
+        if matches!(self, RecordLayer::Shaking(handshake) if handshake.is_done())
+            && let RecordLayer::Shaking(handshake) = std::mem::replace(self, RecordLayer::Broken)
         {
-            let session = handshake.finish().map_err(distrusted)?;
-            *self = Guard::Sealed(Box::new(session.into_ciphers()));
+            let session = handshake.finish().map_err(untrusted)?;
+            *self = RecordLayer::Sealed(Box::new(session.into_ciphers()));
         }
         Ok(())
     }
@@ -98,29 +98,29 @@ impl Guard {
         bytes: &[u8],
         plain: &mut Vec<u8>,
         answer: &mut Vec<u8>,
-    ) -> io::Result<Opened> {
+    ) -> io::Result<Decoded> {
         match self {
-            Guard::Open => {
+            RecordLayer::Open => {
                 plain.extend_from_slice(bytes);
-                Ok(if bytes.is_empty() { Opened::Partly } else { Opened::Bytes(bytes.len()) })
+                Ok(if bytes.is_empty() { Decoded::Incomplete } else { Decoded::Bytes(bytes.len()) })
             }
-            Guard::Shaking(handshake) => {
+            RecordLayer::Shaking(handshake) => {
                 let len = handshake.wants().min(bytes.len());
                 if len == 0 {
-                    return Ok(Opened::Partly);
+                    return Ok(Decoded::Incomplete);
                 }
-                handshake.take(&bytes[..len]).map_err(distrusted)?;
-                self.speak_first(answer)?;
-                Ok(Opened::Bytes(len))
+                handshake.take(&bytes[..len]).map_err(untrusted)?;
+                self.write_handshake(answer)?;
+                Ok(Decoded::Bytes(len))
             }
-            Guard::Sealed(ciphers) => open_record(&mut ciphers.1, bytes, plain),
-            Guard::Broken => Err(io::ErrorKind::BrokenPipe.into()),
+            RecordLayer::Sealed(ciphers) => open_record(&mut ciphers.1, bytes, plain),
+            RecordLayer::Broken => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
     /// Seals some bytes, [`Guard::MOST_SEALED`] at most, and adds the record to `out`.
     pub(super) fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-        let Guard::Sealed(ciphers) = self else { return Err(io::ErrorKind::NotConnected.into()) };
+        let RecordLayer::Sealed(ciphers) = self else { return Err(io::ErrorKind::NotConnected.into()) };
         let prefix = (bytes.len() as u32).to_le_bytes();
         out.extend_from_slice(&prefix);
         let start = out.len();
@@ -131,23 +131,23 @@ impl Guard {
     }
 }
 
-fn open_record(opener: &mut Opener, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<Opened> {
-    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(Opened::Partly) };
+fn open_record(opener: &mut Opener, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<Decoded> {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(Decoded::Incomplete) };
     let len = u32::from_le_bytes(*prefix) as usize;
-    if len > Guard::MOST_SEALED {
-        return Err(distrusted(SecureError::Record));
+    if len > RecordLayer::MAX_RECORD_BYTES {
+        return Err(untrusted(SecureError::Record));
     }
     let Some((sealed, tag)) = rest.get(..len + TAG_BYTES).and_then(|record| record.split_last_chunk()) else {
-        return Ok(Opened::Partly);
+        return Ok(Decoded::Incomplete);
     };
     let tag: &Tag = tag;
     let start = plain.len();
     plain.extend_from_slice(sealed);
     opener.open(prefix, &mut plain[start..], tag).map_err(|e| {
         plain.truncate(start);
-        distrusted(e)
+        untrusted(e)
     })?;
-    Ok(Opened::Bytes(PREFIX + len + TAG_BYTES))
+    Ok(Decoded::Bytes(PREFIX + len + TAG_BYTES))
 }
 
 #[cfg(test)]
@@ -155,28 +155,28 @@ mod tests {
     use super::*;
 
     /// Carries bytes between two guards until neither has anything to say.
-    fn shake(a: &mut Guard, b: &mut Guard) -> io::Result<()> {
+    fn exchange_handshakes(a: &mut RecordLayer, b: &mut RecordLayer) -> io::Result<()> {
         let (mut to_b, mut to_a) = (Vec::new(), Vec::new());
-        let mut nothing = Vec::new();
-        a.speak_first(&mut to_b)?;
+        let mut plain = Vec::new();
+        a.write_handshake(&mut to_b)?;
         while !to_b.is_empty() || !to_a.is_empty() {
-            while let Opened::Bytes(len) = b.open(&to_b, &mut nothing, &mut to_a)? {
+            while let Decoded::Bytes(len) = b.open(&to_b, &mut plain, &mut to_a)? {
                 to_b.drain(..len);
             }
-            while let Opened::Bytes(len) = a.open(&to_a, &mut nothing, &mut to_b)? {
+            while let Decoded::Bytes(len) = a.open(&to_a, &mut plain, &mut to_b)? {
                 to_a.drain(..len);
             }
         }
-        assert!(nothing.is_empty(), "a handshake says nothing to those behind it");
+        assert!(plain.is_empty(), "a handshake says nothing to those behind it");
         Ok(())
     }
 
-    fn pair() -> (Guard, Guard) {
+    fn pair() -> (RecordLayer, RecordLayer) {
         let secret = Secret::generate().expect("random numbers");
-        let mut a = Guard::initiator(&secret).expect("a handshake");
-        let mut b = Guard::responder(&secret).expect("a handshake");
+        let mut a = RecordLayer::initiator(&secret).expect("a handshake");
+        let mut b = RecordLayer::responder(&secret).expect("a handshake");
         assert!(!a.is_trusted() && !b.is_trusted());
-        shake(&mut a, &mut b).expect("the same secret");
+        exchange_handshakes(&mut a, &mut b).expect("the same secret");
         assert!(a.is_trusted() && b.is_trusted());
         (a, b)
     }
@@ -189,15 +189,15 @@ mod tests {
         a.seal(&text, &mut sealed).expect("ready");
         a.seal(b"more", &mut sealed).expect("ready");
         assert!(!sealed.windows(10).any(|part| text.windows(10).any(|open| open == part)));
-        let (mut came, mut plain, mut answer) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut received, mut plain, mut answer) = (Vec::new(), Vec::new(), Vec::new());
         for piece in sealed.chunks(7) {
-            came.extend_from_slice(piece);
-            while let Opened::Bytes(len) = b.open(&came, &mut plain, &mut answer).expect("ours") {
-                came.drain(..len);
+            received.extend_from_slice(piece);
+            while let Decoded::Bytes(len) = b.open(&received, &mut plain, &mut answer).expect("ours") {
+                received.drain(..len);
             }
         }
         assert_eq!(plain, [&text[..], b"more"].concat());
-        assert!(came.is_empty() && answer.is_empty());
+        assert!(received.is_empty() && answer.is_empty());
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
             spoil(&mut sealed);
             let (mut plain, mut answer) = (Vec::new(), Vec::new());
             let mut opened = || -> io::Result<()> {
-                while let Opened::Bytes(len) = b.open(&sealed, &mut plain, &mut answer)? {
+                while let Decoded::Bytes(len) = b.open(&sealed, &mut plain, &mut answer)? {
                     sealed.drain(..len);
                 }
                 Ok(())

@@ -1,10 +1,13 @@
 //! Bringing it about that the ranks of a job meet: opening the rendezvous where this rank is the one to do it, and
 //! finding out where it is otherwise.
 
-use super::{Announced, Identity, Meeting, store::Store};
+use super::{Discovery, Identity, LaunchInfo, store::Store};
 use crate::{
-    Address, Place, Secret, Server, ServerSpec,
+    Secret,
+    address::Address,
+    connect::ConnectSpec,
     error::{Error, Result},
+    server::{Server, ServerSpec},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -16,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// Who this process is, now that it is known where the others are, and the rendezvous if this rank has opened it.
 #[derive(Debug)]
-pub struct Met {
+pub struct Resolved {
     /// Identity of this process.
     pub identity: Identity,
     /// Rendezvous server, if this process runs it.
@@ -25,44 +28,49 @@ pub struct Met {
 
 /// What rank 0 tells the others through PyTorch's store.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct StoredRendezvous {
     /// As in `TBCCL_BOOTSTRAP`.
     addresses: String,
     /// The secret, where the ranks have none beforehand.
     secret: Option<String>,
 }
 
-impl Announced {
+impl LaunchInfo {
     /// Opens the rendezvous if that is this rank's part, or finds out where it is, within a time.
-    pub fn meet(&self, patience: Duration) -> Result<Met> {
-        let (place, server) = self.place(patience)?;
-        let (rank, size, keeps) = (self.rank, self.size, server.is_some());
-        Ok(Met { identity: Identity { rank, size, place, keeps, descent: None }, server })
+    pub fn resolve(&self, timeout: Duration) -> Result<Resolved> {
+        let (rendezvous, server) = self.rendezvous(timeout)?;
+        let (rank, size, hosts_rendezvous) = (self.rank, self.size, server.is_some());
+        Ok(Resolved { identity: Identity { rank, size, rendezvous, hosts_rendezvous, parent: None }, server })
     }
 
-    fn place(&self, patience: Duration) -> Result<(Place, Option<Server>)> {
-        let at = |place: Place| (place, None);
-        match &self.meeting {
-            Meeting::At(place) => Ok(at(place.clone())),
-            Meeting::Alone => Ok(opened(Server::start(&ServerSpec::local(1))?, None, Vec::new())),
-            Meeting::Here { host, port } if self.rank == 0 => {
-                Ok(opened(self.open_here(host, *port)?, None, Vec::new()))
+    fn rendezvous(&self, timeout: Duration) -> Result<(ConnectSpec, Option<Server>)> {
+        let spec_only = |rendezvous: ConnectSpec| (rendezvous, None);
+        match &self.discovery {
+            Discovery::Known(rendezvous) => Ok(spec_only(rendezvous.clone())),
+            Discovery::Single => Ok(server_and_spec(Server::start(&ServerSpec::local(1))?, None, Vec::new())),
+            Discovery::LocalPort { host, port } if self.rank == 0 => {
+                Ok(server_and_spec(self.open_local_port(host, *port)?, None, Vec::new()))
             }
-            Meeting::Here { port, .. } => {
-                let addresses = vec![Address::Coming(name_of(*port))];
-                Ok(at(Place { addresses, secret: None, patience, keeper: None }))
+            Discovery::LocalPort { port, .. } => {
+                let addresses = vec![Address::Awaited(socket_name(*port))];
+                Ok(spec_only(ConnectSpec { addresses, secret: None, timeout, rendezvous_host: None }))
             }
-            Meeting::Root { host, port, secret } if self.rank == 0 => {
-                let listen = everywhere(host, *port);
-                let others = vec![Address::Tcp(host.clone(), *port)];
-                Ok(opened(open(self.size, &listen, secret)?, Some(secret.clone()), others))
+            Discovery::Root { host, port, secret } if self.rank == 0 => {
+                let listen = listen_addresses(host, *port);
+                let remote_addresses = vec![Address::Tcp(host.clone(), *port)];
+                Ok(server_and_spec(open(self.size, &listen, secret)?, Some(secret.clone()), remote_addresses))
             }
-            Meeting::Root { host, port, secret } => {
+            Discovery::Root { host, port, secret } => {
                 let addresses = vec![Address::Tcp(host.clone(), *port)];
-                Ok(at(Place { addresses, secret: Some(secret.clone()), patience, keeper: None }))
+                Ok(spec_only(ConnectSpec {
+                    addresses,
+                    secret: Some(secret.clone()),
+                    timeout,
+                    rendezvous_host: None,
+                }))
             }
-            Meeting::Store { host, port, key, secret } => {
-                let deadline = Instant::now() + patience;
+            Discovery::Store { host, port, key, secret } => {
+                let deadline = Instant::now() + timeout;
                 let failed = |what: &str, e: &io::Error| {
                     Error::Rendezvous(format!(
                         "rank {} {what} PyTorch's store at {host}:{port} (MASTER_ADDR, MASTER_PORT): {e}; is torchrun's \
@@ -76,23 +84,28 @@ impl Announced {
                     let value = store.get(key, deadline).map_err(|e| {
                         failed("waited in vain for rank 0 to open the rendezvous and to say so in", &e)
                     })?;
-                    return Ok(at(place_in(&value, secret.as_ref(), patience)?));
+                    return Ok(spec_only(spec_from_store(&value, secret.as_ref(), timeout)?));
                 }
-                let ours = store.our_address().map_err(|e| failed("can't use", &e))?;
-                let (server, told, made) = open_and_tell(self.size, host, ours.ip(), secret.as_ref())?;
-                let value = serde_json::to_vec(&told).map_err(|e| failed("can't write to", &e.into()))?;
+                let own_ip = store.local_address().map_err(|e| failed("can't use", &e))?;
+                let (server, stored, new_secret) =
+                    open_and_publish(self.size, host, own_ip.ip(), secret.as_ref())?;
+                let value = serde_json::to_vec(&stored).map_err(|e| failed("can't write to", &e.into()))?;
                 store.set(key, &value).map_err(|e| failed("can't write to", &e))?;
-                let others = Address::list(&told.addresses).unwrap_or_default();
-                Ok(opened(server, Some(made), others.into_iter().filter(Address::is_remote).collect()))
+                let remote_addresses = Address::parse_list(&stored.addresses).unwrap_or_default();
+                Ok(server_and_spec(
+                    server,
+                    Some(new_secret),
+                    remote_addresses.into_iter().filter(Address::is_remote).collect(),
+                ))
             }
         }
     }
 }
 
-impl Announced {
+impl LaunchInfo {
     /// Opens a rendezvous for ranks of this host that know it by a port.
-    fn open_here(&self, host: &str, port: u16) -> Result<Server> {
-        Server::start_by_name(self.size, name_of(port)).map_err(|error| match error {
+    fn open_local_port(&self, host: &str, port: u16) -> Result<Server> {
+        Server::start_with_name(self.size, socket_name(port)).map_err(|error| match error {
             Error::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Error::Rendezvous(format!(
                 "another job of this host meets at {host}:{port}; choose another port (mlx.launch: --starting-port, or \
                  --nccl-port), or wait for its end"
@@ -103,17 +116,21 @@ impl Announced {
 }
 
 /// By what ranks of this host and user that have a port in common know their rendezvous.
-fn name_of(port: u16) -> u128 {
+fn socket_name(port: u16) -> u128 {
     let user = rustix::process::geteuid().as_raw();
     xxh3_128(format!("a rendezvous of user {user} by port {port}").as_bytes())
 }
 
 /// The rendezvous that this rank has opened, which it reaches by the socket of this host. The secret is for connections
 /// between ranks. How others reach the rendezvous says on which network they reach this rank.
-fn opened(server: Server, secret: Option<Secret>, others: Vec<Address>) -> (Place, Option<Server>) {
-    let mut addresses = Address::list(server.address()).unwrap_or_default();
-    addresses.extend(others);
-    (Place { addresses, secret, patience: Duration::ZERO, keeper: None }, Some(server))
+fn server_and_spec(
+    server: Server,
+    secret: Option<Secret>,
+    remote_addresses: Vec<Address>,
+) -> (ConnectSpec, Option<Server>) {
+    let mut addresses = Address::parse_list(server.address()).unwrap_or_default();
+    addresses.extend(remote_addresses);
+    (ConnectSpec { addresses, secret, timeout: Duration::ZERO, rendezvous_host: None }, Some(server))
 }
 
 /// Opens a rendezvous; not every host has both families.
@@ -128,7 +145,7 @@ fn open(ranks: u32, listen: &[SocketAddr], secret: &Secret) -> Result<Server> {
 
 /// Where to listen so that others reach us at `host`: there, if it is a number; else everywhere, since a host may know
 /// its own name by another address than others do.
-fn everywhere(host: &str, port: u16) -> Vec<SocketAddr> {
+fn listen_addresses(host: &str, port: u16) -> Vec<SocketAddr> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return vec![SocketAddr::new(ip, port)];
     }
@@ -140,44 +157,44 @@ fn everywhere(host: &str, port: u16) -> Vec<SocketAddr> {
 
 /// Opens a rendezvous on a port that the system chooses, for others that know our host as `host` or reach us as we have
 /// reached the store.
-fn open_and_tell(
+fn open_and_publish(
     ranks: u32,
     host: &str,
-    ours: IpAddr,
+    own_ip: IpAddr,
     secret: Option<&Secret>,
-) -> Result<(Server, Told, Secret)> {
-    let made = match secret {
+) -> Result<(Server, StoredRendezvous, Secret)> {
+    let new_secret = match secret {
         Some(secret) => secret.clone(),
         None => Secret::generate().map_err(|e| Error::Rendezvous(e.to_string()))?,
     };
     let is_numeric = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    let stays_here = ours.is_loopback() && (is_numeric || host == "localhost");
-    let listen = if stays_here { vec![SocketAddr::new(ours, 0)] } else { everywhere("", 0) };
-    let server = open(ranks, &listen, &made)?;
+    let is_loopback_only = own_ip.is_loopback() && (is_numeric || host == "localhost");
+    let listen = if is_loopback_only { vec![SocketAddr::new(own_ip, 0)] } else { listen_addresses("", 0) };
+    let server = open(ranks, &listen, &new_secret)?;
     let mut addresses = vec![server.address().to_owned()];
     for bound in server.addresses() {
-        let is_ours = |ip: IpAddr| ip.is_ipv4() == bound.is_ipv4();
-        if stays_here || (!ours.is_loopback() && is_ours(ours)) {
-            addresses.push(Address::Tcp(ours.to_string(), bound.port()).to_string());
+        let is_same_family = |ip: IpAddr| ip.is_ipv4() == bound.is_ipv4();
+        if is_loopback_only || (!own_ip.is_loopback() && is_same_family(own_ip)) {
+            addresses.push(Address::Tcp(own_ip.to_string(), bound.port()).to_string());
         }
-        if !stays_here {
+        if !is_loopback_only {
             addresses.push(Address::Tcp(host.to_owned(), bound.port()).to_string());
         }
     }
     addresses.dedup();
-    let told = secret.is_none().then(|| made.to_hex().to_string());
-    Ok((server, Told { addresses: addresses.join(","), secret: told }, made))
+    let stored = secret.is_none().then(|| new_secret.to_hex().to_string());
+    Ok((server, StoredRendezvous { addresses: addresses.join(","), secret: stored }, new_secret))
 }
 
 /// What rank 0 has told.
-fn place_in(value: &[u8], secret: Option<&Secret>, patience: Duration) -> Result<Place> {
-    let wrong =
+fn spec_from_store(value: &[u8], secret: Option<&Secret>, timeout: Duration) -> Result<ConnectSpec> {
+    let malformed =
         |why: String| Error::Rendezvous(format!("what rank 0 said in PyTorch's store is not ours: {why}"));
-    let told: Told = serde_json::from_slice(value).map_err(|e| wrong(e.to_string()))?;
-    let addresses = Address::list(&told.addresses).map_err(wrong)?;
-    let secret = match (secret, told.secret) {
+    let stored: StoredRendezvous = serde_json::from_slice(value).map_err(|e| malformed(e.to_string()))?;
+    let addresses = Address::parse_list(&stored.addresses).map_err(malformed)?;
+    let secret = match (secret, stored.secret) {
         (Some(secret), _) => Some(secret.clone()),
-        (None, Some(digits)) => Some(Secret::from_hex(&digits).map_err(|e| wrong(e.to_string()))?),
+        (None, Some(digits)) => Some(Secret::from_hex(&digits).map_err(|e| malformed(e.to_string()))?),
         (None, None) => {
             return Err(Error::Rendezvous(
                 "rank 0 has TBCCL_SECRET or TBCCL_SECRET_FILE and this rank has not: set it on all ranks or on none"
@@ -185,5 +202,5 @@ fn place_in(value: &[u8], secret: Option<&Secret>, patience: Duration) -> Result
             ));
         }
     };
-    Ok(Place { addresses, secret, patience, keeper: None })
+    Ok(ConnectSpec { addresses, secret, timeout, rendezvous_host: None })
 }

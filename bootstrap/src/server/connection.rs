@@ -4,8 +4,8 @@
 //! job, then a greeting, then the words of a rank. What the words mean is the job's business.
 
 use super::super::{
-    pipe::{Filled, Pipe},
-    wire::{FromRank, Hello, MAGIC, MAX_EXCHANGE_BYTES, MOST_FROM_RANK, MOST_GREETING, PROTOCOL},
+    frame_stream::{FrameStream, ReadProgress},
+    wire::{FromRank, Hello, MAGIC, MAX_EXCHANGE_BYTES, MAX_FROM_RANK_BYTES, MAX_HELLO_BYTES, PROTOCOL},
 };
 use rustix::fd::OwnedFd;
 use std::{
@@ -20,34 +20,34 @@ const TURN_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) enum Stage {
     /// It is to prove that it belongs to the job.
-    Stranger,
+    Unauthenticated,
     /// It is to say who it is.
-    Greeting,
+    AwaitingHello,
     /// It has said so; the descriptor of its arena is to come.
-    Arena(Box<Hello>),
+    AwaitingArena(Box<Hello>),
     /// It is this rank.
     Rank(u32),
     /// It is this rank, and bytes of an exchange are to come.
-    Giving(u32, u32),
+    Contributing(u32, u32),
     /// It is not listened to any more, and has to go once it has been told why.
-    Leaving,
+    Closing,
 }
 
 /// What a guest has said.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum Message {
     /// Which rank it is, with its arena if it has one.
     Hello(Box<Hello>, Option<OwnedFd>),
     /// That it is of another version of tbccl; why it can't be let in.
     OtherVersion(String),
     /// A word of a rank, and the bytes that came with it.
-    Word(u32, FromRank, Vec<u8>),
+    FromRank(u32, FromRank, Vec<u8>),
 }
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Guest {
-    pub(super) pipe: Pipe,
+pub(super) struct InboundConnection {
+    pub(super) frames: FrameStream,
     pub(super) stage: Stage,
     /// When it came.
     pub(super) since: Instant,
@@ -59,20 +59,20 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, why)
 }
 
-impl Guest {
+impl InboundConnection {
     /// The rank that it is, if it has been let in as one and not sent away.
     pub(super) fn rank(&self) -> Option<u32> {
         match self.stage {
-            Stage::Rank(rank) | Stage::Giving(rank, _) => Some(rank),
+            Stage::Rank(rank) | Stage::Contributing(rank, _) => Some(rank),
             _ => None,
         }
     }
 
     /// Reads what has come, as far as its turn goes.
-    pub(super) fn fill(&mut self) -> io::Result<Filled> {
-        let filled = self.pipe.fill(TURN_BYTES);
-        if matches!(self.stage, Stage::Leaving) {
-            self.pipe.forget();
+    pub(super) fn fill(&mut self) -> io::Result<ReadProgress> {
+        let filled = self.frames.fill(TURN_BYTES);
+        if matches!(self.stage, Stage::Closing) {
+            self.frames.discard_input();
         }
         filled
     }
@@ -81,52 +81,52 @@ impl Guest {
     ///
     /// # Errors
     /// When it is nothing that a guest says there.
-    pub(super) fn next(&mut self) -> io::Result<Option<Said>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<Message>> {
         loop {
             match &self.stage {
-                Stage::Stranger | Stage::Leaving => return Ok(None),
-                Stage::Greeting => {
-                    let Some(greeting) = self.pipe.frame(MOST_GREETING)? else { return Ok(None) };
+                Stage::Unauthenticated | Stage::Closing => return Ok(None),
+                Stage::AwaitingHello => {
+                    let Some(greeting) = self.frames.frame(MAX_HELLO_BYTES)? else { return Ok(None) };
                     match read_greeting(greeting)? {
-                        Ok(hello) if hello.arena && !self.pipe.socket().is_tcp() => {
-                            self.stage = Stage::Arena(hello);
+                        Ok(hello) if hello.arena && !self.frames.socket().is_tcp() => {
+                            self.stage = Stage::AwaitingArena(hello);
                         }
-                        Ok(hello) => return Ok(Some(Said::Hello(hello, None))),
-                        Err(why) => return Ok(Some(Said::OtherVersion(why))),
+                        Ok(hello) => return Ok(Some(Message::Hello(hello, None))),
+                        Err(why) => return Ok(Some(Message::OtherVersion(why))),
                     }
                 }
-                Stage::Arena(_) => return self.arena(),
+                Stage::AwaitingArena(_) => return self.arena(),
                 Stage::Rank(rank) => {
                     let rank = *rank;
-                    if self.pipe.waiting_descriptors() > 0 {
+                    if self.frames.waiting_descriptors() > 0 {
                         return Err(invalid("a descriptor that nobody asked for"));
                     }
-                    match self.pipe.frame(MOST_FROM_RANK)? {
+                    match self.frames.frame(MAX_FROM_RANK_BYTES)? {
                         Some(FromRank::Exchange { bytes }) if bytes > MAX_EXCHANGE_BYTES => {
                             return Err(invalid("more bytes than can be exchanged"));
                         }
-                        Some(FromRank::Exchange { bytes }) => self.stage = Stage::Giving(rank, bytes),
-                        Some(word) => return Ok(Some(Said::Word(rank, word, Vec::new()))),
+                        Some(FromRank::Exchange { bytes }) => self.stage = Stage::Contributing(rank, bytes),
+                        Some(word) => return Ok(Some(Message::FromRank(rank, word, Vec::new()))),
                         None => return Ok(None),
                     }
                 }
-                Stage::Giving(rank, bytes) => {
+                Stage::Contributing(rank, bytes) => {
                     let (rank, bytes) = (*rank, *bytes);
-                    let Some(given) = self.pipe.bytes(bytes as usize) else { return Ok(None) };
+                    let Some(contribution) = self.frames.bytes(bytes as usize) else { return Ok(None) };
                     self.stage = Stage::Rank(rank);
-                    return Ok(Some(Said::Word(rank, FromRank::Exchange { bytes }, given)));
+                    return Ok(Some(Message::FromRank(rank, FromRank::Exchange { bytes }, contribution)));
                 }
             }
         }
     }
 
-    fn arena(&mut self) -> io::Result<Option<Said>> {
-        if self.pipe.bytes(1).is_none() {
+    fn arena(&mut self) -> io::Result<Option<Message>> {
+        if self.frames.bytes(1).is_none() {
             return Ok(None);
         }
-        let fd = self.pipe.descriptor().ok_or_else(|| invalid("no descriptor came with the greeting"))?;
-        match std::mem::replace(&mut self.stage, Stage::Greeting) {
-            Stage::Arena(hello) => Ok(Some(Said::Hello(hello, Some(fd)))),
+        let fd = self.frames.descriptor().ok_or_else(|| invalid("no descriptor came with the greeting"))?;
+        match std::mem::replace(&mut self.stage, Stage::AwaitingHello) {
+            Stage::AwaitingArena(hello) => Ok(Some(Message::Hello(hello, Some(fd)))),
             _ => Ok(None),
         }
     }

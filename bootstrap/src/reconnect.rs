@@ -2,57 +2,38 @@
 //!
 //! Each rank opens its own while the ranks come together, and all learn of all: sockets that listen, without a thread.
 //! Most are never used. When some of the ranks are to make another communicator, one of them serves its sockets
-//! ([`Muster::serve`]) and the others go there ([`Muster::place`]), whether or not the first rendezvous is still there.
+//! ([`Muster::serve`]) and the others go there ([`ReconnectListener::connect_spec`]), whether or not the first rendezvous is still there.
 //! Who comes too early waits in the kernel, and who comes for another job is told that this one is not it.
 //!
 //! Ranks that have a secret are met over TCP as well, with the same secret; others are of one host and one user.
 
 use super::{
-    Address, Place, Secret,
-    server::{Gathering, Server, Sockets, local_address},
+    Secret,
+    address::Address,
+    connect::{ConnectSpec, RendezvousHost},
+    server::{PendingGroup, Server, Sockets},
+    unix::local_address,
 };
 use crate::error::{Error, Result};
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 
 /// Sockets at which this rank can be met.
 #[derive(Debug)]
-pub struct Muster {
+pub struct ReconnectListener {
     sockets: Sockets,
     secret: Option<Secret>,
     addresses: String,
 }
 
-/// The rank in whose process a rendezvous is opened some time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keeper {
-    /// Its rank in the job that meets there.
-    pub rank: u32,
-    /// By rank of that job: what people call it.
-    pub titles: Arc<[String]>,
-}
-
-impl Keeper {
-    /// What people call it.
-    pub(super) fn title(&self) -> String {
-        self.title_of(self.rank)
-    }
-
-    /// What people call a rank of its job.
-    pub(super) fn title_of(&self, rank: u32) -> String {
-        self.titles.get(rank as usize).map_or_else(|| format!("rank {rank}"), |title| format!("rank {title}"))
-    }
-}
-
-impl Muster {
+impl ReconnectListener {
     /// Opens sockets: one for this host, and one for other hosts at each of these addresses if the ranks have a secret.
     ///
     /// # Errors
     /// When the system refuses a socket.
-    pub fn open(at: &[IpAddr], secret: Option<Secret>) -> Result<Muster> {
+    pub fn open(at: &[IpAddr], secret: Option<Secret>) -> Result<ReconnectListener> {
         let listen: Vec<SocketAddr> = match secret {
             Some(_) => at.iter().map(|ip| SocketAddr::new(*ip, 0)).collect(),
             None => Vec::new(),
@@ -62,7 +43,7 @@ impl Muster {
         for bound in sockets.addresses()? {
             addresses.push_str(&format!(",{}", Address::Tcp(bound.ip().to_string(), bound.port())));
         }
-        Ok(Muster { sockets, secret, addresses })
+        Ok(ReconnectListener { sockets, secret, addresses })
     }
 
     /// The ways there, as text.
@@ -74,11 +55,11 @@ impl Muster {
     ///
     /// # Errors
     /// When the system refuses descriptors or a thread.
-    pub fn serve(&self, job: &str, titles: &[String]) -> Result<Server> {
+    pub fn serve(&self, job: &str, labels: &[String]) -> Result<Server> {
         let sockets = self.sockets.again().map_err(|e| Error::system("opening a place to meet", e))?;
-        Server::gather(
+        Server::start_group(
             sockets,
-            Gathering { job: job.to_owned(), titles: titles.to_vec(), secret: self.secret.clone() },
+            PendingGroup { job: job.to_owned(), labels: labels.to_vec(), secret: self.secret.clone() },
         )
     }
 
@@ -86,14 +67,19 @@ impl Muster {
     ///
     /// # Errors
     /// Says what is not an address.
-    pub fn place(
+    pub fn connect_spec(
         addresses: &str,
         secret: Option<&Secret>,
-        keeper: Keeper,
-        patience: Duration,
-    ) -> Result<Place, String> {
-        let addresses = Address::list(addresses)?;
-        Ok(Place { addresses, secret: secret.cloned(), patience, keeper: Some(keeper) })
+        rendezvous_host: RendezvousHost,
+        timeout: Duration,
+    ) -> Result<ConnectSpec, String> {
+        let addresses = Address::parse_list(addresses)?;
+        Ok(ConnectSpec {
+            addresses,
+            secret: secret.cloned(),
+            timeout,
+            rendezvous_host: Some(rendezvous_host),
+        })
     }
 }
 
@@ -107,15 +93,15 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn hello(job: &str, rank: u32, size: u32, patience: Duration) -> Hello {
+    fn hello(job: &str, rank: u32, size: u32, timeout: Duration) -> Hello {
         let member = Member {
             rank,
             pid: 0,
             host: String::new(),
             probe_address: 0,
             probe_value: 0,
-            muster: String::new(),
-            keeps: rank == 0,
+            reconnect_addresses: String::new(),
+            hosts_rendezvous: rank == 0,
         };
         Hello {
             magic: MAGIC.to_owned(),
@@ -125,46 +111,51 @@ mod tests {
             member,
             options: std::collections::BTreeMap::new(),
             arena: false,
-            patience_ms: patience.as_millis() as u64,
-            silence_ms: 1400,
+            timeout_ms: timeout.as_millis() as u64,
+            peer_timeout_ms: 1400,
         }
     }
 
-    fn muster() -> Muster {
+    fn listener() -> ReconnectListener {
         let secret = Secret::generate().expect("random numbers");
-        Muster::open(&[[127, 0, 0, 1].into()], Some(secret)).expect("sockets")
+        ReconnectListener::open(&[[127, 0, 0, 1].into()], Some(secret)).expect("sockets")
     }
 
     /// Its Unix socket, or the one over TCP.
-    fn place(muster: &Muster, way: usize, patience: Duration) -> Place {
-        let keeper = Keeper { rank: 0, titles: titles(3).into() };
-        let place = Muster::place(muster.addresses(), muster.secret.as_ref(), keeper, patience);
-        let mut place = place.expect("our own addresses");
-        place.addresses = vec![place.addresses.remove(way)];
-        place
+    fn connect_spec(listener: &ReconnectListener, way: usize, timeout: Duration) -> ConnectSpec {
+        let rendezvous_host = RendezvousHost { rank: 0, labels: labels(3).into() };
+        let spec = ReconnectListener::connect_spec(
+            listener.addresses(),
+            listener.secret.as_ref(),
+            rendezvous_host,
+            timeout,
+        );
+        let mut spec = spec.expect("our own addresses");
+        spec.addresses = vec![spec.addresses.remove(way)];
+        spec
     }
 
-    fn titles(ranks: u32) -> Vec<String> {
+    fn labels(ranks: u32) -> Vec<String> {
         (0..ranks).map(|rank| format!("{rank} ({} before)", rank + 1)).collect()
     }
 
-    fn come(place: &Place, job: &str, rank: u32, size: u32, patience: Duration) -> Result<Connection> {
-        let Joined { mut connection, .. } = Connection::join(place, &hello(job, rank, size, patience), None)?;
-        connection.agree_on_pulling(None)?;
+    fn join(spec: &ConnectSpec, job: &str, rank: u32, size: u32, timeout: Duration) -> Result<Connection> {
+        let Joined { mut connection, .. } = Connection::join(spec, &hello(job, rank, size, timeout), None)?;
+        connection.start(None)?;
         Ok(connection)
     }
 
     #[test]
     fn who_comes_before_the_keeper_is_let_in_when_it_serves() {
         for way in [0, 1] {
-            let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             thread::scope(|scope| {
-                let early = scope.spawn(move || come(place, "a", 1, 2, LONG).map(drop));
+                let early = scope.spawn(move || join(spec, "a", 1, 2, LONG).map(drop));
                 // Longer than a rendezvous that is there may take to prove that it has the secret.
                 thread::sleep(Duration::from_millis(if way == 1 { 5500 } else { 300 }));
-                let _server = muster.serve("a", &titles(2)).expect("a thread");
-                let ours = come(place, "a", 0, 2, LONG).expect("both are there");
+                let _server = listener.serve("a", &labels(2)).expect("a thread");
+                let ours = join(spec, "a", 0, 2, LONG).expect("both are there");
                 early.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -174,39 +165,42 @@ mod tests {
     #[test]
     fn one_job_after_the_other_meets_at_the_same_sockets() {
         for way in [0, 1] {
-            let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             let mut servers = Vec::new();
             for round in 0..20 {
                 let job = &format!("job {round}");
                 thread::scope(|scope| {
                     let others: Vec<_> =
-                        (1..3).map(|rank| scope.spawn(move || come(place, job, rank, 3, LONG))).collect();
-                    servers.push(muster.serve(job, &titles(3)).expect("a thread"));
-                    let mut all = vec![come(place, job, 0, 3, LONG)];
+                        (1..3).map(|rank| scope.spawn(move || join(spec, job, rank, 3, LONG))).collect();
+                    servers.push(listener.serve(job, &labels(3)).expect("a thread"));
+                    let mut all = vec![join(spec, job, 0, 3, LONG)];
                     all.extend(others.into_iter().map(|other| other.join().expect("no panic")));
                     for connection in all {
                         connection.expect("all are there").goodbye(Vec::new());
                     }
                 });
             }
-            assert!(servers.iter().all(|server| server.refused() == Refused::default()), "way {way}");
+            assert!(
+                servers.iter().all(|server| server.rejections() == RejectionCounts::default()),
+                "way {way}"
+            );
         }
     }
 
     #[test]
     fn who_comes_for_the_next_job_waits_until_this_one_is_over() {
         for way in [0, 1] {
-            let muster = muster();
-            let place = &place(&muster, way, LONG);
-            let first = muster.serve("first", &titles(3)).expect("a thread");
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
+            let first = listener.serve("first", &labels(3)).expect("a thread");
             thread::scope(|scope| {
-                let ahead = scope.spawn(move || come(place, "second", 1, 2, LONG).map(drop));
+                let ahead = scope.spawn(move || join(spec, "second", 1, 2, LONG).map(drop));
                 thread::sleep(Duration::from_millis(200));
                 assert!(!ahead.is_finished());
                 drop(first);
-                let _second = muster.serve("second", &titles(2)).expect("a thread");
-                let ours = come(place, "second", 0, 2, LONG).expect("both are there");
+                let _second = listener.serve("second", &labels(2)).expect("a thread");
+                let ours = join(spec, "second", 0, 2, LONG).expect("both are there");
                 ahead.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -216,18 +210,18 @@ mod tests {
     #[test]
     fn who_is_hung_up_on_by_a_job_that_is_just_over_comes_again() {
         for way in [0, 1] {
-            let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             thread::scope(|scope| {
-                let other = scope.spawn(move || come(place, "second", 1, 2, LONG).map(drop));
+                let other = scope.spawn(move || join(spec, "second", 1, 2, LONG).map(drop));
                 while match way {
-                    0 => muster.sockets.unix.accept().is_err(),
-                    _ => muster.sockets.networks[0].accept().is_err(),
+                    0 => listener.sockets.unix.accept().is_err(),
+                    _ => listener.sockets.networks[0].accept().is_err(),
                 } {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let _second = muster.serve("second", &titles(2)).expect("a thread");
-                let ours = come(place, "second", 0, 2, LONG).expect("both are there");
+                let _second = listener.serve("second", &labels(2)).expect("a thread");
+                let ours = join(spec, "second", 0, 2, LONG).expect("both are there");
                 other.join().expect("no panic").expect("both are there");
                 drop(ours);
             });
@@ -237,11 +231,11 @@ mod tests {
     #[test]
     fn who_does_not_come_in_time_is_named_as_people_know_it_and_by_number() {
         for way in [0, 1] {
-            let muster = muster();
+            let listener = listener();
             let short = Duration::from_millis(500);
-            let _server = muster.serve("a", &titles(3)).expect("a thread");
+            let _server = listener.serve("a", &labels(3)).expect("a thread");
             let began = Instant::now();
-            match come(&place(&muster, way, short), "a", 0, 3, short) {
+            match join(&connect_spec(&listener, way, short), "a", 0, 3, short) {
                 Err(Error::Absent { ranks, why }) => {
                     assert_eq!(ranks, [topology::Rank(1), topology::Rank(2)]);
                     assert!(why.contains("1 (2 before), 2 (3 before)"), "{why}");
@@ -255,10 +249,10 @@ mod tests {
     #[test]
     fn a_keeper_that_never_comes_and_one_that_is_gone_are_named() {
         for way in [0, 1] {
-            let muster = muster();
+            let listener = listener();
             let short = Duration::from_millis(600);
-            let there = place(&muster, way, short);
-            let absent = |what: &str| match come(&there, "a", 1, 2, short) {
+            let spec = connect_spec(&listener, way, short);
+            let absent = |what: &str| match join(&spec, "a", 1, 2, short) {
                 Err(Error::Absent { ranks, why }) => {
                     assert_eq!(ranks, [topology::Rank(0)]);
                     assert!(why.contains("rank 0 (1 before)"), "{what}: {why}");
@@ -267,13 +261,13 @@ mod tests {
             };
             let began = Instant::now();
             absent("never serves");
-            let server = muster.serve("b", &titles(2)).expect("a thread");
-            match come(&there, "a", 1, 2, short) {
+            let server = listener.serve("b", &labels(2)).expect("a thread");
+            match join(&spec, "a", 1, 2, short) {
                 Err(Error::Rendezvous(why)) => assert!(why.contains("`b`") && why.contains("`a`"), "{why}"),
                 other => panic!("{other:?}"),
             }
             drop(server);
-            drop(muster);
+            drop(listener);
             absent("gone");
             assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
         }
@@ -282,13 +276,13 @@ mod tests {
     #[test]
     fn a_keeper_that_dies_while_others_wait_at_its_door_is_named_at_once() {
         for way in [0, 1] {
-            let muster = muster();
-            let place = &place(&muster, way, LONG);
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
             thread::scope(|scope| {
-                let waiting = scope.spawn(move || come(place, "a", 1, 2, LONG).map(drop));
+                let waiting = scope.spawn(move || join(spec, "a", 1, 2, LONG).map(drop));
                 thread::sleep(Duration::from_millis(300));
                 let began = Instant::now();
-                drop(muster);
+                drop(listener);
                 match waiting.join().expect("no panic") {
                     Err(Error::Absent { ranks, .. }) => assert_eq!(ranks, [topology::Rank(0)]),
                     other => panic!("{other:?}"),

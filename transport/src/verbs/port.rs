@@ -1,8 +1,12 @@
-//! How fast a port is, by its own account.
+//! The port that is used, and port speeds.
 
 use verbs_sys::PortAttr;
 
-/// Gigabits per second in each direction, as signalled: what arrives of it is less. `None` for codes without meaning.
+/// Number of the only port used. Thunderbolt devices have one port, and RoCE adapters list each port as a
+/// device of its own.
+pub(super) const PORT: u8 = 1;
+
+/// Returns the signaling rate in Gb/s in each direction; the data rate is lower. `None` for unknown codes.
 #[must_use]
 pub fn gigabits(port: &PortAttr) -> Option<f64> {
     let lanes = match port.active_width {

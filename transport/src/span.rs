@@ -1,11 +1,11 @@
-//! Bytes of any memory, by address.
+//! Ranges of bytes in any memory, by address.
 //!
 //! A collective works on memory that may alias (in-place calls) and that a peer may read at the same time, so
 //! references to slices would promise too much. Spans promise only that the bytes can be accessed.
 //!
 //! # Safety
-//! A span is made by [`Span::new`] or [`SpanMut::new`], whose callers promise that all of its bytes stay
-//! readable (and writable) for its lifetime, or from a slice, where the borrow promises it. Sub-spans are checked
+//! The caller of [`Span::new`] or [`SpanMut::new`] promises that all bytes stay readable (and writable) for
+//! the span's lifetime. For a span made from a slice, the borrow gives the promise. Sub-spans are checked
 //! against the length. Everything else here is safe because of that promise.
 
 use std::{marker::PhantomData, ptr};
@@ -26,8 +26,8 @@ pub struct SpanMut<'a> {
     lives: PhantomData<&'a ()>,
 }
 
-// SAFETY: a span is an address and a length; what may be done with the bytes was promised when it was made, for
-// every thread.
+// SAFETY: a span is an address and a length. The promise made when the span was created allows access to the
+// bytes from every thread.
 unsafe impl Send for Span<'_> {}
 // SAFETY: as for `Span`.
 unsafe impl Send for SpanMut<'_> {}
@@ -60,7 +60,7 @@ impl<'a> Span<'a> {
         self.len
     }
 
-    /// Are there no bytes?
+    /// Whether the span has no bytes.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
@@ -104,7 +104,7 @@ impl<'a> SpanMut<'a> {
         self.len
     }
 
-    /// Are there no bytes?
+    /// Whether the span has no bytes.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0

@@ -8,9 +8,9 @@
 //! its socket can take it.
 
 use super::{
-    guard::{Guard, Opened},
+    record_layer::{Decoded, RecordLayer},
     socket::Socket,
-    wire::{text_in, words_in},
+    wire::{decode, split_frame},
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use serde::de::DeserializeOwned;
@@ -22,48 +22,48 @@ use std::{
 
 /// Something to be sent.
 #[derive(Clone, Debug)]
-pub(super) enum Parcel {
+pub(super) enum Payload {
     /// Frames, or bytes that follow one; shared by those who get the same.
     Bytes(Arc<[u8]>),
     /// One byte, and a descriptor with it.
     Descriptor(Arc<OwnedFd>),
 }
 
-impl From<Vec<u8>> for Parcel {
-    fn from(bytes: Vec<u8>) -> Parcel {
-        Parcel::Bytes(bytes.into())
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Payload {
+        Payload::Bytes(bytes.into())
     }
 }
 
 /// How far reading got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Filled {
+pub(super) enum ReadProgress {
     /// All that there was.
-    Dry,
+    Drained,
     /// As much as was asked for; there may be more.
     More,
     /// The peer has closed its side.
-    Ended,
+    Closed,
 }
 
 /// Bytes read from a socket at a time.
-const CHUNK: usize = 16 << 10;
+const READ_CHUNK: usize = 16 << 10;
 
 /// Sealed bytes are made while fewer than these wait to be written.
 const SEALED_AHEAD: usize = 64 << 10;
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(super) struct Pipe {
+pub(super) struct FrameStream {
     socket: Socket,
-    guard: Guard,
+    record_layer: RecordLayer,
     /// What came and is still sealed.
     sealed_in: Vec<u8>,
     /// What came and is no whole frame yet, from `taken` on.
     inbox: Vec<u8>,
     taken: usize,
     descriptors: VecDeque<OwnedFd>,
-    outbox: VecDeque<Parcel>,
+    outbox: VecDeque<Payload>,
     /// Bytes of the first parcel that are sent, or sealed.
     sent: usize,
     /// What is sealed and not yet written, from `written` on.
@@ -71,12 +71,12 @@ pub(super) struct Pipe {
     written: usize,
 }
 
-impl Pipe {
+impl FrameStream {
     /// Over a socket, behind a guard. A guard that has something to say first says it at the next [`Pipe::flush`].
-    pub(super) fn new(socket: Socket, guard: Guard) -> Pipe {
-        Pipe {
+    pub(super) fn new(socket: Socket, record_layer: RecordLayer) -> FrameStream {
+        FrameStream {
             socket,
-            guard,
+            record_layer,
             sealed_in: Vec::new(),
             inbox: Vec::new(),
             taken: 0,
@@ -94,51 +94,51 @@ impl Pipe {
 
     /// Do both ends know that the other has the secret, where one is needed?
     pub(super) fn is_trusted(&self) -> bool {
-        self.guard.is_trusted()
+        self.record_layer.is_trusted()
     }
 
     /// Is there nothing left to be written?
     pub(super) fn is_flushed(&self) -> bool {
-        self.written == self.sealed_out.len() && (self.outbox.is_empty() || !self.guard.is_ready())
+        self.written == self.sealed_out.len() && (self.outbox.is_empty() || !self.record_layer.is_ready())
     }
 
     /// Reads what has come, about `most` bytes at most.
     ///
     /// # Errors
     /// When the connection is broken, or what came is not from one who has the secret.
-    pub(super) fn fill(&mut self, most: usize) -> io::Result<Filled> {
+    pub(super) fn fill(&mut self, limit: usize) -> io::Result<ReadProgress> {
         let mut read = 0;
-        let mut chunk = [0; CHUNK];
-        while read < most {
+        let mut chunk = [0; READ_CHUNK];
+        while read < limit {
             match self.socket.read(&mut chunk, &mut self.descriptors) {
-                Ok(0) => return Ok(Filled::Ended),
+                Ok(0) => return Ok(ReadProgress::Closed),
                 Ok(len) => {
                     read += len;
-                    self.take_in(&chunk[..len])?;
+                    self.process_input(&chunk[..len])?;
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Filled::Dry),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(ReadProgress::Drained),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-        Ok(Filled::More)
+        Ok(ReadProgress::More)
     }
 
-    fn take_in(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn process_input(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.taken > 0 {
             self.inbox.drain(..self.taken);
             self.taken = 0;
         }
-        if self.guard.is_open() {
+        if self.record_layer.is_open() {
             self.inbox.extend_from_slice(bytes);
             return Ok(());
         }
         self.sealed_in.extend_from_slice(bytes);
         let mut done = 0;
         loop {
-            match self.guard.open(&self.sealed_in[done..], &mut self.inbox, &mut self.sealed_out)? {
-                Opened::Partly => break,
-                Opened::Bytes(len) => done += len,
+            match self.record_layer.open(&self.sealed_in[done..], &mut self.inbox, &mut self.sealed_out)? {
+                Decoded::Incomplete => break,
+                Decoded::Bytes(len) => done += len,
             }
         }
         self.sealed_in.drain(..done);
@@ -149,9 +149,9 @@ impl Pipe {
     ///
     /// # Errors
     /// When it is longer, or not what it should be.
-    pub(super) fn frame<T: DeserializeOwned>(&mut self, most: usize) -> io::Result<Option<T>> {
-        let Some((text, end)) = text_in(&self.inbox[self.taken..], most)? else { return Ok(None) };
-        let frame = words_in(text)?;
+    pub(super) fn frame<T: DeserializeOwned>(&mut self, limit: usize) -> io::Result<Option<T>> {
+        let Some((text, end)) = split_frame(&self.inbox[self.taken..], limit)? else { return Ok(None) };
+        let frame = decode(text)?;
         self.taken += end;
         Ok(Some(frame))
     }
@@ -164,7 +164,7 @@ impl Pipe {
     }
 
     /// Throws away what has come and is not taken.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn discard_input(&mut self) {
         self.inbox.clear();
         self.taken = 0;
         self.descriptors.clear();
@@ -181,8 +181,8 @@ impl Pipe {
     }
 
     /// Queues something.
-    pub(super) fn send(&mut self, parcel: impl Into<Parcel>) {
-        self.outbox.push_back(parcel.into());
+    pub(super) fn send(&mut self, payload: impl Into<Payload>) {
+        self.outbox.push_back(payload.into());
     }
 
     /// Writes what the socket takes; true when nothing is left.
@@ -190,19 +190,19 @@ impl Pipe {
     /// # Errors
     /// When the connection is broken.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
-        match self.push() {
+        match self.write_all() {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(e) => Err(e),
         }
     }
 
-    fn push(&mut self) -> io::Result<()> {
-        if self.guard.is_open() {
-            return self.push_open();
+    fn write_all(&mut self) -> io::Result<()> {
+        if self.record_layer.is_open() {
+            return self.write_plain();
         }
         loop {
-            self.seal_some()?;
+            self.seal_ahead()?;
             if self.written == self.sealed_out.len() {
                 return Ok(());
             }
@@ -211,15 +211,15 @@ impl Pipe {
     }
 
     /// Where nothing is sealed, parcels go to the socket as they are.
-    fn push_open(&mut self) -> io::Result<()> {
-        while let Some(parcel) = self.outbox.front() {
-            match parcel {
-                Parcel::Bytes(bytes) => {
+    fn write_plain(&mut self) -> io::Result<()> {
+        while let Some(payload) = self.outbox.front() {
+            match payload {
+                Payload::Bytes(bytes) => {
                     while self.sent < bytes.len() {
                         self.sent += write(&mut self.socket, &bytes[self.sent..])?;
                     }
                 }
-                Parcel::Descriptor(fd) => self.socket.send_descriptor(fd.as_fd())?,
+                Payload::Descriptor(fd) => self.socket.send_descriptor(fd.as_fd())?,
             }
             self.outbox.pop_front();
             self.sent = 0;
@@ -227,20 +227,20 @@ impl Pipe {
         Ok(())
     }
 
-    fn seal_some(&mut self) -> io::Result<()> {
+    fn seal_ahead(&mut self) -> io::Result<()> {
         if self.written == self.sealed_out.len() {
             self.sealed_out.clear();
             self.written = 0;
         }
-        self.guard.speak_first(&mut self.sealed_out)?;
-        while self.guard.is_ready() && self.sealed_out.len() - self.written < SEALED_AHEAD {
-            let Some(parcel) = self.outbox.front() else { break };
-            let Parcel::Bytes(bytes) = parcel else {
+        self.record_layer.write_handshake(&mut self.sealed_out)?;
+        while self.record_layer.is_ready() && self.sealed_out.len() - self.written < SEALED_AHEAD {
+            let Some(payload) = self.outbox.front() else { break };
+            let Payload::Bytes(bytes) = payload else {
                 return Err(io::Error::other("descriptors don't travel over TCP"));
             };
             let rest = &bytes[self.sent..];
-            let some = &rest[..rest.len().min(Guard::MOST_SEALED)];
-            self.guard.seal(some, &mut self.sealed_out)?;
+            let some = &rest[..rest.len().min(RecordLayer::MAX_RECORD_BYTES)];
+            self.record_layer.seal(some, &mut self.sealed_out)?;
             self.sent += some.len();
             if self.sent == bytes.len() {
                 self.outbox.pop_front();
@@ -261,7 +261,7 @@ fn write(socket: &mut Socket, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-impl AsFd for Pipe {
+impl AsFd for FrameStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -10,14 +10,14 @@ use std::{
 };
 
 /// How many lines are written in a [`WHILE`].
-const LINES: u32 = 5;
+const MAX_LINES: u32 = 5;
 
 /// In which time.
-const WHILE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Who was turned away since the rendezvous was opened.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct RejectionCounters {
     /// Connections that did not prove in time that they belong to the job.
     pub(super) strangers: AtomicU64,
     /// Ranks that could not be let in, or that said what no rank says.
@@ -26,55 +26,55 @@ pub(super) struct Counts {
 
 /// The lines of a rendezvous about those it turned away.
 #[derive(Debug)]
-pub(super) struct Refusals {
+pub(super) struct RejectionLog {
     /// When the present while began, and how many lines and refusals there were in it.
-    began: Instant,
+    interval_start: Instant,
     lines: u32,
-    silent: u64,
+    suppressed: u64,
 }
 
-impl Refusals {
-    pub(super) fn new(now: Instant) -> Refusals {
-        Refusals { began: now, lines: 0, silent: 0 }
+impl RejectionLog {
+    pub(super) fn new(now: Instant) -> RejectionLog {
+        RejectionLog { interval_start: now, lines: 0, suppressed: 0 }
     }
 
     /// Says that someone was turned away, and why.
-    pub(super) fn say(&mut self, counter: &AtomicU64, who: &dyn Display, why: &dyn Display, now: Instant) {
+    pub(super) fn record(&mut self, counter: &AtomicU64, who: &dyn Display, why: &dyn Display, now: Instant) {
         counter.fetch_add(1, Relaxed);
         self.tick(now);
-        if self.lines == LINES {
-            self.silent += 1;
+        if self.lines == MAX_LINES {
+            self.suppressed += 1;
             return;
         }
         self.lines += 1;
-        write(&format!("refused {who}: {why}"));
+        print(&format!("refused {who}: {why}"));
     }
 
     /// Sums up the while that is over.
     pub(super) fn tick(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.began) < WHILE {
+        if now.saturating_duration_since(self.interval_start) < INTERVAL {
             return;
         }
-        self.sum_up();
-        (self.began, self.lines) = (now, 0);
+        self.summarize();
+        (self.interval_start, self.lines) = (now, 0);
     }
 
     /// Says how many there were beyond those that were written of.
-    pub(super) fn sum_up(&mut self) {
-        if self.silent > 0 {
-            write(&format!("refused {} more in {WHILE:?}", self.silent));
+    pub(super) fn summarize(&mut self) {
+        if self.suppressed > 0 {
+            print(&format!("refused {} more in {INTERVAL:?}", self.suppressed));
         }
-        self.silent = 0;
+        self.suppressed = 0;
     }
 
     /// When there is something to sum up.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        (self.silent > 0).then(|| self.began + WHILE)
+        (self.suppressed > 0).then(|| self.interval_start + INTERVAL)
     }
 }
 
 /// In one piece, since others write there as well.
-fn write(line: &str) {
+fn print(line: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("tbccl: warning: rendezvous: {line}\n").as_bytes());
 }

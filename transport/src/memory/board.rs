@@ -1,13 +1,14 @@
-//! A rank's board: words of shared memory that it writes and its peers read.
+//! The board of a rank: words of shared memory that the rank writes and its peers read.
 //!
-//! What the words mean is the runtime's business. They are atomics, so that any access from any process is
-//! defined whatever the others do.
+//! The runtime defines the meaning of the words. They are atomics, so every access from every process is
+//! defined, whatever the other processes do.
 //!
 //! # Safety
-//! The board is the first [`Board::BYTES`] of a mapping, an arena's or its own, which it keeps alive; the mapping is aligned to
-//! a page and at least that long, and every access goes through atomics.
+//! The board is the first [`Board::BYTES`] of a mapping, which it keeps alive. The mapping is page-aligned
+//! and at least that long, and every access goes through atomics.
 
-use crate::{TransportError, memory::Mapping};
+use super::Mapping;
+use crate::TransportError;
 use std::sync::{Arc, atomic::AtomicU64};
 
 /// The words at the start of one rank's arena.
@@ -39,8 +40,8 @@ impl Board {
     #[must_use]
     #[inline]
     pub fn words(&self) -> &[AtomicU64; Board::WORDS] {
-        // SAFETY: the mapping is page-aligned, `BYTES` long at least, lives as long as `self`, starts zeroed, and
-        // its first `BYTES` are accessed as atomics only, here and in every other process.
+        // SAFETY: the mapping is page-aligned, at least `BYTES` long and lives as long as `self`. It starts
+        // zeroed, and every process accesses its first `BYTES` as atomics only.
         unsafe { &*self.mapping.as_ptr().cast() }
     }
 }
