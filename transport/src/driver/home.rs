@@ -3,7 +3,6 @@
 //! Memory that is registered lies in the arena, so that peers of the host read it in place; a driver whose device must know
 //! it takes its slab from there too, and the same bytes are reachable by both.
 
-use super::verbs::LINE;
 use crate::{
     TransportError,
     memory::{Arena, Slab},
@@ -41,9 +40,9 @@ impl Home {
     ///
     /// # Errors
     /// When there is no room for a descriptor.
-    pub fn slab(&mut self, bytes: u64) -> Result<Slab, TransportError> {
+    pub fn slab(&mut self, bytes: u64, line: u64) -> Result<Slab, TransportError> {
         assert!(self.given.is_none(), "one driver has the slab");
-        let slab = Slab::for_device(&self.arena, self.descriptor()?, bytes, LINE as u64);
+        let slab = Slab::for_device(&self.arena, self.descriptor()?, bytes, line);
         Ok(self.given.insert(slab).clone())
     }
 

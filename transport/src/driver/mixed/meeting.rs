@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn places(meetings: &[Meeting]) -> Vec<Place> {
-        meetings.iter().map(|meeting| Place::of_this_process(meeting, "")).collect()
+        meetings.iter().map(|meeting| Place::of_this_process(meeting.socket(), meeting.token(), "")).collect()
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl Endpoint for Mixed {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Begun(between, object) => {
                 let meeting = Meeting::prepare().map_err(|error| place::unmet(self.rank, &error))?;
-                let word = Place::of_this_process(&meeting, &self.host).word();
+                let word = Place::of_this_process(meeting.socket(), meeting.token(), &self.host).word();
                 self.stage = Stage::Introduced(between, object, meeting);
                 Ok(Some(word))
             }

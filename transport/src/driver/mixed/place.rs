@@ -1,6 +1,5 @@
 //! Where a rank is, as it tells the others.
 
-use super::meeting::Meeting;
 use crate::TransportError;
 use serde::{Deserialize, Serialize};
 use std::{fs, io};
@@ -23,14 +22,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn of_this_process(meeting: &Meeting, host: &str) -> Place {
+    pub(super) fn of_this_process(socket: &str, token: &[u8; 16], host: &str) -> Place {
         Place {
             boot: boot(),
             network: network(),
             user: rustix::process::geteuid().as_raw(),
             host: host.to_owned(),
-            socket: meeting.socket().to_owned(),
-            token: *meeting.token(),
+            socket: socket.to_owned(),
+            token: *token,
         }
     }
 

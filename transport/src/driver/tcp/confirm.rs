@@ -7,9 +7,8 @@
 //! said, so one word per lane is waiting at most.
 
 use super::{
-    incoming::{Expected, Fold, Incoming, PlainIncoming, Polled, Taking},
-    link::{Channel, channel, lost},
-    outgoing::{Outgoing, PlainOutgoing},
+    channel::{Channel, channel, lost},
+    part::{Expected, Fold, Polled, Taking},
     table::{Table, lock},
     wire::Head,
 };
@@ -188,9 +187,4 @@ impl Sink for Word<'_> {
     fn destination(&mut self) -> Option<SpanMut<'_>> {
         Some(SpanMut::from(&mut self.0[..]))
     }
-}
-
-/// Both directions of a plain connection.
-pub(super) fn plain() -> (Outgoing, Incoming) {
-    (Outgoing::Plain(PlainOutgoing::default()), Incoming::Plain(PlainIncoming::new()))
 }

@@ -5,12 +5,14 @@
 //! one of ours, which says at once what it has to say, is always heard.
 
 use super::{
-    Say, Security,
+    Security,
     addresses::in_order,
     attempt::{Call, CallerHello, Visit, called_hello},
+    confirm::Confirmations,
     introduction::Introduction,
     socket::tune,
     table::{Connection, Key, Table},
+    warning::WarningHandler,
 };
 use crate::secure::{Handshake, Purpose, Secret, SecureError, Session};
 use if_addrs::Interface;
@@ -79,7 +81,8 @@ pub(super) struct Connector {
     /// Everyone, by rank.
     pub(super) everyone: Vec<Introduction>,
     pub(super) interfaces: Vec<Interface>,
-    pub(super) say: Say,
+    confirmations: Vec<Arc<Confirmations>>,
+    pub(super) on_warning: WarningHandler,
     calls: Vec<Calling>,
     /// With when they must be through; the oldest first.
     visits: VecDeque<(Visit, Instant)>,
@@ -91,11 +94,12 @@ pub(super) struct Connector {
 impl Connector {
     pub(super) fn new(
         table: Arc<Table>,
+        confirmations: Vec<Arc<Confirmations>>,
         rules: Rules,
         listeners: Vec<TcpListener>,
         everyone: Vec<Introduction>,
         interfaces: Vec<Interface>,
-        say: Say,
+        on_warning: WarningHandler,
     ) -> Connector {
         Connector {
             table,
@@ -103,7 +107,8 @@ impl Connector {
             listeners,
             everyone,
             interfaces,
-            say,
+            confirmations,
+            on_warning,
             calls: Vec::new(),
             visits: VecDeque::new(),
             strangers: HashSet::new(),
@@ -217,7 +222,16 @@ impl Connector {
         };
         let encrypted = self.rules.security == Security::Encrypt;
         // A caller that is gone already calls again, or its link says that it is lost.
-        let _ = self.table.called(Visit::key_of(&hello), |verdict| visit.answer(session, verdict, encrypted));
+        let key = Visit::key_of(&hello);
+        let _ = self.table.called(key, |verdict| visit.answer(session, verdict, encrypted));
+        self.flush_confirmations(key);
+    }
+
+    /// Sends pending confirmations if the connection that carries them has just become ready.
+    fn flush_confirmations(&self, key: Key) {
+        if key.lane == self.table.lanes && self.table.is_ready(key.peer, key.lane).is_ok_and(|ready| ready) {
+            self.confirmations[key.peer as usize].flush(&self.table);
+        }
     }
 
     /// Counts who was not let in, and tells of it once per address.
@@ -225,7 +239,7 @@ impl Connector {
     fn refuse(&mut self, from: SocketAddr, error: &SecureError) {
         self.table.refused.fetch_add(1, Relaxed);
         if self.strangers.len() < STRANGERS && self.strangers.insert(from.ip()) {
-            (self.say)(&format!("a connection from {from} was refused: {error}"));
+            self.on_warning.warn(&format!("a connection from {from} was refused: {error}"));
         }
     }
 
@@ -327,6 +341,7 @@ impl Connector {
                     return Err(format!("preparing the connection: {error}"));
                 }
                 calling.expected = self.table.answered(calling.key, verdict, connection);
+                self.flush_confirmations(calling.key);
                 calling.until = calling.deadline;
                 Ok(calling.expected.then_some(calling))
             }

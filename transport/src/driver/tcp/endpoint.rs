@@ -9,11 +9,13 @@
 use super::{
     Security, TcpConfig,
     addresses::{in_order, interfaces, listen, local_address_towards, path_of},
+    confirm::Confirmations,
     connector::{Connector, Rules},
     introduction::{Introduction, unpack},
     link::TcpLink,
     sleeper::SocketSleeper,
     table::Table,
+    warning::WarningHandler,
     wire::Parts,
 };
 use crate::{
@@ -44,31 +46,6 @@ use std::{
 /// networks that limit a connection, by its window or by taking one of several ways for it.
 const SOCKETS_BETWEEN_HOSTS: u32 = 2;
 
-/// Who is told of strangers.
-#[derive(Clone)]
-pub struct Say(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl Say {
-    /// Whoever that is.
-    pub fn to(listener: impl Fn(&str) + Send + Sync + 'static) -> Say {
-        Say(Arc::new(listener))
-    }
-}
-
-impl std::ops::Deref for Say {
-    type Target = dyn Fn(&str) + Send + Sync;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.0
-    }
-}
-
-impl fmt::Debug for Say {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Say")
-    }
-}
-
 /// What has been said so far.
 #[derive(Debug)]
 enum Stage {
@@ -83,23 +60,29 @@ enum Stage {
 pub struct TcpEndpoint {
     rank: u32,
     config: TcpConfig,
-    say: Say,
+    on_warning: WarningHandler,
     instance: u64,
     stage: Stage,
     everyone: Vec<Introduction>,
     listening: Vec<SocketAddr>,
     /// Once everyone is known.
     table: Option<Arc<Table>>,
+    /// By peer.
+    confirmations: Vec<Arc<Confirmations>>,
     connector: Option<JoinHandle<()>>,
     slab: Slab,
 }
 
 impl TcpEndpoint {
-    /// Listens, and gets the memory. `say` is told of strangers that call.
+    /// Listens, and gets the memory. `on_warning` receives one line per address whose connections were refused.
     ///
     /// # Errors
     /// When that is not possible; with the remedy.
-    pub fn open(config: &TcpConfig, rank: u32, say: Say) -> Result<TcpEndpoint, TransportError> {
+    pub fn open(
+        config: &TcpConfig,
+        rank: u32,
+        on_warning: WarningHandler,
+    ) -> Result<TcpEndpoint, TransportError> {
         let listeners = listen(&config.bind, rank)?;
         for listener in &listeners {
             use rustix::fd::AsFd;
@@ -118,12 +101,13 @@ impl TcpEndpoint {
         Ok(TcpEndpoint {
             rank,
             config: config.clone(),
-            say,
+            on_warning,
             instance,
             stage: Stage::Opened(listeners, handed_out),
             everyone: Vec::new(),
             listening,
             table: None,
+            confirmations: Vec::new(),
             connector: None,
             slab,
         })
@@ -179,6 +163,8 @@ impl TcpEndpoint {
         let table = Table::new(self.rank, self.config.lanes, parts, self.config.silence)
             .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
+        self.confirmations =
+            (0..table.size).map(|peer| Arc::new(Confirmations::new(peer, table.lanes))).collect();
         let rules = Rules {
             secret,
             security: self.config.security,
@@ -188,11 +174,12 @@ impl TcpEndpoint {
         };
         let connector = Connector::new(
             Arc::clone(&table),
+            self.confirmations.clone(),
             rules,
             listeners,
             self.everyone.clone(),
             interfaces(),
-            self.say.clone(),
+            self.on_warning.clone(),
         );
         let thread = thread::Builder::new().name("tbccl-tcp".into()).spawn(move || connector.run());
         self.connector = Some(thread.map_err(|error| self.system("starting a thread", error))?);
@@ -255,7 +242,7 @@ impl Endpoint for TcpEndpoint {
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         assert!(lane < self.config.lanes, "lane {lane} of {}", self.config.lanes);
         let table = self.table.as_ref().expect("links are made after the conversation");
-        Box::new(TcpLink::new(Arc::clone(table), peer, lane))
+        Box::new(TcpLink::new(Arc::clone(table), Arc::clone(&self.confirmations[peer as usize]), peer, lane))
     }
 
     fn slab(&self) -> &Slab {
@@ -283,7 +270,7 @@ impl Endpoint for TcpEndpoint {
         let until = Instant::now() + within;
         let sockets = table.sockets();
         let is_settled = || {
-            let mut confirmations = (0..).zip(&table.confirmations);
+            let mut confirmations = (0..).zip(&self.confirmations);
             let is_quiet = confirmations.all(|(peer, words)| is_gone(peer) || words.is_quiet(table));
             is_quiet && sockets.iter().all(|socket| socket.is_drained())
         };

@@ -5,7 +5,8 @@
 //! is. Both must agree on every message, up to the first that is not as it should be; nothing is written beside it.
 
 use super::{
-    incoming::{Expected, Fold, Incoming, PlainIncoming, Polled, Taking},
+    incoming::{Incoming, PlainIncoming},
+    part::{Expected, Fold, Polled, Taking},
     sealed::{SEALED_MOST, SealedIncoming},
     socket::{Came, Source},
     wire::{CUT_BYTES, HEAD_BYTES, Head},

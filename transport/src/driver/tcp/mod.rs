@@ -32,6 +32,7 @@
 
 mod addresses;
 mod attempt;
+mod channel;
 mod confirm;
 mod connector;
 mod endpoint;
@@ -41,6 +42,7 @@ mod incoming;
 mod introduction;
 mod link;
 mod outgoing;
+mod part;
 mod sealed;
 mod sleeper;
 mod socket;
@@ -48,10 +50,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod vital;
+mod warning;
 mod wire;
 
 pub use addresses::{Bind, addresses_of_interface, local_address_towards};
-pub use endpoint::{Say, TcpEndpoint};
+pub use endpoint::TcpEndpoint;
+pub use warning::WarningHandler;
 
 use crate::secure::Secret;
 use std::time::Duration;

@@ -11,7 +11,7 @@
 //! it was read, and copied to where it belongs or reduced from there.
 
 use super::{
-    incoming::{Expected, Failed, Polled, Progress, Taking},
+    part::{Expected, Failed, Polled, Progress, Taking},
     socket::{Came, Socket, Source},
     wire::{CUT_BYTES, HEAD_BYTES, Head},
 };

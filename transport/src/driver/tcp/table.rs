@@ -5,7 +5,7 @@
 //! the call of a lower rank and refuses that of a higher one. Whoever has called waits for a [`Verdict`] before it uses
 //! the connection, so that nothing is ever sent into one that the other end has refused.
 
-use super::{confirm::Confirmations, socket::Socket, wire::Parts};
+use super::{socket::Socket, wire::Parts};
 use crate::{
     TransportError,
     secure::{Opener, Sealer},
@@ -137,8 +137,6 @@ pub(super) struct Table {
     rows: Vec<Lane>,
     /// Which lanes the connector is to connect.
     wanted: Mutex<Vec<(u32, u8)>>,
-    /// By peer.
-    pub(super) confirmations: Vec<Confirmations>,
     /// All that links use, for who sleeps and who closes.
     sockets: Mutex<Vec<Weak<Socket>>>,
     /// For the connector.
@@ -172,7 +170,6 @@ impl Table {
             silence,
             lanes,
             rows: rows.collect(),
-            confirmations: (0..size).map(|peer| Confirmations::new(peer, lanes)).collect(),
             parts,
             wanted: Mutex::default(),
             sockets: Mutex::default(),
@@ -237,7 +234,7 @@ impl Table {
         let connection = tell(verdict)?;
         if verdict == Verdict::Taken {
             *stand = Stand::Here(connection);
-            self.announce(key, lane, inner);
+            self.announce(lane, inner);
         }
         Ok(verdict)
     }
@@ -253,7 +250,7 @@ impl Table {
         match verdict {
             Verdict::Taken => {
                 *stand = Stand::Here(connection);
-                self.announce(key, lane, inner);
+                self.announce(lane, inner);
                 false
             }
             Verdict::Crossed | Verdict::Duplicate => {
@@ -280,16 +277,13 @@ impl Table {
         }
     }
 
-    fn announce(&self, key: Key, lane: &Lane, inner: MutexGuard<'_, LaneInner>) {
+    fn announce(&self, lane: &Lane, inner: MutexGuard<'_, LaneInner>) {
         if !inner.stripes.iter().all(|stand| matches!(stand, Stand::Here(_))) {
             return;
         }
         lane.state.store(READY, Release);
         drop(inner);
         self.news.ring();
-        if key.lane == self.lanes {
-            self.confirmations[key.peer as usize].flush(self);
-        }
     }
 
     /// The connections of a lane, once, when all of them are there.

@@ -2,6 +2,7 @@
 
 use super::{
     super::SILENCE,
+    confirm::Confirmations,
     link::TcpLink,
     table::{Connection, Key, Table},
     wire::{HEAD_BYTES, Head, Parts},
@@ -65,7 +66,11 @@ impl Rig {
         let [ours, theirs] = ciphers();
         let connection = Connection { stream, ciphers: sealed.then(|| Box::new(ours)) };
         table.called(Key { peer: 1, lane, stripe: 0 }, |_| Ok(connection)).expect("taken");
-        (TcpLink::new(Arc::clone(table), 1, lane), peer, sealed.then_some(theirs))
+        (
+            TcpLink::new(Arc::clone(table), Arc::new(Confirmations::new(1, LANES)), 1, lane),
+            peer,
+            sealed.then_some(theirs),
+        )
     }
 
     /// Sends a record of these bytes, whatever they are.

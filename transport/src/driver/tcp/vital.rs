@@ -11,7 +11,7 @@
 //! The system reads an option from a variable of ours, whose size it is told.
 
 use super::super::silence;
-use super::socket::Socket;
+use rustix::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// Between looks.
@@ -57,9 +57,9 @@ impl Patience {
 
     /// Why the other end must be taken for gone, if so: its system has left repeated bytes unanswered for `most`.
     #[cold]
-    pub(super) fn look(&mut self, socket: &Socket, most: Duration) -> Option<String> {
+    pub(super) fn look(&mut self, socket: BorrowedFd<'_>, most: Duration) -> Option<String> {
         let now = Instant::now();
-        let Some(heard) = silence(socket.fd()) else {
+        let Some(heard) = silence(socket) else {
             self.silent = None;
             return None;
         };
