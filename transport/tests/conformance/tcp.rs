@@ -10,7 +10,7 @@ use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
     driver::{
         Endpoint,
-        tcp::{Bind, Say, Security, TcpConfig, TcpEndpoint},
+        tcp::{Bind, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
     secure::Secret,
@@ -35,7 +35,7 @@ pub(crate) fn config(address: &str, sockets: u32, security: Security) -> TcpConf
 }
 
 pub(crate) fn open(config: &TcpConfig, rank: usize) -> TcpEndpoint {
-    let say = Say::to(|what| eprintln!("{what}"));
+    let say = WarningHandler::new(|what| eprintln!("{what}"));
     TcpEndpoint::open(config, rank as u32, say).expect("an endpoint")
 }
 
