@@ -1,17 +1,16 @@
-//! Steps in, schedule out: the builder derives what planners should not have to think about.
+//! The builder: from a planner's steps to a schedule, with the dependencies derived.
 //!
-//! A planner says what each rank does, in an order in which it could run. The builder has messages travel packed, cuts chunks
-//! into segments, or deals them to lanes, when the [`Spec`] asks for it ([`crate::pass`]), and finds the steps that must
-//! come `after` others because they touch the same
-//! memory: a read after the write it wants, a write after the reads and the write it must not disturb. It knows which
-//! chunks are the same memory in place, and leaves out what another dependency implies. So every dependency that it
-//! writes down is needed: without it there is a race, at least if messages of a FIFO could overtake each other. Sends that
+//! A planner gives each rank's steps, in an order in which it could run. The builder applies the passes that
+//! the [`Spec`] asks for ([`crate::pass`]), and derives which steps must come `after` others because they
+//! touch the same memory: a read after its write, a write after earlier reads and writes. It knows which
+//! chunks are the same memory in place, and leaves out dependencies that others imply. So every dependency is
+//! needed: without it there is a race, at least if messages of a FIFO could overtake each other. Sends that
 //! may follow a receive are marked.
 //!
-//! What it derives for a rank follows from that rank's steps alone, so a plan for one rank ([`Spec::only_for`]) is
+//! A rank's dependencies follow from that rank's steps alone, so a plan for one rank ([`Spec::only_for`]) is
 //! that rank's part of the plan for all.
 //!
-//! It does not check that the program is right; the verifier does.
+//! The builder does not check that the program is right; the verifier does.
 
 use crate::analysis::{Flow, Matching, Order, Touched, Turn, Values};
 use crate::pass::{Cuts, fuse, quantize::quantize};
@@ -26,11 +25,11 @@ pub struct Builder {
     /// The schedule without its steps.
     shape: Schedule,
     ranks: u32,
-    /// What is done to the steps in the end.
+    /// The passes over the steps.
     cuts: Cuts,
     /// How messages are to be packed.
     codec: Option<Codec>,
-    /// Are results sent by those who complete them?
+    /// Whether ranks that complete results send them.
     results_travel: bool,
     /// The stage of the steps that are added now.
     stage: u32,
@@ -73,7 +72,7 @@ impl Builder {
         }
     }
 
-    /// Starts a schedule of the same shape as `shape`, whose steps are ignored, and what is to be done to them.
+    /// Starts a schedule of the shape of `shape`, whose steps are ignored, and with these passes.
     pub(crate) fn with_shape(shape: Schedule, ranks: u32, cuts: Cuts) -> Builder {
         let draft = |rank| Draft { memory: Memory::new(&shape, ranks, Rank(rank)), steps: Vec::new() };
         let drafts = (0..ranks).map(draft).collect();
@@ -87,11 +86,12 @@ impl Builder {
         self.shape.in_place
     }
 
-    /// The steps that follow are of this stage. Stages tell which steps of a plan that is cut into segments may overlap:
-    /// those of stage `s` on one segment go beside those of stage `s + 1` on the segment before.
+    /// Sets the stage of the following steps. Stages tell which steps of a segmented plan may overlap: those
+    /// of stage `s` on one segment run beside those of stage `s + 1` on the segment before.
     ///
-    /// Both ends of a message have the same stage, and no step has a lower one than those that it waits for or follows
-    /// in its FIFO. Within that, the number of messages that must come one after the other before a step is best.
+    /// Both ends of a message have the same stage, and no step has a lower one than those that it waits for
+    /// or follows in its FIFO. The best stage is the number of messages that must come one after the other
+    /// before the step.
     pub fn stage(&mut self, stage: u32) {
         self.stage = stage;
     }
@@ -124,8 +124,8 @@ impl Builder {
         self.step(rank, Action::Reduce { a, b, dst, last: false }, 0);
     }
 
-    /// The newest step of `rank`, which reduces, gives a result with every rank's contribution: an average divides
-    /// there. Collectives that have no average have no such marks.
+    /// Marks the newest step of `rank`, a reduction, as one whose result has every rank's contribution: an
+    /// average divides there. Collectives without an average have no such marks.
     pub fn mark_last(&mut self, rank: Rank) {
         let averages = self.shape.collective.averages();
         if let Some(step) = self.draft(rank).steps.last_mut().filter(|_| averages) {
@@ -133,8 +133,8 @@ impl Builder {
         }
     }
 
-    /// Results are sent by some of those who complete them. Where messages are packed, all of them then go on with the
-    /// packed result, so that all have the same.
+    /// States that some ranks which complete results send them. With packed messages all of them then go on
+    /// with the packed result, so that all have the same bits.
     pub fn results_travel(&mut self) {
         self.results_travel = true;
     }
@@ -181,8 +181,8 @@ impl Builder {
 }
 
 impl Schedule {
-    /// The same with the steps marked whose results have every rank's contribution, and no others: for plans made by
-    /// hand, by those who don't care. One that cannot run stays as it is.
+    /// Returns the schedule with marks exactly at the steps whose results have every rank's contribution, for
+    /// plans made by hand. A schedule that cannot run is returned as it is.
     #[must_use]
     pub fn marked(mut self) -> Schedule {
         let mut marks = Vec::new();
@@ -203,12 +203,12 @@ impl Schedule {
     }
 }
 
-/// What a rank has done so far.
+/// The steps of a rank so far.
 #[derive(Default)]
 struct Past {
     order: Order,
     touched: Touched,
-    /// What the next step must come after.
+    /// Steps that the next step must come after.
     hazards: Vec<u32>,
 }
 
@@ -239,7 +239,7 @@ impl Past {
         }
         hazards.sort_unstable();
         hazards.dedup();
-        // What others among them imply need not be said.
+        // Dependencies that others among them imply are left out.
         order.keep_latest(hazards);
     }
 }

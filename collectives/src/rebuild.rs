@@ -13,7 +13,7 @@ use crate::{
 };
 use topology::Rank;
 
-/// Makes `replicas` copies of `schedule`, each with so many parts less of every chunk, on lanes of their own.
+/// Makes `replicas` copies of `schedule`, each with an equal part of every chunk, on lanes of their own.
 ///
 /// # Errors
 /// [`PlanError::Replicas`] for none, [`PlanError::Lanes`] and [`PlanError::TooLarge`] for too many, and
@@ -25,12 +25,12 @@ pub fn replicate(schedule: &Schedule, replicas: u8) -> Result<Schedule, PlanErro
     apply(Cuts { replicas, ..Cuts::NONE }, schedule)
 }
 
-/// Cuts every chunk of `schedule` into `segments` pieces. Planners have the same done to theirs while they are built,
-/// with the stages that they know; here stages are found: the longest chain that ends at each step.
+/// Cuts every chunk of `schedule` into `segments` pieces. The stage of a step, which a planner would know, is
+/// the length of the longest chain that ends at it.
 ///
 /// # Errors
-/// [`PlanError::Segments`] when there would be none, [`PlanError::TooLarge`] when there would be too many to
-/// list, and [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
+/// [`PlanError::Segments`] for none, [`PlanError::TooLarge`] for too many to list, and
+/// [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
 pub fn segment(schedule: &Schedule, segments: u32) -> Result<Schedule, PlanError> {
     if segments == 0 {
         return Err(PlanError::Segments { collective: schedule.collective, segments });
@@ -51,8 +51,7 @@ pub fn stripe(schedule: &Schedule, weights: Weights) -> Result<Schedule, PlanErr
     apply(Cuts { weights, ..Cuts::NONE }, schedule)
 }
 
-/// Applies passes to a finished schedule. The stage of a step, which a planner would know, is the length of the longest
-/// chain that ends at it.
+/// Applies passes to a finished schedule.
 fn apply(cuts: Cuts, schedule: &Schedule) -> Result<Schedule, PlanError> {
     let collective = schedule.collective;
     let unsegmentable = || PlanError::Unsegmentable { algorithm: schedule.algorithm.clone(), collective };

@@ -72,7 +72,7 @@ pub enum TransportError {
     #[error(
         "no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl devices`"
     )]
-    Unplugged {
+    NoRail {
         /// The peer.
         peer: u32,
         /// Each cable, and why it is down.
@@ -113,7 +113,7 @@ pub enum TransportError {
     #[error(
         "what rank {peer} says of its devices can't be used: {what}; do all ranks run the same version of tbccl?"
     )]
-    Introduction {
+    DeviceDescription {
         /// The rank.
         peer: u32,
         /// The reason.
@@ -123,7 +123,7 @@ pub enum TransportError {
     #[error(
         "rank {rank}: some of this memory is registered already; drop its registration before it is registered anew"
     )]
-    Lent {
+    AlreadyRegistered {
         /// The rank.
         rank: u32,
     },
@@ -143,7 +143,7 @@ impl TransportError {
     #[must_use]
     pub fn peer(&self) -> Option<u32> {
         match self {
-            TransportError::Unplugged { peer, .. }
+            TransportError::NoRail { peer, .. }
             | TransportError::Protocol { peer, .. }
             | TransportError::Unreachable { peer, .. }
             | TransportError::Closed { peer }

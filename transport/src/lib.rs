@@ -33,6 +33,6 @@ mod wait;
 pub use capabilities::Capabilities;
 pub use counters::{Counters, PollCounters};
 pub use error::TransportError;
-pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size};
+pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, SizeClass};
 pub use memory::Board;
 pub use wait::{Sleeper, WaitPolicy, Waiter};

@@ -65,7 +65,7 @@ pub struct SendState {
     /// Event after which the source is free, in the driver's own numbering; set once the message is posted.
     pub(crate) awaits: Option<u64>,
     /// Size class of the operation.
-    pub(crate) size: Size,
+    pub(crate) size: SizeClass,
     /// Whether the message is complete only once the receiver has matched it, regardless of where its bytes
     /// are.
     pub(crate) confirmed: bool,
@@ -76,13 +76,13 @@ impl SendState {
     #[must_use]
     #[inline]
     pub fn new(digest: u64, protocol: Protocol) -> SendState {
-        SendState { digest, protocol, staged: 0, awaits: None, size: Size::Small, confirmed: false }
+        SendState { digest, protocol, staged: 0, awaits: None, size: SizeClass::Small, confirmed: false }
     }
 
     /// Sets the size class of the operation that the message belongs to.
     #[must_use]
     #[inline]
-    pub fn sized(self, size: Size) -> SendState {
+    pub fn with_size(self, size: SizeClass) -> SendState {
         SendState { size, ..self }
     }
 
@@ -102,7 +102,7 @@ impl SendState {
 /// Both ends must use the same class, so the class follows from the operation and never from the location of
 /// a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Size {
+pub enum SizeClass {
     /// Latency matters: the message may be copied.
     #[default]
     Small,
@@ -120,7 +120,7 @@ pub struct RecvState {
     /// Bytes received so far, counted from the first one; they are in their destination.
     pub(crate) taken: usize,
     /// Size class of the operation.
-    pub(crate) size: Size,
+    pub(crate) size: SizeClass,
     /// The message's number in the driver's own count, once the message is announced.
     pub(crate) announced: Option<u64>,
 }
@@ -130,13 +130,13 @@ impl RecvState {
     #[must_use]
     #[inline]
     pub fn new(digest: u64, len: usize) -> RecvState {
-        RecvState { digest, len, taken: 0, size: Size::Small, announced: None }
+        RecvState { digest, len, taken: 0, size: SizeClass::Small, announced: None }
     }
 
     /// Sets the size class of the operation that the message belongs to.
     #[must_use]
     #[inline]
-    pub fn sized(self, size: Size) -> RecvState {
+    pub fn with_size(self, size: SizeClass) -> RecvState {
         RecvState { size, ..self }
     }
 
@@ -158,7 +158,7 @@ pub trait Sink {
     /// Returns the memory that the message is to be copied to, if copying is all there is to do.
     ///
     /// A link that can place bytes there itself does so and does not call [`Sink::take`] for them.
-    fn landing(&mut self) -> Option<SpanMut<'_>>;
+    fn destination(&mut self) -> Option<SpanMut<'_>>;
 }
 
 /// One end of a FIFO between two ranks on one lane.
@@ -224,8 +224,8 @@ pub trait Link: Send + std::fmt::Debug {
 
     /// Announces a receive ahead of time, so that the link can tell the peer about its memory.
     ///
-    /// Receives are announced in order. `landing` is memory that the link may write the message to from now
-    /// on; `None` means that a sink takes the bytes. A link that writes to `landing` between polls does so
+    /// Receives are announced in order. `destination` is memory that the link may write the message to from now
+    /// on; `None` means that a sink takes the bytes. A link that writes to `destination` between polls does so
     /// only where it knows that the memory is registered.
     ///
     /// Returns false when the link has no use for the announcement at the moment. The message may then be

@@ -1,9 +1,9 @@
-//! Passes: from a plan to a plan that computes the same in another way.
+//! Passes: rewriting of a plan's steps to others that compute the same.
 //!
-//! They work on the steps that a planner has given, before the builder finds out what must come after what, so they do
-//! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: messages are packed (`quantize`), chunks are cut
-//! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()). In the end, sends that
-//! may [follow](fuse()) a receive are marked.
+//! They rewrite the steps of a planner, before the builder derives their order, so they work for one rank's
+//! part of a plan as for all. Several passes are applied in this order: packing of messages (`quantize`),
+//! segments (`segment`), replicas (`replicate`), stripes (`stripe`). At the end, sends that may
+//! [follow](fuse()) a receive are marked.
 
 pub(crate) mod fuse;
 pub(crate) mod quantize;
@@ -23,7 +23,7 @@ pub use fuse::{fuse, unfuse};
 pub(crate) const WHOLE_MESSAGES: &str =
     "packed chunks do not lie side by side, so they cannot be split over lanes";
 
-/// What is to be done to a plan.
+/// The passes over a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cuts {
     /// The pieces of a chunk that follow each other.
@@ -51,7 +51,7 @@ impl Cuts {
         self.segments.saturating_mul(u32::from(self.replicas)).saturating_mul(self.weights.sum())
     }
 
-    /// The shape of a schedule of so many steps once its chunks are cut.
+    /// Returns the shape of a schedule of `steps` steps once its chunks are cut.
     ///
     /// # Errors
     /// [`PlanError::TooLarge`], [`PlanError::Lanes`].
@@ -72,7 +72,7 @@ impl Cuts {
         u8::try_from(lanes).map_err(|_| PlanError::Lanes { collective, lanes })
     }
 
-    /// Does it to a rank's steps.
+    /// Applies the passes to a rank's steps.
     pub(crate) fn steps(self, mut steps: Vec<DraftStep>) -> Vec<DraftStep> {
         if self.segments > 1 {
             steps = segment::cut(&steps, self.segments);

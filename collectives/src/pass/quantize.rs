@@ -1,21 +1,21 @@
-//! Has every message of an `all_reduce` travel packed.
+//! Packing of every message of an `all_reduce`.
 //!
-//! A rank's steps become steps that do the same by way of packed chunks: what is sent is encoded before, what is
-//! received lands packed. Four rules make the results what they should be, on every rank the same bits:
+//! A rank's steps become steps that do the same through packed chunks: data is encoded before it is sent, and
+//! received data lands packed. Four rules give the same bits on every rank:
 //!
-//! * What has been packed and sent is from then on what its receivers have: the sender itself goes on with the packed
-//!   value, not with the one that it packed.
-//! * A packed value that has not changed is never packed again: it is sent on, or sent to the next rank, as it is.
+//! * A value that has been packed and sent is from then on the value of its receivers: the sender itself goes
+//!   on with the packed value, not with the original.
+//! * A packed value that has not changed is never packed again: it is sent on as it is.
 //! * A packed value is decoded where it is added, or where it is a result; not before.
-//! * Where results go from those who have them to others ([`Builder::results_travel`]), everyone who completes a result
-//!   packs it, whether or not it has to send it.
+//! * Where ranks that complete results send them ([`Builder::results_travel`]), each of them packs its
+//!   result, whether or not it has to send it.
 //!
-//! A packed chunk has the length that belongs to the chunk of the same index, so it is always one of the same index. What
-//! was sent is not received over: a receive never waits for a send that it did not wait for before, and what was safe
-//! with zero credits stays so. Two chunks of packed memory take turns in receiving.
+//! A packed chunk has the length of the chunk of the same index, so it always keeps its index. Sent data is
+//! not received over: a receive never waits for a send that it did not wait for before, and a plan that was
+//! safe with zero credits stays so. Two chunks of packed memory take turns in receiving.
 //!
-//! A rank's steps are rewritten by themselves, so that a rank can plan for itself alone; the verifier proves for all
-//! together that the results are the same.
+//! A rank's steps are rewritten by themselves, so that a rank can plan for itself alone; the verifier proves
+//! for all together that the results are the same.
 //!
 //! [`Builder::results_travel`]: crate::builder::Builder::results_travel
 
@@ -67,12 +67,12 @@ fn single_chunks(step: &DraftStep) -> impl Iterator<Item = DraftStep> {
     })
 }
 
-/// What is known of a chunk of memory that has to do with packed ones.
+/// The state of a chunk of memory that is related to packed ones.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// Where its value is packed.
+    /// The packed chunk with its value.
     block: Block,
-    /// Does the memory itself hold the value, too?
+    /// Whether the memory itself holds the value as well.
     decoded: bool,
 }
 
@@ -81,7 +81,7 @@ struct Cell {
 struct Pool {
     /// How many there are.
     total: u32,
-    /// Those whose values nobody needs; the one that was given back first comes first.
+    /// Unused packed chunks, the one that was returned first in front.
     free: VecDeque<Block>,
     /// The same of those that have been sent: only what is packed here is written there.
     free_sent: VecDeque<Block>,
@@ -166,7 +166,7 @@ impl Rewriter<'_> {
         self.push(step, action);
     }
 
-    /// Where the value of a range is in memory; decoded to `spare`, if it is only packed.
+    /// Returns a range of memory with the value of a range; decodes to `spare` if the value is only packed.
     fn in_memory(&mut self, step: &DraftStep, range: ChunkRange, spare: ChunkRange) -> ChunkRange {
         match self.cell(range) {
             Some(Cell { block, decoded: false }) => {
@@ -177,7 +177,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Where the value of a range is packed; from now on that is its value.
+    /// Returns the packed chunk with the value of a range; from now on that is its value.
     fn packed(&mut self, at: usize, step: &DraftStep, range: ChunkRange) -> Block {
         if let Some(cell) = self.cell(range) {
             return cell.block;
@@ -263,7 +263,7 @@ impl Rewriter<'_> {
         block
     }
 
-    /// Has a packed chunk used again, if no cell's value is there.
+    /// Returns a packed chunk for reuse, if no cell's value is there.
     fn give_back(&mut self, block: Block, range: ChunkRange) {
         let pool = self.pool(range);
         match pool.uses.get(&block) {

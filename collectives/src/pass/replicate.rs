@@ -1,8 +1,8 @@
-//! Copies a whole plan to several lanes, each copy with an equal part of every chunk.
+//! Replicas: copies of a whole plan on several lanes, each with an equal part of every chunk.
 //!
-//! Copy `j` of a message on lane `l` is on lane `l * k + j`, and carries piece `j` of each of its chunks. The copies touch
-//! no memory in common and share no FIFO, so each runs as if it were alone: it neither waits for another one nor can it
-//! bring about a deadlock. That uses lanes that are cables of their own, all of the time.
+//! Copy `j` of a message on lane `l` is on lane `l * k + j`, and carries piece `j` of each of its chunks. The
+//! copies share no memory and no FIFO, so each runs as if it were alone: it neither waits for another one nor
+//! can it cause a deadlock. So lanes that are cables of their own are all in use at any time.
 
 use crate::schedule::{ChunkRange, DraftStep};
 

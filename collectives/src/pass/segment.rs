@@ -1,13 +1,13 @@
-//! Cuts every chunk into segments, so that transfers and reductions overlap.
+//! Segments: every chunk is cut, so that transfers and reductions overlap.
 //!
 //! A block of `chunks` chunks becomes one of `chunks * k`, and each step on a chunk becomes `k` steps on its
-//! pieces. A piece depends on what the step depended on, restricted to the same piece, so that stages
-//! overlap: while a rank works on piece 2 of a stage, the next stage has piece 1.
+//! pieces. A piece depends on the same pieces of the step's dependencies, so that stages overlap: while a
+//! rank works on piece 2 of a stage, the next stage has piece 1.
 //!
-//! Steps are listed in the order in which a pipeline would run them: by stage + segment, then by stage, then as they
-//! were listed. A message has the same stage on both sides, and in every FIFO stages never go down, so sends still meet
-//! their receives. Nor do they go down along a dependency: everything waits only for what comes earlier in that order,
-//! so a schedule that was safe with zero credits stays so.
+//! Steps are listed in the order in which a pipeline would run them: by stage + segment, then by stage, then
+//! in list order. A message has the same stage on both sides, and in every FIFO stages never go down, so
+//! sends still meet their receives. Nor do they go down along a dependency: every step waits only for earlier
+//! ones in that order, so a schedule that was safe with zero credits stays so.
 //!
 //! A step over several chunks is first split into steps over one.
 

@@ -1,10 +1,12 @@
-//! Splits every message over lanes that differ in speed, each with a share of its own.
+//! Stripes: every message is split over lanes of different speeds, each with its own share.
 //!
-//! With shares 3:1 a chunk becomes four pieces; of a message on lane `l`, the first three go on lane `2l` and the last one
-//! on lane `2l + 1`. Steps without a message stay whole, and wait for all stripes that they need.
+//! With shares 3:1 a chunk becomes four pieces; of a message on lane `l`, the first three travel on lane `2l`
+//! and the last one on lane `2l + 1`. Steps without a message stay whole, and wait for all stripes that they
+//! need.
 //!
-//! The stripes of a message follow each other on both sides, each on a lane with those of other messages in the same
-//! order as before. So where whole messages could follow one another, stripes can: no deadlock comes about.
+//! The stripes of a message follow each other on both sides, each on a lane with those of other messages in
+//! the same order as before. So stripes can follow one another wherever whole messages could: no deadlock
+//! arises.
 
 use crate::schedule::{ChunkRange, DraftStep};
 use crate::weights::Weights;

@@ -56,12 +56,12 @@ impl Memory {
         start as usize..(start + self.len[index(buffer)]) as usize
     }
 
-    /// Does the range lie within its buffer?
+    /// Whether the range lies within its buffer.
     pub(crate) fn holds(&self, range: ChunkRange) -> bool {
         u64::from(range.first) + u64::from(range.len) <= self.chunks(range.buffer)
     }
 
-    /// Have the two ranges a cell in common?
+    /// Whether two ranges share a cell.
     pub(crate) fn overlap(&self, a: ChunkRange, b: ChunkRange) -> bool {
         let (a, b) = (self.span(a), self.span(b));
         a.start < b.end && b.start < a.end

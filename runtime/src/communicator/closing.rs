@@ -115,12 +115,12 @@ fn last() {
 fn end(left: Vec<(Server, Option<Instant>)>) {
     for (server, until) in left {
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        server.wait_until(|attendance| attendance.gone == attendance.joined, left);
+        server.wait_until(|status| status.gone == status.joined, left);
     }
 }
 
 /// Whether all ranks have gone.
 fn is_empty(server: &Server) -> bool {
-    let attendance = server.wait_until(|_| true, Duration::ZERO);
-    attendance.is_over || attendance.gone == attendance.joined
+    let status = server.wait_until(|_| true, Duration::ZERO);
+    status.is_over || status.gone == status.joined
 }

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 use topology::Rank;
-use transport::{Link, RecvState, SendState, Size, Sleeper, TransportError, WaitPolicy, memory::Span};
+use transport::{Link, RecvState, SendState, SizeClass, Sleeper, TransportError, WaitPolicy, memory::Span};
 
 /// The context of an error: the operation, and its progress.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ impl LinkAccess {
     /// Whether a message of these bytes would travel without a copy.
     pub(crate) fn moves_in_place(&self, src: Span<'_>) -> bool {
         let executor = &self.0.executor;
-        executor.protocols().size(src.len() as u64) == Size::Bulk
+        executor.protocols().size(src.len() as u64) == SizeClass::Bulk
             && self.0.slab.locate(src.as_ptr(), src.len()).is_some()
     }
 

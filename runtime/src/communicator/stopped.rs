@@ -57,7 +57,7 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         // A process that cannot be read or reached has most likely just ended; the launcher will report it in
         // a moment.
         TransportError::Unreadable { .. }
-        | TransportError::Unplugged { .. }
+        | TransportError::NoRail { .. }
         | TransportError::Unreachable { .. }
         | TransportError::Lost { .. }
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, SOON),

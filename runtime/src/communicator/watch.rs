@@ -70,7 +70,7 @@ impl Peers {
                         slot.get_or_insert(how);
                     }
                 }
-                Notice::News(boards) => {
+                Notice::BoardUpdate(boards) => {
                     boards.iter().for_each(|(rank, words)| self.agreement.mirror(*rank, words));
                 }
                 Notice::Failed(words) => self.agreement.enter_failure(&words),
@@ -90,7 +90,7 @@ impl Peers {
         if !self.agreement.is_mapped() {
             let words = self.agreement.news(&mut self.published);
             if let Some(connection) = &mut self.connection {
-                connection.look(words);
+                connection.sync_board(words);
             }
         }
         self.read_notices(Duration::ZERO);
@@ -119,7 +119,7 @@ impl Peers {
             && !self.agreement.has_failure()
             && let Some(connection) = &mut self.connection
         {
-            connection.raise(self.agreement.failure_words(&failure));
+            connection.report_failure(self.agreement.failure_words(&failure));
             let asked = Instant::now();
             while !self.agreement.has_failure()
                 && self.connection.is_some()

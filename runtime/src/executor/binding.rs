@@ -5,7 +5,7 @@ use crate::kernels::{Reducer, Threads, quantize::Packer};
 use collectives::{BlockLayout, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
 use std::sync::Arc;
 use transport::{
-    Capabilities, Protocol, Size,
+    Capabilities, Protocol, SizeClass,
     memory::{Span, SpanMut},
 };
 
@@ -21,8 +21,8 @@ pub(crate) struct Protocols {
 impl Protocols {
     /// Whether an operation of this many bytes is worth the set-up of transfers without copies.
     #[inline]
-    pub(crate) fn size(&self, operation_bytes: u64) -> Size {
-        if operation_bytes >= self.direct_min_bytes { Size::Bulk } else { Size::Small }
+    pub(crate) fn size(&self, operation_bytes: u64) -> SizeClass {
+        if operation_bytes >= self.direct_min_bytes { SizeClass::Bulk } else { SizeClass::Small }
     }
 
     /// How a message travels: by the link's capabilities, the operation's size, and the message's memory.
@@ -30,11 +30,11 @@ impl Protocols {
     pub(super) fn choose(
         &self,
         capabilities: &Capabilities,
-        size: Size,
+        size: SizeClass,
         message_bytes: usize,
         registered: impl FnOnce() -> bool,
     ) -> Protocol {
-        if capabilities.direct && size == Size::Bulk && registered() {
+        if capabilities.direct && size == SizeClass::Bulk && registered() {
             Protocol::Direct
         } else if capabilities.pull && message_bytes >= self.pull_min_bytes {
             Protocol::Pull
@@ -48,7 +48,7 @@ impl Protocols {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sizing {
     /// All ranks know how much the call moves.
-    ByCall(Size),
+    ByCall(SizeClass),
     /// Only the two ends of a message know how long it is.
     ByMessage,
 }
@@ -120,7 +120,7 @@ impl<'a> Binding<'a> {
 
     /// Returns the size class of a message of this many bytes.
     #[inline]
-    pub(super) fn size_of(&self, protocols: &Protocols, message_bytes: usize) -> Size {
+    pub(super) fn size_of(&self, protocols: &Protocols, message_bytes: usize) -> SizeClass {
         match self.sizing {
             Sizing::ByCall(size) => size,
             Sizing::ByMessage => protocols.size(message_bytes as u64),

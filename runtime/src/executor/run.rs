@@ -96,13 +96,13 @@ impl Executor {
         let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
         let capabilities = self.links.at(index).capabilities();
         let protocol = self.protocols.choose(capabilities, size, src.len(), registered);
-        SendState::new(digest, protocol).sized(size)
+        SendState::new(digest, protocol).with_size(size)
     }
 
     /// The state of a message of its own that is to be received.
     #[inline]
     pub(crate) fn message_to_receive(&self, digest: u64, len: usize) -> RecvState {
-        RecvState::new(digest, len).sized(self.protocols.size(len as u64))
+        RecvState::new(digest, len).with_size(self.protocols.size(len as u64))
     }
 
     /// How to wait for links, and by what one is woken.
@@ -389,7 +389,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
 
     #[inline]
     fn fresh(&self, binding: &Binding<'_>, len: usize) -> RecvState {
-        RecvState::new(binding.digest, len).sized(binding.size_of(&self.protocols, len))
+        RecvState::new(binding.digest, len).with_size(binding.size_of(&self.protocols, len))
     }
 
     /// Announces at most `most` messages beyond the announced ones, as far as their memory may be written.
@@ -412,9 +412,9 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             }
             let binding = self.binding(op);
             let dst = binding.target(&op.dst);
-            let landing = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
+            let destination = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
             let mut state = self.fresh(binding, dst.len());
-            if !link(self.links, stream).announce(&mut state, landing)? {
+            if !link(self.links, stream).announce(&mut state, destination)? {
                 break;
             }
             self.workspace.announced(at, state);

@@ -20,7 +20,7 @@ impl Sink for CopySink<'_> {
     }
 
     #[inline]
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         Some(self.0)
     }
 }
@@ -71,7 +71,7 @@ impl Sink for ReduceSink<'_, '_> {
         self.combine.apply(self.dst.sub(offset, len), self.local.sub(offset, len), data);
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         None
     }
 }
@@ -84,7 +84,7 @@ impl Sink for EmptySink {
         debug_assert!(data.is_empty(), "bytes for a step that has none");
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         None
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 use topology::Rank;
 use transport::{
-    Link, SendProgress, Size, WaitPolicy,
+    Link, SendProgress, SizeClass, WaitPolicy,
     driver::{Endpoint, local, rehearsal::Rehearsal},
     memory::{ArenaLayout, Registered, Slab, Span, SpanMut},
     ring::RingLayout,
@@ -262,7 +262,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
-        sizing: Sizing::ByCall(Size::Bulk),
+        sizing: Sizing::ByCall(SizeClass::Bulk),
         digest: 8,
         uneven: None,
         packed: None,
@@ -368,7 +368,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
-        sizing: Sizing::ByCall(Size::Small),
+        sizing: Sizing::ByCall(SizeClass::Small),
         digest: 8,
         uneven: None,
         packed: None,

@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 use transport::verbs::{
-    Abilities, Cause, Context, DeviceInfo, Gid, Library, PortAttr, QpType, VerbsError, find_gid, gigabits,
+    Cause, Context, DeviceCapabilities, DeviceInfo, Gid, Library, PortAttr, QpType, VerbsError, find_gid,
+    gigabits,
 };
 
 /// How long one device may take to answer.
@@ -35,7 +36,7 @@ pub(super) struct Device {
     /// The address that connections will be made from, and its place.
     pub(super) gid: Option<(u8, Gid)>,
     pub(super) gids: Vec<(u8, Gid)>,
-    pub(super) abilities: Option<Abilities>,
+    pub(super) abilities: Option<DeviceCapabilities>,
     /// One line each.
     pub(super) problems: Vec<String>,
 }
@@ -133,7 +134,7 @@ fn look_at(library: &Library, info: DeviceInfo) -> Device {
             device.port = context.port().map(|attr| port(&attr)).map_err(&mut keep).ok();
             device.gids = context.gids();
             device.abilities = abilities(&context).map_err(&mut keep).ok();
-            doubt = context.doubt();
+            doubt = context.port_problem();
             device.gid = find_gid(&context, Duration::ZERO, &mut |_| {}).map_err(&mut keep).ok();
         }
         Err(error) => errors.push(error),
@@ -157,8 +158,8 @@ fn told_once(errors: &[VerbsError], doubt: Option<Cause>, device: &str) -> Vec<S
     told
 }
 
-fn abilities(context: &Context) -> Result<Abilities, VerbsError> {
-    Abilities::probe(context, &context.domain()?)
+fn abilities(context: &Context) -> Result<DeviceCapabilities, VerbsError> {
+    DeviceCapabilities::probe(context, &context.domain()?)
 }
 
 fn port(attr: &PortAttr) -> Port {
@@ -180,7 +181,7 @@ fn is_enabled() -> Option<bool> {
 }
 
 /// How bytes will get to a peer, in a few words.
-pub(super) fn protocol(abilities: &Abilities) -> String {
+pub(super) fn protocol(abilities: &DeviceCapabilities) -> String {
     let service = name(abilities.service);
     match (abilities.one_sided, abilities.write_imm) {
         (true, true) => format!("{service}, remote write + imm, zero-copy both sides"),
@@ -190,7 +191,7 @@ pub(super) fn protocol(abilities: &Abilities) -> String {
 }
 
 /// The services that there are.
-pub(super) fn services(abilities: &Abilities) -> Vec<&'static str> {
+pub(super) fn services(abilities: &DeviceCapabilities) -> Vec<&'static str> {
     let best = name(abilities.service);
     let other = name(QpType::UC);
     if abilities.unreliable && best != other { vec![best, other] } else { vec![best] }
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_protocol_follows_from_abilities() {
-        let found = Abilities {
+        let found = DeviceCapabilities {
             service: QpType::RC,
             unreliable: true,
             one_sided: true,
@@ -250,10 +251,10 @@ mod tests {
         };
         assert_eq!(protocol(&found), "RC, remote write + imm, zero-copy both sides");
         assert_eq!(services(&found), ["RC", "UC"]);
-        let flag = Abilities { write_imm: false, unreliable: false, ..found };
+        let flag = DeviceCapabilities { write_imm: false, unreliable: false, ..found };
         assert_eq!(protocol(&flag), "RC, remote write + flag, zero-copy both sides");
         assert_eq!(services(&flag), ["RC"]);
-        let frames = Abilities { service: QpType::UC, one_sided: false, ..found };
+        let frames = DeviceCapabilities { service: QpType::UC, one_sided: false, ..found };
         assert_eq!(protocol(&frames), "UC, framed sends into posted receives");
         assert_eq!(services(&frames), ["UC"]);
     }

@@ -87,13 +87,13 @@ impl Arena {
 
     /// Creates a shared arena whose slab can be registered with a device.
     ///
-    /// The slab crosses an address that is a multiple of `line` only if it is longer than `line`; in that
+    /// The slab crosses an address that is a multiple of `boundary` only if it is longer than `boundary`; in that
     /// case it begins at such an address.
     ///
     /// # Errors
     /// [`TransportError::Memory`] when the system refuses the memory.
-    pub fn shared_between_lines(layout: ArenaLayout, line: u64) -> Result<(Arena, OwnedFd), TransportError> {
-        let (mapping, fd) = Mapping::shared_between_lines(layout.bytes(), layout.slab_start(), line)?;
+    pub fn shared_for_device(layout: ArenaLayout, boundary: u64) -> Result<(Arena, OwnedFd), TransportError> {
+        let (mapping, fd) = Mapping::shared_for_device(layout.bytes(), layout.slab_start(), boundary)?;
         Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
     }
 
@@ -102,7 +102,7 @@ impl Arena {
     /// # Errors
     /// When it cannot be mapped.
     pub fn of_peer(layout: ArenaLayout, fd: impl AsFd) -> Result<Arena, TransportError> {
-        Ok(Arena { layout, mapping: Arc::new(Mapping::of_descriptor(fd, layout.bytes())?) })
+        Ok(Arena { layout, mapping: Arc::new(Mapping::from_descriptor(fd, layout.bytes())?) })
     }
 
     /// Returns the offsets of the arena's parts.

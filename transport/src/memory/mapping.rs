@@ -42,53 +42,53 @@ impl Mapping {
 
     /// Maps private pages that a device can register as one region.
     ///
-    /// The pages cross an address that is a multiple of `line` only if they are longer than `line`; in that
-    /// case they begin at such an address. `line` is a multiple of a page.
+    /// The pages cross an address that is a multiple of `boundary` only if they are longer than `boundary`; in that
+    /// case they begin at such an address. `boundary` is a multiple of a page.
     ///
     /// # Errors
-    /// [`TransportError::Memory`] when the system refuses the address range, which is `line` bytes longer for
+    /// [`TransportError::Memory`] when the system refuses the address range, which is `boundary` bytes longer for
     /// a moment.
-    pub fn between_lines(len: usize, line: u64) -> Result<Mapping, TransportError> {
-        Mapping::placed(len, 0, line)
+    pub fn private_for_device(len: usize, boundary: u64) -> Result<Mapping, TransportError> {
+        Mapping::map_at_boundary(len, 0, boundary)
     }
 
     /// Maps new pages that other processes can map from the descriptor.
     ///
     /// The pages from `from` on (a multiple of a page) are placed in this process as by
-    /// [`Mapping::between_lines`].
+    /// [`Mapping::private_for_device`].
     ///
     /// # Errors
-    /// The same as [`Mapping::between_lines`] and [`Mapping::shared`].
-    pub fn shared_between_lines(
+    /// The same as [`Mapping::private_for_device`] and [`Mapping::shared`].
+    pub fn shared_for_device(
         len: usize,
         from: usize,
-        line: u64,
+        boundary: u64,
     ) -> Result<(Mapping, OwnedFd), TransportError> {
         let fd = new_object(len)?;
-        let place = Mapping::placed(len, from, line)?;
+        let place = Mapping::map_at_boundary(len, from, boundary)?;
         let (prot, flags) =
             (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED);
         // SAFETY: the call replaces the pages of `place`, which no other value has an address of yet, by the
         // same number of pages of the object, which is as long. `place` owns them as it owned the pages
         // before.
         let mapped = unsafe { mm::mmap(place.as_ptr().cast(), len, prot, flags, &fd, 0) };
-        mapped.map_err(|e| creation(e, len))?;
+        mapped.map_err(|e| creation_error(e, len))?;
         place.exclude_from_core_dumps();
         Ok((place, fd))
     }
 
     /// New pages that only this process sees, of which those from `from` on lie between lines.
-    fn placed(len: usize, from: usize, line: u64) -> Result<Mapping, TransportError> {
+    fn map_at_boundary(len: usize, from: usize, boundary: u64) -> Result<Mapping, TransportError> {
         let page = rustix::param::page_size();
-        let (len, line) = (len.next_multiple_of(page), line as usize);
+        let (len, boundary) = (len.next_multiple_of(page), boundary as usize);
         assert!(
-            from < len && from.is_multiple_of(page) && line.is_multiple_of(page),
+            from < len && from.is_multiple_of(page) && boundary.is_multiple_of(page),
             "whole pages, and not none"
         );
-        let reserved = Mapping::private(len.saturating_add(line))?;
+        let reserved = Mapping::private(len.saturating_add(boundary))?;
         let first = reserved.as_ptr() as usize + from;
-        let to_line = first.next_multiple_of(line) - first;
-        let skipped = if len - from <= to_line { 0 } else { to_line };
+        let to_boundary = first.next_multiple_of(boundary) - first;
+        let skipped = if len - from <= to_boundary { 0 } else { to_boundary };
         Ok(reserved.trimmed(skipped, len))
     }
 
@@ -112,7 +112,7 @@ impl Mapping {
     /// [`TransportError::Memory`] when the system refuses, with what to do about it.
     pub fn shared(len: usize) -> Result<(Mapping, OwnedFd), TransportError> {
         let fd = new_object(len)?;
-        let mapping = Mapping::of_descriptor(fd.as_fd(), len)?;
+        let mapping = Mapping::from_descriptor(fd.as_fd(), len)?;
         Ok((mapping, fd))
     }
 
@@ -120,10 +120,10 @@ impl Mapping {
     ///
     /// # Errors
     /// [`TransportError::Memory`] when the object is shorter than `len` or cannot be mapped.
-    pub fn of_descriptor(fd: impl AsFd, len: usize) -> Result<Mapping, TransportError> {
-        let size = fs::fstat(&fd).map_err(|e| creation(e, len))?.st_size;
+    pub fn from_descriptor(fd: impl AsFd, len: usize) -> Result<Mapping, TransportError> {
+        let size = fs::fstat(&fd).map_err(|e| creation_error(e, len))?.st_size;
         if (size as u64) < len as u64 {
-            return Err(creation(io::Errno::INVAL, len));
+            return Err(creation_error(io::Errno::INVAL, len));
         }
         let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The object
@@ -179,7 +179,7 @@ impl Drop for Mapping {
     }
 }
 
-fn creation(errno: io::Errno, len: usize) -> TransportError {
+fn creation_error(errno: io::Errno, len: usize) -> TransportError {
     let remedy = match errno {
         io::Errno::MFILE | io::Errno::NFILE => "raise the limit on open files (ulimit -n)".to_owned(),
         io::Errno::NOSPC | io::Errno::NOMEM => {
@@ -197,9 +197,9 @@ fn creation(errno: io::Errno, len: usize) -> TransportError {
 /// Creates a shared object of `len` zero bytes with a fixed length.
 fn new_object(len: usize) -> Result<OwnedFd, TransportError> {
     check_file_size_limit(len)?;
-    let fd = anonymous_shared_object().map_err(|e| creation(e, len))?;
-    fs::ftruncate(&fd, len as u64).map_err(|e| creation(e, len))?;
-    seal(&fd).map_err(|e| creation(e, len))?;
+    let fd = anonymous_shared_object().map_err(|e| creation_error(e, len))?;
+    fs::ftruncate(&fd, len as u64).map_err(|e| creation_error(e, len))?;
+    seal(&fd).map_err(|e| creation_error(e, len))?;
     Ok(fd)
 }
 
@@ -257,13 +257,16 @@ mod line_tests {
     use super::*;
 
     #[test]
-    fn mappings_lie_between_lines_or_begin_at_one() {
-        let line = 1 << 20;
+    fn mappings_lie_private_for_device_or_begin_at_one() {
+        let boundary = 1 << 20;
         let mut held = Vec::new();
         for len in [4096, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20].into_iter().cycle().take(100) {
-            let mapping = Mapping::between_lines(len, line).expect("addresses");
+            let mapping = Mapping::private_for_device(len, boundary).expect("addresses");
             let (first, last) = (mapping.as_ptr() as u64, mapping.as_ptr() as u64 + len as u64 - 1);
-            assert!(first / line == last / line || (len as u64 > line && first.is_multiple_of(line)));
+            assert!(
+                first / boundary == last / boundary
+                    || (len as u64 > boundary && first.is_multiple_of(boundary))
+            );
             assert!(mapping.len() >= len);
             // SAFETY: the mapping is `len` bytes long at least, and nobody else has it.
             unsafe {
@@ -275,15 +278,18 @@ mod line_tests {
     }
 
     #[test]
-    fn what_is_shared_lies_between_lines_from_a_place_on_and_others_see_it() {
-        let (line, from) = (1 << 20, 3 * 16384);
+    fn what_is_shared_lies_private_for_device_from_a_place_on_and_others_see_it() {
+        let (boundary, from) = (1 << 20, 3 * 16384);
         let mut held = Vec::new();
         for len in [16384, 1 << 19, 1 << 20, (1 << 20) + 16384].into_iter().cycle().take(60) {
-            let (ours, object) = Mapping::shared_between_lines(from + len, from, line).expect("memory");
-            let theirs = Mapping::of_descriptor(&object, from + len).expect("it can be mapped twice");
+            let (ours, object) = Mapping::shared_for_device(from + len, from, boundary).expect("memory");
+            let theirs = Mapping::from_descriptor(&object, from + len).expect("it can be mapped twice");
             let (first, last) =
                 (ours.as_ptr() as u64 + from as u64, ours.as_ptr() as u64 + (from + len) as u64 - 1);
-            assert!(first / line == last / line || (len as u64 > line && first.is_multiple_of(line)));
+            assert!(
+                first / boundary == last / boundary
+                    || (len as u64 > boundary && first.is_multiple_of(boundary))
+            );
             assert_eq!(ours.len(), from + len);
             // SAFETY: both mappings are that long, and nobody else has them.
             unsafe {

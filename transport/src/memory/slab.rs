@@ -40,7 +40,7 @@ struct Shared {
     object: Option<OwnedFd>,
     total: u64,
     /// Addresses that are multiples of this lie within no buffer that can do without.
-    line: Option<u64>,
+    boundary: Option<u64>,
     blocks: Mutex<Blocks>,
 }
 
@@ -83,7 +83,7 @@ impl Slab {
             object_start: arena.slab_start() as u64,
             object,
             total,
-            line: None,
+            boundary: None,
             blocks: Mutex::new(Blocks { free: Ranges::up_to(total), used: None }),
         }))
     }
@@ -91,13 +91,13 @@ impl Slab {
     /// Creates the allocator of a part of a mapping that is registered with a device.
     ///
     /// `range` is in bytes from the mapping's start. No buffer crosses an address that is a multiple of
-    /// `line`, except that a buffer longer than `line` begins at such an address. Pages that were never part
+    /// `boundary`, except that a buffer longer than `boundary` begins at such an address. Pages that were never part
     /// of a buffer stay untouched.
     ///
     /// # Panics
     /// If `range` is not inside the mapping or does not begin at a page.
     #[must_use]
-    pub fn over(mapping: Arc<Mapping>, range: Range<usize>, line: Option<u64>) -> Slab {
+    pub fn over(mapping: Arc<Mapping>, range: Range<usize>, boundary: Option<u64>) -> Slab {
         assert!(range.start <= range.end && range.end <= mapping.len(), "a slab within its mapping");
         let start = mapping.as_ptr().wrapping_add(range.start);
         assert!((start as u64).is_multiple_of(4096), "a slab of whole pages");
@@ -109,7 +109,7 @@ impl Slab {
             object_start: 0,
             object: None,
             total,
-            line,
+            boundary,
             blocks: Mutex::new(blocks),
         }))
     }
@@ -117,9 +117,9 @@ impl Slab {
     /// Creates the allocator of the first `bytes` of this rank's slab, for memory that is registered with a
     /// device and mapped by peers.
     ///
-    /// `line` has the same meaning as for [`Slab::over`], and `object` as for [`Slab::new`].
+    /// `boundary` has the same meaning as for [`Slab::over`], and `object` as for [`Slab::new`].
     #[must_use]
-    pub fn for_device(arena: &Arena, object: OwnedFd, bytes: u64, line: u64) -> Slab {
+    pub fn for_device(arena: &Arena, object: OwnedFd, bytes: u64, boundary: u64) -> Slab {
         let total = bytes.min(arena.layout().slab_bytes as u64) / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
         let blocks = Blocks { free: Ranges::up_to(total), used: Some(Ranges::default()) };
         Slab(Arc::new(Shared {
@@ -128,7 +128,7 @@ impl Slab {
             object_start: arena.slab_start() as u64,
             object: Some(object),
             total,
-            line: Some(line),
+            boundary: Some(boundary),
             blocks: Mutex::new(blocks),
         }))
     }
@@ -145,7 +145,7 @@ impl Slab {
 
     /// Whether the slab lies in this arena.
     #[must_use]
-    pub fn is_of(&self, arena: &Arena) -> bool {
+    pub fn is_in(&self, arena: &Arena) -> bool {
         Arc::ptr_eq(&self.0.mapping, arena.mapping())
     }
 
@@ -199,7 +199,7 @@ impl Shared {
     /// Takes `wanted` bytes from the first free range that has them, and makes them zero.
     fn take(&self, wanted: u64) -> Option<u64> {
         let mut blocks = self.lock();
-        let offset = blocks.free.take(wanted, |at| self.fit(at, wanted))?;
+        let offset = blocks.free.take(wanted, |at| self.next_start(at, wanted))?;
         let stale = blocks.used.as_mut().map(|used| used.cover(&(offset..offset + wanted)));
         drop(blocks);
         for range in stale.into_iter().flatten() {
@@ -212,19 +212,19 @@ impl Shared {
     }
 
     /// Returns the first offset at or after `at` where a buffer of `wanted` bytes may begin.
-    fn fit(&self, at: u64, wanted: u64) -> u64 {
-        let Some(line) = self.line else { return at };
+    fn next_start(&self, at: u64, wanted: u64) -> u64 {
+        let Some(boundary) = self.boundary else { return at };
         let base = self.start as u64;
-        let to_line = (base + at).next_multiple_of(line) - (base + at);
-        if to_line == 0 || wanted <= to_line { at } else { at + to_line }
+        let to_boundary = (base + at).next_multiple_of(boundary) - (base + at);
+        if to_boundary == 0 || wanted <= to_boundary { at } else { at + to_boundary }
     }
 
-    fn give_back(&self, offset: u64, len: u64) {
+    fn return_range(&self, offset: u64, len: u64) {
         self.lock().free.insert(offset, len);
     }
 
     /// Whether the slab keeps the pages of freed buffers.
-    fn keeps_pages(&self) -> bool {
+    fn has_kept_pages(&self) -> bool {
         self.lock().used.is_some()
     }
 
@@ -254,7 +254,7 @@ impl Shared {
 
     /// Gives the pages back to the system; they read as zero afterwards.
     fn release(&self, offset: u64, len: u64) {
-        if self.keeps_pages() {
+        if self.has_kept_pages() {
             return;
         }
         #[cfg(target_os = "linux")]
@@ -333,7 +333,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         let len = (self.len as u64).max(1).next_multiple_of(Slab::BLOCK_BYTES);
         self.slab.release(self.offset, len);
-        self.slab.give_back(self.offset, len);
+        self.slab.return_range(self.offset, len);
     }
 }
 
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn no_buffer_crosses_a_line_and_untouched_pages_take_up_nothing() {
         let before = resident_bytes();
-        let mapping = Arc::new(Mapping::between_lines(6 * GIB, LINE).expect("addresses"));
+        let mapping = Arc::new(Mapping::private_for_device(6 * GIB, LINE).expect("addresses"));
         let slab = || Slab::over(Arc::clone(&mapping), 0..mapping.len(), Some(LINE));
         let crosses = |buffer: &Registered| {
             let first = buffer.as_ptr() as u64;
@@ -455,10 +455,10 @@ mod tests {
     #[test]
     fn memory_that_a_device_knew_is_zero_when_it_is_handed_out_without_the_device() {
         let layout = ArenaLayout { ranks: 1, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 20 };
-        let (arena, fd) = Arena::shared_between_lines(layout, LINE).expect("memory for a test");
+        let (arena, fd) = Arena::shared_for_device(layout, LINE).expect("memory for a test");
         let object = || fd.try_clone().expect("a descriptor");
         let former = Slab::for_device(&arena, object(), 512 << 10, LINE);
-        assert!(former.is_of(&arena) && former.free_bytes() == 512 << 10, "a part of it");
+        assert!(former.is_in(&arena) && former.free_bytes() == 512 << 10, "a part of it");
         let mut first = former.allocate(100_000).expect("room");
         assert!(arena.locate(first.as_ptr(), 100_000).is_some(), "peers have it mapped");
         first.as_mut_slice().fill(7);

@@ -18,7 +18,7 @@ pub const TAG_BYTES: usize = 16;
 pub type Tag = [u8; TAG_BYTES];
 
 /// Maximum bytes of one record.
-pub(super) const MOST: usize = 1 << 20;
+pub(super) const MAX_RECORD_BYTES: usize = 1 << 20;
 
 /// An expanded key. The crates wipe it when it is dropped.
 pub(super) enum Aead {
@@ -31,7 +31,7 @@ pub(super) enum Aead {
 
 /// Authentication failure: the ciphertext, the header, the nonce or the tag differs from the sealed one.
 #[derive(Debug)]
-pub(super) struct NotAsSealed;
+pub(super) struct AuthenticationFailed;
 
 impl Aead {
     pub(super) fn new(key: &[u8; 32]) -> Aead {
@@ -48,9 +48,9 @@ impl Aead {
 
     /// Encrypts `bytes` in place and authenticates `header` with it.
     ///
-    /// The caller never repeats a nonce with the same key. Neither part is longer than [`MOST`].
+    /// The caller never repeats a nonce with the same key. Neither part is longer than [`MAX_RECORD_BYTES`].
     pub(super) fn seal(&self, nonce: &[u8; 12], header: &[u8], bytes: &mut [u8]) -> Tag {
-        debug_assert!(bytes.len() <= MOST && header.len() <= MOST);
+        debug_assert!(bytes.len() <= MAX_RECORD_BYTES && header.len() <= MAX_RECORD_BYTES);
         match self {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Aead::Fast(cipher) => {
@@ -72,13 +72,13 @@ impl Aead {
         header: &[u8],
         bytes: &mut [u8],
         tag: &Tag,
-    ) -> Result<(), NotAsSealed> {
+    ) -> Result<(), AuthenticationFailed> {
         match self {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-            Aead::Fast(cipher) => cipher.decrypt(nonce, header, bytes, tag).map_err(|_| NotAsSealed),
+            Aead::Fast(cipher) => cipher.decrypt(nonce, header, bytes, tag).map_err(|_| AuthenticationFailed),
             Aead::Portable(cipher) => cipher
                 .decrypt_in_place_detached(Nonce::from_slice(nonce), header, bytes, tag.into())
-                .map_err(|_| NotAsSealed),
+                .map_err(|_| AuthenticationFailed),
         }
     }
 }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn what_one_way_seals_the_other_one_opens() {
         let (ours, other) = (Aead::new(&KEY), Aead::portable(&KEY));
-        let lens = (0..300).chain([511, 1024, 4095, 4096 + 17, 65_536 + 16, MOST]);
+        let lens = (0..300).chain([511, 1024, 4095, 4096 + 17, 65_536 + 16, MAX_RECORD_BYTES]);
         for (number, len) in lens.enumerate() {
             let plain: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
             let (nonce, header) = ([number as u8; 12], &plain[..number.min(40).min(len)]);

@@ -9,7 +9,7 @@ use thiserror::Error;
 pub enum SecureError {
     /// The first bytes are not the beginning of a handshake.
     #[error("it does not speak tbccl's protocol")]
-    Stranger,
+    UnknownProtocol,
     /// The other end uses another version of the handshake.
     #[error(
         "it speaks version {0} of tbccl's handshake and we speak version {VERSION}; run the same version of tbccl everywhere"

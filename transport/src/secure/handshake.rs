@@ -19,7 +19,7 @@ use std::fmt;
 use zeroize::Zeroize;
 
 /// Maximum bytes of a hello, the payload by which an end describes itself.
-pub const HELLO_MOST: usize = 1024;
+pub const MAX_HELLO_BYTES: usize = 1024;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const MAGIC: [u8; 3] = *b"tbc";
@@ -27,7 +27,7 @@ const HEADER_BYTES: usize = 8;
 /// Bytes of an X25519 public key.
 const KEY_BYTES: usize = 32;
 /// Maximum bytes of a message without its header.
-const MESSAGE_MOST: usize = KEY_BYTES + HELLO_MOST + TAG_BYTES;
+const MAX_MESSAGE_BYTES: usize = KEY_BYTES + MAX_HELLO_BYTES + TAG_BYTES;
 
 /// State of a handshake, named after the message that it expects next.
 enum Stage {
@@ -80,17 +80,17 @@ impl Session {
 impl Handshake {
     /// Starts a handshake as the initiator, the end that connects.
     ///
-    /// `hello` is the payload by which this end describes itself, at most [`HELLO_MOST`] bytes.
+    /// `hello` is the payload by which this end describes itself, at most [`MAX_HELLO_BYTES`] bytes.
     ///
     /// # Errors
     /// - [`SecureError::Random`] when the system's random source fails.
     /// - [`SecureError::Malformed`] when `hello` is too long.
     pub fn initiator(secret: &Secret, purpose: Purpose, hello: &[u8]) -> Result<Handshake, SecureError> {
-        let mut noise = begin(secret, purpose, |builder| builder.build_initiator())?;
+        let mut noise = noise_state(secret, purpose, |builder| builder.build_initiator())?;
         let mut handshake = Handshake::new(purpose, hello, Stage::Failed)?;
-        let mut message = [0; MESSAGE_MOST];
-        let len = noise.write_message(&[], &mut message).map_err(|error| trouble(&error))?;
-        handshake.say(1, &message[..len]);
+        let mut message = [0; MAX_MESSAGE_BYTES];
+        let len = noise.write_message(&[], &mut message).map_err(|error| handshake_error(&error))?;
+        handshake.queue_message(1, &message[..len]);
         handshake.stage = Stage::AwaitsSecond(Box::new(noise));
         Ok(handshake)
     }
@@ -102,12 +102,12 @@ impl Handshake {
     /// # Errors
     /// The same as [`Handshake::initiator`].
     pub fn responder(secret: &Secret, purpose: Purpose, hello: &[u8]) -> Result<Handshake, SecureError> {
-        let noise = begin(secret, purpose, |builder| builder.build_responder())?;
+        let noise = noise_state(secret, purpose, |builder| builder.build_responder())?;
         Handshake::new(purpose, hello, Stage::AwaitsFirst(Box::new(noise)))
     }
 
     fn new(purpose: Purpose, hello: &[u8], stage: Stage) -> Result<Handshake, SecureError> {
-        if hello.len() > HELLO_MOST {
+        if hello.len() > MAX_HELLO_BYTES {
             return Err(SecureError::Malformed("our own hello is too long"));
         }
         let (incoming, outgoing) = (Vec::new(), Vec::new());
@@ -133,7 +133,7 @@ impl Handshake {
     pub fn wants(&self) -> usize {
         match self.stage {
             Stage::Done(_) | Stage::Failed => 0,
-            _ => self.incoming_bytes() - self.incoming.len(),
+            _ => self.incoming_len() - self.incoming.len(),
         }
     }
 
@@ -163,7 +163,7 @@ impl Handshake {
             }
             if self.incoming.len() >= HEADER_BYTES && self.wants() == 0 {
                 let message = std::mem::take(&mut self.incoming);
-                if let Err(error) = self.understand(&message[HEADER_BYTES..]) {
+                if let Err(error) = self.process_message(&message[HEADER_BYTES..]) {
                     return self.fail(error);
                 }
             }
@@ -188,18 +188,18 @@ impl Handshake {
     }
 
     /// Returns the number of the expected message, and its minimum and maximum length.
-    fn awaited(&self) -> (u8, [usize; 2]) {
+    fn expected_message(&self) -> (u8, [usize; 2]) {
         let plain = KEY_BYTES + TAG_BYTES;
         match self.stage {
             Stage::AwaitsFirst(_) => (1, [plain, plain]),
-            Stage::AwaitsSecond(_) => (2, [plain, plain + HELLO_MOST]),
-            _ => (3, [TAG_BYTES, TAG_BYTES + HELLO_MOST]),
+            Stage::AwaitsSecond(_) => (2, [plain, plain + MAX_HELLO_BYTES]),
+            _ => (3, [TAG_BYTES, TAG_BYTES + MAX_HELLO_BYTES]),
         }
     }
 
     /// Returns the length of the current message with its header; the header's length while the message's is
     /// unknown.
-    fn incoming_bytes(&self) -> usize {
+    fn incoming_len(&self) -> usize {
         match self.incoming.get(6..HEADER_BYTES) {
             Some(len) => HEADER_BYTES + usize::from(u16::from_le_bytes([len[0], len[1]])),
             None => HEADER_BYTES,
@@ -208,49 +208,51 @@ impl Handshake {
 
     /// Rejects a header as soon as one of its bytes is wrong, before its length is used.
     fn check_header(&self) -> Result<(), SecureError> {
-        let came = &self.incoming;
-        if came.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
-            return Err(SecureError::Stranger);
+        let received = &self.incoming;
+        if received.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
+            return Err(SecureError::UnknownProtocol);
         }
-        match came.get(3) {
+        match received.get(3) {
             Some(&version) if version != VERSION => return Err(SecureError::Version(version)),
             _ => {}
         }
-        match came.get(4) {
+        match received.get(4) {
             Some(&found) if found != self.purpose as u8 => {
                 return Err(SecureError::Purpose { found, expected: self.purpose });
             }
             _ => {}
         }
-        let (number, [least, most]) = self.awaited();
-        if came.get(5).is_some_and(|found| *found != number) {
+        let (number, [least, most]) = self.expected_message();
+        if received.get(5).is_some_and(|found| *found != number) {
             return Err(SecureError::Malformed("out of turn"));
         }
-        if came.len() >= HEADER_BYTES && !(least..=most).contains(&(self.incoming_bytes() - HEADER_BYTES)) {
+        if received.len() >= HEADER_BYTES && !(least..=most).contains(&(self.incoming_len() - HEADER_BYTES)) {
             return Err(SecureError::Malformed("a length that none has"));
         }
         Ok(())
     }
 
-    fn understand(&mut self, message: &[u8]) -> Result<(), SecureError> {
-        let mut payload = [0; MESSAGE_MOST];
+    fn process_message(&mut self, message: &[u8]) -> Result<(), SecureError> {
+        let mut payload = [0; MAX_MESSAGE_BYTES];
         match std::mem::replace(&mut self.stage, Stage::Failed) {
             Stage::AwaitsFirst(mut noise) => {
-                noise.read_message(message, &mut payload).map_err(|error| trouble(&error))?;
-                let mut answer = [0; MESSAGE_MOST];
-                let len = noise.write_message(&self.hello, &mut answer).map_err(|error| trouble(&error))?;
-                self.say(2, &answer[..len]);
+                noise.read_message(message, &mut payload).map_err(|error| handshake_error(&error))?;
+                let mut answer = [0; MAX_MESSAGE_BYTES];
+                let len =
+                    noise.write_message(&self.hello, &mut answer).map_err(|error| handshake_error(&error))?;
+                self.queue_message(2, &answer[..len]);
                 let [initiators, ours] = keys(&mut noise);
                 self.stage = Stage::AwaitsThird(Sealer::new(ours), Opener::new(initiators));
             }
             Stage::AwaitsSecond(mut noise) => {
-                let len = noise.read_message(message, &mut payload).map_err(|error| trouble(&error))?;
+                let len =
+                    noise.read_message(message, &mut payload).map_err(|error| handshake_error(&error))?;
                 let [ours, responders] = keys(&mut noise);
                 let (mut sealer, opener) = (Sealer::new(ours), Opener::new(responders));
                 let mut hello = std::mem::take(&mut self.hello);
                 let tag = sealer.seal(&[], &mut hello);
                 hello.extend_from_slice(&tag);
-                self.say(3, &hello);
+                self.queue_message(3, &hello);
                 self.stage = Stage::Done(Session { hello: payload[..len].to_vec(), sealer, opener });
             }
             Stage::AwaitsThird(sealer, mut opener) => {
@@ -265,7 +267,7 @@ impl Handshake {
         Ok(())
     }
 
-    fn say(&mut self, number: u8, message: &[u8]) {
+    fn queue_message(&mut self, number: u8, message: &[u8]) {
         let [m, a, g] = MAGIC;
         let [low, high] = (message.len() as u16).to_le_bytes();
         self.outgoing.drain(..self.written);
@@ -275,15 +277,15 @@ impl Handshake {
     }
 }
 
-fn begin(
+fn noise_state(
     secret: &Secret,
     purpose: Purpose,
     build: fn(Builder<'_>) -> Result<HandshakeState, snow::Error>,
 ) -> Result<HandshakeState, SecureError> {
     let prologue = [MAGIC.as_slice(), &[VERSION, purpose as u8]].concat();
-    let parameters = PATTERN.parse().map_err(|error| trouble(&error))?;
+    let parameters = PATTERN.parse().map_err(|error| handshake_error(&error))?;
     let builder = Builder::new(parameters).prologue(&prologue).and_then(|b| b.psk(0, secret.bytes()));
-    builder.and_then(build).map_err(|error| trouble(&error))
+    builder.and_then(build).map_err(|error| handshake_error(&error))
 }
 
 /// Returns the keys of the initiator's and of the responder's direction.
@@ -295,7 +297,7 @@ fn keys(noise: &mut HandshakeState) -> [[u8; 32]; 2] {
     keys
 }
 
-fn trouble(error: &snow::Error) -> SecureError {
+fn handshake_error(error: &snow::Error) -> SecureError {
     match error {
         snow::Error::Rng => SecureError::Random,
         // A public key whose shared secret is zero is treated like a message that can't be decrypted.

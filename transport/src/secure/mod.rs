@@ -27,7 +27,7 @@ mod stream;
 
 pub use aead::{TAG_BYTES, Tag};
 pub use error::SecureError;
-pub use handshake::{HELLO_MOST, Handshake, Session};
+pub use handshake::{Handshake, MAX_HELLO_BYTES, Session};
 pub use purpose::Purpose;
 pub use record::{Opener, Sealer};
 pub use secret::{Secret, SecretError};

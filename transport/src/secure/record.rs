@@ -1,6 +1,6 @@
 //! Encryption of the records that follow a handshake, in place.
 //!
-//! A record has up to [`MOST`] bytes, a header that is authenticated and not encrypted, and a [`Tag`]. Both
+//! A record has up to [`MAX_RECORD_BYTES`] bytes, a header that is authenticated and not encrypted, and a [`Tag`]. Both
 //! ends count the records, so that a record that was dropped, repeated or moved does not open.
 //!
 //! No nonce is used twice with a key, because that would void all guarantees of AES-GCM. A nonce is the
@@ -10,31 +10,31 @@
 //!
 //! Limit of one key: after 2^b blocks of AES, an attacker can distinguish the stream from a random one with a
 //! probability of about 2^(2b-129) (Luykx and Paterson, Limits on Authenticated Encryption Use in TLS, 2016).
-//! With records of [`MOST`] bytes that is 2^-57 until the key changes; with those of the TCP driver, of 64
+//! With records of [`MAX_RECORD_BYTES`] bytes that is 2^-57 until the key changes; with those of the TCP driver, of 64
 //! KiB, 2^-65.
 
 use super::{
     SecureError,
-    aead::{Aead, MOST, Tag},
+    aead::{Aead, MAX_RECORD_BYTES, Tag},
 };
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};
 
-/// With records of [`MOST`] bytes (2^16 blocks), one key encrypts at most 2^36 blocks of AES.
+/// With records of [`MAX_RECORD_BYTES`] bytes (2^16 blocks), one key encrypts at most 2^36 blocks of AES.
 const REKEY_EVERY: u64 = 1 << 20;
 
 /// A cipher state as in Noise: a key and the number of the next record. The number does not overflow: 2^64
 /// records take centuries.
-struct Numbered {
+struct CipherState {
     key: Zeroizing<[u8; 32]>,
     cipher: Aead,
     next: u64,
 }
 
-impl Numbered {
-    fn new(key: [u8; 32]) -> Numbered {
+impl CipherState {
+    fn new(key: [u8; 32]) -> CipherState {
         let key = Zeroizing::new(key);
-        Numbered { cipher: Aead::new(&key), key, next: 0 }
+        CipherState { cipher: Aead::new(&key), key, next: 0 }
     }
 
     /// Returns the nonce as Noise defines it for AES-GCM: four zero bytes and the number in big-endian order.
@@ -49,13 +49,13 @@ impl Numbered {
             self.rekey();
         }
         self.next += 1;
-        Numbered::nonce(self.next - 1)
+        CipherState::nonce(self.next - 1)
     }
 
     /// Noise's REKEY: the encryption of zeros under the nonce 2^64-1, which no record has.
     fn rekey(&mut self) {
         let mut key = [0; 32];
-        let _ = self.cipher.seal(&Numbered::nonce(u64::MAX), &[], &mut key);
+        let _ = self.cipher.seal(&CipherState::nonce(u64::MAX), &[], &mut key);
         self.key.copy_from_slice(&key);
         key.zeroize();
         self.cipher = Aead::new(&self.key);
@@ -63,15 +63,15 @@ impl Numbered {
 }
 
 /// Cipher state of the sending direction.
-pub struct Sealer(Numbered);
+pub struct Sealer(CipherState);
 
 /// Cipher state of the receiving direction: opens the other end's records in the order in which they were
 /// sealed.
-pub struct Opener(Numbered);
+pub struct Opener(CipherState);
 
 impl Sealer {
     pub(crate) fn new(key: [u8; 32]) -> Sealer {
-        Sealer(Numbered::new(key))
+        Sealer(CipherState::new(key))
     }
 
     /// Encrypts the next record in place and returns its tag. `header` is authenticated and stays plaintext.
@@ -80,7 +80,11 @@ impl Sealer {
     /// If the record or the header is longer than 1 MiB.
     #[must_use = "without its tag a record can't be opened"]
     pub fn seal(&mut self, header: &[u8], record: &mut [u8]) -> Tag {
-        assert!(record.len() <= MOST && header.len() <= MOST, "a record of {} bytes", record.len());
+        assert!(
+            record.len() <= MAX_RECORD_BYTES && header.len() <= MAX_RECORD_BYTES,
+            "a record of {} bytes",
+            record.len()
+        );
         let nonce = self.0.next_nonce();
         self.0.cipher.seal(&nonce, header, record)
     }
@@ -88,7 +92,7 @@ impl Sealer {
 
 impl Opener {
     pub(crate) fn new(key: [u8; 32]) -> Opener {
-        Opener(Numbered::new(key))
+        Opener(CipherState::new(key))
     }
 
     /// Decrypts the next record in place.
@@ -137,10 +141,10 @@ mod tests {
 
     #[test]
     fn what_was_changed_moved_repeated_or_left_out_does_not_open() {
-        type Spoil = fn(&mut [u8], &mut Vec<u8>, &mut Tag);
-        let spoils: [Spoil; 3] =
+        type Tamper = fn(&mut [u8], &mut Vec<u8>, &mut Tag);
+        let tamperings: [Tamper; 3] =
             [|header, _, _| header[0] ^= 1, |_, record, _| record[50] ^= 0x80, |_, _, tag| tag[15] ^= 1];
-        for spoil in spoils {
+        for spoil in tamperings {
             let (mut sealer, mut opener) = pair();
             let (mut header, mut record) = ([1, 2, 3], vec![9; 100]);
             let mut tag = sealer.seal(&header, &mut record);

@@ -14,18 +14,18 @@ pub trait TimedStream: Read + Write {
     ///
     /// # Errors
     /// The system's error.
-    fn limit(&self, most: Option<Duration>) -> io::Result<()>;
+    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()>;
 }
 
 impl TimedStream for TcpStream {
-    fn limit(&self, most: Option<Duration>) -> io::Result<()> {
+    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(most)?;
         self.set_write_timeout(most)
     }
 }
 
 impl TimedStream for UnixStream {
-    fn limit(&self, most: Option<Duration>) -> io::Result<()> {
+    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(most)?;
         self.set_write_timeout(most)
     }
@@ -48,10 +48,10 @@ pub fn over_stream<S: TimedStream>(
         if left.is_zero() {
             return Err(SecureError::Late);
         }
-        stream.limit(Some(left))?;
+        stream.set_timeout(Some(left))?;
         let outgoing = handshake.outgoing();
         if !outgoing.is_empty() {
-            let written = again_later(stream.write(outgoing))?;
+            let written = zero_if_interrupted(stream.write(outgoing))?;
             handshake.written(written);
             continue;
         }
@@ -59,17 +59,17 @@ pub fn over_stream<S: TimedStream>(
         match stream.read(&mut bytes[..wanted]) {
             Ok(0) => return Err(SecureError::Closed),
             other => {
-                let got = again_later(other)?;
+                let got = zero_if_interrupted(other)?;
                 handshake.take(&bytes[..got])?;
             }
         }
     }
-    stream.limit(None)?;
+    stream.set_timeout(None)?;
     handshake.finish()
 }
 
 /// Treats a timeout and a signal as 0 bytes: the caller's deadline decides.
-fn again_later(done: io::Result<usize>) -> Result<usize, SecureError> {
+fn zero_if_interrupted(done: io::Result<usize>) -> Result<usize, SecureError> {
     match done {
         Err(e)
             if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>

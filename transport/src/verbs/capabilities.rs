@@ -40,7 +40,7 @@ const INLINE: [u32; 6] = [512, 256, 220, 128, 64, 32];
 
 /// Capabilities and limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities {
+pub struct DeviceCapabilities {
     /// Best service type: `RC`, else `UC`.
     pub service: QpType,
     /// Whether the device has unreliable connections (UC).
@@ -73,18 +73,18 @@ pub struct Abilities {
     pub max_depth: u32,
 }
 
-impl Abilities {
+impl DeviceCapabilities {
     /// Probes the device. Creates at most one object of each kind at a time, and destroys all of them.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when no queue pair can be created, or no memory registered.
-    pub fn probe(context: &Context, domain: &Domain) -> Result<Abilities, VerbsError> {
+    pub fn probe(context: &Context, domain: &Domain) -> Result<DeviceCapabilities, VerbsError> {
         let service = best_service(context, domain)?;
         let one_sided = has_remote_keys(domain)?;
-        let max_inline = if one_sided { most_inline(context, domain, service) } else { 0 };
+        let max_inline = if one_sided { probe_inline(context, domain, service) } else { 0 };
         let reported = Reported::of(context);
-        let of_frames = |number: u32, most: u32| if one_sided { number } else { number.min(most) };
-        Ok(Abilities {
+        let frame_limited = |number: u32, most: u32| if one_sided { number } else { number.min(most) };
+        Ok(DeviceCapabilities {
             service,
             unreliable: service == QpType::UC || try_queue_pair(context, domain, QpType::UC, 0).is_ok(),
             one_sided,
@@ -93,17 +93,17 @@ impl Abilities {
             events: has_events(context),
             max_inline,
             max_sge: reported.sge,
-            max_message_bytes: of_frames(reported.message_bytes, frame::MAX_MESSAGE_BYTES),
+            max_message_bytes: frame_limited(reported.message_bytes, frame::MAX_MESSAGE_BYTES),
             frame_bytes: (!one_sided).then_some(frame::BYTES),
             late_registration: one_sided,
-            max_regions: of_frames(reported.regions, frame::MAX_REGIONS),
+            max_regions: frame_limited(reported.regions, frame::MAX_REGIONS),
             // Frame devices report one more than can be created: they report 11, and the 11th fails.
-            max_queue_pairs: of_frames(
+            max_queue_pairs: frame_limited(
                 reported.queue_pairs,
                 frame::MAX_QUEUE_PAIRS.min(reported.queue_pairs - 1),
             ),
             region_line: (!one_sided).then_some(frame::LINE),
-            depth: of_frames(DEPTH, frame::DEPTH).min(reported.depth),
+            depth: frame_limited(DEPTH, frame::DEPTH).min(reported.depth),
             max_depth: reported.depth,
         })
     }
@@ -121,16 +121,16 @@ struct Reported {
 impl Reported {
     fn of(context: &Context) -> Reported {
         let attr = context.attributes();
-        let or = |number: Option<i32>, otherwise: u32| {
+        let or_default = |number: Option<i32>, otherwise: u32| {
             number.and_then(|number| u32::try_from(number).ok()).filter(|n| *n > 0).unwrap_or(otherwise)
         };
         let message_bytes = context.port().map_or(0, |port| port.max_msg_sz);
         Reported {
-            sge: or(attr.map(|attr| attr.max_sge), 1),
+            sge: or_default(attr.map(|attr| attr.max_sge), 1),
             message_bytes: if message_bytes == 0 { frame::MAX_MESSAGE_BYTES } else { message_bytes },
-            regions: or(attr.map(|attr| attr.max_mr), frame::MAX_REGIONS),
-            queue_pairs: or(attr.map(|attr| attr.max_qp), 2).max(2),
-            depth: or(attr.map(|attr| attr.max_qp_wr), frame::DEPTH),
+            regions: or_default(attr.map(|attr| attr.max_mr), frame::MAX_REGIONS),
+            queue_pairs: or_default(attr.map(|attr| attr.max_qp), 2).max(2),
+            depth: or_default(attr.map(|attr| attr.max_qp_wr), frame::DEPTH),
         }
     }
 }
@@ -161,7 +161,7 @@ fn best_service(context: &Context, domain: &Domain) -> Result<QpType, VerbsError
     Ok(QpType::UC)
 }
 
-fn most_inline(context: &Context, domain: &Domain, service: QpType) -> u32 {
+fn probe_inline(context: &Context, domain: &Domain, service: QpType) -> u32 {
     INLINE.iter().find_map(|bytes| try_queue_pair(context, domain, service, *bytes).ok()).unwrap_or(0)
 }
 

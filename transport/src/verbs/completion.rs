@@ -8,7 +8,7 @@
 
 use super::{
     Action, Context, VerbsError,
-    context::unblock,
+    context::set_nonblocking,
     errno::{Errno, check},
 };
 use std::{
@@ -241,7 +241,7 @@ impl Channel {
         // SAFETY: the device is open.
         let raw = NonNull::new(unsafe { create(context.raw()) }).ok_or_else(|| refused(Errno::last()))?;
         let channel = Channel(Arc::new(ChannelInner { raw, context: context.clone() }));
-        unblock(channel.fd()).map_err(refused)?;
+        set_nonblocking(channel.fd()).map_err(refused)?;
         Ok(channel)
     }
 

@@ -64,7 +64,7 @@ impl Context {
         let mut inner = Inner { raw, info, attributes: None, async_fd: None, library: library.clone() };
         inner.check_operations()?;
         inner.attributes = inner.query_attributes();
-        inner.async_fd = inner.unblocked_async_fd();
+        inner.async_fd = inner.nonblocking_async_fd();
         Ok(Context(Arc::new(inner)))
     }
 
@@ -104,7 +104,7 @@ impl Context {
 
     /// Returns the reason why connections through the port would fail, if one is known.
     #[must_use]
-    pub fn doubt(&self) -> Option<Cause> {
+    pub fn port_problem(&self) -> Option<Cause> {
         match self.port() {
             Ok(port) if port.state == PortState::ACTIVE => {
                 Cause::of_addresses(&self.gids(), self.is_thunderbolt())
@@ -137,10 +137,10 @@ impl Context {
         // SAFETY: both members are plain data, valid for all bits that the library may have written over the
         // zeroes.
         let (port, object) = unsafe { (event.element.port_num, event.element.qp.addr()) };
-        let told = AsyncEvent::of(event.event_type, port, object);
+        let fetched = AsyncEvent::of(event.event_type, port, object);
         // SAFETY: fetched above, acknowledged once.
         unsafe { acknowledge(&raw mut event) };
-        Some(told)
+        Some(fetched)
     }
 
     /// Whether the device's transport is Thunderbolt, whose devices differ from all others.
@@ -196,14 +196,14 @@ impl Inner {
         Some(attr)
     }
 
-    fn unblocked_async_fd(&self) -> Option<RawFd> {
+    fn nonblocking_async_fd(&self) -> Option<RawFd> {
         // SAFETY: the device is open.
         let fd: c_int = unsafe { (&raw const (*self.raw.as_ptr()).async_fd).read() };
         if fd < 0 {
             return None;
         }
         // SAFETY: the library keeps it open as long as the device.
-        unblock(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+        set_nonblocking(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
         Some(fd)
     }
 
@@ -231,7 +231,7 @@ impl Drop for Inner {
 }
 
 /// Lets reads from a descriptor return at once.
-pub(super) fn unblock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let set = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
     set.map_err(|error| Errno(error.raw_os_error()))
 }

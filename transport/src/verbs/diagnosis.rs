@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(Cause::of(&refusal(Action::Open, Errno::EACCES)), Cause::Permission);
         assert_eq!(Cause::of(&refusal(Action::Open, Errno::ENODEV)), Cause::Gone);
         assert_eq!(Cause::of(&refusal(Action::ListDevices, Errno::ENOSYS)), Cause::NoDriver);
-        assert_eq!(Cause::of(&refusal(Action::Initialise, Errno::EINVAL)), Cause::Unknown);
+        assert_eq!(Cause::of(&refusal(Action::Initialize, Errno::EINVAL)), Cause::Unknown);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Domain(Arc<Inner>);
 struct Inner {
     raw: NonNull<Pd>,
     /// Whether the device rejected registration with all access rights and accepted `LOCAL_WRITE` alone.
-    least_rights: AtomicBool,
+    local_write_only: AtomicBool,
     context: Context,
 }
 
@@ -63,7 +63,7 @@ impl Access {
 ///
 /// Other programs work with `LOCAL_WRITE` alone, and one is reported to fail with it. The device has no
 /// remote access, so further rights grant nothing.
-const ALL_THREE: AccessFlags =
+const ALL_RIGHTS: AccessFlags =
     AccessFlags::LOCAL_WRITE.with(AccessFlags::REMOTE_READ).with(AccessFlags::REMOTE_WRITE);
 
 impl Context {
@@ -82,7 +82,11 @@ impl Domain {
         // SAFETY: the device is open.
         let raw = unsafe { (context.functions().ibv_alloc_pd)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| context.refused(Action::Domain, Errno::last()))?;
-        Ok(Domain(Arc::new(Inner { raw, least_rights: AtomicBool::new(false), context: context.clone() })))
+        Ok(Domain(Arc::new(Inner {
+            raw,
+            local_write_only: AtomicBool::new(false),
+            context: context.clone(),
+        })))
     }
 
     /// Returns the device of the domain.
@@ -101,8 +105,8 @@ impl Domain {
     /// compiler's knowledge. Access it only through pointers, or while no work on it is in progress.
     pub unsafe fn register(&self, start: *mut u8, len: usize, access: Access) -> Result<Region, VerbsError> {
         let refused = |errno| self.context().refused(Action::Register { bytes: len as u64 }, errno);
-        if self.context().is_thunderbolt() && !self.0.least_rights.load(Relaxed) {
-            match self.try_register(start, len, ALL_THREE) {
+        if self.context().is_thunderbolt() && !self.0.local_write_only.load(Relaxed) {
+            match self.try_register(start, len, ALL_RIGHTS) {
                 Ok(region) => return Ok(region),
                 // These are not about rights.
                 Err(errno @ (Errno::ENOMEM | Errno::EFAULT | Errno::EBUSY | Errno::EAGAIN)) => {
@@ -111,11 +115,11 @@ impl Domain {
                 Err(_) => {}
             }
             let region = self.try_register(start, len, AccessFlags::LOCAL_WRITE).map_err(refused)?;
-            self.0.least_rights.store(true, Relaxed);
+            self.0.local_write_only.store(true, Relaxed);
             return Ok(region);
         }
         let flags =
-            if self.0.least_rights.load(Relaxed) { AccessFlags::LOCAL_WRITE } else { access.of_region() };
+            if self.0.local_write_only.load(Relaxed) { AccessFlags::LOCAL_WRITE } else { access.of_region() };
         self.try_register(start, len, flags).map_err(refused)
     }
 

@@ -7,7 +7,7 @@ use verbs_sys::EventType;
 pub struct AsyncEvent {
     /// Type of the event.
     pub kind: EventType,
-    /// To whom.
+    /// Object of the event.
     pub subject: Subject,
 }
 
@@ -15,18 +15,18 @@ pub struct AsyncEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {
-    /// The device as a whole, or something that we have none of.
+    /// The device as a whole, or an object of a kind that this crate does not use.
     Device,
     /// A port.
     Port(u8),
-    /// The queue pair at this address; see `AsyncEvent::is_about`.
+    /// The queue pair at this address; see [`AsyncEvent::is_about`].
     QueuePair(usize),
     /// A completion queue, which has overflowed.
     CompletionQueue(usize),
 }
 
 impl AsyncEvent {
-    /// Which member of the C structure says what it is about.
+    /// Creates the event; its type selects the member of the C structure that identifies the object.
     pub(super) fn of(kind: EventType, port: i32, object: usize) -> AsyncEvent {
         let subject = match kind {
             EventType::CQ_ERR => Subject::CompletionQueue(object),

@@ -1,8 +1,8 @@
-//! Addresses of ports.
+//! GIDs, the addresses of ports.
 
 use std::{fmt, net::Ipv6Addr};
 
-/// The address of a port, in network byte order.
+/// A GID, the address of a port, in network byte order.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gid(pub [u8; 16]);
 

@@ -24,7 +24,7 @@ use std::{
 use verbs_sys::Device;
 
 /// Default name of the library.
-const DEFAULT: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
+const DEFAULT_NAME: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
 
 /// A verbs library. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -37,14 +37,14 @@ struct Inner {
 }
 
 impl Library {
-    /// Loads the one at a path, or the system's.
+    /// Loads the library at a path, or the system's.
     ///
     /// # Errors
     /// [`VerbsError::Library`] when it can't be loaded, [`VerbsError::Symbol`] when it lacks a function.
     pub fn load(path: Option<&Path>) -> Result<Library, VerbsError> {
-        let path = path.map_or_else(|| PathBuf::from(DEFAULT), Path::to_owned);
+        let path = path.map_or_else(|| PathBuf::from(DEFAULT_NAME), Path::to_owned);
         let name = path.display().to_string();
-        // SAFETY: see the module.
+        // SAFETY: see the module's documentation.
         let library = unsafe { libloading::Library::new(&path) };
         let library = library.map_err(|error| {
             // The loader's message is the error's source.
@@ -52,7 +52,7 @@ impl Library {
             VerbsError::Library { library: name.clone(), reason }
         })?;
         let functions = Functions::find(&library, &name)?;
-        // It stays.
+        // The library is never unloaded.
         std::mem::forget(library);
         Ok(Library(Arc::new(Inner { name, functions })))
     }
@@ -63,14 +63,14 @@ impl Library {
         &self.0.name
     }
 
-    /// The devices that it knows, in its order.
+    /// Returns the library's devices, in its order.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when it can't list them.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
         match DeviceList::of(self) {
             Ok(list) => Ok(list.iter().map(|device| describe(self.functions(), device)).collect()),
-            // On systems without any driver for it, libibverbs finds nothing to list.
+            // libibverbs returns no list on systems without any RDMA driver.
             Err(VerbsError::Refused(refusal)) if refusal.errno.is_unsupported() => Ok(Vec::new()),
             Err(error) => Err(error),
         }
@@ -84,7 +84,7 @@ impl Library {
         VerbsError::NoDevices { library: self.name().to_owned(), cause: Cause::of_no_devices(is_enabled) }
     }
 
-    /// Calls `open` with the device of that name, while the list that has the device lives.
+    /// Calls `open` with the named device while the device list is alive.
     pub(super) fn with_device<T>(
         &self,
         name: &str,
@@ -105,7 +105,7 @@ impl Library {
     }
 }
 
-/// A list of devices, freed at the end. An opened device does not need it any more.
+/// A device list, freed when dropped. An open device no longer needs it.
 struct DeviceList<'a> {
     library: &'a Library,
     list: NonNull<*mut Device>,
@@ -114,7 +114,7 @@ struct DeviceList<'a> {
 impl DeviceList<'_> {
     fn of(library: &Library) -> Result<DeviceList<'_>, VerbsError> {
         Errno::clear();
-        // SAFETY: the count may be left out.
+        // SAFETY: the argument for the count is optional.
         let list = unsafe { (library.functions().ibv_get_device_list)(ptr::null_mut()) };
         match NonNull::new(list) {
             Some(list) => Ok(DeviceList { library, list }),

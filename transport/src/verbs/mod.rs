@@ -33,7 +33,7 @@ mod refusal;
 mod status;
 
 pub use address::find_gid;
-pub use capabilities::Abilities;
+pub use capabilities::DeviceCapabilities;
 pub use completion::{Channel, Completion, CompletionQueue, POLL_BATCH};
 pub use context::Context;
 pub use device::DeviceInfo;

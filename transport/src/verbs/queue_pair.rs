@@ -65,10 +65,10 @@ pub struct RemoteAddress {
 /// The acknowledgement timeout is 4.096 us << 17 = 0.54 s for each of 7 attempts, so that a peer that is slow
 /// for a moment is not given up. A port that goes down and a process that dies are detected by other means,
 /// and sooner. RNR retries are unlimited (7) and 10 us apart, since deadlines belong to the callers.
-mod patience {
+mod timers {
     pub(super) const TIMEOUT: u8 = 17;
     pub(super) const RETRIES: u8 = 7;
-    pub(super) const RETRIES_WITHOUT_RECEIVE: u8 = 7;
+    pub(super) const RNR_RETRIES: u8 = 7;
     pub(super) const RNR_TIMER: u8 = 1;
 }
 
@@ -139,7 +139,7 @@ impl QueuePair {
         let raw = NonNull::new(raw).ok_or_else(|| context.refused(action, Errno::last()))?;
         // SAFETY: just made.
         let number = unsafe { (&raw const (*raw.as_ptr()).qp_num).read() };
-        let mut made = QueuePair {
+        let mut created = QueuePair {
             raw,
             number,
             service: spec.service,
@@ -148,12 +148,12 @@ impl QueuePair {
             _completions: [sends.clone(), receives.clone()],
             domain: domain.clone(),
         };
-        made.granted = made.asked_cap().unwrap_or(init.cap);
-        Ok(made)
+        created.granted = created.query_capacities().unwrap_or(init.cap);
+        Ok(created)
     }
 
     /// Queries the granted capacities: TN3205 requires it, since the device may have changed the depths.
-    fn asked_cap(&self) -> Option<QpCap> {
+    fn query_capacities(&self) -> Option<QpCap> {
         let (mut attr, mut init) = (QpAttr::zeroed(), QpInitAttr::zeroed());
         let ask = self.context().functions().ibv_query_qp?;
         // SAFETY: the queue pair lives, and there is room for the answers.
@@ -185,7 +185,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the device rejects a transition.
-    pub fn initialise(&self, access: Access) -> Result<(), VerbsError> {
+    pub fn initialize(&self, access: Access) -> Result<(), VerbsError> {
         if !self.is_reset.load(Relaxed) {
             self.reset()?;
         }
@@ -194,12 +194,12 @@ impl QueuePair {
         attr.port_num = PORT;
         attr.qp_access_flags = access.of_queue_pair().0;
         self.is_reset.store(false, Relaxed);
-        self.modify(&attr, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, Action::Initialise)
+        self.modify(&attr, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, Action::Initialize)
     }
 
     /// Connects the queue pair to its peer: from INIT to RTR and RTS.
     ///
-    /// On devices without [`late_registration`](super::Abilities::late_registration) the queue pair can use
+    /// On devices without [`late_registration`](super::DeviceCapabilities::late_registration) the queue pair can use
     /// only the regions registered before this call.
     ///
     /// # Errors
@@ -211,11 +211,11 @@ impl QueuePair {
         attr.path_mtu = ours.mtu;
         attr.dest_qp_num = theirs.qp;
         attr.rq_psn = theirs.psn & 0xff_ffff;
-        attr.ah_attr = self.path(ours, theirs);
+        attr.ah_attr = self.address_vector(ours, theirs);
         let mut mask = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
         if is_reliable {
-            attr.max_dest_rd_atomic = self.reads();
-            attr.min_rnr_timer = patience::RNR_TIMER;
+            attr.max_dest_rd_atomic = self.outstanding_reads();
+            attr.min_rnr_timer = timers::RNR_TIMER;
             mask |= Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
         }
         self.modify(&attr, mask, Action::Connect { peer: theirs.gid, gid_index: ours.gid_index })?;
@@ -224,10 +224,10 @@ impl QueuePair {
         attr.sq_psn = ours.psn & 0xff_ffff;
         let mut mask = Mask::SQ_PSN;
         if is_reliable {
-            attr.timeout = patience::TIMEOUT;
-            attr.retry_cnt = patience::RETRIES;
-            attr.rnr_retry = patience::RETRIES_WITHOUT_RECEIVE;
-            attr.max_rd_atomic = self.reads();
+            attr.timeout = timers::TIMEOUT;
+            attr.retry_cnt = timers::RETRIES;
+            attr.rnr_retry = timers::RNR_RETRIES;
+            attr.max_rd_atomic = self.outstanding_reads();
             mask |= Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
         }
         self.modify(&attr, mask, Action::Send)
@@ -310,23 +310,23 @@ impl QueuePair {
     }
 
     /// Returns the number of outstanding RDMA reads. The crate posts none, but some devices require a number.
-    fn reads(&self) -> u8 {
+    fn outstanding_reads(&self) -> u8 {
         let most = self.context().attributes().map_or(1, |attr| attr.max_qp_rd_atom);
         u8::from(most > 0)
     }
 
     /// Returns the address vector of the peer. Link-local addresses and Thunderbolt cables have no routers,
     /// so one hop suffices.
-    fn path(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> AhAttr {
+    fn address_vector(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> AhAttr {
         let is_near = theirs.gid.is_link_local() || self.context().is_thunderbolt();
-        let mut path = AhAttr::zeroed();
-        path.is_global = 1;
-        path.port_num = PORT;
-        path.dlid = theirs.lid;
-        path.grh.dgid = theirs.gid.into();
-        path.grh.sgid_index = ours.gid_index;
-        path.grh.hop_limit = if is_near { 1 } else { 64 };
-        path
+        let mut address_vector = AhAttr::zeroed();
+        address_vector.is_global = 1;
+        address_vector.port_num = PORT;
+        address_vector.dlid = theirs.lid;
+        address_vector.grh.dgid = theirs.gid.into();
+        address_vector.grh.sgid_index = ours.gid_index;
+        address_vector.grh.hop_limit = if is_near { 1 } else { 64 };
+        address_vector
     }
 
     fn modify(&self, attr: &QpAttr, mask: Mask, action: Action) -> Result<(), VerbsError> {

@@ -40,7 +40,7 @@ pub enum Action {
     /// Moving a queue pair to RESET.
     Reset,
     /// Moving a queue pair to INIT.
-    Initialise,
+    Initialize,
     /// Moving a queue pair to RTR.
     Connect {
         /// The peer's address.
@@ -68,7 +68,7 @@ impl fmt::Display for Action {
             Action::Arm => f.write_str("arming a completion queue"),
             Action::QueuePair { service } => write!(f, "making a queue pair ({service:?})"),
             Action::Reset => f.write_str("resetting a queue pair"),
-            Action::Initialise => f.write_str("initialising a queue pair"),
+            Action::Initialize => f.write_str("initializing a queue pair"),
             Action::Connect { peer, gid_index } => {
                 write!(f, "connecting a queue pair to {peer} from GID {gid_index}")
             }

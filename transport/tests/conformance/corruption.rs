@@ -17,7 +17,7 @@ struct Vandal(Mapping);
 impl Vandal {
     fn of(pair: &Pair) -> Vandal {
         let object = pair.0[1].object.as_ref().expect("shared memory");
-        Vandal(Mapping::of_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
+        Vandal(Mapping::from_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
     }
 
     /// Word 0 is the first of the consumer line, word 8 the first of cell 0.

@@ -13,7 +13,7 @@ use transport::{
     Link, Protocol, RecvState, SendState, TransportError,
     driver::{
         Endpoint, SILENCE,
-        tcp::{Bind, Say, Security, TcpConfig, TcpEndpoint},
+        tcp::{Bind, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
 };
@@ -112,7 +112,8 @@ fn cut(hosts: &Hosts, security: Security, silence: Duration, acts: [Act; 2]) {
         hosts.enter(rank);
         let address = Bind::Address([10, 77, 0, rank as u8 + 1].into());
         let config = TcpConfig { bind: address, security, sockets: Some(1), silence, ..config() };
-        let mut end = TcpEndpoint::open(&config, rank as u32, Say::to(|_| ())).expect("an endpoint");
+        let mut end =
+            TcpEndpoint::open(&config, rank as u32, WarningHandler::new(|_| ())).expect("an endpoint");
         let mut heard = Vec::new();
         while let Some(word) = end.converse(&heard).expect("a word") {
             words.lock().expect("no panics")[rank] = word;

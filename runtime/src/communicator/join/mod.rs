@@ -28,7 +28,7 @@ use crate::{
     Config, Transport,
     error::{Error, Result},
 };
-use bootstrap::{Announced, Identity, Met, Muster, UniqueId};
+use bootstrap::{Identity, LaunchInfo, ReconnectListener, Resolved, UniqueId};
 use threads::Threads;
 use topology::{Rank, Reach};
 use transport::{
@@ -63,7 +63,7 @@ impl Communicator {
     /// # Errors
     /// As for [`Communicator::from_env`].
     pub fn from_env_with(config: &Config) -> Result<Communicator> {
-        let Met { identity, server } = Announced::from_env()?.meet(config.timeout)?;
+        let Resolved { identity, server } = LaunchInfo::from_env()?.resolve(config.timeout)?;
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
         if let Some(folder) = &config.dump {
@@ -85,8 +85,8 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
-        let (place, server) = id.meet(config.timeout)?;
-        let identity = Identity { rank, size, place, keeps: server.is_some(), descent: None };
+        let (rendezvous, server) = id.resolve(config.timeout)?;
+        let identity = Identity { rank, size, rendezvous, hosts_rendezvous: server.is_some(), parent: None };
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
         Ok(communicator)
@@ -144,32 +144,41 @@ fn listen_if_wanted(config: &Config) -> Result<()> {
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may have the
     // rendezvous.
-    let may_span_hosts = identity.place.secret.is_some();
+    let may_span_hosts = identity.rendezvous.secret.is_some();
     let config = match config.transport {
         Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
         _ => config,
     };
     listen_if_wanted(config)?;
-    let muster = open_muster(identity, config);
+    let reconnect_listener = open_reconnect_listener(identity, config);
     match config.transport {
-        Transport::Auto | Transport::Shm => shm::join(identity, config, muster),
+        Transport::Auto | Transport::Shm => shm::join(identity, config, reconnect_listener),
         Transport::Mixed | Transport::MixedVerbs | Transport::MixedAuto => {
             let layout = layout(identity.size, config);
-            endpoint::join_if_opened(mixed::open(identity, config, layout), identity, config, muster)
+            endpoint::join_if_opened(
+                mixed::open(identity, config, layout),
+                identity,
+                config,
+                reconnect_listener,
+            )
         }
-        Transport::Tcp => endpoint::join_if_opened(tcp::open(identity, config), identity, config, muster),
-        Transport::Verbs => endpoint::join_if_opened(verbs::open(identity, config), identity, config, muster),
+        Transport::Tcp => {
+            endpoint::join_if_opened(tcp::open(identity, config), identity, config, reconnect_listener)
+        }
+        Transport::Verbs => {
+            endpoint::join_if_opened(verbs::open(identity, config), identity, config, reconnect_listener)
+        }
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
-            endpoint::join(Box::new(endpoint), identity, config, muster)
+            endpoint::join(Box::new(endpoint), identity, config, reconnect_listener)
         }
     }
 }
 
 /// Opens the sockets at which this rank can be met for later communicators. Without them only such
 /// communicators fail.
-fn open_muster(identity: &Identity, config: &Config) -> Option<Muster> {
-    let secret = identity.place.secret.clone();
+fn open_reconnect_listener(identity: &Identity, config: &Config) -> Option<ReconnectListener> {
+    let secret = identity.rendezvous.secret.clone();
     let at = if secret.is_some() { tcp::own_addresses(identity, config) } else { Vec::new() };
-    Muster::open(&at, secret).ok()
+    ReconnectListener::open(&at, secret).ok()
 }

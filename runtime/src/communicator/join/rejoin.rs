@@ -9,7 +9,7 @@ use crate::{
     Config,
     error::{Error, PeerName, Result},
 };
-use bootstrap::{Descent, Identity, Keeper, Member, Muster, Origins, Secret};
+use bootstrap::{Identity, Member, Parent, ReconnectListener, RendezvousHost, Secret, WorldRanks};
 use std::sync::Arc;
 use topology::Rank;
 
@@ -26,12 +26,12 @@ pub(in super::super) enum Rejoin {
 #[derive(Debug)]
 pub(in super::super) struct Processes {
     /// The listener of this rank, if the system granted the sockets.
-    muster: Option<Muster>,
+    reconnect_listener: Option<ReconnectListener>,
     /// The listeners' addresses by rank, as text; empty if there is none.
     places: Vec<String>,
     secret: Option<Secret>,
     /// The ranks' numbers in the first job.
-    origins: Arc<Origins>,
+    world_ranks: Arc<WorldRanks>,
 }
 
 impl From<Arc<ThreadRendezvous>> for Rejoin {
@@ -43,15 +43,15 @@ impl From<Arc<ThreadRendezvous>> for Rejoin {
 impl Rejoin {
     /// Returns the way for processes that have met.
     pub(in super::super) fn processes(
-        muster: Option<Muster>,
+        reconnect_listener: Option<ReconnectListener>,
         members: &[Member],
         identity: &Identity,
     ) -> Rejoin {
         Rejoin::Processes(Box::new(Processes {
-            muster,
-            places: members.iter().map(|member| member.muster.clone()).collect(),
-            secret: identity.place.secret.clone(),
-            origins: identity.origins(),
+            reconnect_listener,
+            places: members.iter().map(|member| member.reconnect_addresses.clone()).collect(),
+            secret: identity.rendezvous.secret.clone(),
+            world_ranks: identity.world_ranks(),
         }))
     }
 }
@@ -72,20 +72,25 @@ impl Processes {
             )));
         };
         let titles = named(members, names);
-        let server = match &self.muster {
-            Some(muster) if members[keeper] == me => Some(muster.serve(job, &titles)?),
+        let server = match &self.reconnect_listener {
+            Some(reconnect_listener) if members[keeper] == me => {
+                Some(reconnect_listener.serve(job, &titles)?)
+            }
             _ => None,
         };
         let there = &self.places[members[keeper].index()];
-        let keeper = Keeper { rank: keeper as u32, titles: titles.into() };
-        let place = Muster::place(there, self.secret.as_ref(), keeper, config.timeout);
+        let keeper = RendezvousHost { rank: keeper as u32, labels: titles.into() };
+        let rendezvous = ReconnectListener::connect_spec(there, self.secret.as_ref(), keeper, config.timeout);
         let rank = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
         let identity = Identity {
             rank,
             size: members.len() as u32,
-            place: place.map_err(Error::Bootstrap)?,
-            keeps: server.is_some(),
-            descent: Some(Descent { job: job.to_owned(), origins: Arc::new(self.origins.of(members)) }),
+            rendezvous: rendezvous.map_err(Error::Bootstrap)?,
+            hosts_rendezvous: server.is_some(),
+            parent: Some(Parent {
+                job: job.to_owned(),
+                world_ranks: Arc::new(self.world_ranks.of_members(members)),
+            }),
         };
         // A model of machines and cables describes the ranks of the whole job.
         let mut config = config.clone();

@@ -57,6 +57,6 @@ pub(super) fn begun(
     let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
     let size = binding.size_of(protocols, src.len());
     let protocol = protocols.choose(link.capabilities(), size, src.len(), registered);
-    let state = SendState::new(binding.digest, protocol).sized(size);
+    let state = SendState::new(binding.digest, protocol).with_size(size);
     if binding.confirmed { state.confirmed() } else { state }
 }

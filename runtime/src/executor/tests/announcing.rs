@@ -19,7 +19,7 @@ use std::sync::{
 };
 use topology::Rank;
 use transport::{
-    Capabilities, Link, SendProgress, Size,
+    Capabilities, Link, SendProgress, SizeClass,
     memory::{Span, SpanMut},
 };
 
@@ -66,7 +66,7 @@ fn told(steps: Vec<Step>) -> [u32; 4] {
         reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
         ranks: 4,
         threads: Threads::ONE,
-        sizing: Sizing::ByCall(Size::Bulk),
+        sizing: Sizing::ByCall(SizeClass::Bulk),
         digest: 8,
         uneven: None,
         packed: None,

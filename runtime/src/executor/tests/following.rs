@@ -83,9 +83,9 @@ impl Link for Counting {
     fn announce(
         &mut self,
         state: &mut RecvState,
-        landing: Option<SpanMut<'_>>,
+        destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
-        self.inner.announce(state, landing)
+        self.inner.announce(state, destination)
     }
 }
 

@@ -1,18 +1,18 @@
-//! What people are told of ranks that do not fit together.
+//! Error messages about ranks.
 
 use std::collections::BTreeMap;
 
-/// The longest sentence that is taken over from a rank, in bytes.
-const SENTENCE: usize = 2000;
+/// Maximum length of a text that is taken over from a rank, in bytes.
+const MAX_MESSAGE_BYTES: usize = 2000;
 
-/// A text of a rank that is shown to people: one line, and not endless.
-pub(super) fn sentence(text: &str) -> String {
+/// Makes a text from a rank fit for display: one line of bounded length.
+pub(super) fn sanitize(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    line.char_indices().take_while(|(at, c)| at + c.len_utf8() <= SENTENCE).map(|(_, c)| c).collect()
+    line.char_indices().take_while(|(at, c)| at + c.len_utf8() <= MAX_MESSAGE_BYTES).map(|(_, c)| c).collect()
 }
 
-/// The first option that two ranks set differently, as a sentence.
-pub(super) fn difference(
+/// Returns a sentence about the first option that two ranks set differently.
+pub(super) fn option_mismatch(
     first: u32,
     ours: &BTreeMap<String, String>,
     rank: u32,
@@ -22,7 +22,7 @@ pub(super) fn difference(
     let mut different = keys.filter(|key| ours.get(*key) != theirs.get(*key));
     let show = |value: Option<&String>| value.map_or_else(|| "unknown".to_owned(), |v| format!("`{v}`"));
     different.next().map(|key| {
-        sentence(&format!(
+        sanitize(&format!(
             "{key} must be equal on all ranks: it is {} on rank {first} and {} on rank {rank}",
             show(ours.get(key)),
             show(theirs.get(key))
@@ -36,17 +36,17 @@ mod tests {
 
     #[test]
     fn what_a_rank_says_is_one_line_and_not_endless() {
-        assert_eq!(sentence("no\ncable\x1b[2J"), "no cable [2J");
-        let long = sentence(&"\u{20ac}".repeat(5000));
-        assert!(long.len() <= SENTENCE && long.len() > SENTENCE - 3);
+        assert_eq!(sanitize("no\ncable\x1b[2J"), "no cable [2J");
+        let long = sanitize(&"\u{20ac}".repeat(5000));
+        assert!(long.len() <= MAX_MESSAGE_BYTES && long.len() > MAX_MESSAGE_BYTES - 3);
     }
 
     #[test]
     fn an_option_that_only_one_knows_is_a_difference() {
         let ours = BTreeMap::from([("A".to_owned(), "1".to_owned())]);
         let theirs = BTreeMap::from([("A".to_owned(), "1".to_owned()), ("B".to_owned(), "2".to_owned())]);
-        assert_eq!(difference(0, &ours, 1, &ours), None);
-        let why = difference(4, &ours, 7, &theirs).expect("B");
+        assert_eq!(option_mismatch(0, &ours, 1, &ours), None);
+        let why = option_mismatch(4, &ours, 7, &theirs).expect("B");
         assert_eq!(why, "B must be equal on all ranks: it is unknown on rank 4 and `2` on rank 7");
     }
 }
