@@ -324,7 +324,7 @@ fn report() {
         job.slices.recv_timeout(Duration::from_secs(30)).expect("the ranks come together");
         fs::write(&file, &*heard.lock().expect("no panics")).expect("a file");
         for (kind, _) in KINDS {
-            let before = job.server.refused().strangers;
+            let before = job.server.rejections().strangers;
             let [peace, attack] = measure(&job, kind, &file.to_string_lossy());
             let of = |slices: &[[u128; 4]], at: usize| median(slices.iter().map(|slice| slice[at]).collect());
             println!(
@@ -335,7 +335,7 @@ fn report() {
                 of(&attack, 2) / of(&peace, 2),
                 of(&peace, 3),
                 of(&attack, 3),
-                job.server.refused().strangers - before
+                job.server.rejections().strangers - before
             );
         }
         job.end();

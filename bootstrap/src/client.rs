@@ -1,14 +1,14 @@
-//! A rank's side of the rendezvous.
+//! A rank's side of the connection to the rendezvous.
 //!
-//! Before the job has started the rank waits for what it is told; from then on it only looks whether something has
-//! come, and what it says is queued: whether the rendezvous reads is no matter for a call that is under way.
+//! While the job starts, the rank waits for the server's answers. Afterwards it never waits: it polls for
+//! messages and queues its own, so a server that does not read cannot delay a call.
 
 use super::{
-    address::{Address, Place, go_to, wait_for},
+    address::Address,
+    connect::{ConnectSpec, RendezvousHost, open_connection, wait_for},
+    frame_stream::{FrameStream, Payload, ReadProgress},
     liveness,
-    muster::Keeper,
-    pipe::{Filled, Parcel, Pipe},
-    wire::{FromRank, FromServer, Hello, MAX_EXCHANGE_BYTES, MOST_TO_RANK, Member, Word, frame_of},
+    wire::{FromRank, FromServer, Hello, MAX_EXCHANGE_BYTES, MAX_TO_RANK_BYTES, Member, Word, encode},
 };
 use crate::error::{Error, Result};
 use rustix::{
@@ -25,86 +25,90 @@ use std::{
 use topology::Rank;
 
 /// Bytes read at a time.
-const TURN_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
-/// How often a rank that waits says that it lives.
-const BEAT: Duration = Duration::from_millis(500);
+/// Interval of heartbeats over TCP.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a rank that leaves waits for its last words to be taken.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the last message of a rank may take to be sent.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The server gives its own answer at the deadline; this is for a server that is stuck.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time beyond the rank's timeout that the server may take to answer. The server answers at the deadline
+/// itself; this limit is for a server that hangs.
+const SERVER_GRACE: Duration = Duration::from_secs(10);
 
-/// The same where the server comes later than those who wait for it: by so much it may, and still say who is missing.
-const KEEPERS_GRACE: Duration = Duration::from_secs(2);
+/// The same where another rank runs the server: it may start this much later and still report missing ranks.
+const HOST_GRACE: Duration = Duration::from_secs(2);
 
-/// Between attempts to join where another job meets for now.
-const BUSY: Duration = Duration::from_millis(20);
+/// Pause between attempts to join while another job uses the rendezvous.
+const BUSY_RETRY: Duration = Duration::from_millis(20);
 
 /// A rank's open connection to the rendezvous.
 #[derive(Debug)]
 pub struct Connection {
-    pipe: Pipe,
-    /// The rank in whose process the rendezvous is, where it was opened for this job alone.
-    keeper: Option<Keeper>,
+    frames: FrameStream,
+    /// The rank whose process runs the rendezvous, if it serves this job alone.
+    rendezvous_host: Option<RendezvousHost>,
     rank: u32,
     ranks: u32,
-    /// How long the rendezvous may take to answer while the job starts.
-    patience: Duration,
-    /// Set when the connection has come to its end.
+    /// How long the server may take to answer while the job starts.
+    timeout: Duration,
+    /// Whether the connection has ended.
     ended: bool,
-    /// Set when it came to its end while an answer was waited for.
-    hung_up: bool,
-    /// News that came while something else was waited for.
-    early: VecDeque<FromServer>,
-    /// Up to which version the others' boards are known.
+    /// Whether the connection ended while this rank waited for an answer.
+    closed_while_waiting: bool,
+    /// Notices received while this rank waited for an answer.
+    deferred: VecDeque<FromServer>,
+    /// Latest known version of the other ranks' boards.
     seen: u64,
-    /// Have we asked for what is newer, without an answer yet?
-    asked: bool,
-    /// When we last said that we live, and had the kernel look whether the server's host does.
-    beat: Instant,
-    probed: Instant,
+    /// Whether a board update has been requested and not answered.
+    update_requested: bool,
+    /// Time of the last heartbeat, and of the last liveness check of the server's host.
+    last_heartbeat: Instant,
+    last_probe: Instant,
 }
 
-/// Why a rank is to come again.
+/// Reason to try to join again.
 #[derive(Debug)]
-enum NotYet {
-    /// Another job meets there at present, of this name.
+enum Retry {
+    /// Another job, of this name, uses the rendezvous.
     Busy(String),
-    /// Whoever met there was done just when we came, and hung up before it knew what we came for.
-    HungUp(Error),
+    /// The previous job closed its listener and dropped this connection before it read the hello.
+    Closed(Error),
 }
 
-impl NotYet {
-    /// What it is when there is no time left to come again.
-    fn late(self, place: &Place, hello: &Hello) -> Error {
+impl Retry {
+    /// Returns the error to report when no time is left for another attempt.
+    fn into_error(self, rendezvous: &ConnectSpec, hello: &Hello) -> Error {
         match self {
-            NotYet::Busy(job) => {
-                let at = place.keeper.as_ref().map_or_else(|| "the rendezvous".to_owned(), Keeper::title);
+            Retry::Busy(job) => {
+                let at = rendezvous
+                    .rendezvous_host
+                    .as_ref()
+                    .map_or_else(|| "the rendezvous".to_owned(), RendezvousHost::label);
                 Error::Rendezvous(format!(
                     "`{job}` is being made at {at}, and not `{}`: all ranks that make one communicator call the same \
                      with the same arguments",
                     hello.job
                 ))
             }
-            NotYet::HungUp(error) => error,
+            Retry::Closed(error) => error,
         }
     }
 }
 
-/// What a rank learns by joining.
+/// Result of joining a job.
 #[derive(Debug)]
 pub struct Joined {
     /// The rank's connection to the rendezvous.
     pub connection: Connection,
-    /// Everyone, in rank order.
+    /// All members, in rank order.
     pub members: Vec<Member>,
-    /// Everyone's arena, in rank order; empty where ranks have none.
+    /// Arena descriptors of all ranks, in rank order; empty if ranks share no memory.
     pub arenas: Vec<OwnedFd>,
 }
 
-/// News that came over the connection.
+/// A notice from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A rank's process ended.
@@ -114,31 +118,31 @@ pub enum Notice {
         /// How the process ended, as the rest of a sentence.
         how: String,
     },
-    /// What is new on others' boards.
-    News(Vec<(u32, Vec<Word>)>),
-    /// The first failure of the job.
+    /// Changed words of other ranks' boards: (rank, words) pairs.
+    BoardUpdate(Vec<(u32, Vec<Word>)>),
+    /// The first failure of the job, as board words.
     Failed(Vec<Word>),
-    /// The launcher is gone.
+    /// The connection to the server ended.
     ServerGone,
 }
 
-/// The connection is of no use.
-fn broken(keeper: Option<&Keeper>, what: &str, e: &dyn std::fmt::Display) -> Error {
-    match keeper {
-        None => Error::Rendezvous(format!("{what}: {e}; is the launcher (tbccl run) still running?")),
-        Some(keeper) => Error::Absent {
-            ranks: vec![Rank(keeper.rank)],
+/// Returns the error for a connection that failed while doing `action`.
+fn broken(rendezvous_host: Option<&RendezvousHost>, action: &str, e: &dyn std::fmt::Display) -> Error {
+    match rendezvous_host {
+        None => Error::Rendezvous(format!("{action}: {e}; is the launcher (tbccl run) still running?")),
+        Some(rendezvous_host) => Error::Absent {
+            ranks: vec![Rank(rendezvous_host.rank)],
             why: format!(
-                "{what} at {}: {e}; it has ended, or not come to make the communicator",
-                keeper.title()
+                "{action} at {}: {e}; it has ended, or not come to make the communicator",
+                rendezvous_host.label()
             ),
         },
     }
 }
 
-/// Joining was refused, for want of some ranks or for another reason.
-fn refused(why: String, absent: &[u32], keeper: Option<&Keeper>) -> Error {
-    if absent.is_empty() || keeper.is_none() {
+/// Returns the error for a refusal, which names missing ranks if `absent` is not empty.
+fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>) -> Error {
+    if absent.is_empty() || rendezvous_host.is_none() {
         return Error::Rendezvous(why);
     }
     Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why }
@@ -149,29 +153,42 @@ fn unexpected(other: &FromServer) -> Error {
 }
 
 impl Connection {
-    /// Joins the job at a place, with an arena if ranks have such; waits until everyone has joined. Where another job
-    /// meets there for now, tries again until the rank's patience is at its end.
-    pub fn join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
+    /// Joins the job at a rendezvous and waits until all ranks have joined.
+    ///
+    /// `arena` is this rank's shared memory, if the ranks share any. While another job uses the rendezvous,
+    /// joining is tried again until the timeout in `hello`.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the server cannot be reached, refuses the rank, or does not answer in time;
+    /// [`Error::Absent`] instead where the rendezvous is another rank's, naming missing ranks;
+    /// [`Error::System`] if a system call fails.
+    pub fn join(rendezvous: &ConnectSpec, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
         let began = Instant::now();
-        let patience = Duration::from_millis(hello.patience_ms);
+        let timeout = Duration::from_millis(hello.timeout_ms);
         loop {
-            match Connection::try_to_join(place, hello, arena)? {
+            match Connection::try_to_join(rendezvous, hello, arena)? {
                 Ok(joined) => return Ok(joined),
-                Err(not_yet) if began.elapsed() + BUSY > patience => return Err(not_yet.late(place, hello)),
-                Err(_) => thread::sleep(BUSY),
+                Err(retry) if began.elapsed() + BUSY_RETRY > timeout => {
+                    return Err(retry.into_error(rendezvous, hello));
+                }
+                Err(_) => thread::sleep(BUSY_RETRY),
             }
         }
     }
 
-    /// As `join`, or why it is too early.
-    fn try_to_join(place: &Place, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Result<Joined, NotYet>> {
-        let mut connection = Connection::open(place, hello)?;
-        let members = match connection.be_let_in(hello, arena) {
+    /// Tries once to join; an inner error asks for another attempt.
+    fn try_to_join(
+        rendezvous: &ConnectSpec,
+        hello: &Hello,
+        arena: Option<&OwnedFd>,
+    ) -> Result<Result<Joined, Retry>> {
+        let mut connection = Connection::open(rendezvous, hello)?;
+        let members = match connection.wait_for_welcome(hello, arena) {
             Ok(Ok(members)) => members,
-            Ok(Err(job)) => return Ok(Err(NotYet::Busy(job))),
-            // A keeper that has died is not found again.
-            Err(error) if connection.hung_up && place.keeper.is_some() => {
-                return Ok(Err(NotYet::HungUp(error)));
+            Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
+            // A rank that has died does not open its rendezvous again.
+            Err(error) if connection.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
+                return Ok(Err(Retry::Closed(error)));
             }
             Err(error) => return Err(error),
         };
@@ -188,77 +205,88 @@ impl Connection {
         Ok(Ok(Joined { connection, members, arenas }))
     }
 
-    /// Waits until all are there, and says who they are; or which other job meets there.
-    fn be_let_in(&mut self, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Result<Vec<Member>, String>> {
+    /// Waits until all ranks have joined and returns them; an inner error is the name of another job at this
+    /// rendezvous.
+    fn wait_for_welcome(
+        &mut self,
+        hello: &Hello,
+        arena: Option<&OwnedFd>,
+    ) -> Result<Result<Vec<Member>, String>> {
         if let Some(arena) = arena
-            && let Err(job) = self.hand_over(arena, hello)?
+            && let Err(job) = self.send_arena(arena, hello)?
         {
             return Ok(Err(job));
         }
         match self.answer("waiting for the other ranks")? {
             FromServer::Welcome { members } => Ok(Ok(members)),
             FromServer::Busy { job } => Ok(Err(job)),
-            other => Err(self.unwelcome(other)),
+            other => Err(self.join_error(other)),
         }
     }
 
-    /// Connects, and greets.
-    fn open(place: &Place, hello: &Hello) -> Result<Connection> {
-        let what = format!("rank {} can't reach the rendezvous", hello.member.rank);
-        let reached = go_to(place).map_err(|why| broken(place.keeper.as_ref(), &what, &why));
-        let grace = if place.keeper.is_some() { KEEPERS_GRACE } else { GRACE };
-        let patience = Duration::from_millis(hello.patience_ms).saturating_add(grace);
-        let mut connection = Connection::over(reached?, hello.member.rank, hello.size, patience);
-        connection.keeper.clone_from(&place.keeper);
-        // A socket that can't be told is broken, which reading from it says.
-        let _ = connection.pipe.socket().bear_silence(Duration::from_millis(hello.silence_ms));
-        connection.pipe.send(frame_of(hello));
+    /// Connects to the rendezvous and sends the hello.
+    fn open(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {
+        let action = format!("rank {} can't reach the rendezvous", hello.member.rank);
+        let reached = open_connection(rendezvous)
+            .map_err(|why| broken(rendezvous.rendezvous_host.as_ref(), &action, &why));
+        let grace = if rendezvous.rendezvous_host.is_some() { HOST_GRACE } else { SERVER_GRACE };
+        let timeout = Duration::from_millis(hello.timeout_ms).saturating_add(grace);
+        let mut connection = Connection::new(reached?, hello.member.rank, hello.size, timeout);
+        connection.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
+        // An error means that the socket is broken, which the next read reports.
+        let _ = connection.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
+        connection.frames.send(encode(hello));
         Ok(connection)
     }
 
-    /// A rank's, of so many, over an open pipe; it waits so long for answers while the job starts.
-    pub(super) fn over(pipe: Pipe, rank: u32, ranks: u32, patience: Duration) -> Connection {
+    /// Creates the connection of `rank`, of `ranks`, over an open stream. `timeout` limits each answer while
+    /// the job starts.
+    pub(super) fn new(frames: FrameStream, rank: u32, ranks: u32, timeout: Duration) -> Connection {
         let now = Instant::now();
         Connection {
-            pipe,
-            keeper: None,
+            frames,
+            rendezvous_host: None,
             rank,
             ranks,
-            patience,
+            timeout,
             ended: false,
-            hung_up: false,
-            early: VecDeque::new(),
+            closed_while_waiting: false,
+            deferred: VecDeque::new(),
             seen: 0,
-            asked: false,
-            beat: now,
-            probed: now,
+            update_requested: false,
+            last_heartbeat: now,
+            last_probe: now,
         }
     }
 
-    /// What an answer is that no rank is let in with.
-    fn unwelcome(&self, answer: FromServer) -> Error {
+    /// Returns the error for an answer that does not let this rank in.
+    fn join_error(&self, answer: FromServer) -> Error {
         match answer {
-            FromServer::Refused { why, absent } => refused(why, &absent, self.keeper.as_ref()),
+            FromServer::Refused { why, absent } => refused(why, &absent, self.rendezvous_host.as_ref()),
             other => unexpected(&other),
         }
     }
 
-    /// Hands the memory of this rank over to the others, which takes a socket of this host; or says which other job
-    /// meets there.
-    fn hand_over(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<Result<(), String>> {
-        if self.pipe.socket().is_tcp() {
+    /// Sends this rank's arena descriptor, which requires a Unix socket; an inner error is the name of
+    /// another job at this rendezvous.
+    fn send_arena(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<Result<(), String>> {
+        if self.frames.socket().is_tcp() {
             let address = match self.answer("asking for the way to the ranks of this host")? {
-                FromServer::Elsewhere { address } => address,
+                FromServer::Redirect { address } => address,
                 FromServer::Busy { job } => return Ok(Err(job)),
-                other => return Err(self.unwelcome(other)),
+                other => return Err(self.join_error(other)),
             };
-            let addresses = Address::list(&address).map_err(Error::Rendezvous)?;
+            let addresses = Address::parse_list(&address).map_err(Error::Rendezvous)?;
             if addresses.iter().any(Address::is_remote) {
-                return Err(unexpected(&FromServer::Elsewhere { address }));
+                return Err(unexpected(&FromServer::Redirect { address }));
             }
-            let place =
-                Place { addresses, secret: None, patience: Duration::ZERO, keeper: self.keeper.clone() };
-            *self = Connection::open(&place, hello).map_err(|_| {
+            let rendezvous = ConnectSpec {
+                addresses,
+                secret: None,
+                timeout: Duration::ZERO,
+                rendezvous_host: self.rendezvous_host.clone(),
+            };
+            *self = Connection::open(&rendezvous, hello).map_err(|_| {
                 Error::Rendezvous(format!(
                     "rank {} on {} is to share memory with ranks of another host, or of another user or container: set \
                      TBCCL_TRANSPORT to one that reaches them",
@@ -267,62 +295,67 @@ impl Connection {
             })?;
         }
         let copy = arena.try_clone().map_err(|e| Error::system("handing over memory", e))?;
-        self.pipe.send(Parcel::Descriptor(Arc::new(copy)));
+        self.frames.send(Payload::Descriptor(Arc::new(copy)));
         Ok(Ok(()))
     }
 
-    /// Waits, while the job starts, until `next` finds what it looks for.
-    fn wait<T>(&mut self, what: &str, mut next: impl FnMut(&mut Pipe) -> io::Result<Option<T>>) -> Result<T> {
-        let deadline = Instant::now().checked_add(self.patience);
+    /// Waits, while the job starts, until `next` returns a value.
+    fn wait<T>(
+        &mut self,
+        action: &str,
+        mut next: impl FnMut(&mut FrameStream) -> io::Result<Option<T>>,
+    ) -> Result<T> {
+        let deadline = Instant::now().checked_add(self.timeout);
         loop {
-            if let Some(found) = next(&mut self.pipe).map_err(|e| self.broken(what, &e))? {
+            if let Some(found) = next(&mut self.frames).map_err(|e| self.broken(action, &e))? {
                 return Ok(found);
             }
             let left = deadline.map_or(Duration::from_secs(3600), |at| at - Instant::now().min(at));
             if left.is_zero() {
-                return Err(self.broken(what, &ErrorKind::TimedOut.into()));
+                return Err(self.broken(action, &ErrorKind::TimedOut.into()));
             }
-            if let Err(e) = self.pump(left.min(liveness::PROBING)) {
-                self.hung_up = true;
-                return Err(self.broken(what, &e));
+            if let Err(e) = self.poll_socket(left.min(liveness::PROBE_INTERVAL)) {
+                self.closed_while_waiting = true;
+                return Err(self.broken(action, &e));
             }
-            self.look_after();
+            self.check_liveness();
         }
     }
 
-    /// A rank has died before all had started.
-    fn died_early(&self, rank: u32, how: &str) -> Error {
-        let keeper = self.keeper.as_ref();
-        let who = keeper.map_or_else(|| format!("rank {rank}"), |keeper| keeper.title_of(rank));
-        refused(format!("{who} {how} while the job was starting"), &[rank], keeper)
+    /// Returns the error for a rank that died before all ranks had started.
+    fn died_during_start(&self, rank: u32, how: &str) -> Error {
+        let rendezvous_host = self.rendezvous_host.as_ref();
+        let who = rendezvous_host
+            .map_or_else(|| format!("rank {rank}"), |rendezvous_host| rendezvous_host.label_of(rank));
+        refused(format!("{who} {how} while the job was starting"), &[rank], rendezvous_host)
     }
 
-    fn broken(&self, what: &str, e: &io::Error) -> Error {
-        broken(self.keeper.as_ref(), what, e)
+    fn broken(&self, action: &str, e: &io::Error) -> Error {
+        broken(self.rendezvous_host.as_ref(), action, e)
     }
 
-    /// The next frame, while the job starts.
-    fn answer(&mut self, what: &str) -> Result<FromServer> {
-        self.wait(what, |pipe| pipe.frame(MOST_TO_RANK))
+    /// Waits for the next message, while the job starts.
+    fn answer(&mut self, action: &str) -> Result<FromServer> {
+        self.wait(action, |frames| frames.frame(MAX_TO_RANK_BYTES))
     }
 
     fn descriptor(&mut self) -> Result<OwnedFd> {
         const WHAT: &str = "receiving the other ranks' memory";
-        self.wait(WHAT, |pipe| Ok(pipe.bytes(1)))?;
-        // A byte without its descriptor says that our table of descriptors is full.
-        self.pipe.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
+        self.wait(WHAT, |frames| Ok(frames.bytes(1)))?;
+        // A byte without its descriptor means that this process's table of descriptors is full.
+        self.frames.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
     }
 
-    /// Writes what is queued, waits until something comes, for so long at most, and reads it.
-    fn pump(&mut self, within: Duration) -> io::Result<()> {
+    /// Writes queued bytes, waits at most `within` for the socket, and reads once.
+    fn poll_socket(&mut self, within: Duration) -> io::Result<()> {
         if self.ended {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        // A server that does not take what we say may have said why: reading tells.
-        let is_flushed = self.pipe.flush().unwrap_or(true);
-        wait_for(self.pipe.as_fd(), is_flushed, within)?;
-        match self.pipe.fill(TURN_BYTES) {
-            Ok(Filled::Ended) => self.ended = true,
+        // A server that no longer reads may have sent the reason, so reading goes on.
+        let is_flushed = self.frames.flush().unwrap_or(true);
+        wait_for(self.frames.as_fd(), is_flushed, within)?;
+        match self.frames.fill(READ_BYTES) {
+            Ok(ReadProgress::Closed) => self.ended = true,
             Ok(_) => {}
             Err(e) => {
                 self.ended = true;
@@ -332,22 +365,34 @@ impl Connection {
         Ok(())
     }
 
-    /// Reports what stands against reading the others' memory; returns the first obstacle of any rank.
-    pub fn agree_on_pulling(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
-        self.pipe.send(frame_of(&FromRank::Probed { obstacle }));
+    /// Reports whether this rank can read the other ranks' memory, and waits until all ranks have reported.
+    ///
+    /// `obstacle` is the reason why this rank cannot. Returns the first obstacle of any rank.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] or [`Error::Absent`] if a rank gave up, died or was late.
+    pub fn start(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
+        self.frames.send(encode(&FromRank::Probed { obstacle }));
         loop {
             match self.answer("starting together")? {
                 FromServer::Go { obstacle } => return Ok(obstacle),
-                refused @ FromServer::Refused { .. } => return Err(self.unwelcome(refused)),
-                // All had probed, and so the job had begun, before we were told to go.
-                FromServer::Died { rank, how } => return Err(self.died_early(rank, &how)),
-                early @ (FromServer::Failed { .. } | FromServer::News { .. }) => self.early.push_back(early),
+                refused @ FromServer::Refused { .. } => return Err(self.join_error(refused)),
+                // The other ranks had all reported, so the job had started before this rank received `Go`.
+                FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
+                deferred @ (FromServer::Failed { .. } | FromServer::BoardUpdate { .. }) => {
+                    self.deferred.push_back(deferred)
+                }
                 other => return Err(unexpected(&other)),
             }
         }
     }
 
-    /// Gives `data` to everyone; returns what everyone has given, in rank order. All ranks call it equally often.
+    /// Sends `data` to all ranks and returns the data of all ranks, in rank order.
+    ///
+    /// All ranks must call this the same number of times.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if `data` is larger than 1 MiB; otherwise as [`Connection::start`].
     pub fn exchange(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
         let bytes =
             u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES).ok_or_else(|| {
@@ -356,15 +401,15 @@ impl Connection {
                     data.len()
                 ))
             })?;
-        let mut said = frame_of(&FromRank::Exchange { bytes });
-        said.extend_from_slice(data);
-        self.pipe.send(said);
+        let mut message = encode(&FromRank::Exchange { bytes });
+        message.extend_from_slice(data);
+        self.frames.send(message);
         loop {
             match self.answer("exchanging how ranks are reached")? {
                 FromServer::Exchanged { bytes } => return self.parts(&bytes),
-                refused @ FromServer::Refused { .. } => return Err(self.unwelcome(refused)),
-                FromServer::Died { rank, how } => return Err(self.died_early(rank, &how)),
-                other => self.early.push_back(other),
+                refused @ FromServer::Refused { .. } => return Err(self.join_error(refused)),
+                FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
+                other => self.deferred.push_back(other),
             }
         }
     }
@@ -377,64 +422,67 @@ impl Connection {
                 lengths.iter().max().unwrap_or(&0)
             )));
         }
-        let mut part =
-            |len: &u32| self.wait("exchanging how ranks are reached", |pipe| Ok(pipe.bytes(*len as usize)));
+        let mut part = |len: &u32| {
+            self.wait("exchanging how ranks are reached", |frames| Ok(frames.bytes(*len as usize)))
+        };
         lengths.iter().map(&mut part).collect()
     }
 
-    /// Says that this rank can't go on with starting, so that the others need not wait for it.
-    pub fn give_up(&mut self, why: &str) {
-        self.say_last(&FromRank::GivenUp { why: why.to_owned() });
+    /// Tells the other ranks that this rank cannot start, so that they stop waiting.
+    pub fn abort_start(&mut self, why: &str) {
+        self.send_final(&FromRank::Abort { why: why.to_owned() });
     }
 
-    /// Tells what is new on our board, and asks for what is new on others'. Does not wait, and says nothing when it has
-    /// nothing to tell and has asked before.
-    pub fn look(&mut self, words: Vec<Word>) {
-        if words.is_empty() && self.asked {
+    /// Sends changed words of this rank's board and requests those of the other boards.
+    ///
+    /// Does not wait. Sends nothing if `words` is empty and a request is already pending.
+    pub fn sync_board(&mut self, words: Vec<Word>) {
+        if words.is_empty() && self.update_requested {
             return;
         }
-        self.asked = true;
-        self.say(&FromRank::Look { seen: self.seen, words });
+        self.update_requested = true;
+        self.post(&FromRank::SyncBoard { seen: self.seen, words });
     }
 
-    /// Says that the job has failed. The failure that holds comes as a notice.
-    pub fn raise(&mut self, words: Vec<Word>) {
-        self.say(&FromRank::Raise { words });
+    /// Reports a failure of the job. The first reported failure comes back as a notice.
+    pub fn report_failure(&mut self, words: Vec<Word>) {
+        self.post(&FromRank::ReportFailure { words });
     }
 
-    /// Says something without waiting until it is taken.
-    fn say(&mut self, word: &FromRank) {
-        self.pipe.send(frame_of(word));
-        // If the launcher is gone, reading says so.
-        let _ = self.pipe.flush();
+    /// Queues a message and writes as much as the socket takes.
+    fn post(&mut self, message: &FromRank) {
+        self.frames.send(encode(message));
+        // If the server is gone, the next read reports it.
+        let _ = self.frames.flush();
     }
 
-    /// Over TCP: shows that we live, and looks whether the host at the other end does. Not more than is needed, and not
-    /// on top of what is not taken yet.
-    fn look_after(&mut self) {
-        if !self.pipe.socket().is_tcp() {
+    /// Sends a heartbeat over TCP and checks that the server's host answers.
+    ///
+    /// Both happen at most once per interval; no heartbeat is queued behind unsent bytes.
+    fn check_liveness(&mut self) {
+        if !self.frames.socket().is_tcp() {
             return;
         }
         let now = Instant::now();
-        if now - self.probed >= liveness::PROBING {
-            self.probed = now;
-            self.ended |= self.pipe.socket().is_silent();
+        if now - self.last_probe >= liveness::PROBE_INTERVAL {
+            self.last_probe = now;
+            self.ended |= self.frames.socket().is_peer_silent();
         }
-        if now - self.beat >= BEAT && self.pipe.is_flushed() {
-            self.beat = now;
-            self.say(&FromRank::Beat);
+        if now - self.last_heartbeat >= HEARTBEAT_INTERVAL && self.frames.is_flushed() {
+            self.last_heartbeat = now;
+            self.post(&FromRank::Heartbeat);
         }
     }
 
-    /// The next notice, if one has come within a time. Other frames are none.
+    /// Returns the next notice, if one arrives within the given time. Skips other messages.
     pub fn notice(&mut self, within: Duration) -> Option<Notice> {
-        self.look_after();
+        self.check_liveness();
         let until = Instant::now() + within;
         let mut has_looked = false;
         loop {
-            let frame = match self.early.pop_front() {
+            let frame = match self.deferred.pop_front() {
                 Some(frame) => Ok(Some(frame)),
-                None => self.pipe.frame(MOST_TO_RANK),
+                None => self.frames.frame(MAX_TO_RANK_BYTES),
             };
             match frame {
                 Ok(Some(frame)) => match self.notice_in(frame) {
@@ -450,8 +498,8 @@ impl Connection {
                 return None;
             }
             has_looked = true;
-            // A connection that breaks has come to its end, and what came before is still there.
-            let _ = self.pump(left);
+            // A connection that breaks counts as ended; messages received before remain readable.
+            let _ = self.poll_socket(left);
         }
     }
 
@@ -459,41 +507,41 @@ impl Connection {
         match frame {
             FromServer::Died { rank, how } => Some(Notice::Died { rank, how }),
             FromServer::Failed { words } => Some(Notice::Failed(words)),
-            FromServer::News { version, mut boards } => {
-                (self.seen, self.asked) = (version, false);
+            FromServer::BoardUpdate { version, mut boards } => {
+                (self.seen, self.update_requested) = (version, false);
                 boards.retain(|(rank, _)| *rank != self.rank && *rank < self.ranks);
-                Some(Notice::News(boards))
+                Some(Notice::BoardUpdate(boards))
             }
             _ => None,
         }
     }
 
-    /// Says that this rank ends in an orderly way, and what was last new on its board.
+    /// Leaves the job in an orderly way; `words` are the last changed words of this rank's board.
     pub fn goodbye(&mut self, words: Vec<Word>) {
-        self.say_last(&FromRank::Goodbye { words });
+        self.send_final(&FromRank::Goodbye { words });
     }
 
-    /// Says something and sees to it that it arrives: closing a TCP connection on which something has come that was
-    /// not read takes back what was sent.
-    fn say_last(&mut self, word: &FromRank) {
-        self.say(word);
-        let until = Instant::now() + LAST_WORDS;
-        let is_tcp = self.pipe.socket().is_tcp();
+    /// Sends a message and waits until it has arrived. Closing a TCP socket with unread input would discard
+    /// bytes that were already sent.
+    fn send_final(&mut self, message: &FromRank) {
+        self.post(message);
+        let until = Instant::now() + FLUSH_TIMEOUT;
+        let is_tcp = self.frames.socket().is_tcp();
         let mut has_finished = false;
         while !self.ended && Instant::now() < until {
-            if self.pipe.is_flushed() {
+            if self.frames.is_flushed() {
                 if !is_tcp {
                     return;
                 }
                 if !has_finished {
-                    self.pipe.socket().finish();
+                    self.frames.socket().finish();
                     has_finished = true;
                 }
             }
-            if self.pump(until.saturating_duration_since(Instant::now())).is_err() {
+            if self.poll_socket(until.saturating_duration_since(Instant::now())).is_err() {
                 return;
             }
-            self.pipe.forget();
+            self.frames.discard_input();
         }
     }
 }

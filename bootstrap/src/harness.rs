@@ -1,13 +1,13 @@
-//! Both sides of a connection as those see them who feed them hostile bytes: property tests, and the fuzz targets
+//! Test harness: feeds arbitrary bytes to both ends of a connection, for property tests and the fuzz targets
 //! under `fuzz/`.
 //!
-//! Each function takes any bytes and checks what must hold whatever they are.
+//! Each function takes any bytes and asserts the invariants that hold for all of them.
 
 use super::{
     client::Connection,
-    guard::{Guard, Opened},
-    pipe::Pipe,
-    server::Rehearsed,
+    frame_stream::FrameStream,
+    record_layer::{Decoded, RecordLayer},
+    server::InMemoryServer,
     socket::Socket,
 };
 use std::{
@@ -17,54 +17,56 @@ use std::{
 };
 use transport::secure::Secret;
 
-/// One end of a connection, and the other, to which a hostile peer writes.
-fn pair() -> (Pipe, UnixStream) {
-    let (ours, theirs) = UnixStream::pair().expect("descriptors");
-    theirs.set_nonblocking(true).expect("a socket");
-    (Pipe::new(Socket::unix(ours).expect("a socket"), Guard::Open), theirs)
+/// Returns one end of a connection, and the socket of its hostile peer.
+fn pair() -> (FrameStream, UnixStream) {
+    let (local, peer) = UnixStream::pair().expect("descriptors");
+    peer.set_nonblocking(true).expect("a socket");
+    (FrameStream::new(Socket::unix(local).expect("a socket"), RecordLayer::Open), peer)
 }
 
-/// What ranks, or those who are taken for ranks, say to the rendezvous of a job of three: pieces of a byte that says which
-/// of four connections, two bytes of length, and so many bytes. A piece of no bytes closes the connection.
-pub fn ranks_say(script: &[u8]) {
+/// Feeds a rendezvous of three ranks with messages over four connections.
+///
+/// `script` is a sequence of records: the connection's number (one byte), a length (two bytes,
+/// little-endian), and as many bytes to send. An empty record closes the connection.
+pub fn feed_server(script: &[u8]) {
     let mut now = Instant::now();
-    let mut rehearsed = Rehearsed::new(3, now);
+    let mut server = InMemoryServer::new(3, now);
     let mut writers: Vec<UnixStream> = (0..4)
         .map(|_| {
-            let (pipe, theirs) = pair();
-            rehearsed.let_in(pipe);
-            theirs
+            let (frames, peer) = pair();
+            server.add_connection(frames);
+            peer
         })
         .collect();
     let mut rest = script;
     while let Some(([which, low, high], more)) = rest.split_first_chunk::<3>() {
         let len = usize::from(u16::from_le_bytes([*low, *high])).min(more.len());
-        let (said, after) = more.split_at(len);
+        let (message, after) = more.split_at(len);
         let which = usize::from(*which) % writers.len();
-        if said.is_empty() {
+        if message.is_empty() {
             let _ = writers[which].shutdown(std::net::Shutdown::Write);
         } else {
-            let _ = writers[which].write(said);
+            let _ = writers[which].write(message);
         }
-        rehearsed.turn(now);
+        server.step(now);
         now += Duration::from_millis(7);
         rest = after;
     }
     drop(writers);
-    rehearsed.turn(now);
-    // Whoever waits has been told, or has gone.
+    server.step(now);
+    // Every rank that waited has been answered by now, or has left.
     now += Duration::from_secs(10 * 366 * 24 * 3600);
-    rehearsed.turn(now);
-    rehearsed.assert_nobody_waits();
+    server.step(now);
+    server.assert_all_finished();
 }
 
-/// What a server, or who is taken for one, says to a rank.
-pub fn server_says(bytes: &[u8]) {
-    let (pipe, mut theirs) = pair();
-    let mut connection = Connection::over(pipe, 1, 3, Duration::from_millis(50));
-    let _ = theirs.write(bytes);
-    let _ = theirs.shutdown(std::net::Shutdown::Write);
-    let _ = connection.agree_on_pulling(None);
+/// Feeds a rank with bytes from a server.
+pub fn feed_rank(bytes: &[u8]) {
+    let (frames, mut peer) = pair();
+    let mut connection = Connection::new(frames, 1, 3, Duration::from_millis(50));
+    let _ = peer.write(bytes);
+    let _ = peer.shutdown(std::net::Shutdown::Write);
+    let _ = connection.start(None);
     let _ = connection.exchange(b"hello");
     let mut notices = 0;
     while let Some(notice) = connection.notice(Duration::ZERO) {
@@ -76,25 +78,25 @@ pub fn server_says(bytes: &[u8]) {
     }
 }
 
-/// What a stranger says to the guard of a connection over TCP.
-pub fn stranger_says(bytes: &[u8]) {
+/// Feeds the record layer of a TCP connection with bytes of an unauthenticated peer.
+pub fn feed_handshake(bytes: &[u8]) {
     let secret = Secret::from_bytes([7; 32]);
-    let mut guard = Guard::responder(&secret).expect("random numbers");
+    let mut record_layer = RecordLayer::responder(&secret).expect("random numbers");
     let (mut plain, mut answer, mut done) = (Vec::new(), Vec::new(), 0);
-    while let Ok(Opened::Bytes(len)) = guard.open(&bytes[done..], &mut plain, &mut answer) {
+    while let Ok(Decoded::Bytes(len)) = record_layer.open(&bytes[done..], &mut plain, &mut answer) {
         assert!(len > 0 && done + len <= bytes.len());
         done += len;
     }
-    assert!(plain.is_empty() && !guard.is_trusted(), "a stranger was let in");
+    assert!(plain.is_empty() && !record_layer.is_trusted(), "a stranger was let in");
 }
 
-/// Text and bytes that lead to a rendezvous.
-pub fn ways_there(bytes: &[u8]) {
+/// Parses addresses and unique ids from text and bytes.
+pub fn parse_addresses(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(list) = super::Address::list(text)
+        && let Ok(list) = super::Address::parse_list(text)
     {
         let written: Vec<String> = list.iter().map(ToString::to_string).collect();
-        assert_eq!(super::Address::list(&written.join(",")), Ok(list), "what is written can be read");
+        assert_eq!(super::Address::parse_list(&written.join(",")), Ok(list), "what is written can be read");
     }
     if let Ok(bytes) = bytes.try_into() {
         let _ = super::UniqueId::from_bytes(bytes).map(|id| format!("{id:?}"));

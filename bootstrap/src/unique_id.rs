@@ -1,18 +1,26 @@
-//! A rendezvous in 128 bytes, for programs that bring their ranks together by means of their own.
+//! Unique id: a rendezvous in 128 bytes, for programs that distribute it by means of their own.
 //!
-//! One process makes an id, which opens a rendezvous there, and gives the bytes to the others in whatever way it has;
-//! then all ranks make a communicator of it. The bytes hold the job's secret: whoever has them can join.
+//! One process creates an id, which opens a rendezvous in that process, and passes the bytes to the other
+//! processes. Then all ranks make a communicator of it. The bytes hold the job's secret: a process that has
+//! them can join.
 //!
-//! | bytes | hold |
+//! | bytes | content |
 //! |---|---|
-//! | 0..5 | `tbid` and the version of this table |
-//! | 5, 6..8 | how many addresses there are, and the port of all of them, highest byte first |
-//! | 8..40 | the secret |
-//! | 40..56 | the name of the socket for ranks of the same host |
-//! | 56..124 | four addresses: 4 or 6, and 4 or 16 bytes |
-//! | 124..128 | a checksum of all that |
+//! | 0..5 | `tbid` and the version of this layout |
+//! | 5, 6..8 | number of addresses, and the port of all of them (big-endian) |
+//! | 8..40 | secret |
+//! | 40..56 | name of the Unix socket for ranks of the same host |
+//! | 56..124 | four addresses: family (4 or 6), and 4 or 16 bytes |
+//! | 124..128 | checksum of all bytes before |
 
-use super::{Address, Place, Secret, Server, ServerSpec, server::local_address};
+use super::{
+    Secret,
+    address::Address,
+    connect::ConnectSpec,
+    interfaces::our_addresses,
+    server::{Server, ServerSpec},
+    unix::local_address,
+};
 use crate::error::{Error, Result};
 use std::{
     fmt,
@@ -28,33 +36,35 @@ const SECRET: usize = 8;
 const NAME: usize = 40;
 const ADDRESSES: usize = 56;
 const CHECKSUM: usize = 124;
-/// A family and 16 bytes.
-const ADDRESS: usize = 17;
-/// How many addresses there is room for.
-const MOST: usize = 4;
+/// Family and 16 bytes.
+const ADDRESS_BYTES: usize = 17;
+/// Maximum number of addresses in an id.
+const MAX_ADDRESSES: usize = 4;
 
-/// Names a job to all of its ranks, wherever they are. Holds the job's secret, so it is to be passed on as one.
+/// Identifies a job to all of its ranks. Holds the job's secret, so pass it on as one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UniqueId([u8; UniqueId::BYTES]);
 
-/// The rendezvous of ids that were made in this process and are not used yet.
+/// Ids created in this process and not used yet, with their servers.
 static OPEN: Mutex<Vec<(UniqueId, Server)>> = Mutex::new(Vec::new());
 
 impl UniqueId {
-    /// Bytes of an id.
+    /// Size of an id in bytes.
     pub const BYTES: usize = 128;
 
-    /// Makes a new one, and opens its rendezvous in this process, which must live as long as the job. Other hosts reach
-    /// it at the addresses of this host's interfaces, four at most.
+    /// Creates an id and opens its rendezvous in this process.
+    ///
+    /// The process must live as long as the job. Other hosts reach the rendezvous at the addresses of this
+    /// host's interfaces, four at most.
     ///
     /// # Errors
-    /// When the system refuses sockets, threads or random numbers.
+    /// [`Error::System`] or [`Error::Rendezvous`] if the system refuses sockets, threads or random numbers.
     pub fn create() -> Result<UniqueId> {
         let secret = Secret::generate().map_err(|e| Error::Rendezvous(e.to_string()))?;
         let both = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
         let listen = both.map(|ip| SocketAddr::new(ip, 0)).to_vec();
         let server = Server::start(&ServerSpec::network(0, listen.clone(), secret.clone()))
-            // Not every host has both families.
+            // Not every host has both address families.
             .or_else(|error| {
                 Server::start(&ServerSpec::network(0, listen[..1].to_vec(), secret.clone()))
                     .map_err(|_| error)
@@ -71,19 +81,19 @@ impl UniqueId {
         let mut bytes = [0; UniqueId::BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
-        bytes[5] = addresses.len().min(MOST) as u8;
+        bytes[5] = addresses.len().min(MAX_ADDRESSES) as u8;
         bytes[6..SECRET].copy_from_slice(&port.to_be_bytes());
         bytes[SECRET..NAME].copy_from_slice(&*secret.to_bytes());
         bytes[NAME..ADDRESSES].copy_from_slice(&name.to_be_bytes());
-        for (room, address) in bytes[ADDRESSES..CHECKSUM].chunks_exact_mut(ADDRESS).zip(addresses) {
+        for (slot, address) in bytes[ADDRESSES..CHECKSUM].chunks_exact_mut(ADDRESS_BYTES).zip(addresses) {
             match address {
                 IpAddr::V4(ip) => {
-                    room[0] = 4;
-                    room[1..5].copy_from_slice(&ip.octets());
+                    slot[0] = 4;
+                    slot[1..5].copy_from_slice(&ip.octets());
                 }
                 IpAddr::V6(ip) => {
-                    room[0] = 6;
-                    room[1..].copy_from_slice(&ip.octets());
+                    slot[0] = 6;
+                    slot[1..].copy_from_slice(&ip.octets());
                 }
             }
         }
@@ -92,56 +102,60 @@ impl UniqueId {
         UniqueId(bytes)
     }
 
-    /// The bytes to be passed on.
+    /// Returns the bytes to pass on.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; UniqueId::BYTES] {
         &self.0
     }
 
-    /// The id that another process has made.
+    /// Restores an id from the bytes that another process passed on.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when these are not the bytes of an id.
+    /// [`Error::InvalidArgument`] if the bytes are not those of an id.
     pub fn from_bytes(bytes: [u8; UniqueId::BYTES]) -> Result<UniqueId> {
-        let wrong = |what: &str| Err(Error::InvalidArgument(format!("a unique id that is none: {what}")));
+        let malformed = |what: &str| Err(Error::InvalidArgument(format!("a unique id that is none: {what}")));
         let id = UniqueId(bytes);
         if bytes[..4] != MAGIC {
-            return wrong("it does not begin as ours do; pass on all 128 bytes of it");
+            return malformed("it does not begin as ours do; pass on all 128 bytes of it");
         }
         if bytes[4] != VERSION {
-            return wrong("it was made by another version of tbccl; use the same everywhere");
+            return malformed("it was made by another version of tbccl; use the same everywhere");
         }
-        if checksum(&bytes) != bytes[CHECKSUM..] || id.place(Duration::ZERO).is_none() {
-            return wrong("it has changed on its way; pass on all 128 bytes of it");
+        if checksum(&bytes) != bytes[CHECKSUM..] || id.connect_spec(Duration::ZERO).is_none() {
+            return malformed("it has changed on its way; pass on all 128 bytes of it");
         }
         Ok(id)
     }
 
-    /// Where its rendezvous is.
-    fn place(&self, patience: Duration) -> Option<Place> {
+    /// Returns the connect spec of the rendezvous; `None` if the bytes are malformed.
+    fn connect_spec(&self, timeout: Duration) -> Option<ConnectSpec> {
         let bytes = &self.0;
         let port = u16::from_be_bytes([bytes[6], bytes[7]]);
         let name = u128::from_be_bytes(bytes[NAME..ADDRESSES].try_into().ok()?);
-        let mut addresses = Address::list(&local_address(name)).ok()?;
-        for room in bytes[ADDRESSES..CHECKSUM].chunks_exact(ADDRESS).take(usize::from(bytes[5])) {
-            let ip: IpAddr = match room[0] {
-                4 => <[u8; 4]>::try_from(&room[1..5]).ok()?.into(),
-                6 => <[u8; 16]>::try_from(&room[1..]).ok()?.into(),
+        let mut addresses = Address::parse_list(&local_address(name)).ok()?;
+        for slot in bytes[ADDRESSES..CHECKSUM].chunks_exact(ADDRESS_BYTES).take(usize::from(bytes[5])) {
+            let ip: IpAddr = match slot[0] {
+                4 => <[u8; 4]>::try_from(&slot[1..5]).ok()?.into(),
+                6 => <[u8; 16]>::try_from(&slot[1..]).ok()?.into(),
                 _ => return None,
             };
             addresses.push(Address::Tcp(ip.to_string(), port));
         }
         let secret = Secret::from_bytes(bytes[SECRET..NAME].try_into().ok()?);
-        Some(Place { addresses, secret: Some(secret), patience, keeper: None })
+        Some(ConnectSpec { addresses, secret: Some(secret), timeout, rendezvous_host: None })
     }
 
-    /// Where its rendezvous is, and the rendezvous itself where it is in this process and nobody has it yet.
-    pub fn meet(&self, patience: Duration) -> Result<(Place, Option<Server>)> {
-        let place =
-            self.place(patience).ok_or_else(|| Error::InvalidArgument("a unique id that is none".into()))?;
+    /// Returns the connect spec, and the server if it runs in this process and is not taken yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the id is malformed.
+    pub fn resolve(&self, timeout: Duration) -> Result<(ConnectSpec, Option<Server>)> {
+        let connect_spec = self
+            .connect_spec(timeout)
+            .ok_or_else(|| Error::InvalidArgument("a unique id that is none".into()))?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let at = open.iter().position(|(id, _)| id == self);
-        Ok((place, at.map(|at| open.swap_remove(at).1)))
+        Ok((connect_spec, at.map(|at| open.swap_remove(at).1)))
     }
 }
 
@@ -149,29 +163,10 @@ fn checksum(bytes: &[u8; UniqueId::BYTES]) -> [u8; 4] {
     (xxh3_64(&bytes[..CHECKSUM]) as u32).to_le_bytes()
 }
 
-/// By which addresses others reach this host, those that reach farthest first; its own loopback if there is no other.
-pub(crate) fn our_addresses() -> Vec<IpAddr> {
-    let mut ours: Vec<IpAddr> = if_addrs::get_if_addrs()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|interface| !interface.is_loopback())
-        .map(|interface| interface.ip())
-        // Those need the name of an interface, which differs from host to host.
-        .filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()))
-        .collect();
-    let rank = |ip: &IpAddr| match ip {
-        IpAddr::V4(ip) => u8::from(ip.is_link_local()) * 2,
-        IpAddr::V6(_) => 1,
-    };
-    ours.sort_by_key(rank);
-    ours.dedup();
-    if ours.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { ours }
-}
-
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses = self.place(Duration::ZERO).map(|place| place.addresses);
+        let addresses = self.connect_spec(Duration::ZERO).map(|connect_spec| connect_spec.addresses);
         f.debug_struct("UniqueId").field("addresses", &addresses).finish_non_exhaustive()
     }
 }
@@ -184,12 +179,15 @@ mod tests {
     fn an_id_leads_back_to_its_rendezvous() {
         let id = UniqueId::create().expect("a rendezvous");
         let again = UniqueId::from_bytes(*id.as_bytes()).expect("the same bytes");
-        let (place, server) = again.meet(Duration::ZERO).expect("an id");
+        let (connect_spec, server) = again.resolve(Duration::ZERO).expect("an id");
         let server = server.expect("it is in this process");
-        assert_eq!(place.addresses[0].to_string(), server.address());
+        assert_eq!(connect_spec.addresses[0].to_string(), server.address());
         let ports: Vec<u16> = server.addresses().iter().map(SocketAddr::port).collect();
-        assert!(matches!(&place.addresses[1], Address::Tcp(_, port) if ports.contains(port)), "{place:?}");
-        assert!(again.meet(Duration::ZERO).expect("an id").1.is_none(), "only one has it");
+        assert!(
+            matches!(&connect_spec.addresses[1], Address::Tcp(_, port) if ports.contains(port)),
+            "{connect_spec:?}"
+        );
+        assert!(again.resolve(Duration::ZERO).expect("an id").1.is_none(), "only one has it");
     }
 
     #[test]
@@ -199,13 +197,13 @@ mod tests {
             .map(|text| text.parse().expect("an address"))
             .to_vec();
         let id = UniqueId::new(&secret, 77, 4711, &addresses);
-        let place = id.place(Duration::ZERO).expect("ours");
-        let text: Vec<String> = place.addresses[1..].iter().map(ToString::to_string).collect();
+        let connect_spec = id.connect_spec(Duration::ZERO).expect("ours");
+        let text: Vec<String> = connect_spec.addresses[1..].iter().map(ToString::to_string).collect();
         assert_eq!(
             text,
             ["tcp://10.1.2.3:4711", "tcp://[fd00::7]:4711", "tcp://192.168.0.1:4711", "tcp://1.2.3.4:4711"]
         );
-        assert_eq!(*place.secret.expect("a secret").to_bytes(), [0xab; 32]);
+        assert_eq!(*connect_spec.secret.expect("a secret").to_bytes(), [0xab; 32]);
         let shown = format!("{id:?}");
         assert!(!shown.contains("abab") && !shown.contains("171"), "{shown}");
     }

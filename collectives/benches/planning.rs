@@ -4,7 +4,8 @@
 //! `verify` is what it costs to prove a plan for 64 ranks right, planning included.
 
 use collectives::plan::ALGORITHMS;
-use collectives::verify::{Case, Credits};
+use collectives::sweep::Case;
+use collectives::verify::Credits;
 use collectives::{Rank, Spec};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod analysis;
+pub mod builder;
 mod codec;
 mod collective;
 mod dtype;
@@ -19,19 +20,22 @@ mod layout;
 mod names;
 pub mod numerics;
 mod op;
+mod packed_layout;
 pub mod pass;
 pub mod plan;
+pub mod rebuild;
 pub mod schedule;
 pub mod select;
 mod shape;
 pub mod simulate;
 mod size;
 mod spec;
+pub mod sweep;
 pub mod uneven;
 pub mod verify;
 mod weights;
 
-pub use codec::{BlockLen, Codec, PackedLayout, Packing, packs};
+pub use codec::{BlockLen, Codec, Packing, packs};
 pub use collective::Collective;
 pub use dtype::DType;
 pub use hosts::{Hosts, Sizes};
@@ -39,6 +43,7 @@ pub use layout::{BlockLayout, TooLarge};
 pub use names::UnknownName;
 pub use numerics::Numerics;
 pub use op::{IllegalOp, ReduceOp};
+pub use packed_layout::PackedLayout;
 pub use schedule::Schedule;
 pub use shape::{Blocks, BufferShape, CallNames, CallShape, Overlap, VectorCounts};
 pub use size::parse_bytes;

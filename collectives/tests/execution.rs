@@ -2,7 +2,7 @@
 
 mod interpreter;
 
-use collectives::verify::{Case, cases};
+use collectives::sweep::{Case, cases};
 use collectives::{Collective, Schedule};
 use interpreter::{Op, Sends, check_many, run};
 

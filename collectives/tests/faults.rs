@@ -2,7 +2,7 @@
 
 use collectives::schedule::{InPlace, RankProgram, Schedule};
 use collectives::verify::{Credits, DeviceRules, Fault, verify, verify_on_device};
-use collectives::{Collective, PlanError, Rank, Spec, pass, plan::plan};
+use collectives::{Collective, PlanError, Rank, Spec, plan::plan, rebuild};
 use expect_test::{Expect, expect};
 
 /// A schedule with one chunk per block, out of place, two lanes, one block of scratch.
@@ -245,7 +245,7 @@ fn a_message_that_is_too_long_says_how_many_segments_would_do() {
     let fault = verify_on_device(&whole, &layout, 4, rules).expect_err("200 MB in one message");
     expect!["rank 0 step 0 `send input[0] to rank 1`: 200000064 bytes in one message, and the device takes 16773120; cut chunks into 12 segments"].assert_eq(&fault.to_string());
     let Fault::MessageTooLong { segments, .. } = fault else { unreachable!() };
-    let cut = pass::segment(&whole, segments as u32).expect("it can be cut");
+    let cut = rebuild::segment(&whole, segments as u32).expect("it can be cut");
     let layout = cut.layout(count, 4).expect("it fits");
     verify_on_device(&cut, &layout, 4, rules).expect("short enough");
 }
@@ -285,7 +285,7 @@ fn a_range_of_chunks_is_cut_chunk_by_chunk() {
     );
     whole.chunks = 2;
     verify(&whole, Credits(0)).expect("it is right");
-    let cut = pass::segment(&whole, 2).expect("it can be cut");
+    let cut = rebuild::segment(&whole, 2).expect("it can be cut");
     verify(&cut, Credits(0)).expect("it is still right");
     expect![[r#"
         broadcast by_hand: 2 ranks, root 0, out of place, 4 chunks, 1 block of scratch, 2 lanes
@@ -310,10 +310,10 @@ fn a_range_of_chunks_is_cut_chunk_by_chunk() {
 #[test]
 fn what_is_malformed_or_would_be_huge_is_not_cut() {
     let malformed = schedule(Collective::AllReduce, &[&["send input[7] to rank 9 after 3"]]);
-    assert!(matches!(pass::segment(&malformed, 2), Err(PlanError::Unsegmentable { .. })));
+    assert!(matches!(rebuild::segment(&malformed, 2), Err(PlanError::Unsegmentable { .. })));
     let whole = plan(&Spec::new(Collective::AllReduce, 64).expect("a spec"), "ring").expect("a plan");
-    assert!(matches!(pass::segment(&whole, 0), Err(PlanError::Segments { .. })));
-    assert!(matches!(pass::segment(&whole, u32::MAX), Err(PlanError::TooLarge { .. })));
+    assert!(matches!(rebuild::segment(&whole, 0), Err(PlanError::Segments { .. })));
+    assert!(matches!(rebuild::segment(&whole, u32::MAX), Err(PlanError::TooLarge { .. })));
 }
 
 #[test]

@@ -4,8 +4,9 @@
 mod interpreter;
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Schedule, Step};
-use collectives::verify::{Credits, DeviceRules, cases, verify, verify_on_device};
-use collectives::{BlockLayout, Codec, Collective, Packing, Rank, pass};
+use collectives::sweep::cases;
+use collectives::verify::{Credits, DeviceRules, verify, verify_on_device};
+use collectives::{BlockLayout, Codec, Collective, Packing, Rank, rebuild};
 use interpreter::check_many;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -90,7 +91,7 @@ fn ask_everything(schedule: &Schedule) -> Result<(), TestCaseError> {
     let _ = (schedule.to_string(), schedule.stable_hash());
     // What is right stays right. What is wrong need not stay wrong: pieces are listed anew by stage, and a step that was
     // listed before the one it should come after may be listed behind it then.
-    if let Ok(cut) = pass::segment(schedule, 3)
+    if let Ok(cut) = rebuild::segment(schedule, 3)
         && verdict.is_ok()
     {
         prop_assert!(verify(&cut, Credits(0)).is_ok());

@@ -7,7 +7,8 @@
 mod interpreter;
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
-use collectives::verify::{Case, Credits, Fault, cases, verify};
+use collectives::sweep::{Case, cases};
+use collectives::verify::{Credits, Fault, verify};
 use collectives::{Collective, Rank, Schedule};
 use interpreter::check_many;
 

@@ -3,7 +3,8 @@
 mod interpreter;
 
 use collectives::schedule::{Direction, InPlace};
-use collectives::verify::{Credits, Fault, cases, verify};
+use collectives::sweep::cases;
+use collectives::verify::{Credits, Fault, verify};
 use collectives::{Rank, Schedule};
 use interpreter::apart;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! A plan for one rank is that rank's part of the plan for all.
 
 use collectives::Rank;
-use collectives::verify::cases;
+use collectives::sweep::cases;
 
 #[test]
 fn a_rank_plans_for_itself_what_all_plan_for_it() {

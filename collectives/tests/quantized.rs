@@ -2,7 +2,8 @@
 
 use collectives::plan::{algorithms, plan};
 use collectives::schedule::{Action, Direction, InPlace};
-use collectives::verify::{Credits, Fault, cases, verify};
+use collectives::sweep::cases;
+use collectives::verify::{Credits, Fault, verify};
 use collectives::{BlockLen, Codec, Collective, Numerics, PlanError, Schedule, Spec};
 use expect_test::expect;
 

@@ -6,7 +6,8 @@
 mod interpreter;
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step};
-use collectives::verify::{Case, Credits, cases, verify};
+use collectives::sweep::{Case, cases};
+use collectives::verify::{Credits, verify};
 use collectives::{Rank, Schedule, Weights};
 use interpreter::{Random, check_many};
 use std::collections::BTreeMap;

@@ -2,7 +2,8 @@
 //! some of more. `tbccl plan verify --all --ranks 1..64` goes through all.
 
 use collectives::plan::ALGORITHMS;
-use collectives::verify::{Case, Credits, cases, verify, verify_all};
+use collectives::sweep::{Case, cases, verify_all};
+use collectives::verify::{Credits, verify};
 use collectives::{Collective, Numerics, Spec, Weights};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

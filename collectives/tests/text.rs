@@ -1,7 +1,7 @@
 //! Schedules survive being written and read, and their hash does not change.
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
-use collectives::verify::cases;
+use collectives::sweep::cases;
 use collectives::{Collective, Rank, Schedule, Spec, plan::plan};
 use expect_test::expect;
 use proptest::prelude::*;

@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use bootstrap::harness::ranks_say;
+use bootstrap::harness::feed_server;
 
-fuzz_target!(|bytes: &[u8]| ranks_say(bytes));
+fuzz_target!(|bytes: &[u8]| feed_server(bytes));

@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use bootstrap::harness::server_says;
+use bootstrap::harness::feed_rank;
 
-fuzz_target!(|bytes: &[u8]| server_says(bytes));
+fuzz_target!(|bytes: &[u8]| feed_rank(bytes));

@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use bootstrap::harness::stranger_says;
+use bootstrap::harness::feed_handshake;
 
-fuzz_target!(|bytes: &[u8]| stranger_says(bytes));
+fuzz_target!(|bytes: &[u8]| feed_handshake(bytes));

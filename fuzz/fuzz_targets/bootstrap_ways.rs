@@ -2,6 +2,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use bootstrap::harness::ways_there;
+use bootstrap::harness::parse_addresses;
 
-fuzz_target!(|bytes: &[u8]| ways_there(bytes));
+fuzz_target!(|bytes: &[u8]| parse_addresses(bytes));

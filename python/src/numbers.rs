@@ -75,12 +75,8 @@ pub(crate) fn codec(number: i64) -> PyResult<Codec> {
     codec.ok_or_else(|| invalid(format!("{number} is not the number of a codec")))
 }
 
-/// The name of a codec in Python: `int8`, `int8-block64`, `bf16`.
-fn codec_name(codec: Codec) -> String {
-    codec.name().replace('/', "-block")
-}
-
-/// Makes a constant of every number, and dictionaries from name to number of element types, operations and codecs.
+/// Makes a constant of every number, and dictionaries from the names of element types, operations and codecs to
+/// their numbers.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for collective in Collective::ALL {
         let shape = collective.shape();
@@ -101,7 +97,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add_table(module, "DTYPES", "", &dtypes)?;
     let ops = ReduceOp::CODES.iter().map(|(op, number, _)| (op.name().to_owned(), *number));
     add_table(module, "OPS", "", &ops.collect::<Vec<_>>())?;
-    let codecs = Codec::ALL.map(|codec| (codec_name(codec), i32::from(codec.code())));
+    let codecs = Codec::ALL.map(|codec| (codec.to_string(), i32::from(codec.code())));
     add_table(module, "CODECS", "CODEC_", &codecs)
 }
 
@@ -115,7 +111,7 @@ fn add_table(
     let names = PyDict::new(module.py());
     for (name, number) in entries {
         names.set_item(name, number)?;
-        module.add(format!("{prefix}{}", name.to_uppercase().replace('-', "_")), number)?;
+        module.add(format!("{prefix}{}", name.to_uppercase().replace('/', "_BLOCK")), number)?;
     }
     module.add(table, names)
 }

@@ -52,7 +52,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A:
-        """As `all_reduce` of float32 whose messages travel packed, by "int8", "int8-block64", "int8-block256" or "bf16".
+        """As `all_reduce` of float32 whose messages travel packed, by "int8", "int8/64", "int8/256" or "bf16".
 
         The operation is "sum" or "avg". docs/collectives.md has the bound of the error.
         """

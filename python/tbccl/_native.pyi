@@ -58,7 +58,7 @@ CODEC_INT8_BLOCK64: int
 CODEC_INT8_BLOCK256: int
 CODEC_BF16: int
 
-#: The same numbers by the names that people use: "float32", "sum", "int8-block64".
+#: The same numbers by the names that people use: "float32", "sum", "int8/64".
 DTYPES: dict[str, int]
 OPS: dict[str, int]
 CODECS: dict[str, int]

@@ -56,6 +56,12 @@ def ended(process: subprocess.Popen[str], limit: float = LIMIT) -> tuple[int, st
     return process.returncode, output
 
 
+def default_signals() -> None:
+    """Restores default signal handlers: a shell has its background processes, and so their children, ignore SIGINT."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(command: list[str], **more: str) -> subprocess.Popen[str]:
     """Starts a program as the leader of a process group."""
     return subprocess.Popen(
@@ -66,6 +72,7 @@ def start(command: list[str], **more: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=default_signals,
     )
 
 

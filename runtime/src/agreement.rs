@@ -1,13 +1,13 @@
-//! What ranks tell each other outside of messages: the calls they are in, and the first failure of the job.
+//! The boards of a job: the calls that each rank is in, and the first failure of the job.
 //!
-//! Every rank writes its own board and reads the others'. The failure is the exception: it is on rank 0's board,
-//! and the first rank to claim it writes it, so that all ranks report the same cause however many follow from it.
+//! Every rank writes its own board and reads the others'. The failure is the exception: it is on rank 0's
+//! board, and the first rank to claim it writes it, so that all ranks report the same cause.
 //!
-//! Where boards are not shared memory, a rank has mirrors of the others'. What is new on its own ([`Agreement::news`])
-//! travels to those by other means, and so does the failure: whoever decides which one was first, it is the one that
-//! is entered ([`Agreement::enter_failure`]).
+//! Where boards are not shared memory, a rank has mirrors of the others'. Changes of its own board
+//! ([`Agreement::news`]) travel to them by the bootstrap connection, and so does the failure: the rendezvous
+//! decides which one was first, and that one is entered ([`Agreement::enter_failure`]).
 //!
-//! | words | what |
+//! | words | content |
 //! |---|---|
 //! | 0 | number of the latest collective entered |
 //! | 1 | number of the latest collective finished |
@@ -17,10 +17,10 @@
 //! | 160..168 | the latest message call |
 //! | 256..768 | the latest 64 collectives, one cache line each |
 //!
-//! A line is written as a sequence lock: stamp 0, words, stamp; readers take it only if the stamp is the same
-//! before and after.
+//! A line is written as a sequence lock: stamp 0, words, stamp; readers accept it only if the stamp is the
+//! same before and after.
 //!
-//! This module does not wait; who looks at boards, and when, is the watch's business.
+//! This module does not wait; the watch of a call decides which boards are read, and when.
 
 use crate::{
     call::CallRecord,
@@ -81,11 +81,11 @@ impl Failure {
 pub(crate) struct Agreement {
     rank: Rank,
     boards: Vec<Board>,
-    /// Are the others' boards those that they write, and not mirrors?
+    /// Whether the others' boards are mapped here, and not mirrored.
     mapped: bool,
 }
 
-/// What others know of our board.
+/// The words of this rank's board that others know.
 #[derive(Debug)]
 pub(crate) struct Published(Box<[u64; Board::WORDS]>);
 
@@ -106,13 +106,13 @@ impl Agreement {
         Ok(Agreement { rank, boards, mapped: false })
     }
 
-    /// Do we see the others' boards themselves?
+    /// Whether the others' boards are mapped here.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.mapped
     }
 
-    /// What is new on our board since it was last asked for.
+    /// Returns the words of this rank's board that changed since the last call.
     pub(crate) fn news(&self, published: &mut Published) -> Vec<Word> {
         let own = self.own().iter().zip(published.0.iter_mut()).enumerate();
         own.filter(|(index, _)| !(FAILURE..MESSAGE).contains(index))
@@ -123,7 +123,7 @@ impl Agreement {
             .collect()
     }
 
-    /// Enters what is new on a peer's board into our mirror of it. What makes no sense is left out.
+    /// Enters changes of a peer's board into its mirror. Invalid words are ignored.
     pub(crate) fn mirror(&self, peer: u32, words: &[Word]) {
         let Some(board) = self.boards.get(peer as usize).filter(|_| Rank(peer) != self.rank) else { return };
         for (index, value) in words.iter().filter(|(index, _)| !(FAILURE..MESSAGE).contains(&(*index).into()))
@@ -192,7 +192,7 @@ impl Agreement {
         self.boards[peer.index()].words()[LEFT].load(Acquire) != 0
     }
 
-    /// Is a rank through with the collective of this number?
+    /// Whether a rank has finished the collective of this number.
     pub(crate) fn has_finished(&self, peer: Rank, seq: u64) -> bool {
         self.boards[peer.index()].words()[FINISHED].load(Acquire) >= seq
     }
@@ -219,7 +219,7 @@ impl Agreement {
             .find(|call| call.digest() == digest)
     }
 
-    /// What a rank was last seen to do, for people.
+    /// Returns the latest known activity of a rank, for people.
     pub(crate) fn activity(&self, peer: Rank) -> String {
         let seen = self.activity_seen(peer);
         if self.mapped { seen } else { format!("{seen}, as far as it has told") }
@@ -243,7 +243,7 @@ impl Agreement {
         }
     }
 
-    /// Has any rank of the job failed? Quick enough for every call.
+    /// Whether a rank of the job has failed. Cheap enough for every call.
     #[inline]
     pub(crate) fn has_failure(&self) -> bool {
         self.boards[0].words()[FAILURE].load(Relaxed) != 0
@@ -258,12 +258,14 @@ impl Agreement {
         }
         write_failure(words, &failure);
         words[FAILURE + 1].store(1, Release);
-        // Whoever reads what our user writes from now on also sees that the job has failed.
+        // A peer that reads memory which this rank's user overwrites from now on also sees that the job has
+        // failed.
         fence(Release);
         failure
     }
 
-    /// The failure of the job, if there is one. A claimed failure that never becomes ready (its writer died in between) is reported as such.
+    /// Returns the failure of the job, if any. A claimed failure that never becomes ready, since its writer
+    /// died, is reported as such.
     pub(crate) fn failure(&self) -> Option<Failure> {
         let words = self.boards[0].words();
         let claim = words[FAILURE].load(Acquire);

@@ -1,13 +1,13 @@
-//! What a rank called, as its peers can see it.
+//! Call records: a rank's call, as its peers can see it.
 //!
-//! Ranks that are in different calls must find out instead of waiting for each other. Every message carries the
-//! digest of its call, and every rank publishes its calls on its board, so that an error can show both sides.
+//! Ranks in different calls must find out instead of waiting for each other. Every message carries the digest
+//! of its call, and every rank publishes its calls on its board, so that an error can show both sides.
 
 use collectives::{Codec, Collective, DType, ReduceOp};
 use std::fmt;
 use topology::Rank;
 
-/// What kind of call.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
     /// A collective.
@@ -18,12 +18,12 @@ pub enum CallKind {
     Recv,
 }
 
-/// A call, by value: what must be equal on all ranks that take part.
+/// A call, by value: the properties that must be equal on all ranks that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallRecord {
     /// The number of the call among the communicator's collectives, or among the pair's messages; from 1.
     pub seq: u64,
-    /// What kind.
+    /// The kind.
     pub kind: CallKind,
     /// The element type.
     pub dtype: DType,
@@ -35,7 +35,7 @@ pub struct CallRecord {
     pub root: Rank,
     /// The plan: hash of its schedule's name and shape, and of the lengths of blocks where they differ.
     pub plan: u64,
-    /// Have blocks lengths of their own? Then `count` is their mean.
+    /// Whether blocks have lengths of their own; `count` is then their mean.
     pub uneven: bool,
     /// How messages are packed, if they are.
     pub codec: Option<Codec>,
@@ -45,7 +45,7 @@ impl CallRecord {
     /// In place of a rank: whichever it is.
     pub const ANY: Rank = Rank(u32::MAX);
 
-    /// What stands for a call where none is known.
+    /// Returns a placeholder where no call is known.
     pub(crate) fn nothing(seq: u64) -> CallRecord {
         CallRecord {
             seq,
@@ -63,8 +63,8 @@ impl CallRecord {
     /// Words that a record takes up on a board.
     pub(crate) const WORDS: usize = 5;
 
-    /// A number that differs when any part that must be equal differs. A message's two ends have the same digest. It is
-    /// even, so that a link can put one bit of its own to it.
+    /// Returns a number that differs when any property that must be equal differs. A message's two ends have
+    /// the same digest. It is even, so that a link can add a bit of its own.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut words = self.encode();
@@ -120,7 +120,7 @@ impl fmt::Display for CallRecord {
         match self.kind {
             CallKind::Collective(Collective::Barrier) => return f.write_str("barrier"),
             CallKind::Collective(c) if self.uneven => {
-                // Lengths of blocks are not kept; what tells them apart is.
+                // The lengths of blocks are not kept; this part of their hash tells them apart.
                 let lengths = self.plan as u16;
                 write!(
                     f,

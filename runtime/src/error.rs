@@ -1,4 +1,4 @@
-//! Errors of the runtime: what went wrong, where, and what to do about it.
+//! Errors of the runtime: the failure, its place, and the remedy.
 //!
 //! An error is cheap to clone, because a communicator that failed gives the same error to every later call.
 
@@ -11,12 +11,12 @@ use topology::Rank;
 /// The result of everything here that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where an operation was when it failed.
+/// The place at which an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The rank that reports.
     pub rank: Rank,
-    /// What it was carrying out.
+    /// The call in progress.
     pub call: CallRecord,
     /// The step it waited for, as in `tbccl plan show`, e.g. `step 3 of ring: recv from rank 1`.
     pub step: Option<String>,
@@ -51,7 +51,7 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// What went wrong.
+/// An error of the library.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -70,25 +70,25 @@ pub enum Error {
     /// A peer's process ended.
     #[error("{peer} {how} [{place}]")]
     PeerDied {
-        /// Who died.
+        /// The dead process.
         peer: PeerName,
         /// How, as the rest of a sentence: `was killed by SIGKILL`.
         how: String,
-        /// Where we were.
+        /// The place of this rank.
         place: Box<Place>,
     },
     /// A peer closed its communicator while we waited for it.
     #[error("{peer} closed its communicator without taking part [{place}]")]
     PeerLeft {
-        /// Who left.
+        /// The process that left.
         peer: PeerName,
-        /// Where we were.
+        /// The place of this rank.
         place: Box<Place>,
     },
     /// The program has aborted the communicator, on this rank.
     #[error("the program aborted the communicator [{place}]")]
     Aborted {
-        /// Where we were.
+        /// The place of this rank.
         place: Box<Place>,
     },
     /// Two ranks are not in the same call.
@@ -97,7 +97,7 @@ pub enum Error {
         /// Two ranks and what each of them called.
         calls: Box<[(Rank, CallRecord); 2]>,
     },
-    /// A message is longer than the memory it was to be received in. It is lost; what else is on its way is not.
+    /// A message is longer than the memory of its receive. The message is lost; others are not affected.
     #[error(
         "rank {rank}: a message of {bytes} bytes with tag {tag} in context {context} from {peer} is longer than the {capacity} \
          bytes it was to be received in"
@@ -105,7 +105,7 @@ pub enum Error {
     Truncated {
         /// The rank that receives.
         rank: Rank,
-        /// Who sent it.
+        /// The source.
         peer: PeerName,
         /// Its context.
         context: u32,
@@ -121,9 +121,9 @@ pub enum Error {
         "no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this can be slow"
     )]
     Timeout {
-        /// Where we were.
+        /// The place of this rank.
         place: Box<Place>,
-        /// What every other rank was last seen to do.
+        /// The latest known activity of the other ranks.
         peers: String,
     },
     /// Another rank failed first; this is what it said.
@@ -140,7 +140,7 @@ pub enum Error {
     /// The transport could not be brought up.
     #[error("rank {rank} on {host}: {error}")]
     Start {
-        /// Whose transport.
+        /// The rank.
         rank: Rank,
         /// The name of its host.
         host: String,
@@ -150,11 +150,11 @@ pub enum Error {
     /// A link failed.
     #[error("the link to {peer} failed: {error} [{place}]")]
     Link {
-        /// Who is at the other end.
+        /// The process at the other end.
         peer: PeerName,
-        /// What failed.
+        /// The link's error.
         error: Arc<transport::TransportError>,
-        /// Where we were.
+        /// The place of this rank.
         place: Box<Place>,
     },
     /// The ranks could not be brought together.
@@ -163,7 +163,7 @@ pub enum Error {
     /// Some ranks have not come to where others make another communicator with them.
     #[error("{why}")]
     Absent {
-        /// Who, by their ranks in the communicator that it is made from.
+        /// The missing ranks, as numbered in the parent communicator.
         ranks: Vec<Rank>,
         /// A sentence about them.
         why: String,
@@ -177,11 +177,11 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{what}: {source}{}", remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default())]
     System {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
-        /// What the user can do.
+        /// Advice for the user, if any.
         remedy: Option<&'static str>,
     },
 }

@@ -1,4 +1,4 @@
-//! Collective communication for Macs and PCs that are wired together.
+//! Collective communication for Macs and PCs wired together with Thunderbolt.
 //!
 //! ```no_run
 //! use tbccl::{Communicator, ReduceOp};
@@ -11,8 +11,9 @@
 //! # Ok::<(), tbccl::Error>(())
 //! ```
 //!
-//! This crate is the runtime: it brings ranks together, turns calls into plans (crate `collectives`), and carries them
-//! out over links (crate `transport`). It is the only place where a plan meets a wire.
+//! This crate is the runtime: it brings ranks together (crate `bootstrap`), turns calls into plans (crate
+//! `collectives`), and carries them out over links (crate `transport`). It is the only place where plans meet
+//! links.
 
 mod agreement;
 mod call;

@@ -1,14 +1,13 @@
-//! The flight recorder: the latest calls of one rank, to be looked at when something has gone wrong.
+//! The flight recorder: the latest calls of one rank, for the analysis of failures.
 //!
-//! A ring of entries that the thread that makes the calls writes, and any other may read meanwhile. An entry is a sequence
-//! lock: stamp 0, words, stamp; readers take it only if the stamp is the same before and after. Nothing is allocated, and
-//! no lock is taken, but for the note of the step that a long wait is at, which is made every few milliseconds.
+//! The thread that makes the calls writes a ring of entries, and any other thread may read meanwhile. An
+//! entry is a sequence lock: stamp 0, words, stamp; readers accept it only if the stamp is the same before
+//! and after. Nothing is allocated, and no lock is taken, except for the step of a long wait, which is
+//! recorded every few milliseconds.
 //!
-//! Times of calls of little data come from the system's coarse clock, which is a few nanoseconds to read and a few
-//! milliseconds off; those of more data from the exact one. A call of little data that did not wait as long as that ended
-//! when it began, as far as such a clock can tell, and is not asked about again.
-//!
-//! This module does not know where what it has recorded is wanted, or when.
+//! Times of small calls come from the system's coarse clock, which takes a few nanoseconds to read and is a
+//! few milliseconds off; those of larger calls from the exact one. A small call without a long wait ended
+//! when it began, as far as the coarse clock can tell, and needs no second reading.
 
 use crate::{
     call::CallRecord,
@@ -35,10 +34,10 @@ use transport::Counters;
 /// The calls that are kept.
 const KEPT: u64 = 128;
 
-/// From so many bytes on the time of a call is taken exactly.
+/// Bytes from which on the time of a call is taken exactly.
 const EXACT_BYTES: u64 = 64 << 10;
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Outcome {
@@ -47,7 +46,7 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-/// One call: the first line has what is written when it begins, the second one also what is written when it ends.
+/// One call: the first cache line is written when it begins, the second one also when it ends.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Entry {
@@ -61,7 +60,7 @@ struct Entry {
     outcome: AtomicU64,
 }
 
-/// Where a long wait is.
+/// The step of a long wait.
 #[derive(Debug, Default)]
 struct Step {
     /// How many calls had begun.
@@ -118,7 +117,7 @@ impl Recorder {
         &self.ring[(number % KEPT) as usize]
     }
 
-    /// A call begins that has so many bytes here.
+    /// Records the beginning of a call on `bytes` bytes.
     #[inline]
     pub(crate) fn begin(&self, record: &CallRecord, bytes: usize) {
         let (number, bytes) = (self.begun.load(Relaxed) + 1, bytes as u64);
@@ -136,7 +135,8 @@ impl Recorder {
         self.begun.store(number, Release);
     }
 
-    /// So many of the latest calls have come to an end; none of them has waited for milliseconds if they were `brief`.
+    /// Records the end of the latest `calls` calls; none of them has waited for milliseconds if they were
+    /// `brief`.
     #[inline]
     pub(crate) fn end(&self, calls: usize, outcome: Outcome, brief: bool) {
         let begun = self.begun.load(Relaxed);
@@ -157,13 +157,13 @@ impl Recorder {
     /// The calls under way have waited for so long, at this step.
     pub(crate) fn at(&self, step: Option<String>, waited: Duration) {
         let begun = self.begun.load(Relaxed);
-        // Whoever reads it gets the next one.
+        // A reader that holds the lock gets the next step.
         if let Ok(mut at) = self.step.try_lock() {
             *at = Step { begun, step, waited };
         }
     }
 
-    /// What is kept of a call, if it is not being written over.
+    /// Returns the record of a call, unless it is being overwritten.
     fn read(&self, number: u64) -> Option<Kept> {
         let entry = self.entry(number);
         if entry.stamp.load(Acquire) != number {
@@ -277,7 +277,7 @@ struct Line<'s> {
     waited: Option<f64>,
 }
 
-/// Whose calls they are, and how it does.
+/// The rank of the calls, and its state.
 #[derive(Debug)]
 pub(crate) struct Flight<'f> {
     pub(crate) rank: Rank,

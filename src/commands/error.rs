@@ -1,4 +1,4 @@
-//! What is said when a command can't be carried out.
+//! Errors of commands, as one line on stderr.
 
 use clap::error::{ContextKind, ContextValue};
 use collectives::UnknownName;

@@ -1,4 +1,5 @@
-//! `tbccl install-mpirun`: this program under the names of Open MPI's launcher, for programs that start it by them.
+//! `tbccl install-mpirun`: this program under the names of Open MPI's launcher, for programs that start it by
+//! them.
 
 use super::{Failed, mpirun, print};
 use std::{
@@ -21,7 +22,8 @@ are ours. Nothing else is touched, so to undo it remove them.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder; made if it is not there. To be the first of PATH where something else is to start our ranks
+    /// Folder to install to, created if needed; to be the first of PATH where another program is to start
+    /// tbccl's ranks
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }

@@ -1,8 +1,8 @@
-//! Installed under the name `mpirun` or `mpiexec`: Open MPI's options, read as ours.
+//! The program installed as `mpirun` or `mpiexec`: Open MPI's options, translated to those of `tbccl run`.
 //!
-//! What `mlx.launch --backend mpi` passes is understood, what scripts commonly pass, and what changes nothing here is
-//! passed over. Anything else is an error that names the option: silently running something else than was asked for is
-//! worse than not running.
+//! Options that `mlx.launch --backend mpi` passes and that scripts commonly pass are translated; options that
+//! change nothing here are ignored. Any other option is an error that names it: running something else than
+//! requested would be worse than not running.
 
 use super::{Failed, run::mpi_library};
 use std::{ffi::OsString, path::Path};
@@ -10,17 +10,17 @@ use std::{ffi::OsString, path::Path};
 /// The names under which this is what is meant.
 const NAMES: [&str; 3] = ["mpirun", "mpiexec", "orterun"];
 
-/// Those under which it is installed.
+/// The names under which the program is installed.
 pub(super) const INSTALLED: [&str; 2] = ["mpirun", "mpiexec"];
 
-/// What becomes of an option.
+/// The translation of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Becomes {
     /// This, with its value.
     Value(&'static str),
     /// This.
     Flag(&'static str),
-    /// Nothing; it has so many values.
+    /// Accepted and ignored, with this many values.
     Nothing(usize),
     /// `--output`, whose value has Open MPI's own syntax.
     Output,
@@ -88,7 +88,7 @@ const OPTIONS: &[(&[&str], Becomes)] = &[
     (&["help", "h"], Becomes::Ask("--help")),
 ];
 
-/// Is it under one of these names that this program was called?
+/// Whether this program was called under one of these names.
 pub(super) fn is_meant(program: Option<&OsString>) -> bool {
     let name = program.and_then(|program| Path::new(program).file_name());
     name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
@@ -157,8 +157,8 @@ pub(super) fn translate(args: &[OsString]) -> Result<Vec<OsString>, Failed> {
     Ok(ours)
 }
 
-/// A variable for every rank. `mlx.launch` names the library of the Open MPI that it has found, which is none for ranks that we
-/// start.
+/// Translates a variable for every rank. `mlx.launch` names the library of the Open MPI that it has found,
+/// which is wrong for ranks of tbccl.
 fn variable(given: OsString) -> Vec<OsString> {
     let library =
         given.to_str().and_then(|text| text.split_once('=')).filter(|(key, _)| *key == mpi_library::VARIABLE);

@@ -2,11 +2,11 @@
 
 use tbccl::Communicator;
 
-/// Gives this rank, which is the calling thread, its share of the cores: one or more if there is one for every rank, else one
-/// that it shares with its neighbours. Where ranks share cores, which ones do so decides which plan is fastest; left to the
-/// system, that is another pair in every run.
+/// Binds this rank, which is the calling thread, to its share of the cores: one or more if there is one for
+/// every rank, else one that it shares with its neighbors. Where ranks share cores, the pairing decides which
+/// plan is fastest, and the system would pair ranks differently in every run.
 ///
-/// To be called when the communicator is made: that counts the cores itself.
+/// Call it when the communicator has been made, which counts the cores itself.
 #[cfg(target_os = "linux")]
 pub(crate) fn pin(comm: &Communicator) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

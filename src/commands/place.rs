@@ -1,4 +1,4 @@
-//! Where a command stands that measures between ranks: it starts them, or is one of them.
+//! The role of a measuring command: launcher of its ranks, or one of them.
 
 use super::{Failed, WRONG};
 use crate::launch::{LaunchSpec, launch};
@@ -6,7 +6,7 @@ use bootstrap::{Server, ServerSpec};
 use std::{ffi::OsString, process::ExitCode};
 use tbccl::{Communicator, Config};
 
-/// Where the ranks come from.
+/// The source of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// We start them.
@@ -19,7 +19,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Where this process stands; `wanted` is what --ranks says.
+    /// Returns the role of this process; `wanted` is the value of --ranks.
     pub(crate) fn here(wanted: Option<u32>) -> Result<Place, Failed> {
         let Some(size) = std::env::var_os("TBCCL_SIZE") else { return Ok(Place::Launcher) };
         let ranks = size.to_str().and_then(|size| size.parse().ok()).ok_or_else(|| {
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// Starts this very command once per rank, with `--worker` added, so that every rank reads the same arguments.
+/// Starts this command once per rank, with `--worker` added, so that every rank reads the same arguments.
 pub(crate) fn start_ranks(name: &'static str, ranks: u32, config: &Config) -> Result<ExitCode, Failed> {
     let program = std::env::current_exe()
         .map_err(|why| Failed::new(format_args!("the path of this program can't be found: {why}")))?;

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal};
 pub(crate) struct Progress(Option<ProgressBar>);
 
 impl Progress {
-    /// For so many lines, of which each is one of `units`.
+    /// Returns a progress bar over `lines` lines, each of which is one of `units`.
     pub(crate) fn new(lines: usize, units: &str) -> Progress {
         let bar = (io::stderr().is_terminal() && lines > 1).then(|| ProgressBar::new(lines as u64));
         if let Some(bar) = &bar {

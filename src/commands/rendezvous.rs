@@ -1,7 +1,7 @@
-//! `tbccl rendezvous`: where the ranks of a job find each other, as a program of its own.
+//! `tbccl rendezvous`: the rendezvous of a job's ranks as a program of its own.
 
 use super::{Failed, WRONG, arguments, print};
-use bootstrap::{Attendance, Secret, Server, ServerSpec};
+use bootstrap::{JobStatus, Secret, Server, ServerSpec};
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -20,7 +20,7 @@ Ends when the last rank has gone: status 0, or 1 if the job could not start or a
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where ranks of other hosts connect; port 0 for any; may be repeated (all interfaces, any port)
+    /// Address for ranks of other hosts; port 0 for any; may be repeated (all interfaces, any port)
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
 
@@ -38,9 +38,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
     let (secret, line) = secret(args)?;
     let ranks = args.ranks.unwrap_or(0);
     let server = start(ranks, &args.listen, &secret)?;
-    print(&format!("TBCCL_BOOTSTRAP={}\n{line}", server.reached_at().join(",")));
-    let attendance = server.wait_until(|_| false, Duration::MAX);
-    Ok(ExitCode::from(status(&attendance)?))
+    print(&format!("TBCCL_BOOTSTRAP={}\n{line}", server.bootstrap_addresses().join(",")));
+    let status = server.wait_until(|_| false, Duration::MAX);
+    Ok(ExitCode::from(exit_code(&status)?))
 }
 
 fn start(ranks: u32, listen: &[SocketAddr], secret: &Secret) -> Result<Server, Failed> {
@@ -77,10 +77,10 @@ fn secret(args: &Args) -> Result<(Secret, String), Failed> {
     Ok((secret, format!("TBCCL_SECRET_FILE={}\n", path.display())))
 }
 
-fn status(attendance: &Attendance) -> Result<u8, Failed> {
-    match &attendance.refused {
+fn exit_code(status: &JobStatus) -> Result<u8, Failed> {
+    match &status.refused {
         Some(why) => Err(Failed::new(why)),
-        None if attendance.died > 0 => Ok(WRONG),
+        None if status.died > 0 => Ok(WRONG),
         None => Ok(0),
     }
 }

@@ -10,12 +10,12 @@ pub enum Ended {
     Exited(u8),
     /// By a signal with this number.
     Signaled(i32),
-    /// Nobody knows: the connection to its host is lost, and it ends there by itself.
+    /// Unknown: the connection to its host is lost, and the agent there ends it.
     Lost,
 }
 
 impl Ended {
-    /// Is it how a process ends that did its work?
+    /// Whether the process did its work.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Ended::Exited(0)

@@ -1,12 +1,12 @@
-//! What a rank learns from its environment.
+//! The environment of a rank.
 
 use super::LaunchError;
 use std::ffi::OsString;
 use tbccl::IDENTITY;
 
-/// Where a rank stands in its job.
+/// The place of a rank in its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(super) struct RankIdentity {
     /// The rank.
     pub(super) rank: u32,
     /// How many there are.
@@ -19,12 +19,12 @@ pub(super) struct Seat {
     pub(super) node_rank: u32,
 }
 
-impl Seat {
+impl RankIdentity {
     /// The seat of every rank, in rank order, from the host of every rank, whichever way hosts are numbered.
-    pub(super) fn all(host_of: &[usize]) -> Vec<Seat> {
+    pub(super) fn all(host_of: &[usize]) -> Vec<RankIdentity> {
         let mut hosts: Vec<(usize, u32)> = Vec::new();
         let ranks = host_of.len() as u32;
-        let mut seats: Vec<Seat> = Vec::with_capacity(host_of.len());
+        let mut seats: Vec<RankIdentity> = Vec::with_capacity(host_of.len());
         for (rank, host) in (0..).zip(host_of) {
             let node = hosts.iter().position(|(known, _)| known == host).unwrap_or_else(|| {
                 hosts.push((*host, 0));
@@ -32,7 +32,7 @@ impl Seat {
             });
             let local_rank = hosts[node].1;
             hosts[node].1 += 1;
-            seats.push(Seat { rank, ranks, local_rank, local_size: 0, node_rank: node as u32 });
+            seats.push(RankIdentity { rank, ranks, local_rank, local_size: 0, node_rank: node as u32 });
         }
         for seat in &mut seats {
             seat.local_size = hosts[seat.node_rank as usize].1;
@@ -42,8 +42,12 @@ impl Seat {
 }
 
 /// The variables of one rank: ours, and those that PyTorch's, MLX's and other launchers set.
-pub(super) fn of_rank(seat: Seat, bootstrap: &str, secret: Option<&str>) -> Vec<(&'static str, String)> {
-    let Seat { rank, ranks, local_rank, local_size, node_rank } = seat;
+pub(super) fn of_rank(
+    seat: RankIdentity,
+    bootstrap: &str,
+    secret: Option<&str>,
+) -> Vec<(&'static str, String)> {
+    let RankIdentity { rank, ranks, local_rank, local_size, node_rank } = seat;
     let numbers = [
         ("TBCCL_RANK", rank),
         ("TBCCL_SIZE", ranks),
@@ -77,7 +81,7 @@ mod tests {
 
     #[test]
     fn each_variable_has_its_own_value() {
-        let seat = Seat { rank: 2, ranks: 5, local_rank: 1, local_size: 3, node_rank: 4 };
+        let seat = RankIdentity { rank: 2, ranks: 5, local_rank: 1, local_size: 3, node_rank: 4 };
         let env = of_rank(seat, "unix:abc", Some("word"));
         let get = |key| env.iter().find(|(k, _)| *k == key).map(|(_, value)| value.as_str());
         let expected = [
@@ -102,8 +106,10 @@ mod tests {
 
     #[test]
     fn hosts_and_their_ranks_are_counted_by_first_appearance() {
-        let seats: Vec<_> =
-            Seat::all(&[7, 7, 3, 7]).iter().map(|s| (s.node_rank, s.local_rank, s.local_size)).collect();
+        let seats: Vec<_> = RankIdentity::all(&[7, 7, 3, 7])
+            .iter()
+            .map(|s| (s.node_rank, s.local_rank, s.local_size))
+            .collect();
         assert_eq!(seats, [(0, 0, 3), (0, 1, 3), (1, 0, 1), (0, 2, 3)]);
     }
 

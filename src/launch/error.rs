@@ -1,6 +1,6 @@
 //! Why a job can't be started.
 
-use super::{sink, spawn};
+use super::spawn;
 use std::{ffi::OsString, io, path::PathBuf};
 use thiserror::Error;
 
@@ -14,15 +14,15 @@ pub enum LaunchError {
     /// The program is nowhere.
     #[error("no program `{}`; {remedy}", .program.display())]
     NotFound {
-        /// What was asked for.
+        /// The program, as given.
         program: OsString,
-        /// What can be done.
+        /// The remedy.
         remedy: String,
     },
     /// The program is there, and can't be run.
     #[error("`{}` can't be run: {why}", .program.display())]
     NotExecutable {
-        /// Where it is.
+        /// The path.
         program: PathBuf,
         /// The reason and the remedy.
         why: &'static str,
@@ -38,9 +38,9 @@ pub enum LaunchError {
     Spawn {
         /// The rank.
         rank: u32,
-        /// Of so many.
+        /// The number of ranks.
         ranks: u32,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// An agent can't be started, or what reaches it.
@@ -48,9 +48,9 @@ pub enum LaunchError {
     Agent {
         /// The host.
         host: String,
-        /// What was to be run.
+        /// The program.
         program: OsString,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Hosts that can't do their part: a line for each, with the remedy.
@@ -64,15 +64,15 @@ pub enum LaunchError {
     Output {
         /// The file, or the folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system refused something else.
     #[error("can't {what}: {source}{}", spawn::remedy(.source))]
     System {
-        /// What was to be done.
+        /// The operation, as the rest of a sentence.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -85,5 +85,22 @@ impl LaunchError {
 }
 
 fn output_remedy(source: &io::Error) -> &'static str {
-    rustix::io::Errno::from_io_error(source).map_or("", sink::remedy)
+    rustix::io::Errno::from_io_error(source).map_or("", write_remedy)
+}
+
+/// Returns the remedy for a refused write, as the end of a sentence.
+pub(super) fn write_remedy(error: rustix::io::Errno) -> &'static str {
+    match error {
+        rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => {
+            "; make room there, or name another folder with --output"
+        }
+        rustix::io::Errno::ACCESS | rustix::io::Errno::ROFS | rustix::io::Errno::PERM => {
+            "; name a folder with --output in which you may write"
+        }
+        rustix::io::Errno::MFILE => "; raise the limit on open files with `ulimit -n`, or leave --output out",
+        rustix::io::Errno::NOTDIR | rustix::io::Errno::EXIST => {
+            "; a file has that name, so name another folder with --output"
+        }
+        _ => "",
+    }
 }

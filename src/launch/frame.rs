@@ -1,8 +1,8 @@
-//! What travels between the launcher and its agent on a host, over the agent's stdin and stdout.
+//! Frames between the launcher and its agent on a host, over the agent's stdin and stdout.
 //!
 //! ```text
-//! agent -> launcher   the line GREETING, then Hello (version, how the launcher is reached from there)
-//! launcher -> agent   Prepare (program, arguments, environment, folder, which ranks)
+//! agent -> launcher   the line GREETING, then Hello (version, address by which ssh came from the launcher)
+//! launcher -> agent   Prepare (program, arguments, environment, folder, ranks)
 //! agent -> launcher   Ready                                          | Refused (why)
 //! launcher -> agent   Go
 //! agent -> launcher   Started (process ids)                          | Refused (why)
@@ -11,8 +11,8 @@
 //! agent -> launcher   Finished
 //! ```
 //!
-//! A frame is the length of a JSON text and of the bytes that follow it, as two little-endian u32, then both. What a login
-//! shell prints before the greeting is passed over.
+//! A frame is the length of a JSON text and of the bytes that follow it, as two little-endian u32, then both.
+//! Output of a login shell before the greeting is ignored.
 
 use super::Ended;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -25,7 +25,7 @@ pub(super) const PROTOCOL: u32 = 1;
 /// The version of this program, which must be the same everywhere.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What an agent says first.
+/// The first line of an agent.
 pub(super) const GREETING: &[u8] = b"\n#!tbccl-agent\n";
 
 /// No frame has longer parts; a length beyond it is not ours.
@@ -51,7 +51,7 @@ pub(super) enum ToAgent {
     Alive,
 }
 
-/// What a host is to start.
+/// The processes that a host is to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Prepare {
     /// The ranks of this host.
@@ -63,7 +63,7 @@ pub(super) struct Prepare {
     pub(super) args: Vec<OsString>,
     /// For every rank.
     pub(super) env: Vec<Variable>,
-    /// Where they run.
+    /// The working folder of the ranks.
     pub(super) cwd: Option<PathBuf>,
     /// Files that variables name: the variable, and what is in the file. They are there while the job runs.
     pub(super) files: Vec<(String, String)>,
@@ -77,11 +77,11 @@ pub(super) struct Prepare {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PrepareRank {
     pub(super) rank: u32,
-    /// Who it is: before those for every rank.
+    /// Identity variables, set before those for every rank.
     pub(super) identity: Vec<Variable>,
     /// Its own: after those for every rank.
     pub(super) own: Vec<Variable>,
-    /// Does it get what the launcher reads?
+    /// Whether the rank gets the launcher's stdin.
     pub(super) stdin: bool,
 }
 
@@ -123,7 +123,7 @@ pub(super) enum Stream {
 /// From an agent to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum FromAgent {
-    /// Who it is.
+    /// The agent's version and addresses.
     Hello {
         version: String,
         protocol: u32,
@@ -132,7 +132,7 @@ pub(super) enum FromAgent {
     },
     /// Everything is there that the ranks need.
     Ready,
-    /// The ranks can't be started: what is wrong and helps, in one line.
+    /// The ranks cannot be started: the reason and the remedy, in one line.
     Refused { why: String },
     /// The processes of the ranks, in the order of [`Prepare::ranks`].
     Started { pids: Vec<u32> },
@@ -152,7 +152,7 @@ pub(super) enum FromAgent {
 
 /// A frame as bytes.
 pub(super) fn encode(what: &impl Serialize, tail: &[u8]) -> Vec<u8> {
-    // What can't be written as JSON does not exist among these types.
+    // Every value of these types can be written as JSON.
     let text = serde_json::to_vec(what).unwrap_or_default();
     let mut frame = Vec::with_capacity(8 + text.len() + tail.len());
     frame.extend((text.len() as u32).to_le_bytes());

@@ -1,7 +1,8 @@
-//! Cutting streams of bytes into lines that can be told apart.
+//! Splitting streams of bytes into lines that can be told apart.
 //!
-//! Bytes are passed on as they are. A last line without an end gets one, lest another rank's line continue it; a line
-//! longer than [`LONGEST_LINE`] is passed on in pieces of that size, each a line of its own.
+//! Bytes are passed on as they are. A last line without an end gets one, so that another rank's line does not
+//! continue it; a line longer than [`LONGEST_LINE`] is passed on in pieces of that size, each a line of its
+//! own.
 
 use std::time::SystemTime;
 
@@ -12,7 +13,7 @@ const LONGEST_LINE: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Lines {
     tag: Vec<u8>,
-    /// Does the time precede the tag?
+    /// Whether the time precedes the tag.
     stamped: bool,
     /// The line that has begun and not ended. Shorter than [`LONGEST_LINE`].
     begun: Vec<u8>,

@@ -1,11 +1,12 @@
-//! The cores of this machine, and keeping a rank on its share of them.
+//! The cores of this machine, and binding of ranks to their share of them.
 //!
-//! They are read from Linux's own files, which know sockets, memory, caches and hardware threads: that is all that placement
-//! needs, and it asks for no library at build time (hwloc reads the same files). A child inherits the cores of the thread
-//! that starts it, so that thread is moved there and back: nothing happens between fork and exec.
+//! The cores are read from Linux's own files, which list sockets, memory, caches and hardware threads:
+//! placement needs no more, and no library at build time (hwloc reads the same files). A child inherits the
+//! cores of the thread that starts it, so that thread moves there and back: nothing happens between fork and
+//! exec.
 //!
-//! Where there are no such files, or the system has no way to keep a process on cores, as macOS, ranks run anywhere, and
-//! the launcher says so once.
+//! Without such files, or on a system that cannot bind processes, as macOS, ranks run anywhere, and the
+//! launcher warns once.
 
 use topology::Bind;
 

@@ -1,18 +1,19 @@
 //! Starting the ranks of a job, on this host and others, and ending them.
 //!
-//! [`launch`] starts one process per rank, tells each who it is through its environment, passes signals on, and
-//! comes back when all are gone. Its [`Outcome`] carries the exit status that a shell should see.
+//! [`launch`] starts one process per rank, gives each its identity through its environment, passes signals
+//! on, and returns when all are gone. Its [`Outcome`] carries the exit status for a shell.
 //!
-//! Ranks are either children of this process that write to its stdout and stderr directly ([`Place::Here`]), or run on
-//! hosts, of which this may be one, under an agent each ([`Place::Hosts`], [`agent`]). The agents are reached by ssh, and
-//! pass output on line by line.
+//! Ranks are either children of this process that write to its stdout and stderr directly ([`Place::Here`]),
+//! or run on hosts, of which this may be one, under an agent each ([`Place::Hosts`], [`agent`]). The agents
+//! are reached by ssh, and pass output on line by line.
 //!
-//! Invariants: whatever way `launch` is left, by return, error or panic, no process of a rank's process group is
-//! alive, on any host that can be reached, and no file has been made that was not asked for. A rank's process id is not
-//! given back to the system while the rank's group may still be signalled, so a signal never meets a stranger.
+//! Invariants: however `launch` ends, by return, error or panic, no process of a rank's process group is
+//! alive, on any host that can be reached, and no file has been created that was not requested. A rank's
+//! process id is not returned to the system while the rank's group may still be signalled, so a signal never
+//! reaches a foreign process.
 //!
-//! One thread decides; it sleeps in `poll` until a signal arrives (`SIGCHLD` among them), a host has something to tell,
-//! or a deadline passes.
+//! One thread decides; it sleeps in `poll` until a signal arrives (`SIGCHLD` among them), a host sends a
+//! message, or a deadline passes.
 //!
 //! This module does not parse command lines or hostfiles, and does not run the rendezvous server.
 
@@ -21,11 +22,12 @@ mod ended;
 mod environment;
 mod error;
 mod frame;
-mod here;
 mod hosts;
 mod lines;
+mod local_ranks;
 mod machine;
 mod program;
+mod rank_set;
 mod ranks;
 mod signals;
 mod sink;
@@ -44,52 +46,53 @@ use std::{
 };
 use topology::Bind;
 
-/// What to start, and how to end it.
+/// The processes to start, and the rules of their end.
 #[derive(Clone, Debug)]
 pub struct LaunchSpec {
     /// How many ranks; at least 1.
     pub ranks: u32,
-    /// What each rank runs: a path, or a name to be found in `PATH`.
+    /// The program of each rank: a path, or a name to be found in `PATH`.
     pub program: OsString,
     /// The program's arguments, the same on every rank.
     pub args: Vec<OsString>,
-    /// Added to the environment of every rank, last one wins. May replace anything but the `TBCCL_*` variables
-    /// that tell a rank who it is.
+    /// Variables added to the environment of every rank; the last one of a name wins. They may replace any
+    /// but the `TBCCL_*` variables of a rank's identity.
     pub env: Vec<(OsString, OsString)>,
-    /// Added to the environment of one rank, after `env` and under the same rule: the first is rank 0's. Ranks
-    /// beyond its end get nothing of their own.
+    /// Variables added to the environment of one rank, after `env` and under the same rule: the first entry
+    /// is rank 0's. Ranks beyond its end get none.
     pub rank_env: Vec<Vec<(OsString, OsString)>>,
     /// The folder in which every rank starts; without it our own, or on other hosts that of who logs in.
     pub cwd: Option<PathBuf>,
     /// How ranks are kept on cores.
     pub bind: Bind,
-    /// Where the ranks run.
+    /// The hosts of the ranks.
     pub place: Place,
     /// How long the whole job may take.
     pub timeout: Option<Duration>,
-    /// What becomes of the other ranks when one fails.
+    /// The fate of the other ranks when one fails.
     pub on_failure: OnFailure,
-    /// How long the other ranks may run on by themselves after one has failed, to report what it means to them.
+    /// Time that the other ranks may run on after one has failed, to report errors of their own.
     pub drain: Duration,
     /// How long after `SIGTERM` a rank is killed.
     pub grace: Duration,
-    /// Who speaks in messages on stderr, e.g. `tbccl run`.
+    /// The prefix of messages on stderr, e.g. `tbccl run`.
     pub name: &'static str,
     /// Statuses with which a rank exits only when it has said why, so that nothing needs to be added.
     pub explained: &'static [u8],
 }
 
-/// What becomes of the other ranks when one fails.
+/// The fate of the other ranks when one fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// They are ended, and the job has failed.
     #[default]
     EndAll,
-    /// They go on: they may be able to do without ([`tbccl::Communicator::shrink`]). The job has failed if no rank succeeds.
+    /// They go on: they may do without ([`tbccl::Communicator::shrink`]). The job has failed if no rank
+    /// succeeds.
     GoOn,
 }
 
-/// Where ranks run.
+/// The place of ranks.
 #[derive(Clone, Debug, Default)]
 pub enum Place {
     /// As children of this process, with its stdout and stderr; rank 0 has its stdin.
@@ -108,25 +111,25 @@ pub struct Hosts {
     pub host_of: Vec<usize>,
     /// The command that reaches another host, and its first arguments.
     pub ssh: Vec<OsString>,
-    /// Where `tbccl` is on other hosts. Without it: where it is here, or else in `PATH`.
+    /// The path of `tbccl` on other hosts. Without it: the path here if it exists there, or else `PATH`.
     pub tbccl: Option<PathBuf>,
     /// This program, whose subcommand `agent` calls [`agent::serve`].
     pub agent: PathBuf,
-    /// Files for every rank: the variable that names one, and what is in it. They are made on each host, and are gone
-    /// with the job.
+    /// Files for every rank: the variable that names one, and its content. They are created on each host, and
+    /// end with the job.
     pub files: Vec<(String, String)>,
-    /// What becomes of the ranks' output.
+    /// The handling of the ranks' output.
     pub output: Output,
-    /// Who gets what this process reads.
+    /// The receiver of this process's stdin.
     pub stdin: Stdin,
 }
 
 /// A host, as ssh knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSpec {
-    /// What ssh is told.
+    /// The destination for ssh.
     pub name: String,
-    /// Is it this one, so that no ssh is needed?
+    /// Whether it is this host, which needs no ssh.
     pub local: bool,
 }
 
@@ -140,7 +143,7 @@ impl HostSpec {
 }
 
 impl Hosts {
-    /// These hosts, reached by `ssh`; `agent` is this program.
+    /// Returns hosts that are reached by `ssh`; `agent` is this program.
     pub fn new(hosts: Vec<HostSpec>, host_of: Vec<usize>, agent: impl Into<PathBuf>) -> Hosts {
         Hosts {
             hosts,
@@ -155,7 +158,7 @@ impl Hosts {
     }
 }
 
-/// What becomes of the output of ranks under agents.
+/// The handling of the output of ranks under agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Whole lines on our stdout and stderr.
@@ -169,7 +172,7 @@ pub enum Output {
     Files {
         /// The folder, which is made if need be.
         folder: PathBuf,
-        /// Does each line begin with the time?
+        /// Whether each line begins with the time.
         stamped: bool,
     },
 }
@@ -230,12 +233,14 @@ pub trait Rendezvous {
     /// The value of `TBCCL_BOOTSTRAP` for ranks of this host.
     fn address(&self) -> String;
 
-    /// The same when there are ranks on other hosts, one of which reaches this one at an address, if any has told.
+    /// Returns the address for ranks of this host when others run elsewhere, `reached` being the address by
+    /// which another host reaches this one, if known.
     fn address_here(&self, _reached: Option<&str>) -> String {
         self.address()
     }
 
-    /// The value of `TBCCL_BOOTSTRAP` for ranks of another host, which reaches this one at an address, if it has told.
+    /// Returns the value of `TBCCL_BOOTSTRAP` for ranks of another host, which reaches this one at `reached`,
+    /// if known.
     fn address_from(&self, _reached: Option<&str>) -> String {
         self.address()
     }
@@ -290,16 +295,16 @@ pub enum Outcome {
     TimedOut,
     /// Someone interrupted it twice.
     Interrupted,
-    /// Nobody reads the output any more.
+    /// The reader of the output has closed it.
     Unread,
     /// Output could not be written, as has been said.
     Unwritten,
 }
 
 impl Outcome {
-    /// The exit status for a shell: that of the first failing rank, or 128 + the signal that killed it; 124 as
-    /// timeout(1) when the time was over; 128 + SIGPIPE when nobody reads the output; 2 when it can't be written; 0 when all
-    /// ranks did their work.
+    /// Returns the exit status for a shell: that of the first failing rank, or 128 + the signal that killed
+    /// it; 124, as timeout(1), when the time was over; 128 + SIGPIPE when the output's reader is gone; 2 when
+    /// output cannot be written; 0 when all ranks did their work.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -315,9 +320,10 @@ impl Outcome {
 
 /// Runs a job from its start to its end.
 ///
-/// While it runs, `SIGINT`, `SIGTERM`, `SIGHUP`, `SIGUSR1` and `SIGUSR2` go to all ranks instead of this process,
-/// and a second `SIGINT` kills the ranks; signals that are ignored stay ignored. A rank that fails brings the
-/// others down: they get `drain` to find out for themselves, `SIGTERM`, `grace`, and `SIGKILL`; unless they are to go on.
+/// While it runs, `SIGINT`, `SIGTERM`, `SIGHUP`, `SIGUSR1` and `SIGUSR2` go to all ranks instead of this
+/// process, and a second `SIGINT` kills the ranks; ignored signals stay ignored. A rank that fails ends the
+/// others: they get `drain` to find out for themselves, `SIGTERM`, `grace`, and `SIGKILL`; unless they are to
+/// go on.
 ///
 /// # Errors
 /// [`LaunchError`] when not every rank could be started. Those that were are ended first.

@@ -1,4 +1,5 @@
-//! Finding the program before the first process is started, so that its absence is one line and not one per rank.
+//! Search for the program before the first process is started, so that its absence is one line and not one
+//! per rank.
 
 use super::LaunchError;
 use rustix::fs::{Access, access};
@@ -8,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the ranks' `execvp` would find `program`, with the `PATH` and the folder that the ranks will have.
+/// Returns the path that the ranks' `execvp` would find, with their `PATH` and their working folder.
 pub(super) fn find(
     program: &OsStr,
     env: &[(OsString, OsString)],
@@ -37,7 +38,7 @@ pub(super) fn find(
     }))
 }
 
-/// Is there a program at `path`?
+/// Checks that a program is at `path`.
 fn check(path: &Path) -> Result<PathBuf, LaunchError> {
     let cannot = |why| Err(LaunchError::NotExecutable { program: path.to_owned(), why });
     match path.metadata() {

@@ -1,8 +1,8 @@
-//! The processes of a job.
+//! The processes of a job on this host.
 //!
-//! A rank is the leader of a process group, and signals go to the group, so that the children of a wrapper script
-//! get them as well. An ended leader is left unreaped until [`Ranks::sweep`], which keeps its id, and so the
-//! group's, from being given to another process.
+//! A rank is the leader of a process group, and signals go to the group, so that the children of a wrapper
+//! script get them as well. An ended leader is left unreaped until [`Ranks::sweep`], which keeps its id, and
+//! so the group's, from being given to another process.
 
 use super::{Ended, spawn::pid_of};
 use rustix::process::{
@@ -66,7 +66,7 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// How often a group that should be gone is looked at: nothing reports the end of a process that isn't ours.
+    /// Interval of checks whether a group is gone: the end of a process that is no child is not reported.
     const LOOK_AGAIN: Duration = Duration::from_millis(5);
     /// How long a killed process may take to disappear.
     const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -76,12 +76,12 @@ impl Ranks {
         self.processes.push(RankProcess { rank, pid: pid_of(child), ended: None });
     }
 
-    /// Those that have ended since the last call.
+    /// Returns the ranks that have ended since the last call.
     pub(super) fn newly_ended(&mut self) -> Vec<(&RankProcess, Ended)> {
         self.processes.iter_mut().filter_map(|p| p.newly_ended().map(|how| (&*p, how))).collect()
     }
 
-    /// Those that run.
+    /// Returns the running ranks.
     pub(super) fn running(&self) -> impl Iterator<Item = &RankProcess> {
         self.processes.iter().filter(|p| p.ended.is_none())
     }

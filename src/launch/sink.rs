@@ -1,7 +1,7 @@
-//! Where the ranks' lines go: to our stdout and stderr, or to a file for each stream of each rank.
+//! The destination of the ranks' lines: stdout and stderr, or a file for each stream of each rank.
 //!
-//! All readers push into one sink, behind a lock, so lines of different ranks can't mix. What can't be written is told
-//! once, and ends the job: output that is lost is no output.
+//! All readers push into one sink, behind a lock, so lines of different ranks do not mix. A failed write is
+//! reported once, and ends the job: lost output is no output.
 
 use super::{LaunchError, Output, frame::Stream, lines::Lines};
 use rustix::{
@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where lines go, and those that have begun.
+/// The destinations of lines, and lines that are incomplete.
 #[derive(Debug)]
 pub(super) struct Sink {
     output: Output,
@@ -30,14 +30,14 @@ pub(super) struct Sink {
 /// Why lines can't be written.
 #[derive(Debug)]
 pub(super) enum Unwritten {
-    /// Whoever read our stdout or stderr has gone.
+    /// The reader of stdout or stderr has gone.
     ReaderGone,
     /// Something is wrong, in one line.
     Failed(String),
 }
 
 impl Sink {
-    /// For a job of so many ranks. Makes the files.
+    /// Opens the sink of a job of `ranks` ranks, and creates the files.
     pub(super) fn open(output: &Output, ranks: u32) -> Result<Sink, LaunchError> {
         let mut files = HashMap::new();
         if let Output::Files { folder, .. } = output {
@@ -97,7 +97,7 @@ impl Sink {
         };
         Err(Unwritten::Failed(format!(
             "can't write the output of rank {rank} to {what}: {error}{}",
-            remedy(error)
+            super::error::write_remedy(error)
         )))
     }
 }
@@ -115,18 +115,7 @@ fn new_lines(output: &Output, rank: u32, stream: Stream) -> Lines {
     Lines::new(tag.into_bytes(), stamped)
 }
 
-/// What helps against a refusal to write, as the end of a sentence.
-pub(super) fn remedy(error: Errno) -> &'static str {
-    match error {
-        Errno::NOSPC | Errno::DQUOT => "; make room there, or name another folder with --output",
-        Errno::ACCESS | Errno::ROFS | Errno::PERM => "; name a folder with --output in which you may write",
-        Errno::MFILE => "; raise the limit on open files with `ulimit -n`, or leave --output out",
-        Errno::NOTDIR | Errno::EXIST => "; a file has that name, so name another folder with --output",
-        _ => "",
-    }
-}
-
-/// Writes to a descriptor that may have been made non-blocking by whoever we share it with.
+/// Writes to a descriptor that another process sharing it may have made non-blocking.
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         match write(fd, bytes) {

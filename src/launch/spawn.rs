@@ -1,10 +1,10 @@
-//! Starting one process, and what it inherits.
+//! Starting one process, and the state that it inherits.
 //!
 //! # Safety
 //! Two calls need care. The closure given to [`CommandExt::pre_exec`] runs in the child between `fork` and
-//! `exec`, where another thread may have held any lock: it makes two system calls and touches no memory beyond
-//! its own stack, and its error carries a number, not an allocation. `sigaction` is asked for a disposition with
-//! no new one given, and writes into a value of ours.
+//! `exec`, where another thread may have held any lock: it makes two system calls and touches no memory
+//! beyond its own stack, and its error carries a number, not an allocation. `sigaction` only queries a
+//! disposition, and writes into a local value.
 
 use rustix::process::Pid;
 use std::{
@@ -13,8 +13,8 @@ use std::{
     process::{Child, Command},
 };
 
-/// Starts `command` in a process group of its own. On Linux it is killed when the calling thread ends, so also
-/// when this process is killed. (Elsewhere it learns of that from the rendezvous server's silence.)
+/// Starts `command` in a process group of its own. On Linux it is killed when the calling thread ends, so
+/// also when this process is killed. (Elsewhere it learns of that from the rendezvous server's silence.)
 pub(super) fn in_own_group(mut command: Command) -> io::Result<Child> {
     command.process_group(0);
     #[cfg(target_os = "linux")]
@@ -37,8 +37,8 @@ fn die_with_parent(command: &mut Command) {
         // The parent may have died before the call above; then nothing would ever be delivered.
         if getppid() == Some(parent) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
-    // SAFETY: the closure makes the system calls prctl and getppid, which are async-signal-safe, and allocates
-    // nothing: an `io::Error` made from an `Errno` holds the bare number.
+    // SAFETY: the closure makes the system calls prctl and getppid, which are async-signal-safe, and
+    // allocates nothing: an `io::Error` made from an `Errno` holds the bare number.
     unsafe { command.pre_exec(ask) };
 }
 
@@ -58,7 +58,7 @@ pub(super) fn pid_of(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// What to do about a refusal to start a process, as the end of a sentence.
+/// Returns the remedy for a refused start of a process, as the end of a sentence.
 pub(super) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE) => "; raise the limit on open files with `ulimit -n`, or start fewer ranks",

@@ -3,55 +3,21 @@
 //! It knows when ranks are to be ended, and not where they are: that is the crew's business.
 
 use super::{
-    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Place, Rendezvous, here::Here,
-    hosts::Company, signals::Signals, sink::Unwritten,
+    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Place, Rendezvous,
+    hosts::RemoteRanks,
+    local_ranks::LocalRanks,
+    rank_set::{Member, RankSet},
+    signals::Signals,
+    sink::Unwritten,
 };
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
-use std::{
-    os::fd::BorrowedFd,
-    time::{Duration, Instant},
-};
-
-/// A rank's process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    /// The rank.
-    pub(super) rank: u32,
-    /// Its process id, on its host.
-    pub(super) pid: u32,
-    /// Its host, where it is under an agent.
-    pub(super) host: Option<String>,
-}
-
-/// The ranks of a job, wherever they are. Dropping it kills what still runs.
-pub(super) trait Crew {
-    /// Those that have ended since the last call.
-    fn newly_ended(&mut self) -> Vec<(Member, Ended)>;
-
-    /// Those that run.
-    fn running(&self) -> Vec<Member>;
-
-    /// Signals all ranks, and what they have started.
-    fn signal(&mut self, signal: Signal);
-
-    /// Signals for the ranks that came while they were being started.
-    fn early_signals(&mut self) -> Vec<i32>;
-
-    /// Is readable when there is something new, if anything but a signal can tell so.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Why output is lost, told once.
-    fn trouble(&mut self) -> Option<Unwritten>;
-
-    /// When all ranks have ended: ends what they have left behind, and passes their last words on.
-    fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError>;
-}
+use std::time::{Duration, Instant};
 
 /// How long we wait for processes that were killed before we leave them to the system.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// Where a job is on its way to the end.
+/// The phase of a job.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// All is well.
@@ -69,9 +35,9 @@ pub(super) fn run(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outc
     let started = Instant::now();
     let mut signals = Signals::catch()?;
     match &spec.place {
-        Place::Here => watch(spec, rendezvous, Here::start(spec, rendezvous)?, &mut signals, started),
+        Place::Here => watch(spec, rendezvous, LocalRanks::start(spec, rendezvous)?, &mut signals, started),
         Place::Hosts(plan) => {
-            let company = Company::start(spec, plan, rendezvous, &mut signals)?;
+            let company = RemoteRanks::start(spec, plan, rendezvous, &mut signals)?;
             watch(spec, rendezvous, company, &mut signals, started)
         }
     }
@@ -81,7 +47,7 @@ pub(super) fn run(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outc
 fn watch(
     spec: &LaunchSpec,
     rendezvous: &dyn Rendezvous,
-    crew: impl Crew,
+    crew: impl RankSet,
     signals: &mut Signals,
     started: Instant,
 ) -> Result<Outcome, LaunchError> {
@@ -105,13 +71,13 @@ struct Supervisor<'a, C> {
     deadline: Option<Instant>,
     /// How many `SIGINT`s were passed on.
     interrupts: u32,
-    /// What it came to. Once it is not success, it stays.
+    /// The outcome. The first failure stays.
     outcome: Outcome,
-    /// Has a rank done its work?
+    /// Whether a rank has done its work.
     has_success: bool,
 }
 
-impl<C: Crew> Supervisor<'_, C> {
+impl<C: RankSet> Supervisor<'_, C> {
     /// Returns when the last rank has ended.
     fn watch(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
         for signal in self.crew.early_signals() {
@@ -134,7 +100,7 @@ impl<C: Crew> Supervisor<'_, C> {
         }
     }
 
-    /// Takes notice of the ranks that have ended. What ends after we asked for it is no failure.
+    /// Handles ranks that have ended. The end of a rank that was asked to end is no failure.
     fn collect(&mut self) {
         let ours = matches!(self.phase, Phase::Terminating(_) | Phase::Killed(_));
         let mut first = None;
@@ -153,7 +119,7 @@ impl<C: Crew> Supervisor<'_, C> {
             let is_explained = match failure.how {
                 Ended::Exited(status) => self.spec.explained.contains(&status),
                 Ended::Signaled(_) => false,
-                // Whoever lost it has said so.
+                // The host that lost it has been reported.
                 Ended::Lost => true,
             };
             if !is_explained {
@@ -220,8 +186,8 @@ impl<C: Crew> Supervisor<'_, C> {
         self.spec.on_failure == OnFailure::EndAll || !matches!(self.outcome, Outcome::Failed(_))
     }
 
-    /// What the job has come to, now that it is over. Where ranks do without those that fail, one that has done its work
-    /// is enough.
+    /// Returns the outcome of a job that is over. Where ranks go on without those that fail, one that has
+    /// done its work is enough.
     fn verdict(self) -> Outcome {
         match self.outcome {
             Outcome::Failed(_) if self.has_success && self.spec.on_failure == OnFailure::GoOn => {
@@ -251,7 +217,7 @@ impl<C: Crew> Supervisor<'_, C> {
         given_up
     }
 
-    /// What someone wants of the job goes to all of its ranks. Who interrupts twice does not want to wait.
+    /// Passes a signal on to all ranks. A second interrupt kills them.
     fn pass_on(&mut self, signal: i32) {
         self.interrupts += u32::from(signal == SIGINT);
         if signal == SIGINT && self.interrupts > 1 {

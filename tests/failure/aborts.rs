@@ -1,17 +1,17 @@
 //! Ranks that abort from another thread than the one that calls.
 
-use crate::job::{Job, TRANSPORTS};
+use crate::job::{self, TRANSPORTS};
 
 /// Aborts rank 1 of a job whose ranks reduce 64 MiB again and again; returns how many milliseconds that took.
 fn abort_one(transport: &str, place: &str, after_micros: u32) -> u128 {
     let role = format!("abort {place} {after_micros}");
-    let done = Job::start(3, &role, &[("TBCCL_TRANSPORT", transport)]).finish();
-    assert_eq!(done.code, 0, "{:?}\n{}", done.said, done.stderr);
+    let done = job::start(3, &role, &[("TBCCL_TRANSPORT", transport)]).finish();
+    assert_eq!(done.code(), 0, "{:?}\n{}", done.messages, done.stderr);
     let aborted = done.all("aborted");
     let (at, took) = aborted[0].rest.split_once(' ').expect("two numbers");
     let (at, took): (u128, u128) = (at.parse().expect("a time"), took.parse().expect("a number"));
     let errors = done.all("error");
-    assert_eq!((errors.len(), done.all("dropped").len()), (3, 3), "{:?}\n{}", done.said, done.stderr);
+    assert_eq!((errors.len(), done.all("dropped").len()), (3, 3), "{:?}\n{}", done.messages, done.stderr);
     for error in errors {
         let (failed, text) = error.rest.split_once(' ').expect("the time first");
         let late = failed.parse::<u128>().expect("a time") - at;

@@ -1,8 +1,9 @@
 //! Ranks that die, stop or leave.
 
-use crate::job::{Finished, Job, Said, TRANSPORTS, now};
+use crate::job::{self, TRANSPORTS};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{thread::sleep, time::Duration};
+use support::{Finished, Message, milliseconds};
 
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -10,19 +11,19 @@ fn host() -> String {
 
 /// Kills rank `victim` of a job whose ranks reduce 64 MiB again and again, and checks what the others say.
 fn kill_one(ranks: u32, victim: u32, after: Duration, env: &[(&str, &str)]) {
-    let job = Job::start(ranks, "reduce", env);
-    let ready: Vec<Said> = (0..ranks).map(|_| job.next()).collect();
+    let job = job::start(ranks, "reduce", env);
+    let ready: Vec<Message> = (0..ranks).map(|_| job.next_message()).collect();
     assert!(ready.iter().all(|said| said.word == "ready"), "{ready:?}");
     let pid = &ready.iter().find(|said| said.rank == victim).expect("all are ready").rest;
     sleep(after);
-    let killed = now();
+    let killed = milliseconds();
     kill_process(pid.parse().ok().and_then(Pid::from_raw).expect("a process"), Signal::KILL)
         .expect("it runs");
     let done = job.finish();
     let who = format!("rank {victim} (process {pid} on {}) was killed by SIGKILL", host());
-    assert_eq!(done.code, 137, "{}", done.stderr);
+    assert_eq!(done.code(), 137, "{}", done.stderr);
     let errors = done.all("error");
-    assert_eq!(errors.len() as u32, ranks - 1, "all survivors report: {:?}\n{}", done.said, done.stderr);
+    assert_eq!(errors.len() as u32, ranks - 1, "all survivors report: {:?}\n{}", done.messages, done.stderr);
     for error in errors {
         let (at, text) = error.rest.split_once(' ').expect("the time first");
         let late = at.parse::<u128>().expect("a time") - killed;
@@ -72,10 +73,10 @@ fn a_rank_that_is_killed_while_others_read_its_staged_messages_is_named() {
 
 /// The errors of the other ranks when rank 1 ends in this way.
 fn one_fails(how: &str, ranks: u32, env: &[(&str, &str)]) -> (Finished, String) {
-    let job = Job::start(ranks, &format!("one_fails {how}"), env);
+    let job = job::start(ranks, &format!("one_fails {how}"), env);
     let done = job.finish();
     let pid = done.all("going").first().expect("rank 1 says so").rest.clone();
-    assert_eq!(done.all("error").len() as u32, ranks - 1, "{how}: {:?}\n{}", done.said, done.stderr);
+    assert_eq!(done.all("error").len() as u32, ranks - 1, "{how}: {:?}\n{}", done.messages, done.stderr);
     assert_eq!(done.all("dropped").len() as u32, ranks - 1, "{how}: {}", done.stderr);
     (done, pid)
 }
@@ -89,7 +90,7 @@ fn a_rank_that_crashes_is_named_with_how_it_ended() {
     ];
     for ((how, what, code), transport) in ways.into_iter().flat_map(|way| TRANSPORTS.map(|t| (way, t))) {
         let (done, pid) = one_fails(how, 3, &[("TBCCL_TRANSPORT", transport)]);
-        assert_eq!(done.code, code, "{how}: {}", done.stderr);
+        assert_eq!(done.code(), code, "{how}: {}", done.stderr);
         for error in done.all("error") {
             assert!(
                 error.rest.contains(&format!("rank 1 (process {pid} on {}) {what}", host())),
@@ -148,19 +149,19 @@ fn stopped(transport: &str, activity: &str) {
 fn a_rank_that_was_stopped_does_not_take_what_a_failed_one_left() {
     for transport in TRANSPORTS.into_iter().cycle().take(4) {
         let env = [("TBCCL_TIMEOUT", "0.3"), ("TBCCL_ALGO", "mesh"), ("TBCCL_TRANSPORT", transport)];
-        let job = Job::start(2, "give_up", &env);
-        let stopping = job.next();
+        let job = job::start(2, "give_up", &env);
+        let stopping = job.next_message();
         assert_eq!(stopping.word, "stopping");
-        while job.next().word != "reused" {}
+        while job.next_message().word != "reused" {}
         let pid = stopping.rest.parse().ok().and_then(Pid::from_raw).expect("a process");
         kill_process(pid, Signal::CONT).expect("it is stopped");
         let done = job.finish();
-        assert!(done.all("wrong").is_empty(), "{:?}", done.said);
+        assert!(done.all("wrong").is_empty(), "{:?}", done.messages);
         assert_eq!(
             done.all("error").last().map(|said| said.rank),
             Some(1),
             "{:?}\n{}",
-            done.said,
+            done.messages,
             done.stderr
         );
     }

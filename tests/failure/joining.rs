@@ -1,6 +1,6 @@
 //! Ranks that do not come together.
 
-use crate::job::{Finished, Job, as_rank};
+use crate::job;
 use bootstrap::{Server, ServerSpec};
 use std::{
     io::{Read, Write},
@@ -8,15 +8,16 @@ use std::{
     process::Command,
     time::{Duration, Instant},
 };
+use support::{Finished, Process, rank_arguments};
 
 /// One rank, started by hand.
-fn rank(server: &Server, rank: u32, size: u32, env: &[(&str, &str)]) -> Job {
-    let args = as_rank();
+fn rank(server: &Server, rank: u32, size: u32, env: &[(&str, &str)]) -> Process {
+    let args = rank_arguments();
     let mut command = Command::new(&args[0]);
     command.args(&args[1..]).env("ROLE", "join").env("TBCCL_TIMEOUT", "10");
     command.env("TBCCL_RANK", rank.to_string()).env("TBCCL_SIZE", size.to_string());
     command.env("TBCCL_BOOTSTRAP", server.address()).envs(env.iter().copied());
-    Job::spawn(command)
+    Process::start(command)
 }
 
 fn server(ranks: u32) -> Server {
@@ -24,7 +25,7 @@ fn server(ranks: u32) -> Server {
 }
 
 fn joined(done: &Finished) {
-    assert_eq!(done.all("joined").len(), 1, "{:?} {}", done.said, done.stderr);
+    assert_eq!(done.all("joined").len(), 1, "{:?} {}", done.messages, done.stderr);
 }
 
 fn refused(done: &Finished, why: &str) {
@@ -32,7 +33,7 @@ fn refused(done: &Finished, why: &str) {
     assert!(
         refused.iter().any(|said| said.rest.contains(why)),
         "not `{why}`: {:?} {}",
-        done.said,
+        done.messages,
         done.stderr
     );
 }
@@ -148,21 +149,21 @@ fn strangers_do_not_disturb_the_job() {
 #[test]
 fn ranks_are_told_when_one_ends_before_all_have_joined() {
     let started = Instant::now();
-    let job = Job::under(
+    let job = job::start_under(
         &["/bin/sh", "-c", "[ $TBCCL_RANK = 1 ] && { sleep 0.3; exit 7; }; exec \"$0\" \"$@\""],
         3,
         "join",
         &[],
     );
     let done = job.finish();
-    assert_eq!(done.code, 7, "{}", done.stderr);
+    assert_eq!(done.code(), 7, "{}", done.stderr);
     for said in done.all("refused") {
         assert!(
             said.rest.contains("rank 1 (process ") && said.rest.contains("exited with status 7"),
             "{said:?}"
         );
     }
-    assert_eq!(done.all("refused").len(), 2, "{:?}", done.said);
+    assert_eq!(done.all("refused").len(), 2, "{:?}", done.messages);
     assert!(started.elapsed() < Duration::from_secs(8));
 }
 

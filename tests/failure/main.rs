@@ -10,6 +10,7 @@ mod deaths;
 mod job;
 #[cfg(target_os = "linux")]
 mod joining;
+mod members;
 #[cfg(target_os = "linux")]
 mod mismatches;
 #[cfg(target_os = "linux")]

@@ -8,7 +8,8 @@
 //!
 //! `passed` is said by the ranks that learn of it in their next call.
 
-use crate::job::{Finished, Job, TRANSPORTS};
+use crate::job::{self, TRANSPORTS};
+use support::Finished;
 
 /// Runs a case on each transport; all ranks fail, show both calls, and none takes a second.
 fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> [Finished; TRANSPORTS.len()] {
@@ -17,9 +18,9 @@ fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> [Finished; TRANSPORTS.l
 
 fn disagree_over(transport: &str, case: &str, ranks: u32, calls: [&str; 2]) -> Finished {
     let env = [("TBCCL_TIMEOUT", "20"), ("TBCCL_TRANSPORT", transport)];
-    let done = Job::start(ranks, &format!("calls {case}"), &env).finish();
+    let done = job::start(ranks, &format!("calls {case}"), &env).finish();
     let errors = done.all("error");
-    assert_eq!(errors.len() as u32, ranks, "{case}: {:?}\n{}", done.said, done.stderr);
+    assert_eq!(errors.len() as u32, ranks, "{case}: {:?}\n{}", done.messages, done.stderr);
     for error in errors {
         let mut parts = error.rest.splitn(3, ' ');
         let took: u32 = parts.nth(1).and_then(|ms| ms.parse().ok()).expect("a time");
@@ -37,7 +38,7 @@ fn disagree_over(transport: &str, case: &str, ranks: u32, calls: [&str; 2]) -> F
 fn disagree_at_once(case: &str, calls: [&str; 2]) {
     for ranks in [2, 4] {
         for done in disagree(case, ranks, calls) {
-            assert!(done.all("passed").is_empty(), "{case} on {ranks} ranks: {:?}", done.said);
+            assert!(done.all("passed").is_empty(), "{case} on {ranks} ranks: {:?}", done.messages);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What the ranks of these tests do.
 
-use crate::job::now;
 use rustix::process::{Signal, getpid, kill_process};
 use std::{
     io::Write,
     time::{Duration, Instant},
 };
+use support::milliseconds;
 use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
 
 /// The elements of an all_reduce of 64 MiB.
@@ -56,7 +56,7 @@ fn report(comm: &Communicator, started: Instant, result: Result<()>) -> Option<E
             None
         }
         Err(error) => {
-            say(comm, "error", &format!("{} {took} {error}", now()));
+            say(comm, "error", &format!("{} {took} {error}", milliseconds()));
             Some(error)
         }
     }
@@ -108,7 +108,7 @@ fn abort(comm: Communicator, how: &str) {
         if rank == Rank(1) {
             let aborts = scope.spawn(|| {
                 std::thread::sleep(after);
-                let (at, began) = (now(), Instant::now());
+                let (at, began) = (milliseconds(), Instant::now());
                 comm.abort();
                 print(&format!("\n@aborted {rank} {at} {}\n", began.elapsed().as_millis()));
             });
@@ -123,7 +123,7 @@ fn abort(comm: Communicator, how: &str) {
                 break error;
             }
         };
-        print(&format!("\n@error {rank} {} {error}\n", now()));
+        print(&format!("\n@error {rank} {} {error}\n", milliseconds()));
     });
     let again = comm.with(|comm| comm.barrier()).expect("open").expect_err("it has failed");
     assert!(comm.async_error().is_some(), "{again}");

@@ -1,11 +1,12 @@
 //! Ranks that get less than they would like: cores, memory, descriptors, rights.
 
-use crate::job::{Job, PATIENCE};
+use crate::job;
+use support::{TIMEOUT, missing};
 
 /// `ranks` ranks go through every collective; returns the bytes they copied.
 fn sweep(ranks: u32, rounds: u32, env: &[(&str, &str)]) -> u64 {
-    let done = Job::start(ranks, &format!("sweep {rounds}"), env).finish();
-    assert_eq!(done.code, 0, "{env:?}: {}", done.stderr);
+    let done = job::start(ranks, &format!("sweep {rounds}"), env).finish();
+    assert_eq!(done.code(), 0, "{env:?}: {}", done.stderr);
     let swept = done.all("swept");
     assert_eq!(swept.len() as u32, ranks, "{env:?}: {}", done.stderr);
     swept.iter().map(|said| said.rest.parse::<u64>().expect("a number")).sum()
@@ -45,7 +46,7 @@ fn more_ranks_than_cores_get_through_every_collective() {
 
 #[test]
 fn a_rank_that_waits_computes_little() {
-    let done = Job::start(2, "idle", &[]).finish();
+    let done = job::start(2, "idle", &[]).finish();
     let computed: u32 = done.all("computed")[0].rest.parse().expect("milliseconds");
     assert!(computed < 300, "{computed} ms of computing in a second of waiting");
 }
@@ -53,14 +54,14 @@ fn a_rank_that_waits_computes_little() {
 /// Ranks under a limit of the shell: one line that says what to do, and the status says that it failed.
 fn limited(ranks: u32, limit: &str, remedy: &str) {
     let script = format!("ulimit {limit} || exit 9; exec \"$0\" \"$@\"");
-    let done = Job::under(&["/bin/sh", "-c", &script], ranks, "join", &[]).finish();
-    assert_eq!(done.code, 3, "{limit}: {:?} {}", done.said, done.stderr);
-    assert!(done.all("joined").is_empty(), "{limit}: {:?}", done.said);
+    let done = job::start_under(&["/bin/sh", "-c", &script], ranks, "join", &[]).finish();
+    assert_eq!(done.code(), 3, "{limit}: {:?} {}", done.messages, done.stderr);
+    assert!(done.all("joined").is_empty(), "{limit}: {:?}", done.messages);
     let refused = done.all("refused");
     assert!(
         refused.iter().any(|said| said.rest.contains(remedy)),
         "{limit}: {:?}\n{}",
-        done.said,
+        done.messages,
         done.stderr
     );
 }
@@ -86,10 +87,10 @@ fn more_elements_than_31_bits_can_count_are_reduced() {
     let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("Linux");
     let kib: u64 = available.trim().trim_end_matches(" kB").parse().expect("a number");
     if kib < 12 << 20 {
-        eprintln!("skipped: 12 GiB of memory are not available");
+        missing("12 GiB of free memory");
         return;
     }
     // Ten seconds, most of them the system's, that gives each rank its pages.
-    let done = Job::start(2, "huge", &[]).finish_within(4 * PATIENCE);
+    let done = job::start(2, "huge", &[]).finish_within(4 * TIMEOUT);
     assert_eq!(done.all("huge").len(), 2, "{}", done.stderr);
 }

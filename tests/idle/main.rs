@@ -4,11 +4,8 @@
 
 #![cfg(target_os = "linux")]
 
-#[path = "../software_device/mod.rs"]
-mod software_device;
-
-use software_device::tbccl;
 use std::{env, fs, io::Write, path::Path, process::Output, thread, time::Duration};
+use support::tbccl_with_software_device as tbccl;
 use tbccl::Communicator;
 
 /// How long nothing happens.

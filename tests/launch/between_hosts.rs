@@ -1,8 +1,8 @@
 //! Collectives of ranks on several hosts, and a host that is cut off while they are under way.
 
 use crate::{
+    TBCCL,
     hosts::{LIST, expect_quiet, job},
-    job::{TBCCL, eventually},
     network::{Network, address, network_or_return},
 };
 use std::time::{Duration, Instant};
@@ -24,12 +24,15 @@ fn all_collectives_are_right_over_tcp_between_hosts() {
                 done.stderr,
                 String::from_utf8_lossy(&done.stdout)
             );
-            let rows =
-                done.lines().iter().filter(|line| line.trim_start().starts_with(char::is_numeric)).count();
-            assert!(rows >= 4, "{collective}: {:?}", done.lines());
+            let rows = done
+                .sorted_lines()
+                .iter()
+                .filter(|line| line.trim_start().starts_with(char::is_numeric))
+                .count();
+            assert!(rows >= 4, "{collective}: {:?}", done.sorted_lines());
             // Within a host by shared memory.
-            let says = done.lines().iter().any(|line| line.contains("transport shm+tcp"));
-            assert!(says, "{collective}: {:?}", done.lines());
+            let says = done.sorted_lines().iter().any(|line| line.contains("transport shm+tcp"));
+            assert!(says, "{collective}: {:?}", done.sorted_lines());
         }
     }
     expect_quiet(&network);
@@ -38,7 +41,7 @@ fn all_collectives_are_right_over_tcp_between_hosts() {
 /// A device for each host and a cable between each two of the first two: the software device, whose memory the hosts of a
 /// test have in common.
 fn fabric(network: &Network) -> Vec<String> {
-    crate::software_device::tbccl();
+    drop(support::tbccl_with_software_device());
     let text = "profile = 'usb4'\n[[node]]\nname = 'h0'\ndevice = [{ name = 'x0' }]\n[[node]]\nname = 'h1'\n\
                 device = [{ name = 'x1' }]\n[[cable]]\nends = ['h0/x0', 'h1/x1']\n";
     let file = network.write("fabric.toml", text);
@@ -73,7 +76,7 @@ fn hosts_whose_file_names_rdma_devices_use_them_for_all_their_ranks() {
     let done = job(&network, &[&options, ["--", "/bin/sh", "-c", script].as_slice()].concat()).finish();
     let matrix =
         r#"[[null,null,"x0","x0"],[null,null,"x0","x0"],["x1","x1",null,null],["x1","x1",null,null]]"#;
-    assert_eq!(done.lines(), vec![format!("{matrix} none shm+auto"); 4], "{}", done.stderr);
+    assert_eq!(done.sorted_lines(), vec![format!("{matrix} none shm+auto"); 4], "{}", done.stderr);
     for collective in ["all_reduce", "all_gather", "all_to_all", "broadcast"] {
         let bench =
             ["--", TBCCL, "bench", collective, "-b", "4", "-e", "256K", "-f", "16", "-n", "2", "-w", "1"];
@@ -100,11 +103,13 @@ fn a_host_that_is_cut_off_in_mid_operation_is_an_error_on_all_others() {
     let read = |rank: usize, name: &str| {
         std::fs::read_to_string(output.join(format!("rank.{rank}.{name}"))).unwrap_or_default()
     };
-    eventually("all ranks are under way", || !read(0, "out").is_empty() && network.processes(3).len() >= 3);
+    support::eventually("all ranks are under way", || {
+        !read(0, "out").is_empty() && network.processes(3).len() >= 3
+    });
     std::thread::sleep(Duration::from_secs(1));
     network.cut(3);
     let start = Instant::now();
-    eventually("the remaining ranks err", || (0..3).all(|rank| read(rank, "err").contains("error")));
+    support::eventually("the remaining ranks err", || (0..3).all(|rank| read(rank, "err").contains("error")));
     let took = start.elapsed();
     eprintln!("the remaining ranks erred {took:?} after the cut");
     assert!(took < Duration::from_secs(10), "took {took:?}");
@@ -117,7 +122,7 @@ fn a_host_that_is_cut_off_in_mid_operation_is_an_error_on_all_others() {
     let is_ours = |pid: &String| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "tbccl\n")
     };
-    eventually("nothing of ours runs on the host that is cut off", || {
+    support::eventually("nothing of ours runs on the host that is cut off", || {
         !network.processes(3).iter().any(is_ours)
     });
 }

@@ -1,7 +1,7 @@
 //! `tbccl run` on several hosts: real ssh between network namespaces.
 
 use crate::{
-    job::{Job, TBCCL, eventually},
+    TBCCL,
     network::{HOSTS, Network, address, network_or_return},
 };
 use rustix::process::Signal;
@@ -11,18 +11,19 @@ use std::{
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
+use support::{Process, eventually};
 
 /// Says who it is and where.
 const WHO: &str = "echo $TBCCL_RANK of $TBCCL_SIZE, $TBCCL_LOCAL_RANK of $TBCCL_LOCAL_SIZE on $(cat /proc/sys/kernel/hostname), node $TBCCL_NODE_RANK";
 
 pub(crate) const LIST: &str = "h0,h1,h2,h3";
 
-pub(crate) fn job(network: &Network, args: &[&str]) -> Job {
-    Job::start(network.launcher(args))
+pub(crate) fn job(network: &Network, args: &[&str]) -> Process {
+    Process::start(network.launcher(args))
 }
 
 /// A job of one rank per host with this script.
-fn shells(network: &Network, script: &str) -> Job {
+fn shells(network: &Network, script: &str) -> Process {
     job(network, &["--hosts", LIST, "--", "/bin/sh", "-c", script])
 }
 
@@ -59,7 +60,7 @@ fn hostfiles_of_all_formats_start_4_and_8_ranks() {
                 let (node, local) = (rank / each, rank % each);
                 format!("[{rank}] {rank} of {}, {local} of {each} on h{node}, node {node}", HOSTS * each)
             };
-            assert_eq!(done.lines(), (0..HOSTS * each).map(line).collect::<Vec<_>>(), "{name}");
+            assert_eq!(done.sorted_lines(), (0..HOSTS * each).map(line).collect::<Vec<_>>(), "{name}");
         }
     }
     expect_quiet(&network);
@@ -71,8 +72,8 @@ fn ranks_are_dealt_by_node_and_beyond_slots_only_when_asked() {
     let args = ["--hosts", "h0:2,h1:2", "--map-by", "node", "--tag-output", "--", "/bin/sh", "-c", WHO];
     let done = job(&network, &args).finish();
     let hosts: Vec<String> =
-        done.lines().iter().map(|line| line[line.len() - 10..line.len() - 8].to_owned()).collect();
-    assert_eq!(hosts, ["h0", "h1", "h0", "h1"], "{:?}", done.lines());
+        done.sorted_lines().iter().map(|line| line[line.len() - 10..line.len() - 8].to_owned()).collect();
+    assert_eq!(hosts, ["h0", "h1", "h0", "h1"], "{:?}", done.sorted_lines());
     let done = job(&network, &["--hosts", "h0:1,h1:1", "-n", "3", "true"]).finish();
     assert_eq!(done.code(), 2);
     assert!(done.stderr.contains("3 ranks for 2 slots on 2 hosts"), "{}", done.stderr);
@@ -103,11 +104,17 @@ fn variables_and_the_folder_are_carried_and_the_secret_is_on_no_command_line() {
     ];
     let mut command = network.launcher(&args);
     command.env("TBCCL_TEST_CARRIED", "over").env("NOT_CARRIED", "x");
-    let done = Job::start(command).finish();
+    let done = Process::start(command).finish();
     let line = format!("a b'c\" 7 {} over 64", own.display());
     // The one command line in question is that of the grep itself.
-    assert_eq!(done.lines().iter().filter(|l| **l == line).count(), 2, "{:?} {}", done.lines(), done.stderr);
-    assert!(done.lines().iter().all(|l| *l == line || l.len() <= 2), "{:?}", done.lines());
+    assert_eq!(
+        done.sorted_lines().iter().filter(|l| **l == line).count(),
+        2,
+        "{:?} {}",
+        done.sorted_lines(),
+        done.stderr
+    );
+    assert!(done.sorted_lines().iter().all(|l| *l == line || l.len() <= 2), "{:?}", done.sorted_lines());
     expect_quiet(&network);
 }
 
@@ -130,7 +137,7 @@ fn programs_of_mlx_find_what_they_read() {
             r#"{rank} 3 1 10.77.0.1:32323 [["10.77.0.1:32323"],["10.77.0.2:32324"],["h2:32325"]] [[null,"en1",null],["en1",null,"en2"],[null,"en2",null]]"#
         )
     };
-    assert_eq!((done.lines(), done.stderr.as_str()), ((0..3).map(line).collect(), ""));
+    assert_eq!((done.sorted_lines(), done.stderr.as_str()), ((0..3).map(line).collect(), ""));
     expect_quiet(&network);
 }
 
@@ -145,11 +152,11 @@ fn hosts_are_numbered_along_the_cables() {
     let path = network.write("ring.toml", &wires.iter().map(host).collect::<String>());
     let script = "echo $TBCCL_RANK $(cat /proc/sys/kernel/hostname)";
     let done = job(&network, &["--hostfile", &path, "--", "/bin/sh", "-c", script]).finish();
-    assert_eq!(done.lines(), ["0 h0", "1 h2", "2 h1", "3 h3"]);
+    assert_eq!(done.sorted_lines(), ["0 h0", "1 h2", "2 h1", "3 h3"]);
     assert!(done.stderr.contains("numbered along the cables: h0, h2, h1, h3"), "{}", done.stderr);
     let done =
         job(&network, &["--hostfile", &path, "--order", "file", "--", "/bin/sh", "-c", script]).finish();
-    assert_eq!(done.lines(), ["0 h0", "1 h1", "2 h2", "3 h3"]);
+    assert_eq!(done.sorted_lines(), ["0 h0", "1 h1", "2 h2", "3 h3"]);
     expect_quiet(&network);
 }
 
@@ -241,7 +248,7 @@ fn a_signal_that_comes_while_other_hosts_still_start_reaches_all_ranks() {
     job.until_ready(3);
     job.signal(Signal::USR1);
     let done = job.finish();
-    assert_eq!((done.code(), done.lines()), (0, vec!["heard".to_owned(); 4]), "{}", done.stderr);
+    assert_eq!((done.code(), done.sorted_lines()), (0, vec!["heard".to_owned(); 4]), "{}", done.stderr);
     expect_quiet(&network);
 }
 
@@ -253,7 +260,7 @@ fn signals_reach_the_ranks_of_all_hosts() {
     job.until_ready(4);
     job.signal(Signal::USR1);
     let done = job.finish();
-    assert_eq!((done.code(), done.lines()), (0, vec!["heard".to_owned(); 4]));
+    assert_eq!((done.code(), done.sorted_lines()), (0, vec!["heard".to_owned(); 4]));
     expect_quiet(&network);
 }
 
@@ -292,15 +299,15 @@ fn what_is_read_goes_to_rank_0_to_another_or_to_all() {
         ];
         let mut command = network.launcher(&args);
         command.stdin(Stdio::piped());
-        let mut job = Job::start(command);
-        let mut stdin = job.launcher.stdin.take().expect("a pipe");
+        let mut job = Process::start(command);
+        let mut stdin = job.stdin().expect("a pipe");
         let bytes = input.clone();
         // Nobody may read it.
         let writer = std::thread::spawn(move || stdin.write_all(bytes.as_bytes()));
         let done = job.finish();
         let _ = writer.join().expect("no panic");
         let lines: Vec<String> = expected.iter().map(|rank| format!("{rank} read 20000")).collect();
-        assert_eq!((done.code(), done.lines()), (0, lines), "--stdin {who}: {}", done.stderr);
+        assert_eq!((done.code(), done.sorted_lines()), (0, lines), "--stdin {who}: {}", done.stderr);
     }
     expect_quiet(&network);
 }
@@ -334,7 +341,10 @@ fn a_program_or_folder_that_one_host_lacks_is_one_line_and_nothing_is_started() 
         "tbccl: error: host h2: the folder {folder} is not there; make it, or name another with --cwd"
     );
     assert_eq!(lines, [told]);
-    assert_eq!(job(&network, &["--hosts", "h0,h1,h3", "--", program]).finish().lines(), ["started"; 3]);
+    assert_eq!(
+        job(&network, &["--hosts", "h0,h1,h3", "--", program]).finish().sorted_lines(),
+        ["started"; 3]
+    );
 }
 
 #[test]
@@ -432,9 +442,9 @@ fn under_the_name_mpirun_it_takes_what_mlx_launch_passes() {
         .expect("written");
     std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     command.env("PATH", format!("{}:/usr/bin:/bin:/usr/sbin:/sbin", bin.display()));
-    let done = Job::start(command).finish();
+    let done = Process::start(command).finish();
     let expected: Vec<String> = (0..4).map(|rank| format!("{rank} b {}", own.display())).collect();
-    assert_eq!((done.code(), done.lines()), (0, expected), "{}", done.stderr);
+    assert_eq!((done.code(), done.sorted_lines()), (0, expected), "{}", done.stderr);
     expect_quiet(&network);
 }
 

@@ -4,10 +4,8 @@ mod between_hosts;
 mod hosts;
 mod job;
 mod network;
-#[path = "../software_device/mod.rs"]
-mod software_device;
+mod rendezvous;
 
-use job::{Job, TBCCL, alive, eventually, mark};
 use rustix::process::Signal;
 use std::{
     io::{BufRead, BufReader, Write},
@@ -16,13 +14,17 @@ use std::{
     sync::Mutex,
     time::{Duration, Instant},
 };
+use support::{Mark, Process, eventually};
 use tbccl_cli::launch::{Ended, LaunchError, LaunchSpec, Outcome, Rendezvous, launch};
+
+/// The program under test.
+const TBCCL: &str = env!("CARGO_BIN_EXE_tbccl");
 
 #[test]
 fn all_ranks_run_and_success_is_success() {
-    let done = Job::shells(4, &[], "echo rank $TBCCL_RANK").finish();
+    let done = job::shells(4, &[], "echo rank $TBCCL_RANK").finish();
     assert_eq!(done.code(), 0);
-    assert_eq!(done.lines(), ["rank 0", "rank 1", "rank 2", "rank 3"]);
+    assert_eq!(done.sorted_lines(), ["rank 0", "rank 1", "rank 2", "rank 3"]);
     assert_eq!(done.stderr, "");
 }
 
@@ -30,17 +32,17 @@ fn all_ranks_run_and_success_is_success() {
 fn a_rank_knows_who_it_is() {
     let script = "echo $TBCCL_RANK $TBCCL_SIZE $TBCCL_LOCAL_RANK $TBCCL_LOCAL_SIZE $TBCCL_NODE_RANK \
                   ${TBCCL_BOOTSTRAP+set} $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE";
-    let done = Job::shells(2, &[], script).finish();
-    assert_eq!(done.lines(), ["0 2 0 2 0 set 0 2 0 2", "1 2 1 2 0 set 1 2 1 2"]);
+    let done = job::shells(2, &[], script).finish();
+    assert_eq!(done.sorted_lines(), ["0 2 0 2 0 set 0 2 0 2", "1 2 1 2 0 set 1 2 1 2"]);
 }
 
 #[test]
 fn variables_are_set_passed_on_and_replace_those_of_other_launchers() {
     let options =
         ["-x", "GREETING=a=b c", "-x", "PATH", "-x", "RANK=seven", "-x", "TWICE=1", "-x", "TWICE=2"];
-    let done = Job::shells(1, &options, "echo \"$GREETING|$RANK|$TWICE|${PATH:+path}\"").finish();
-    assert_eq!(done.lines(), ["a=b c|seven|2|path"]);
-    let done = Job::shells(1, &["-x", "TBCCL_TEST_NOT_SET"], "true").finish();
+    let done = job::shells(1, &options, "echo \"$GREETING|$RANK|$TWICE|${PATH:+path}\"").finish();
+    assert_eq!(done.sorted_lines(), ["a=b c|seven|2|path"]);
+    let done = job::shells(1, &["-x", "TBCCL_TEST_NOT_SET"], "true").finish();
     assert_eq!(done.code(), 0);
     assert!(done.stderr.contains("warning: -x TBCCL_TEST_NOT_SET: not set here"), "{}", done.stderr);
 }
@@ -48,7 +50,7 @@ fn variables_are_set_passed_on_and_replace_those_of_other_launchers() {
 #[test]
 fn who_a_rank_is_can_not_be_replaced() {
     for options in [["-x", "TBCCL_RANK=0"], ["-x", "TBCCL_BOOTSTRAP=x"], ["-x", "=x"]] {
-        let done = Job::shells(2, &options, "echo started").finish();
+        let done = job::shells(2, &options, "echo started").finish();
         assert_eq!((done.code(), done.stdout.len()), (2, 0), "{options:?}");
         assert!(done.stderr.starts_with("tbccl: error: "), "{}", done.stderr);
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
@@ -58,7 +60,7 @@ fn who_a_rank_is_can_not_be_replaced() {
 #[test]
 fn the_status_is_that_of_the_first_rank_that_fails() {
     let script = "case $RANK in 1) exit 3;; 0) sleep 0.4; exit 4;; esac; sleep 1000";
-    let done = Job::shells(3, &[], script).finish();
+    let done = job::shells(3, &[], script).finish();
     assert_eq!(done.code(), 3);
     assert!(done.stderr.starts_with("tbccl run: rank 1 (pid "), "{}", done.stderr);
     assert!(done.stderr.ends_with(") exited with status 3; ending the other 2 ranks\n"), "{}", done.stderr);
@@ -66,41 +68,44 @@ fn the_status_is_that_of_the_first_rank_that_fails() {
 
 #[test]
 fn a_signal_counts_from_128() {
-    let done = Job::shells(2, &[], "[ $RANK = 1 ] && kill -KILL $$; sleep 1000").finish();
+    let done = job::shells(2, &[], "[ $RANK = 1 ] && kill -KILL $$; sleep 1000").finish();
     assert_eq!(done.code(), 128 + 9);
     assert!(done.stderr.ends_with(") was killed by SIGKILL; ending the other rank\n"), "{}", done.stderr);
 }
 
 #[test]
 fn ranks_that_are_done_are_no_reason_to_end_the_others() {
-    let done = Job::shells(3, &[], "[ $RANK = 1 ] || exit 0; sleep 1.5; echo late").finish();
-    assert_eq!((done.code(), done.lines()), (0, vec!["late".to_owned()]));
+    let done = job::shells(3, &[], "[ $RANK = 1 ] || exit 0; sleep 1.5; echo late").finish();
+    assert_eq!((done.code(), done.sorted_lines()), (0, vec!["late".to_owned()]));
 }
 
 #[test]
 fn ranks_that_are_to_go_on_without_others_do() {
     let script = "case $RANK in 1) exit 3;; 2) kill -9 $$;; esac; sleep 1.5; echo $RANK is through";
-    let done = Job::shells(4, &["--keep-going"], script).finish();
-    assert_eq!((done.code(), done.lines()), (0, vec!["0 is through".to_owned(), "3 is through".to_owned()]));
+    let done = job::shells(4, &["--keep-going"], script).finish();
+    assert_eq!(
+        (done.code(), done.sorted_lines()),
+        (0, vec!["0 is through".to_owned(), "3 is through".to_owned()])
+    );
     assert!(done.stderr.contains("ranks go on"), "{}", done.stderr);
-    let done = Job::shells(2, &["--keep-going"], "sleep 0.$RANK; exit 4").finish();
+    let done = job::shells(2, &["--keep-going"], "sleep 0.$RANK; exit 4").finish();
     assert_eq!(done.code(), 4, "nobody has done the work: {}", done.stderr);
     let script = "case $RANK in 1) exit 3;; esac; sleep 1000";
-    let done = Job::shells(3, &["--keep-going", "--timeout", "0.5"], script).finish();
+    let done = job::shells(3, &["--keep-going", "--timeout", "0.5"], script).finish();
     assert_eq!(done.code(), 124, "{}", done.stderr);
 }
 
 #[test]
 fn the_others_may_say_what_a_failure_means_to_them() {
     let done =
-        Job::shells(2, &[], "[ $RANK = 1 ] && exit 3; sleep 0.3; echo rank 1 is gone; exit 4").finish();
-    assert_eq!((done.code(), done.lines()), (3, vec!["rank 1 is gone".to_owned()]));
+        job::shells(2, &[], "[ $RANK = 1 ] && exit 3; sleep 0.3; echo rank 1 is gone; exit 4").finish();
+    assert_eq!((done.code(), done.sorted_lines()), (3, vec!["rank 1 is gone".to_owned()]));
 }
 
 #[test]
 fn who_does_not_listen_is_killed() {
     let script = "[ $RANK = 1 ] && exit 5; trap '' TERM; while :; do sleep 0.1; done";
-    let done = Job::shells(3, &["--grace", "0.2"], script).finish();
+    let done = job::shells(3, &["--grace", "0.2"], script).finish();
     assert_eq!(done.code(), 5);
     assert!(
         done.stderr.contains("ranks 0, 2 did not end within 200ms of SIGTERM; killing"),
@@ -112,8 +117,8 @@ fn who_does_not_listen_is_killed() {
 #[test]
 fn a_stopped_rank_is_ended_too() {
     let script = "trap 'echo asked; exit 0' TERM; [ $RANK = 1 ] && exit 5; kill -STOP $$; sleep 1000";
-    let done = Job::shells(2, &["--grace", "20"], script).finish();
-    assert_eq!((done.code(), done.lines()), (5, vec!["asked".to_owned()]));
+    let done = job::shells(2, &["--grace", "20"], script).finish();
+    assert_eq!((done.code(), done.sorted_lines()), (5, vec!["asked".to_owned()]));
     assert!(done.took < Duration::from_secs(15), "it was not killed, but asked");
 }
 
@@ -122,19 +127,19 @@ fn children_of_wrapper_scripts_are_ended_too() {
     let wrapper = "sleep 1000 & (trap '' TERM; while :; do sleep 0.1; done) & echo ready";
     // The rank that fails leaves children, and so does the one that is asked to end.
     let script = format!("{wrapper}; [ $RANK = 1 ] && exit 6; wait");
-    let done = Job::shells(2, &["--grace", "0.2"], &script).finish();
+    let done = job::shells(2, &["--grace", "0.2"], &script).finish();
     assert_eq!(done.code(), 6);
     // And the one that succeeds.
-    let done = Job::shells(1, &["--grace", "0.2"], wrapper).finish();
+    let done = job::shells(1, &["--grace", "0.2"], wrapper).finish();
     assert_eq!(done.code(), 0);
 }
 
 #[test]
 fn the_time_can_be_limited() {
-    let done = Job::shells(2, &["--timeout", "0.3"], "sleep 1000").finish();
+    let done = job::shells(2, &["--timeout", "0.3"], "sleep 1000").finish();
     assert_eq!(done.code(), 124);
     assert_eq!(done.stderr, "tbccl run: the time of 300ms is over; ending ranks 0, 1\n");
-    let done = Job::shells(2, &["--timeout", "1000"], "exit 9").finish();
+    let done = job::shells(2, &["--timeout", "1000"], "exit 9").finish();
     assert_eq!(done.code(), 9);
 }
 
@@ -143,17 +148,17 @@ fn signals_are_passed_on_to_all_ranks() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2] {
         let number = signal.as_raw();
         let script = format!("trap 'echo heard; exit 0' {number}; echo ready; while :; do sleep 0.02; done");
-        let job = Job::shells(3, &[], &script);
+        let job = job::shells(3, &[], &script);
         job.until_ready(3);
         job.signal(signal);
         let done = job.finish();
-        assert_eq!((done.code(), done.lines()), (0, vec!["heard".to_owned(); 3]), "{signal:?}");
+        assert_eq!((done.code(), done.sorted_lines()), (0, vec!["heard".to_owned(); 3]), "{signal:?}");
     }
 }
 
 #[test]
 fn ranks_that_a_signal_ends_decide_the_status() {
-    let job = Job::shells(2, &[], "echo ready; sleep 1000");
+    let job = job::shells(2, &[], "echo ready; sleep 1000");
     job.until_ready(2);
     job.signal(Signal::TERM);
     assert_eq!(job.finish().code(), 128 + 15);
@@ -162,7 +167,7 @@ fn ranks_that_a_signal_ends_decide_the_status() {
 #[test]
 fn who_interrupts_twice_does_not_wait() {
     let script = "trap 'echo ready' INT; echo ready; while :; do sleep 0.02; done";
-    let job = Job::shells(2, &["--grace", "1000"], script);
+    let job = job::shells(2, &["--grace", "1000"], script);
     job.until_ready(2);
     job.signal(Signal::INT);
     job.until_ready(2);
@@ -177,21 +182,21 @@ fn what_nohup_ignores_stays_ignored() {
     let mut command = Command::new("/bin/sh");
     let script = "trap '' HUP; exec \"$0\" run -n 1 sh -c 'echo ready; sleep 0.5; echo alive'";
     command.args(["-c", script, TBCCL]).stdin(Stdio::null());
-    let job = Job::start(command);
+    let job = Process::start(command);
     job.until_ready(1);
     job.signal(Signal::HUP);
     let done = job.finish();
-    assert_eq!((done.code(), done.lines()), (0, vec!["alive".to_owned()]));
+    assert_eq!((done.code(), done.sorted_lines()), (0, vec!["alive".to_owned()]));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn no_rank_outlives_a_killed_launcher() {
-    let mut job = Job::shells(3, &[], "trap '' TERM HUP INT; echo ready; exec sleep 1000");
+    let mut job = job::shells(3, &[], "trap '' TERM HUP INT; echo ready; exec sleep 1000");
     job.until_ready(3);
     job.signal(Signal::KILL);
     assert_eq!(job.wait().signal(), Some(9));
-    eventually("the end of the ranks", || alive(&job.mark).is_empty());
+    eventually("the end of the ranks", || job.mark().processes().is_empty());
 }
 
 #[test]
@@ -199,7 +204,7 @@ fn tagged_lines_are_whole_however_they_come() {
     // Each line is written in three pieces, by four ranks, on two streams.
     let script = r#"i=0; while [ $i -lt 500 ]; do printf "a$RANK "; printf "b$RANK " >&2
         printf "$i "; printf "$i " >&2; echo end; echo end >&2; i=$((i+1)); done"#;
-    let done = Job::shells(4, &["--tag-output"], script).finish();
+    let done = job::shells(4, &["--tag-output"], script).finish();
     assert_eq!(done.code(), 0);
     let stdout = String::from_utf8(done.stdout).expect("text");
     for (text, letter, tag) in [(&stdout, 'a', ""), (&done.stderr, 'b', ":err")] {
@@ -216,7 +221,7 @@ fn tagged_lines_are_whole_however_they_come() {
 #[test]
 fn tagged_output_keeps_every_byte_and_the_last_line() {
     let script = r"printf 'a\000\377\n\nlast'; printf oops >&2; exit 3";
-    let done = Job::shells(1, &["--tag-output"], script).finish();
+    let done = job::shells(1, &["--tag-output"], script).finish();
     assert_eq!(done.code(), 3);
     assert_eq!(done.stdout, b"[0] a\0\xff\n[0] \n[0] last\n");
     assert!(done.stderr.contains("[0:err] oops\n"), "{}", done.stderr);
@@ -258,12 +263,12 @@ fn a_reader_that_goes_away_ends_the_writers() {
 fn rank_0_reads_what_is_piped_in() {
     let mut command = Command::new(TBCCL);
     command.args(["run", "-n", "2", "--tag-output", "cat"]).stdin(Stdio::piped());
-    let mut job = Job::start(command);
-    let mut stdin = job.launcher.stdin.take().expect("a pipe");
+    let mut job = Process::start(command);
+    let mut stdin = job.stdin().expect("a pipe");
     stdin.write_all(b"input\n").expect("read by rank 0");
     drop(stdin);
     let done = job.finish();
-    assert_eq!((done.code(), done.lines()), (0, vec!["[0] input".to_owned()]));
+    assert_eq!((done.code(), done.sorted_lines()), (0, vec!["[0] input".to_owned()]));
 }
 
 #[test]
@@ -285,7 +290,7 @@ fn bad_usage_is_one_line_and_status_2() {
         (&["-n", "2", data], "chmod +x"),
     ];
     for (args, expected) in cases {
-        let done = Job::run(args).finish();
+        let done = job::run(args).finish();
         assert_eq!((done.code(), done.stdout.len()), (2, 0), "{args:?}: {}", done.stderr);
         assert!(done.stderr.starts_with("tbccl: error: "), "{args:?}: {}", done.stderr);
         assert!(done.stderr.contains(expected), "{args:?}: {}", done.stderr);
@@ -304,8 +309,8 @@ fn the_nearest_command_is_suggested() {
 
 #[test]
 fn arguments_after_the_program_are_the_programs() {
-    let done = Job::run(&["-np", "1", "echo", "-np", "2", "--timeout", "x", "--", "-n"]).finish();
-    assert_eq!((done.code(), done.lines()), (0, vec!["-np 2 --timeout x -- -n".to_owned()]));
+    let done = job::run(&["-np", "1", "echo", "-np", "2", "--timeout", "x", "--", "-n"]).finish();
+    assert_eq!((done.code(), done.sorted_lines()), (0, vec!["-np 2 --timeout x -- -n".to_owned()]));
 }
 
 #[test]
@@ -313,7 +318,7 @@ fn a_job_that_can_not_be_started_whole_is_not_started() {
     let mut command = Command::new("/bin/sh");
     let script = "ulimit -n 20; exec \"$0\" run -n 64 --tag-output sleep 1000";
     command.args(["-c", script, TBCCL]).stdin(Stdio::null());
-    let done = Job::start(command).finish();
+    let done = Process::start(command).finish();
     assert_eq!(done.code(), 2);
     assert!(done.stderr.starts_with("tbccl: error: "), "{}", done.stderr);
     assert!(done.stderr.contains("of 64 can't be started"), "{}", done.stderr);
@@ -325,18 +330,21 @@ fn on_one_host_all_the_same_can_be_asked_for() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().canonicalize().expect("it is there");
     let path = path.to_str().expect("text");
-    let done = Job::shells(2, &["--cwd", path, "--timestamp", "--tag-output"], "pwd").finish();
+    let done = job::shells(2, &["--cwd", path, "--timestamp", "--tag-output"], "pwd").finish();
     let is_line = |rank: usize, line: &String| line.ends_with(&format!("Z [{rank}] {path}"));
-    assert!(done.lines().iter().any(|l| is_line(0, l)) && done.lines().iter().any(|l| is_line(1, l)));
+    assert!(
+        done.sorted_lines().iter().any(|l| is_line(0, l))
+            && done.sorted_lines().iter().any(|l| is_line(1, l))
+    );
     let output = format!("{path}/output");
-    let done = Job::shells(2, &["--output", &output], "echo $RANK; exit $RANK").finish();
+    let done = job::shells(2, &["--output", &output], "echo $RANK; exit $RANK").finish();
     assert_eq!((done.code(), done.stdout.len()), (1, 0));
     assert!(done.stderr.contains(") exited with status 1"), "{}", done.stderr);
     assert_eq!(std::fs::read_to_string(format!("{output}/rank.1.out")).expect("a file"), "1\n");
     let done =
-        Job::run(&["--hosts", "localhost:3", "--", "/bin/sh", "-c", "echo $RANK $TBCCL_NODE_RANK"]).finish();
-    assert_eq!((done.code(), done.lines()), (0, ["0 0", "1 0", "2 0"].map(str::to_owned).to_vec()));
-    let done = Job::shells(1, &["--cwd", "/no/such/folder"], "true").finish();
+        job::run(&["--hosts", "localhost:3", "--", "/bin/sh", "-c", "echo $RANK $TBCCL_NODE_RANK"]).finish();
+    assert_eq!((done.code(), done.sorted_lines()), (0, ["0 0", "1 0", "2 0"].map(str::to_owned).to_vec()));
+    let done = job::shells(1, &["--cwd", "/no/such/folder"], "true").finish();
     assert_eq!(done.code(), 2);
     assert!(done.stderr.contains("the folder /no/such/folder is not there"), "{}", done.stderr);
 }
@@ -347,9 +355,12 @@ fn ranks_are_kept_on_cores_of_their_own() {
     let cores = std::thread::available_parallelism().expect("known").get();
     let script = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status";
     for options in [&["--bind", "core"][..], &["--bind", "core", "--tag-output"]] {
-        let done = Job::shells(2, options, script).finish();
-        let lists: Vec<String> =
-            done.lines().iter().map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned()).collect();
+        let done = job::shells(2, options, script).finish();
+        let lists: Vec<String> = done
+            .sorted_lines()
+            .iter()
+            .map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned())
+            .collect();
         if cores >= 2 && done.stderr.is_empty() {
             assert!(lists.len() == 2 && lists[0] != lists[1], "{lists:?}");
         } else {
@@ -380,11 +391,11 @@ fn mistakes_in_hostfiles_are_told_with_file_line_and_column() {
     for (name, bytes, told) in cases {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).expect("our folder");
-        let done = Job::run(&["--hostfile", path.to_str().expect("text"), "true"]).finish();
+        let done = job::run(&["--hostfile", path.to_str().expect("text"), "true"]).finish();
         assert_eq!((done.code(), done.stderr.lines().count()), (2, 1), "{}", done.stderr);
         assert!(done.stderr.contains(&format!("{name}{told}")), "{}", done.stderr);
     }
-    let done = Job::run(&["--hostfile", "/no/such/file", "true"]).finish();
+    let done = job::run(&["--hostfile", "/no/such/file", "true"]).finish();
     assert!(done.stderr.contains("the hostfile /no/such/file: "), "{}", done.stderr);
 }
 
@@ -439,13 +450,13 @@ impl Rendezvous for Broken {
 
 #[test]
 fn a_panic_leaves_no_rank() {
-    let mark = mark();
+    let mark = Mark::new();
     let mut spec = LaunchSpec::new(3, "/bin/sh");
     spec.args = ["-c", "[ $RANK = 1 ] && exit 3; trap '' TERM; sleep 1000 & wait"].map(Into::into).to_vec();
-    spec.env = vec![(mark.0.clone().into(), mark.1.clone().into())];
+    spec.env = vec![(Mark::NAME.into(), mark.value().into())];
     let result = std::panic::catch_unwind(|| launch(&spec, &Broken));
     assert!(result.is_err());
-    assert_eq!(alive(&mark), Vec::<String>::new());
+    assert_eq!(mark.processes(), Vec::<String>::new());
 }
 
 #[test]

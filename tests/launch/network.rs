@@ -37,7 +37,7 @@ macro_rules! network_or_return {
         match $crate::network::obstacle() {
             None => $crate::network::Network::new(),
             Some(why) => {
-                eprintln!("SKIPPED: {why}");
+                support::missing(&why);
                 return;
             }
         }
@@ -188,7 +188,7 @@ impl Network {
         server.args(["-D", "-e", "-f", &config]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut server = server.spawn().expect("ip");
         self.write(&format!("sshd-{host}.pid"), &server.id().to_string());
-        super::job::eventually("sshd listens", || {
+        support::eventually("sshd listens", || {
             assert!(server.try_wait().expect("our child").is_none(), "sshd ended: {}", self.log(host));
             self.log(host).contains("Server listening")
         });
@@ -214,7 +214,7 @@ impl Network {
 
     /// `tbccl run` on host 0 with these options, which may begin with another ssh than ours.
     pub(crate) fn launcher(&self, args: &[&str]) -> Command {
-        let mut command = self.enter(0, super::job::TBCCL);
+        let mut command = self.enter(0, super::TBCCL);
         command.arg("run").stdin(Stdio::null());
         if args.first() != Some(&"--ssh") {
             command.args(["--ssh", &self.ssh()]);
@@ -268,7 +268,7 @@ impl Network {
     pub(crate) fn kill_agent(&self, host: usize) {
         let is_agent = |pid: &String| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.starts_with(super::job::TBCCL.as_bytes()) && line.ends_with(b"\0agent\0")
+            line.starts_with(super::TBCCL.as_bytes()) && line.ends_with(b"\0agent\0")
         };
         let pids: Vec<String> = self.processes(host).into_iter().filter(is_agent).collect();
         assert_eq!(pids.len(), 1, "one agent");

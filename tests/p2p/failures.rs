@@ -174,6 +174,6 @@ fn mail_that_is_closed_with_a_message_on_its_way_fails_for_all() {
         barrier.wait();
         let error = parcel::recv(&p2p, Some(0), 0, None, 1 << 20).and_then(|parcel| parcel.open().map(drop));
         let error = error.expect_err("its bytes are gone").to_string();
-        assert!(error.contains("rank 0") && error.contains("still on their way"), "{error}");
+        assert!(error.contains("rank 0") && error.contains("in flight"), "{error}");
     });
 }

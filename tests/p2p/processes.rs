@@ -1,16 +1,24 @@
 //! P2p between processes, on every transport that one host can have without devices.
 
-use crate::processes_job::Job;
+use support::{Process, rank_arguments, tbccl};
+
+/// Starts `ranks` ranks in a role, with these variables.
+fn start(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
+    let mut command = tbccl();
+    command.args(["run", "-n", &ranks.to_string(), "--"]).args(rank_arguments());
+    command.env("ROLE", role).envs(env.iter().copied());
+    Process::start(command)
+}
 
 #[test]
 fn everything_arrives_on_every_transport() {
     for transport in ["shm", "rehearsal", "tcp", "shm+tcp"] {
-        let done = Job::start(3, "everything", &[("TBCCL_TRANSPORT", transport)]).finish();
+        let done = start(3, "everything", &[("TBCCL_TRANSPORT", transport)]).finish();
         assert!(
-            done.code == 0 && done.all("done").len() == 3,
+            done.code() == 0 && done.all("done").len() == 3,
             "{transport}: {} {:?}\n{}",
-            done.code,
-            done.said,
+            done.code(),
+            done.messages,
             done.stderr
         );
     }
@@ -19,49 +27,55 @@ fn everything_arrives_on_every_transport() {
 #[test]
 fn everything_arrives_encrypted_over_several_connections() {
     let env = [("TBCCL_TRANSPORT", "tcp"), ("TBCCL_SECURITY", "encrypt"), ("TBCCL_TCP_SOCKETS", "2")];
-    let done = Job::start(2, "everything", &env).finish();
-    assert!(done.code == 0 && done.all("done").len() == 2, "{} {:?}\n{}", done.code, done.said, done.stderr);
+    let done = start(2, "everything", &env).finish();
+    assert!(
+        done.code() == 0 && done.all("done").len() == 2,
+        "{} {:?}\n{}",
+        done.code(),
+        done.messages,
+        done.stderr
+    );
 }
 
 #[test]
 fn who_receives_from_anyone_does_without_those_that_have_left() {
     for transport in ["shm", "rehearsal", "tcp"] {
-        let done = Job::start(3, "leavers", &[("TBCCL_TRANSPORT", transport)]).finish();
-        let about = || format!("{transport}: {} {:?}\n{}", done.code, done.said, done.stderr);
-        assert!(done.code == 0 && done.all("done").len() == 3, "{}", about());
+        let done = start(3, "leavers", &[("TBCCL_TRANSPORT", transport)]).finish();
+        let about = || format!("{transport}: {} {:?}\n{}", done.code(), done.messages, done.stderr);
+        assert!(done.code() == 0 && done.all("done").len() == 3, "{}", about());
     }
 }
 
 #[test]
 fn what_a_rank_has_sent_before_it_closed_its_mail_arrives_though_it_hears_nothing_any_more() {
-    let done = Job::start(2, "last_words", &[("TBCCL_TRANSPORT", "tcp")]).finish();
-    let about = || format!("{} {:?}\n{}", done.code, done.said, done.stderr);
-    assert!(done.code == 0 && done.all("done").len() == 2, "{}", about());
+    let done = start(2, "last_words", &[("TBCCL_TRANSPORT", "tcp")]).finish();
+    let about = || format!("{} {:?}\n{}", done.code(), done.messages, done.stderr);
+    assert!(done.code() == 0 && done.all("done").len() == 2, "{}", about());
 }
 
 #[test]
 fn that_a_peer_has_closed_a_connection_is_no_failure_while_the_launcher_is_late_to_tell_why() {
     let env = [("TBCCL_TRANSPORT", "tcp"), ("LATE", "1500")];
-    let done = Job::start(2, "last_words", &env).finish();
-    let about = || format!("{} {:?}\n{}", done.code, done.said, done.stderr);
-    assert!(done.code == 0 && done.all("done").len() == 2, "{}", about());
+    let done = start(2, "last_words", &env).finish();
+    let about = || format!("{} {:?}\n{}", done.code(), done.messages, done.stderr);
+    assert!(done.code() == 0 && done.all("done").len() == 2, "{}", about());
 }
 
 #[test]
 fn who_waits_for_a_neighbour_to_hear_its_last_words_has_not_failed_for_others() {
     let env = [("TBCCL_TRANSPORT", "tcp"), ("TBCCL_TCP_BUFFER_BYTES", "256K")];
-    let done = Job::start(3, "slow_neighbour", &env).finish();
-    let about = || format!("{} {:?}\n{}", done.code, done.said, done.stderr);
-    assert!(done.code == 0 && done.all("done").len() == 3, "{}", about());
+    let done = start(3, "slow_neighbour", &env).finish();
+    let about = || format!("{} {:?}\n{}", done.code(), done.messages, done.stderr);
+    assert!(done.code() == 0 && done.all("done").len() == 3, "{}", about());
 }
 
 #[test]
 fn a_rank_that_is_killed_is_named_to_all_who_wait() {
     for transport in ["shm", "rehearsal", "tcp"] {
-        let done = Job::start(4, "killed", &[("TBCCL_TRANSPORT", transport)]).finish();
+        let done = start(4, "killed", &[("TBCCL_TRANSPORT", transport)]).finish();
         let errors = done.all("error");
-        let about = || format!("{transport}: {:?}\n{}", done.said, done.stderr);
-        assert!(done.code != 0, "{}", about());
+        let about = || format!("{transport}: {:?}\n{}", done.messages, done.stderr);
+        assert!(done.code() != 0, "{}", about());
         assert_eq!(errors.len(), 3, "{}", about());
         for error in errors {
             let (took, text) = error.rest.split_once(' ').expect("two parts");
@@ -75,7 +89,7 @@ fn a_rank_that_is_killed_is_named_to_all_who_wait() {
 #[test]
 #[ignore = "measures"]
 fn latency_between_processes() {
-    let done = Job::start(2, "p2p_latency", &[("TBCCL_TRANSPORT", "shm")]).finish();
+    let done = start(2, "p2p_latency", &[("TBCCL_TRANSPORT", "shm")]).finish();
     eprintln!("{}", done.stderr);
-    assert_eq!(done.code, 0);
+    assert_eq!(done.code(), 0);
 }

@@ -1,17 +1,14 @@
 //! All collectives on every profile and wiring.
 
-use crate::{
-    job::Job,
-    wiring::{KINDS, Shape, Wiring},
-};
+use support::{FabricJob, KINDS, Shape, Wiring};
 
 /// Runs all collectives on a wiring, with every profile.
 fn everywhere(shape: Shape, nodes: u32, cables: u32) {
     for (profile, service) in KINDS {
         let wiring = Wiring { profile, shape, nodes, cables };
         let env = [("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
-        let done = Job::run(&wiring, "", "collectives", &env);
-        assert!(done.code == 0, "{wiring:?}, {service}: {:?}\n{}", done.messages, done.stderr);
+        let done = FabricJob::run(&wiring, "", "collectives", &env);
+        assert!(done.code() == 0, "{wiring:?}, {service}: {:?}\n{}", done.messages, done.stderr);
         done.assert_success("done", nodes);
     }
 }
@@ -55,8 +52,8 @@ fn five_ranks_in_a_ring_with_one_cable_and_with_two() {
 #[test]
 fn what_needs_more_cables_is_refused_on_every_rank_and_the_rest_goes_on() {
     let ring = Wiring { profile: "apple-tb5", shape: Shape::Ring, nodes: 5, cables: 1 };
-    Job::run(&ring, "", "gaps", &[]).assert_success("done", 5);
-    let done = Job::run(&ring, "", "gaps", &[("TBCCL_ALGO", "mesh")]);
+    FabricJob::run(&ring, "", "gaps", &[]).assert_success("done", 5);
+    let done = FabricJob::run(&ring, "", "gaps", &[("TBCCL_ALGO", "mesh")]);
     let errors = done.all("error");
     assert_eq!(errors.len(), 5, "{:?}\n{}", done.messages, done.stderr);
     for error in errors {

@@ -1,11 +1,8 @@
 //! Cables that lose and damage messages, and faults while ranks work.
 
-use crate::{
-    job::{Job, now},
-    wiring::{Shape, Wiring},
-};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{thread::sleep, time::Duration};
+use support::{FabricJob, Shape, Wiring, milliseconds};
 
 /// Time limit within which an error must reach all ranks, in milliseconds.
 const TWO_SECONDS: u128 = 2000;
@@ -20,7 +17,7 @@ fn unreliable(profile: &'static str) {
     for (cables, operations) in [(1, 10_000), (2, 2_000)] {
         let env = [("TBCCL_RDMA_SERVICE", "uc"), ("SOFTRDMA_REMAP", "1")];
         let wiring = Wiring::pair(profile, cables);
-        let mut job = Job::start(&wiring, BAD_CABLES, &format!("operations {operations}"), &env);
+        let mut job = FabricJob::start(&wiring, BAD_CABLES, &format!("operations {operations}"), &env);
         job.wait_for("took", 2);
         job.finish().assert_success("done", 2);
     }
@@ -43,7 +40,7 @@ fn ten_thousand_operations_on_bad_cables_of_macs_are_right() {
 
 /// A job whose ranks work until `stop` is called.
 pub(crate) struct BusyJob {
-    pub(crate) job: Job,
+    pub(crate) job: FabricJob,
     ranks: u32,
     pub(crate) pids: Vec<String>,
 }
@@ -51,12 +48,12 @@ pub(crate) struct BusyJob {
 fn start_busy_job(wiring: &Wiring, service: &str, env: &[(&str, &str)]) -> BusyJob {
     let mut all = vec![("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
     all.extend(env);
-    BusyJob::wait_until_running(Job::start(wiring, "", "until $HOME_OF_TEST/stop", &all), wiring.nodes)
+    BusyJob::wait_until_running(FabricJob::start(wiring, "", "until $HOME_OF_TEST/stop", &all), wiring.nodes)
 }
 
 impl BusyJob {
     /// Waits until a job in the role `until` is running.
-    pub(crate) fn wait_until_running(mut job: Job, ranks: u32) -> BusyJob {
+    pub(crate) fn wait_until_running(mut job: FabricJob, ranks: u32) -> BusyJob {
         let pids = job.wait_for("running", ranks);
         BusyJob { job, ranks, pids }
     }
@@ -146,7 +143,7 @@ fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
         for ranks in [2, 3] {
             let wiring = Wiring { profile, shape: Shape::Mesh, nodes: ranks, cables: 1 };
             let busy = start_busy_job(&wiring, service, &[]);
-            let since = now();
+            let since = milliseconds();
             busy.job.fault(&["unplug", "0"]);
             for text in busy.expect_errors(since, None) {
                 let named = text.contains("d0 of rank 0 to d0 of rank 1")
@@ -161,7 +158,7 @@ fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
 fn a_port_that_goes_down_is_named_too() {
     for (profile, service) in [("usb4", "rc"), ("apple-tb5", "uc")] {
         let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[]);
-        let since = now();
+        let since = milliseconds();
         busy.job.fault(&["port-down", "n1/d0"]);
         for text in busy.expect_errors(since, None) {
             assert!(text.contains("no cable to rank") && text.contains("d0"), "{profile}: {text}");
@@ -181,7 +178,7 @@ fn a_killed_rank_is_named_with_its_process_on_every_other_one_in_time() {
         let wiring = Wiring { profile, shape: Shape::Mesh, nodes: 3, cables: 1 };
         let busy = start_busy_job(&wiring, service, &[]);
         let pid = busy.pids[1].clone();
-        let since = now();
+        let since = milliseconds();
         kill_process(pid.parse().ok().and_then(Pid::from_raw).expect("a process"), Signal::KILL)
             .expect("it runs");
         for text in busy.expect_errors(since, Some(1)) {
@@ -243,7 +240,7 @@ fn damaged_messages_that_nothing_checks_end_in_errors_at_the_worst() {
                 ("TBCCL_TIMEOUT", "1"),
                 ("SOFTRDMA_REMAP", "1"),
             ];
-            let done = Job::run(&Wiring::pair(profile, 1), &link, "survive", &env);
+            let done = FabricJob::run(&Wiring::pair(profile, 1), &link, "survive", &env);
             let (right, errors) = (done.all("done").len(), done.all("error").len());
             assert_eq!(right + errors, 2, "{profile} {seed}: {:?}\n{}", done.messages, done.stderr);
             assert!(!done.stderr.contains("panicked"), "{profile} {seed}: {}", done.stderr);
@@ -261,7 +258,7 @@ fn cables_carry_as_much_as_they_are_fast() {
         let env =
             [("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1"), ("TBCCL_RDMA_PIECE_BYTES", "16384")];
         let link = "bandwidth_gbps = 2.0";
-        let mut job = Job::start_with(&wiring, link, "until $HOME_OF_TEST/stop", &env, |home| {
+        let mut job = FabricJob::start_with(&wiring, link, "until $HOME_OF_TEST/stop", &env, |home| {
             let file = home.join("fabric.toml");
             let text = std::fs::read_to_string(&file).expect("the fabric");
             std::fs::write(&file, text + "bandwidth_gbps = 0.5\n").expect("our folder");
@@ -284,7 +281,7 @@ fn memory_that_is_given_back_after_a_failure_is_let_alone() {
     for (profile, service) in [("ib", "rc"), ("ib", "uc"), ("usb4", "uc")] {
         for _ in 0..3 {
             let env = [("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
-            let done = Job::run(&Wiring::pair(profile, 2), "bandwidth_gbps = 10.0", "abandon", &env);
+            let done = FabricJob::run(&Wiring::pair(profile, 2), "bandwidth_gbps = 10.0", "abandon", &env);
             let alive = done.all("alive");
             assert!(
                 alive.iter().any(|message| message.rank == 0),

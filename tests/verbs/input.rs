@@ -1,9 +1,6 @@
 //! Invalid input: device matrices and libraries.
 
-use crate::{
-    job::{Finished, Job},
-    wiring::{Shape, Wiring},
-};
+use support::{FabricJob, Finished, Shape, Wiring};
 
 /// Runs two Macs with two cables, with the device matrix in this environment variable.
 fn with_matrix(variable: &str, matrix: &str) -> Finished {
@@ -12,7 +9,7 @@ fn with_matrix(variable: &str, matrix: &str) -> Finished {
     let write = |home: &std::path::Path| {
         std::fs::write(home.join("matrix.json"), matrix).expect("our folder");
     };
-    Job::start_with(&wiring, "", "operations 20", &env, write).finish()
+    FabricJob::start_with(&wiring, "", "operations 20", &env, write).finish()
 }
 
 #[test]
@@ -38,7 +35,7 @@ fn a_wrong_matrix_is_an_error_on_every_rank_that_says_what_is_wrong() {
     ] {
         let done = with_matrix("TBCCL_IBV_DEVICES", matrix);
         let refused = done.all("refused");
-        assert!(done.code != 0 && refused.len() == 2, "{matrix}: {:?}\n{}", done.messages, done.stderr);
+        assert!(done.code() != 0 && refused.len() == 2, "{matrix}: {:?}\n{}", done.messages, done.stderr);
         // A rank that can't open its devices tells the others why.
         assert!(refused.iter().all(|message| message.rest.contains(expected_text)), "{matrix}: {refused:?}");
     }
@@ -48,7 +45,7 @@ fn a_wrong_matrix_is_an_error_on_every_rank_that_says_what_is_wrong() {
 fn ours_goes_before_theirs() {
     let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes: 2, cables: 1 };
     let env = [("TBCCL_IBV_DEVICES", "/nowhere/ours.json"), ("MLX_IBV_DEVICES", "/nowhere/theirs.json")];
-    let done = Job::run(&wiring, "", "operations 1", &env);
+    let done = FabricJob::run(&wiring, "", "operations 1", &env);
     assert!(!done.all("refused").is_empty(), "{:?}", done.messages);
     assert!(
         done.all("refused").iter().all(|message| message.rest.contains("/nowhere/ours.json")),
@@ -63,7 +60,7 @@ fn a_library_without_a_symbol_is_named_with_it() {
     for (library, expected_text) in
         [("libc.so.6", "ibv_"), ("/nowhere/libibverbs.so", "/nowhere/libibverbs.so")]
     {
-        let done = Job::run(&wiring, "", "operations 1", &[("TBCCL_VERBS_LIB", library)]);
+        let done = FabricJob::run(&wiring, "", "operations 1", &[("TBCCL_VERBS_LIB", library)]);
         let refused = done.all("refused");
         assert!(!refused.is_empty(), "{:?}\n{}", done.messages, done.stderr);
         for message in refused {

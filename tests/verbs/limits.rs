@@ -1,16 +1,13 @@
 //! Devices with few memory regions and few queue pairs.
 
-use crate::{
-    job::Job,
-    wiring::{Shape, Wiring},
-};
+use support::{FabricJob, Shape, Wiring};
 
 #[test]
 fn six_gibibytes_are_split_into_segments_that_every_device_has_room_for() {
     for (profile, nodes) in [("ib", 2), ("apple-tb5", 2), ("apple-tb5", 4)] {
         let wiring = Wiring { profile, shape: Shape::Mesh, nodes, cables: 1 };
         let env = [("TBCCL_SLAB_BYTES", "6G")];
-        let mut job = Job::start(&wiring, "", "large_slab", &env);
+        let mut job = FabricJob::start(&wiring, "", "large_slab", &env);
         job.wait_for("full", nodes);
         job.finish().assert_success("done", nodes);
     }
@@ -22,8 +19,8 @@ fn six_gibibytes_are_split_into_segments_that_every_device_has_room_for() {
 fn the_last_region_is_used_and_one_more_is_an_error_with_the_remedy() {
     let wiring = Wiring::pair("apple-tb5", 1);
     let env = |slab| [("TBCCL_SLAB_BYTES", slab), ("TBCCL_SEGMENT_BYTES", "1M"), ("SOFTRDMA_REMAP", "1")];
-    Job::run(&wiring, "", "operations 20", &env("100M")).assert_success("done", 2);
-    let done = Job::run(&wiring, "", "operations 20", &env("101M"));
+    FabricJob::run(&wiring, "", "operations 20", &env("100M")).assert_success("done", 2);
+    let done = FabricJob::run(&wiring, "", "operations 20", &env("101M"));
     let refused = done.all("refused");
     assert!(!refused.is_empty(), "{:?}\n{}", done.messages, done.stderr);
     for message in refused {
@@ -39,11 +36,12 @@ fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
         [("ib", 1, "know it"), ("usb4", 2, "know it"), ("apple-tb5", 1, "refuse")]
     {
         let role = format!("own_memory {devices}");
-        Job::run(&Wiring::pair(profile, cables), "", &role, &env).assert_success("done", 2);
+        FabricJob::run(&Wiring::pair(profile, cables), "", &role, &env).assert_success("done", 2);
     }
     // Without room the buffers are copied, and the results are still right.
     for budget in [("TBCCL_CACHE_REGIONS", "0"), ("TBCCL_CACHE_BYTES", "1M")] {
-        Job::run(&Wiring::pair("ib", 1), "", "own_memory have no room", &[budget]).assert_success("done", 2);
+        FabricJob::run(&Wiring::pair("ib", 1), "", "own_memory have no room", &[budget])
+            .assert_success("done", 2);
     }
 }
 
@@ -57,12 +55,12 @@ fn the_eleventh_queue_pair_is_never_asked_for() {
     };
     let matrix = serde_json::to_string(&(0..5).map(row).collect::<Vec<_>>()).expect("JSON");
     let env = [("TBCCL_IBV_DEVICES", "$HOME_OF_TEST/matrix.json")];
-    let job = Job::start_with(&wiring, "", "operations 1", &env, |home| {
+    let job = FabricJob::start_with(&wiring, "", "operations 1", &env, |home| {
         std::fs::write(home.join("matrix.json"), &matrix).expect("our folder");
     });
     let done = job.finish();
     let refused = done.all("refused");
-    assert!(done.code != 0 && refused.len() == 5, "{:?}\n{}", done.messages, done.stderr);
+    assert!(done.code() != 0 && refused.len() == 5, "{:?}\n{}", done.messages, done.stderr);
     for message in refused {
         let expected_text = "d0 would need 12 queue pairs, 3 for each of its 4 rails, and has 10";
         assert!(message.rest.contains(expected_text), "{message:?}");

@@ -4,7 +4,7 @@
 //! Ranks are this program again, in the role that [`roles::play`] gives them.
 
 #[cfg(target_os = "linux")]
-#[path = "../members/acts.rs"]
+#[path = "../failure/members/acts.rs"]
 #[allow(dead_code, reason = "not all that ranks can do is needed here")]
 mod acts;
 #[cfg(target_os = "linux")]
@@ -14,8 +14,6 @@ mod faults;
 #[cfg(target_os = "linux")]
 mod input;
 #[cfg(target_os = "linux")]
-mod job;
-#[cfg(target_os = "linux")]
 mod limits;
 #[cfg(target_os = "linux")]
 mod members;
@@ -23,8 +21,3 @@ mod members;
 mod roles;
 #[cfg(target_os = "linux")]
 mod shared_hosts;
-#[cfg(target_os = "linux")]
-#[path = "../software_device/mod.rs"]
-mod software_device;
-#[cfg(target_os = "linux")]
-mod wiring;

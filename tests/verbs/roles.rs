@@ -1,7 +1,7 @@
 //! The roles of ranks in these tests.
 
-use crate::job::now;
 use std::{fmt::Debug, io::Write, path::Path, time::Instant};
+use support::milliseconds;
 use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
 
 /// Plays the role of this process, if it has one; not a test.
@@ -34,7 +34,7 @@ fn play() {
     match done {
         Ok(()) => say(&comm, "done", ""),
         Err(error) => {
-            say(&comm, "error", &format!("{} {error}", now()));
+            say(&comm, "error", &format!("{} {error}", milliseconds()));
             let again = comm.barrier().expect_err("it has failed");
             assert_eq!(again.to_string(), error.to_string());
             drop(comm);

@@ -1,11 +1,8 @@
 //! Several ranks on each node: shared memory within a node, RDMA between nodes.
 
-use crate::{
-    faults::BusyJob,
-    job::{Finished, Job, now},
-    wiring::{KINDS, Shape, Wiring},
-};
+use crate::faults::BusyJob;
 use rustix::process::{Pid, Signal, kill_process};
+use support::{FabricJob, Finished, KINDS, Shape, Wiring, milliseconds};
 
 const PER_NODE: u32 = 2;
 
@@ -15,14 +12,14 @@ fn mesh(profile: &'static str, nodes: u32) -> Wiring {
 
 /// Starts two ranks on each node. On Macs only successive ranks use the cables, since more would need too
 /// many queue pairs.
-fn start(wiring: &Wiring, service: &str, role: &str, transport: &str) -> Job {
+fn start(wiring: &Wiring, service: &str, role: &str, transport: &str) -> FabricJob {
     let mut env =
         vec![("TBCCL_TRANSPORT", transport), ("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
     if wiring.profile == "apple-tb5" {
         env.push(("TBCCL_IBV_DEVICES", "$HOME_OF_TEST/matrix.json"));
     }
     let matrix = wiring.ring_matrix(PER_NODE);
-    Job::start_several((wiring, PER_NODE), "", role, &env, |home| {
+    FabricJob::start_several((wiring, PER_NODE), "", role, &env, |home| {
         std::fs::write(home.join("matrix.json"), matrix).expect("our folder");
     })
 }
@@ -37,7 +34,7 @@ fn run(wiring: &Wiring, service: &str, role: &str, transport: &str) -> Finished 
 fn all_collectives_between_two_nodes_of_two_ranks() {
     for (profile, service) in KINDS {
         let done = run(&mesh(profile, 2), service, "collectives", "shm+verbs");
-        assert!(done.code == 0, "{profile} {service}: {:?}\n{}", done.messages, done.stderr);
+        assert!(done.code() == 0, "{profile} {service}: {:?}\n{}", done.messages, done.stderr);
         done.assert_success("done", 4);
     }
 }
@@ -46,7 +43,7 @@ fn all_collectives_between_two_nodes_of_two_ranks() {
 fn all_collectives_between_four_nodes_of_two_ranks() {
     for (profile, service) in [("ib", "rc"), ("usb4", "uc"), ("apple-tb5", "uc")] {
         let done = run(&mesh(profile, 4), service, "collectives", "shm+verbs");
-        assert!(done.code == 0, "{profile} {service}: {:?}\n{}", done.messages, done.stderr);
+        assert!(done.code() == 0, "{profile} {service}: {:?}\n{}", done.messages, done.stderr);
         done.assert_success("done", 8);
     }
 }
@@ -73,7 +70,7 @@ fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
         for (profile, service) in EACH {
             let busy = start_busy_job(&mesh(profile, nodes), service);
             let pid = busy.pids[1].clone();
-            let since = now();
+            let since = milliseconds();
             kill_process(pid.parse().ok().and_then(Pid::from_raw).expect("a process"), Signal::KILL)
                 .expect("it runs");
             for text in busy.expect_errors(since, Some(1)) {
@@ -91,7 +88,7 @@ fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
 fn the_end_of_a_cable_is_an_error_that_names_ranks_at_both_ends_on_every_rank_in_time() {
     for (profile, service) in EACH {
         let busy = start_busy_job(&mesh(profile, 2), service);
-        let since = now();
+        let since = milliseconds();
         busy.job.fault(&["unplug", "0"]);
         for text in busy.expect_errors(since, None) {
             let is_named = (0..2).any(|a| {
@@ -110,10 +107,10 @@ fn the_end_of_a_cable_is_an_error_that_names_ranks_at_both_ends_on_every_rank_in
 #[test]
 fn the_queue_pairs_of_all_ranks_of_a_node_are_counted_before_any_is_made() {
     let env = [("TBCCL_TRANSPORT", "shm+verbs")];
-    let done =
-        Job::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 1", &env, |_| ()).finish();
+    let done = FabricJob::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 1", &env, |_| ())
+        .finish();
     let refused = done.all("refused");
-    assert!(done.code != 0 && refused.len() == 4, "{:?}\n{}", done.messages, done.stderr);
+    assert!(done.code() != 0 && refused.len() == 4, "{:?}\n{}", done.messages, done.stderr);
     for message in refused {
         let ranks = if message.rank < 2 { "0, 1" } else { "2, 3" };
         let expected_text = format!(
@@ -142,7 +139,7 @@ fn the_regions_of_all_ranks_of_a_node_are_counted_before_any_is_made() {
     let wiring = mesh("apple-tb5", 2);
     let run = |slab| {
         let matrix = wiring.ring_matrix(PER_NODE);
-        let job = Job::start_several((&wiring, PER_NODE), "", "operations 20", &env(slab), |home| {
+        let job = FabricJob::start_several((&wiring, PER_NODE), "", "operations 20", &env(slab), |home| {
             std::fs::write(home.join("matrix.json"), matrix).expect("our folder");
         });
         job.finish()
@@ -176,7 +173,7 @@ fn where_nobody_chooses_rdma_is_taken_if_it_connects_all_and_rank_0_says_so_once
     done.assert_success("done", 4);
     assert_transport_line(&done, "by TCP (shm+tcp), not by RDMA: no cable connects rank 0 with rank 2");
     let env = [("TBCCL_TRANSPORT", "shm+auto")];
-    let job = Job::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 50", &env, |_| ());
+    let job = FabricJob::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 50", &env, |_| ());
     let done = job.finish();
     done.assert_success("done", 4);
     assert_transport_line(&done, "not by RDMA: rank 0: d0 would need 12 queue pairs");

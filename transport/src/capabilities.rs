@@ -1,6 +1,6 @@
-//! What a link can do.
+//! Capabilities of a link.
 
-/// What a link can do and what its limits are, fixed when the link is made.
+/// Capabilities and limits of a link, fixed when the link is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The name of the driver: `local`, `shm`.

@@ -1,4 +1,4 @@
-//! What a link has done, and how its completions were found.
+//! Counters of a link's traffic and of the polls of its completion queue.
 
 use std::ops::{AddAssign, Sub};
 
@@ -9,7 +9,7 @@ pub struct Counters {
     pub sent_messages: u64,
     /// Messages received completely.
     pub received_messages: u64,
-    /// Payload bytes that arrived here, by whatever way.
+    /// Payload bytes received, over any path.
     pub moved_bytes: u64,
     /// Payload bytes that this side copied on top of moving them: into a cell or a staging area when sending,
     /// out of one when receiving without reducing.
@@ -50,15 +50,15 @@ impl Sub for Counters {
     }
 }
 
-/// How often completions were looked for, and what was found. Zero for drivers that look at memory and at no queue.
+/// Statistics of completion queue polls; zero for drivers that poll memory and no queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollCounters {
     /// Polls of completion queues.
     pub polls: u64,
-    /// Those that found nothing.
+    /// Polls that found nothing.
     pub empty_polls: u64,
-    /// Those that found something, by how much: the first are those that found one completion, the last those that
-    /// found so many or more.
+    /// Histogram of the polls that found completions. Entry `i` counts the polls that found `i + 1`
+    /// completions; the last entry also counts those that found more.
     pub batches: [u64; PollCounters::BATCHES],
     /// The most completions that were seen to be due at a time.
     pub depth_high_water: u64,
@@ -72,7 +72,7 @@ impl PollCounters {
     /// Places of the histogram of batches.
     pub const BATCHES: usize = 16;
 
-    /// Counts a poll that found so many completions.
+    /// Counts a poll that found `found` completions.
     #[inline]
     pub fn polled(&mut self, found: usize) {
         self.polls += 1;

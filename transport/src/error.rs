@@ -32,17 +32,17 @@ pub enum TransportError {
     Unreadable {
         /// The peer's process.
         pid: u32,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// There is not enough memory, or a limit of the system is too low.
+    /// Memory is exhausted, or a limit of the system is too low.
     #[error("{what}: {source}; {remedy}")]
     Memory {
-        /// What was being done.
+        /// The step that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
-        /// What the user can do.
+        /// Advice to the user.
         remedy: String,
     },
     /// The library's slab has no free range of this size.
@@ -65,14 +65,14 @@ pub enum TransportError {
     Rail {
         /// The devices and ranks at both ends.
         rail: String,
-        /// What our device refused.
+        /// The device's error.
         error: crate::verbs::VerbsError,
     },
     /// No cable to a peer works any more.
     #[error(
         "no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl devices`"
     )]
-    Unplugged {
+    NoRail {
         /// The peer.
         peer: u32,
         /// Each cable, and why it is down.
@@ -83,7 +83,7 @@ pub enum TransportError {
     Unreachable {
         /// The peer.
         peer: u32,
-        /// What went wrong, and the remedy.
+        /// The reason and the remedy.
         what: String,
     },
     /// A connection to a peer was there, and has failed.
@@ -91,11 +91,11 @@ pub enum TransportError {
     Lost {
         /// The peer.
         peer: u32,
-        /// What went wrong.
+        /// The reason.
         what: String,
     },
-    /// A connection to a peer was there, and its process has closed it: the peer has ended, or has no more use for it. Which
-    /// one it is does not show here.
+    /// The peer's process closed the connection. The peer has ended or has no more use for the connection;
+    /// this error does not tell which.
     #[error("the connection to rank {peer} is lost: its process has closed it")]
     Closed {
         /// The peer.
@@ -106,24 +106,24 @@ pub enum TransportError {
     Protocol {
         /// The peer.
         peer: u32,
-        /// What it was.
+        /// Description of the message.
         what: &'static str,
     },
-    /// What a rank says of its devices can't be used.
+    /// A rank's description of its devices can't be used.
     #[error(
         "what rank {peer} says of its devices can't be used: {what}; do all ranks run the same version of tbccl?"
     )]
-    Introduction {
+    DeviceDescription {
         /// The rank.
         peer: u32,
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
     /// Memory was to be registered, some of which is.
     #[error(
         "rank {rank}: some of this memory is registered already; drop its registration before it is registered anew"
     )]
-    Lent {
+    AlreadyRegistered {
         /// The rank.
         rank: u32,
     },
@@ -132,17 +132,18 @@ pub enum TransportError {
     Wiring {
         /// The rank.
         rank: u32,
-        /// What is wrong, and the remedy.
+        /// The reason and the remedy.
         what: String,
     },
 }
 
 impl TransportError {
-    /// The peer that it is about, where it says so itself. Whoever polls one link may hear of another one's end.
+    /// Returns the peer that the error names, if it names one. Polling one link may return an error about
+    /// another link's peer.
     #[must_use]
     pub fn peer(&self) -> Option<u32> {
         match self {
-            TransportError::Unplugged { peer, .. }
+            TransportError::NoRail { peer, .. }
             | TransportError::Protocol { peer, .. }
             | TransportError::Unreachable { peer, .. }
             | TransportError::Closed { peer }

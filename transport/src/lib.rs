@@ -1,19 +1,23 @@
 //! Links that move bytes between ranks.
 //!
-//! A [`Link`] is one end of a FIFO between two ranks on one lane. What a link can do is said by its
-//! [`Capabilities`]; the runtime picks a [`Protocol`] from them and the message's size and memory. [`driver::local`]
-//! is for ranks that are threads of one process and [`driver::shm`] for those that are processes of one host; both
-//! stand on the rings of [`ring`] in an [`memory::Arena`] that its peers have mapped. [`driver::rehearsal`] is for
-//! tests.
+//! A [`Link`] is one end of a FIFO between two ranks on one lane. Its [`Capabilities`] tell the runtime which
+//! [`Protocol`] fits a message's size and memory.
 //!
-//! Invariants: a link never blocks and never sleeps; it delivers messages in order, each exactly once, with the
-//! length and the digest it was sent with, or returns an error. Every link counts the bytes it moved and the
-//! bytes it copied.
+//! Modules:
+//! - [`driver`]: the drivers, which open links: [`driver::local`] for threads of one process, [`driver::shm`]
+//!   for processes of one host, and others for TCP and verbs devices. [`driver::rehearsal`] is for tests.
+//! - [`memory`]: page mappings, the shared arena, the slab allocator and spans.
+//! - [`ring`]: FIFOs in shared memory, under the local and shm drivers.
+//! - [`secure`]: authenticated and encrypted connections.
+//! - [`verbs`]: RDMA devices.
 //!
-//! This crate knows nothing of collectives, schedules, element types or processes' lives: who is alive, how long
-//! to wait and what a message means are the runtime's business.
+//! Invariants: a link never blocks and never sleeps. It delivers messages in order, each exactly once, with
+//! the length and the digest that the sender gave, or returns an error. Every link counts the bytes it moved
+//! and the bytes it copied.
+//!
+//! This crate knows nothing of collectives, schedules or element types. Liveness, timeouts and the meaning of
+//! messages belong to the runtime.
 
-mod board;
 mod capabilities;
 mod counters;
 pub mod driver;
@@ -22,12 +26,13 @@ mod link;
 pub mod memory;
 pub mod ring;
 pub mod secure;
+mod span;
 pub mod verbs;
 mod wait;
 
-pub use board::Board;
 pub use capabilities::Capabilities;
 pub use counters::{Counters, PollCounters};
 pub use error::TransportError;
-pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size};
+pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, SizeClass};
+pub use memory::Board;
 pub use wait::{Sleeper, WaitPolicy, Waiter};

@@ -1,86 +1,95 @@
-//! The seam between the runtime and what moves bytes.
+//! The interface between the runtime and the drivers.
 //!
-//! A link is polled: [`Link::poll_send`] and [`Link::poll_recv`] do what can be done without waiting and say how
-//! far they came. The runtime keeps the state of each message ([`SendState`], [`RecvState`]) and passes the
-//! memory anew with each poll, so that a link holds no borrow and allocates nothing.
+//! The runtime polls a link: [`Link::poll_send`] and [`Link::poll_recv`] advance one message as far as
+//! possible without waiting and return the progress. The runtime keeps the state of each message
+//! ([`SendState`], [`RecvState`]) and passes the memory with every poll. A link therefore holds no borrow and
+//! allocates nothing per message.
 
 use crate::{
     Capabilities, Counters, PollCounters, TransportError,
     memory::{Span, SpanMut},
 };
 
-/// How a message travels.
+/// Way in which a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Through the link's own memory: within the flag's cache line when it fits there, else piece by piece
-    /// through the staging area. The source may be any memory and is free as soon as the last piece is staged.
+    /// Copy through the link's own memory.
+    ///
+    /// A message that fits into the flag's cache line travels there; a larger one travels piece by piece
+    /// through the staging area. The source may be any memory and is free once the last piece is staged.
     Copy,
-    /// The receiver reads the source in place. The source must be registered memory, see
-    /// [`crate::memory::Arena::locate`], and stays in use until the receiver is done.
-    Direct,
-    /// The receiver pulls the source by a system call. The source may be any memory and stays in use until the
+    /// In-place read by the receiver.
+    ///
+    /// The source must be registered memory (see [`crate::memory::Arena::locate`]) and stays in use until the
     /// receiver is done.
+    Direct,
+    /// Read by a system call of the receiver.
+    ///
+    /// The source may be any memory and stays in use until the receiver is done.
     Pull,
 }
 
-/// How far a message to be sent has come.
+/// Progress of a message being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
-    /// Nothing happened: no credit.
+    /// Nothing happened: there is no credit.
     Idle,
-    /// Part of it was staged; poll again. No later message of this link may be started.
+    /// A part is staged; poll again. No later message of this link may start.
     Advanced,
-    /// It is on its way; its memory is still in use. Later messages of this link may be started.
+    /// The message is on its way and its memory is still in use. Later messages of this link may start.
     Posted,
-    /// Its memory may be overwritten.
+    /// The message's memory may be overwritten.
     Complete,
 }
 
-/// How far a message to be received has come.
+/// Progress of a message being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvProgress {
-    /// Nothing had arrived.
+    /// Nothing has arrived.
     Idle,
-    /// Part of it was taken; poll again.
+    /// A part was received; poll again.
     Advanced,
-    /// All of it was taken.
+    /// The whole message was received.
     Complete,
 }
 
-/// A message being sent.
+/// State of a message being sent.
 #[derive(Clone, Copy, Debug)]
 pub struct SendState {
-    /// Names the operation; the receiver refuses another one.
+    /// Identifies the operation; the receiver rejects a message of another one.
     pub(crate) digest: u64,
-    /// How it travels.
+    /// Way in which the message travels.
     pub(crate) protocol: Protocol,
     /// Bytes staged so far.
     pub(crate) staged: usize,
-    /// What must come to pass before the source is free, by the driver's own numbering; set once posted.
+    /// Event after which the source is free, in the driver's own numbering; set once the message is posted.
     pub(crate) awaits: Option<u64>,
-    /// See [`Size`].
-    pub(crate) size: Size,
-    /// Complete only once the receiver has matched it, wherever its bytes are.
+    /// Size class of the operation.
+    pub(crate) size: SizeClass,
+    /// Whether the message is complete only once the receiver has matched it, regardless of where its bytes
+    /// are.
     pub(crate) confirmed: bool,
 }
 
 impl SendState {
-    /// A message not yet started.
+    /// Returns the state of a message that has not started.
     #[must_use]
     #[inline]
     pub fn new(digest: u64, protocol: Protocol) -> SendState {
-        SendState { digest, protocol, staged: 0, awaits: None, size: Size::Small, confirmed: false }
+        SendState { digest, protocol, staged: 0, awaits: None, size: SizeClass::Small, confirmed: false }
     }
 
-    /// The same, as part of an operation of this size.
+    /// Sets the size class of the operation that the message belongs to.
     #[must_use]
     #[inline]
-    pub fn sized(self, size: Size) -> SendState {
+    pub fn with_size(self, size: SizeClass) -> SendState {
         SendState { size, ..self }
     }
 
-    /// The same, but complete only once the receiver has asked for it in the same operation: for a rank that nothing
-    /// else would tell that its peer is in the same call. Links whose peers' boards are mapped need not heed it.
+    /// Makes the message complete only once the receiver has asked for it in the same operation.
+    ///
+    /// This serves a rank that has no other way to learn that its peer is in the same call. Links that have
+    /// the peer's board mapped may ignore it.
     #[must_use]
     #[inline]
     pub fn confirmed(self) -> SendState {
@@ -88,48 +97,52 @@ impl SendState {
     }
 }
 
-/// Whether a message is part of an operation that is worth setting up transfers without copies for. Both ends must say
-/// the same, so it follows from the operation and not from where anybody's memory is.
+/// Size class of an operation: whether it is worth setting up transfers without copies.
+///
+/// Both ends must use the same class, so the class follows from the operation and never from the location of
+/// a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Size {
-    /// Latency counts: the message may be copied.
+pub enum SizeClass {
+    /// Latency matters: the message may be copied.
     #[default]
     Small,
-    /// Bandwidth counts: the message's bytes go straight from registered memory into registered memory.
+    /// Bandwidth matters: the bytes go straight from registered memory into registered memory.
     Bulk,
 }
 
-/// A message being received.
+/// State of a message being received.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvState {
-    /// Names the operation that the message must belong to.
+    /// Identifies the operation that the message must belong to.
     pub(crate) digest: u64,
     /// Bytes expected.
     pub(crate) len: usize,
-    /// Bytes taken so far, from the first one on: they are where they belong.
+    /// Bytes received so far, counted from the first one; they are in their destination.
     pub(crate) taken: usize,
-    /// See [`Size`].
-    pub(crate) size: Size,
-    /// The message's number by the driver's own count, once it has been announced.
+    /// Size class of the operation.
+    pub(crate) size: SizeClass,
+    /// The message's number in the driver's own count, once the message is announced.
     pub(crate) announced: Option<u64>,
 }
 
 impl RecvState {
-    /// A message of which nothing has been taken yet.
+    /// Returns the state of a message of which nothing has arrived.
     #[must_use]
     #[inline]
     pub fn new(digest: u64, len: usize) -> RecvState {
-        RecvState { digest, len, taken: 0, size: Size::Small, announced: None }
+        RecvState { digest, len, taken: 0, size: SizeClass::Small, announced: None }
     }
 
-    /// The same, as part of an operation of this size.
+    /// Sets the size class of the operation that the message belongs to.
     #[must_use]
     #[inline]
-    pub fn sized(self, size: Size) -> RecvState {
+    pub fn with_size(self, size: SizeClass) -> RecvState {
         RecvState { size, ..self }
     }
 
-    /// Bytes taken so far: so many of the first ones are where they belong, or combined, and will not be written again.
+    /// Returns the number of leading bytes received so far.
+    ///
+    /// These bytes are in their destination, or reduced into it, and the link does not write them again.
     #[must_use]
     #[inline]
     pub fn taken(&self) -> usize {
@@ -137,43 +150,52 @@ impl RecvState {
     }
 }
 
-/// Where a received message goes.
+/// Destination of a received message.
 pub trait Sink {
-    /// Takes the message's bytes from `offset` on. `data` is valid during the call only.
+    /// Receives the message's bytes from `offset` on. `data` is valid during the call only.
     fn take(&mut self, offset: usize, data: Span<'_>);
 
-    /// The memory the message is to be copied to, if that is all there is to do: a link that can put bytes there
-    /// itself does so and does not call [`Sink::take`] for them.
-    fn landing(&mut self) -> Option<SpanMut<'_>>;
+    /// Returns the memory that the message is to be copied to, if copying is all there is to do.
+    ///
+    /// A link that can place bytes there itself does so and does not call [`Sink::take`] for them.
+    fn destination(&mut self) -> Option<SpanMut<'_>>;
 }
 
 /// One end of a FIFO between two ranks on one lane.
+///
+/// No method blocks or sleeps. An error other than [`TransportError::Mismatch`] or [`TransportError::Length`]
+/// means that the link is broken and of no further use.
 pub trait Link: Send + std::fmt::Debug {
-    /// What the link can do.
+    /// Returns the link's capabilities and limits.
     fn capabilities(&self) -> &Capabilities;
 
-    /// What the link has done.
+    /// Returns the totals since the link was opened.
     fn counters(&self) -> Counters;
 
-    /// How the link's completions were found. Links that share a queue report it once.
+    /// Returns the polling statistics of the link's completion queue.
+    ///
+    /// Links that share a queue report it once.
     fn poll_counters(&self) -> PollCounters {
         PollCounters::default()
     }
 
-    /// Starts or continues sending `src`. Messages are started in the order they are to arrive in, and none
-    /// before the one ahead of it is posted or complete.
+    /// Starts or continues sending `src`.
+    ///
+    /// Messages start in the order in which they are to arrive. A message may start only when the one ahead
+    /// of it is posted or complete.
     ///
     /// # Errors
-    /// When the link is broken; it is of no further use then.
+    /// Any [`TransportError`] when the link is broken; the link is of no further use then.
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError>;
 
-    /// The same for a message of which so far only the first `ready` bytes are there: no others are read. They must stay
-    /// what they are, and more must come; once all are there, [`Link::poll_send`] goes on with it.
+    /// Starts or continues sending a message of which only the first `ready` bytes are valid so far.
     ///
-    /// A link need not begin before all of a message is there, and those that can't send in parts do not.
+    /// The link reads no other bytes. The valid bytes must not change, and the rest must follow;
+    /// [`Link::poll_send`] continues the message once all of it is valid. A link that cannot send a message
+    /// in parts waits for the whole message, as the default implementation does.
     ///
     /// # Errors
-    /// As for [`Link::poll_send`].
+    /// The same as [`Link::poll_send`].
     fn poll_send_prefix(
         &mut self,
         state: &mut SendState,
@@ -183,28 +205,34 @@ pub trait Link: Send + std::fmt::Debug {
         if ready < src.len() { Ok(SendProgress::Idle) } else { self.poll_send(state, src) }
     }
 
-    /// Starts or continues receiving the next message. It must be completed before another one is begun.
+    /// Starts or continues receiving the next message.
+    ///
+    /// A message must be complete before the next one starts.
     ///
     /// # Errors
-    /// [`TransportError::Mismatch`] or [`TransportError::Length`] when the next message is not the expected one
-    /// (the message stays where it is), others when the link is broken.
+    /// - [`TransportError::Mismatch`] when the next message belongs to another operation, and
+    ///   [`TransportError::Length`] when it has another length. The message stays queued.
+    /// - Any other [`TransportError`] when the link is broken.
     fn poll_recv(
         &mut self,
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError>;
 
-    /// The digest of the next message, if one has arrived.
+    /// Returns the digest of the next message, if one has arrived.
     fn peek_digest(&self) -> Option<u64>;
 
-    /// Tells of a message that is to be received once those told of before it have been, so that its memory can be
-    /// made known to the peer ahead of time. `landing` is memory that the message may be put into from now on, or none
-    /// when its bytes are to be handed to a sink; a link that would do so behind the caller's back, between polls, does it
-    /// only where it knows that the memory is registered. False when the link has no use for it at the moment;
-    /// the message may then be announced later, or not at all, but none behind it before.
+    /// Announces a receive ahead of time, so that the link can tell the peer about its memory.
+    ///
+    /// Receives are announced in order. `destination` is memory that the link may write the message to from now
+    /// on; `None` means that a sink takes the bytes. A link that writes to `destination` between polls does so
+    /// only where it knows that the memory is registered.
+    ///
+    /// Returns false when the link has no use for the announcement at the moment. The message may then be
+    /// announced later or not at all, but no later message may be announced before it.
     ///
     /// # Errors
-    /// When the link is broken.
+    /// Any [`TransportError`] when the link is broken.
     fn announce(
         &mut self,
         _state: &mut RecvState,
@@ -213,7 +241,9 @@ pub trait Link: Send + std::fmt::Debug {
         Ok(false)
     }
 
-    /// Ends all use of the caller's memory, now: what was announced or posted is given up, and the link is of no
-    /// further use. Called when an operation has failed, before its memory goes back to its owner.
+    /// Ends all use of the caller's memory at once.
+    ///
+    /// The link drops everything announced or posted and is of no further use. The runtime calls this method
+    /// when an operation has failed, before the memory returns to its owner.
     fn abort(&mut self) {}
 }

@@ -1,9 +1,9 @@
-//! What to do while there is nothing to do: spin, then yield, then sleep.
+//! Waiting without work: spin, then yield, then sleep.
 //!
-//! Spinning is right while the peer is at work on another core: a cache line arrives in a tenth of a microsecond.
-//! With more ranks than cores the peer may need this very core, so the waiter yields at once. What takes longer
-//! than a millisecond is waited for in short sleeps, so that an idle rank costs next to nothing; where a driver can be
-//! woken by its device, a [`Sleeper`], they are longer and end when something comes.
+//! Spinning is right while the peer works on another core: a cache line arrives in a tenth of a microsecond.
+//! With more ranks than cores the peer may need this core, so the waiter yields at once. A wait of more than
+//! a few milliseconds continues in short sleeps, so that an idle rank costs next to nothing. Where a device
+//! can wake the rank, a [`Sleeper`] sleeps longer and returns on an event.
 
 use std::{
     hint,
@@ -26,20 +26,20 @@ pub struct WaitPolicy {
     /// Time to go on yielding before sleeping.
     pub yield_for: Duration,
     /// The longest sleep.
-    pub sleep_most: Duration,
+    pub max_sleep: Duration,
 }
 
 impl WaitPolicy {
     /// The policy for `ranks` ranks that share `cores` cores.
     #[must_use]
     pub fn for_host(ranks: u32, cores: u32) -> WaitPolicy {
-        // So many sleepers on a core would keep it from those who work: each wakes the less often.
-        let crowd = ranks / (16 * cores.max(1));
+        // Many sleepers on one core would disturb the ranks that work, so each of them wakes less often.
+        let oversubscription = ranks / (16 * cores.max(1));
         WaitPolicy {
             spin_polls: if ranks <= cores { 2000 } else { 0 },
             poll_interval: Duration::ZERO,
             yield_for: Duration::from_millis(2),
-            sleep_most: Duration::from_millis(1) * crowd.clamp(1, 100),
+            max_sleep: Duration::from_millis(1) * oversubscription.clamp(1, 100),
         }
     }
 }
@@ -54,14 +54,14 @@ pub struct Waiter<'s> {
     /// When yielding began.
     yielding_since: Option<Instant>,
     /// When [`Waiter::idle`] last asked for a look around.
-    looked: Option<Instant>,
+    last_check: Option<Instant>,
     /// The next sleep.
     sleep: Duration,
 }
 
 impl<'s> Waiter<'s> {
     /// How often a long wait asks for a look around.
-    const LOOK_EVERY: Duration = Duration::from_millis(5);
+    const CHECK_INTERVAL: Duration = Duration::from_millis(5);
     /// Polls before the processor is told that this is a spin.
     const EAGER_POLLS: u32 = 100;
     const FIRST_SLEEP: Duration = Duration::from_micros(20);
@@ -69,7 +69,7 @@ impl<'s> Waiter<'s> {
     /// A waiter that has not waited yet.
     #[must_use]
     pub fn new(policy: WaitPolicy, sleeper: Option<&'s dyn Sleeper>) -> Waiter<'s> {
-        Waiter { policy, sleeper, polls: 0, yielding_since: None, looked: None, sleep: Self::FIRST_SLEEP }
+        Waiter { policy, sleeper, polls: 0, yielding_since: None, last_check: None, sleep: Self::FIRST_SLEEP }
     }
 
     /// How long this wait has lasted, spinning apart.
@@ -86,8 +86,9 @@ impl<'s> Waiter<'s> {
         }
     }
 
-    /// After a fruitless poll: passes a little time. True when the wait has become long enough for the caller to
-    /// look at its deadline and at its peers; this is so every 5 ms or so.
+    /// Spends a little time after a poll that found nothing.
+    ///
+    /// Returns true about every 5 ms of a long wait, when the caller should check its deadline and its peers.
     #[inline]
     #[must_use]
     pub fn idle(&mut self) -> bool {
@@ -124,11 +125,11 @@ impl<'s> Waiter<'s> {
                 Some(sleeper) => sleeper.sleep(self.sleep),
                 None => std::thread::sleep(self.sleep),
             }
-            self.sleep = (self.sleep * 2).min(self.policy.sleep_most);
+            self.sleep = (self.sleep * 2).min(self.policy.max_sleep);
         }
-        let looked = *self.looked.get_or_insert(now);
-        if now - looked >= Self::LOOK_EVERY {
-            self.looked = Some(now);
+        let last_check = *self.last_check.get_or_insert(now);
+        if now - last_check >= Self::CHECK_INTERVAL {
+            self.last_check = Some(now);
             return true;
         }
         false
@@ -170,7 +171,7 @@ mod tests {
             }
         }
         let slept = Slept::default();
-        let policy = WaitPolicy { sleep_most: Duration::from_millis(20), ..WaitPolicy::for_host(4, 2) };
+        let policy = WaitPolicy { max_sleep: Duration::from_millis(20), ..WaitPolicy::for_host(4, 2) };
         let mut waiter = Waiter::new(policy, Some(&slept));
         while slept.0.lock().expect("one thread").len() < 20 {
             let _ = waiter.idle();

@@ -1,45 +1,22 @@
-//! Which variables say who a process is, for each launcher that we know.
+//! Known launchers and the environment variables by which they tell a process its rank.
 
-use super::mlx;
-use std::collections::HashMap;
+use super::{environment::Vars, mlx};
 
-/// The variables of a process.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Vars(HashMap<String, String>);
-
-impl Vars {
-    /// Those of this process.
-    pub(super) fn of_process() -> Vars {
-        let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((key.into_string().ok()?, value.into_string().ok()?))
-        };
-        Vars(std::env::vars_os().filter_map(text).collect())
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(pairs: &[(&str, &str)]) -> Vars {
-        Vars(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
-    }
-
-    /// A variable that is set, and not to nothing.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
-    }
-}
-
-/// A way of starting ranks, and what it tells them.
+/// A launcher, and the variables that it sets.
 #[derive(Debug)]
 pub(super) struct Launcher {
-    /// As people call it.
+    /// Display name.
     pub(super) name: &'static str,
-    /// The rank.
+    /// Variable with the rank.
     pub(super) rank: &'static str,
-    /// The number of ranks; the first that is set counts.
+    /// Variables with the number of ranks; the first that is set counts.
     pub(super) size: &'static [&'static str],
 }
 
-/// All that we know. The first that has told both counts: agents of torchrun may be started by Slurm or MPI, and MPI by
-/// Slurm. MLX's launcher starts programs and no launchers, and may itself have been started by any of the others.
+/// Known launchers. The first that has set both variables counts.
+///
+/// Order matters: agents of torchrun may be started by Slurm or MPI, and MPI by Slurm. `mlx.launch` starts
+/// programs and no launchers, and any of the others may have started it.
 pub(super) const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "tbccl run", rank: "TBCCL_RANK", size: &["TBCCL_SIZE"] },
     Launcher { name: mlx::NAME, rank: mlx::RANK, size: &[mlx::SIZE] },
@@ -49,21 +26,21 @@ pub(super) const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "Slurm", rank: "SLURM_PROCID", size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"] },
 ];
 
-/// What a launcher has said.
+/// Rank and size as a launcher sets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    /// Which launcher.
-    pub(super) by: &'static str,
+pub(super) struct LaunchedRank {
+    /// Name of the launcher.
+    pub(super) launcher: &'static str,
     pub(super) rank: u32,
     pub(super) size: u32,
 }
 
-/// Who this process is.
+/// Returns the rank and size of this process.
 ///
 /// # Errors
-/// Says which variables are there, which are missing or senseless, and how to start the program instead.
-pub(super) fn who(vars: &Vars) -> Result<Told, String> {
-    // Whoever sets one of ours means us.
+/// A sentence that names the missing or malformed variables, and how to start the program instead.
+pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
+    // Variables of tbccl take precedence over those of other launchers.
     let ours = &LAUNCHERS[0];
     let is_ours = vars.get(ours.rank).is_some() || ours.size.iter().any(|name| vars.get(name).is_some());
     let candidates = if is_ours { &LAUNCHERS[..1] } else { LAUNCHERS };
@@ -71,36 +48,41 @@ pub(super) fn who(vars: &Vars) -> Result<Told, String> {
         let Some(rank) = vars.get(launcher.rank) else { continue };
         let rank = (launcher.rank, rank);
         if let Some(size) = launcher.size.iter().find_map(|name| Some((*name, vars.get(name)?))) {
-            return told(launcher.name, rank, size);
+            return parse_rank(launcher.name, rank, size);
         }
         if launcher.name == mlx::NAME
-            && let Some(roll) = mlx::roll(vars)?
+            && let Some(rank_list) = mlx::rank_list(vars)?
         {
-            return told(launcher.name, rank, (roll.variable, &roll.ranks));
+            return parse_rank(launcher.name, rank, (rank_list.variable, &rank_list.ranks));
         }
     }
-    Err(nobody_said(vars, candidates))
+    Err(missing_variables(vars, candidates))
 }
 
-/// The launcher that the environment speaks of, if it speaks of any, be it all or only half of what is needed.
-pub(super) fn spoken_of(vars: &Vars) -> Option<&'static str> {
+/// Returns the launcher of which at least one variable is set.
+pub(super) fn launcher_in_environment(vars: &Vars) -> Option<&'static str> {
     let is_set = |name: &&str| vars.get(name).is_some();
     LAUNCHERS.iter().find(|l| is_set(&l.rank) || l.size.iter().any(is_set)).map(|l| l.name)
 }
 
-fn told(by: &'static str, rank: (&str, &str), size: (&str, &str)) -> Result<Told, String> {
+fn parse_rank(
+    launcher: &'static str,
+    rank: (&str, &str),
+    size: (&str, &str),
+) -> Result<LaunchedRank, String> {
     let number = |(name, text): (&str, &str), what: &str| {
         text.parse::<u32>().map_err(|_| format!("{name}={text} is not {what}"))
     };
-    let told = Told { by, rank: number(rank, "a rank")?, size: number(size, "a number of ranks")? };
-    if told.rank >= told.size {
+    let parse_rank =
+        LaunchedRank { launcher, rank: number(rank, "a rank")?, size: number(size, "a number of ranks")? };
+    if parse_rank.rank >= parse_rank.size {
         let ((rank_name, rank), (size_name, size)) = (rank, size);
         return Err(format!("{rank_name}={rank} is not one of 0..{size} ({size_name})"));
     }
-    Ok(told)
+    Ok(parse_rank)
 }
 
-fn nobody_said(vars: &Vars, candidates: &[Launcher]) -> String {
+fn missing_variables(vars: &Vars, candidates: &[Launcher]) -> String {
     const INSTEAD: &str =
         "start the program with `tbccl run -n RANKS -- PROGRAM`, or use Communicator::local";
     let half = candidates.iter().find_map(|launcher| {
@@ -124,7 +106,7 @@ fn nobody_said(vars: &Vars, candidates: &[Launcher]) -> String {
     }
 }
 
-/// The first host of a list as Slurm writes them: `node[07-09,12],other`.
+/// Returns the first host of a list in Slurm's notation: `node[07-09,12],other`.
 pub(super) fn first_host(list: &str) -> Option<String> {
     let end = list.find([',', '[']).unwrap_or(list.len());
     let (name, rest) = list.split_at(end);
@@ -141,16 +123,16 @@ pub(super) fn first_host(list: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn who_of(pairs: &[(&str, &str)]) -> Result<Told, String> {
-        who(&Vars::of(pairs))
+    fn who_of(pairs: &[(&str, &str)]) -> Result<LaunchedRank, String> {
+        detect(&Vars::of(pairs))
     }
 
     #[test]
     fn each_launcher_is_understood() {
         for launcher in LAUNCHERS {
             for size in launcher.size {
-                let told = who_of(&[(launcher.rank, "3"), (size, "5")]);
-                assert_eq!(told, Ok(Told { by: launcher.name, rank: 3, size: 5 }));
+                let parse_rank = who_of(&[(launcher.rank, "3"), (size, "5")]);
+                assert_eq!(parse_rank, Ok(LaunchedRank { launcher: launcher.name, rank: 3, size: 5 }));
             }
         }
     }
@@ -164,7 +146,7 @@ mod tests {
         let mlx = [("MLX_RANK", "4"), ("MLX_WORLD_SIZE", "6")];
         let sizes = [2, 3, 4, 6, 5];
         let mut all = Vec::new();
-        assert_eq!(spoken_of(&Vars::of(&all)), None);
+        assert_eq!(launcher_in_environment(&Vars::of(&all)), None);
         for (more, size) in [slurm, mpi, torch, mlx, ours].into_iter().zip(sizes) {
             all.extend(more);
             assert_eq!(who_of(&all).expect("told").size, size);

@@ -1,49 +1,49 @@
-//! What MLX's own launcher tells its ranks, whichever of its backends it was started for.
+//! Environment variables of MLX's launcher, for each of its backends.
 //!
-//! | `mlx.launch --backend` | how many ranks | where rank 0 is |
+//! | `mlx.launch --backend` | number of ranks | address of rank 0 |
 //! |---|---|---|
 //! | `nccl` | `MLX_WORLD_SIZE` | `NCCL_HOST_IP`, `NCCL_PORT` |
 //! | `ring` | the file of `MLX_HOSTFILE`: a list with the addresses of each rank | the first of them |
 //! | `jaccl`, `jaccl-ring` | the file of `MLX_IBV_DEVICES`: a list with the devices of each rank | `MLX_JACCL_COORDINATOR` |
 //!
-//! `--backend mpi` starts an `mpirun`, which says more itself. A program that uses tbccl does not use the backend that it was
-//! started for, so the port is free for the ranks to meet at.
+//! `--backend mpi` starts `mpirun`, which sets variables of its own. A program that uses tbccl does not use
+//! the backend it was started for, so the backend's port is free for the rendezvous.
 
-use super::launchers::Vars;
-use crate::host_and_port;
+use super::environment::Vars;
+use crate::address::host_and_port;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-/// The name of this launcher.
+/// Name of this launcher.
 pub(super) const NAME: &str = "mlx.launch";
-/// Which rank this is.
+/// Variable with the rank.
 pub(super) const RANK: &str = "MLX_RANK";
-/// How many there are, if it is said there.
+/// Variable with the number of ranks; only some backends set it.
 pub(super) const SIZE: &str = "MLX_WORLD_SIZE";
 const HOSTFILE: &str = "MLX_HOSTFILE";
 const DEVICES: &str = "MLX_IBV_DEVICES";
 
-/// A file of which each entry is for a rank, and how many it has.
-pub(super) struct Roll {
-    /// The variable that names it.
+/// A file with one entry per rank.
+pub(super) struct RankList {
+    /// Variable that names the file.
     pub(super) variable: &'static str,
-    /// How many ranks it has, as text.
+    /// Number of ranks, as text.
     pub(super) ranks: String,
 }
 
-/// How many ranks there are by the file that says it, if there is one.
+/// Reads the number of ranks from the launcher's file; `None` if no variable names one.
 ///
 /// # Errors
-/// Says which file can't be read.
-pub(super) fn roll(vars: &Vars) -> Result<Option<Roll>, String> {
+/// A sentence that names the file that cannot be read.
+pub(super) fn rank_list(vars: &Vars) -> Result<Option<RankList>, String> {
     let Some(variable) = [HOSTFILE, DEVICES].into_iter().find(|name| vars.get(name).is_some()) else {
         return Ok(None);
     };
     let entries: Vec<IgnoredAny> = read(vars, variable)?;
-    // A ring of one has an empty file.
-    Ok(Some(Roll { variable, ranks: entries.len().max(1).to_string() }))
+    // The file of a ring with one rank is empty.
+    Ok(Some(RankList { variable, ranks: entries.len().max(1).to_string() }))
 }
 
-/// What is in the file that a variable names; nothing where it is empty.
+/// Reads the list in the file that a variable names; an empty file is an empty list.
 fn read<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, String> {
     let path = vars.get(variable).unwrap_or_default();
     let text = std::fs::read_to_string(path).map_err(|e| format!("{variable}={path}: {e}"))?;
@@ -57,10 +57,10 @@ fn read<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, Stri
     })
 }
 
-/// The host and the port at which the ranks can meet.
+/// Returns the host and port at which the ranks can meet.
 ///
 /// # Errors
-/// Says which variable is missing or senseless.
+/// A sentence that names the missing or malformed variable.
 pub(super) fn root(vars: &Vars) -> Result<(String, u16), String> {
     if let Some(host) = vars.get("NCCL_HOST_IP") {
         let port = vars.get("NCCL_PORT").ok_or("NCCL_HOST_IP is set and NCCL_PORT is not set")?;
@@ -97,31 +97,40 @@ mod tests {
         file
     }
 
-    fn with(pairs: &[(&str, &str)]) -> Vars {
+    fn vars_of(pairs: &[(&str, &str)]) -> Vars {
         Vars::of(pairs)
     }
 
     #[test]
     fn files_say_how_many_ranks_there_are_and_where_the_first_is() {
         let ring = file(r#"[["10.0.0.1:32323", "10.0.0.1:32324"], ["10.0.0.2:32325"], ["[fd00::3]:1"]]"#);
-        let vars = with(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
-        assert_eq!(roll(&vars).map(|roll| roll.map(|roll| roll.ranks)), Ok(Some("3".into())));
+        let vars = vars_of(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
+        assert_eq!(
+            rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks)),
+            Ok(Some("3".into()))
+        );
         assert_eq!(root(&vars), Ok(("10.0.0.1".into(), 32323)));
         let devices = file(r#"[[null, "rdma_en2"], ["rdma_en3", null]]"#);
-        let vars = with(&[
+        let vars = vars_of(&[
             (DEVICES, devices.path().to_str().expect("a path")),
             ("MLX_JACCL_COORDINATOR", "10.0.0.7:5000"),
         ]);
-        assert_eq!(roll(&vars).map(|roll| roll.map(|roll| roll.ranks)), Ok(Some("2".into())));
+        assert_eq!(
+            rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks)),
+            Ok(Some("2".into()))
+        );
         assert_eq!(root(&vars), Ok(("10.0.0.7".into(), 5000)));
-        assert!(matches!(roll(&with(&[(SIZE, "2")])), Ok(None)));
+        assert!(matches!(rank_list(&vars_of(&[(SIZE, "2")])), Ok(None)));
     }
 
     #[test]
     fn a_ring_of_one_has_an_empty_file() {
         let ring = file("\n");
-        let vars = with(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
-        assert_eq!(roll(&vars).map(|roll| roll.map(|roll| roll.ranks)), Ok(Some("1".into())));
+        let vars = vars_of(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
+        assert_eq!(
+            rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks)),
+            Ok(Some("1".into()))
+        );
     }
 
     #[test]
@@ -129,7 +138,7 @@ mod tests {
         let broken = file("10.0.0.1");
         let odd = file(r#"[["10.0.0.1"], ["10.0.0.2:1"]]"#);
         let (broken, odd) = (broken.path().to_str().expect("a path"), odd.path().to_str().expect("a path"));
-        let no_roll = |pairs: &[(&str, &str)]| roll(&with(pairs)).map(drop).expect_err("no list");
+        let no_roll = |pairs: &[(&str, &str)]| rank_list(&vars_of(pairs)).map(drop).expect_err("no list");
         assert!(no_roll(&[(HOSTFILE, broken)]).contains("is not as mlx.launch writes it"));
         assert!(no_roll(&[(DEVICES, "/nowhere")]).contains("MLX_IBV_DEVICES=/nowhere: "));
         for (pairs, says) in [
@@ -139,7 +148,7 @@ mod tests {
             (&[("MLX_JACCL_COORDINATOR", "h")], "MLX_JACCL_COORDINATOR=h is not HOST:PORT"),
             (&[(HOSTFILE, odd)], "`10.0.0.1`, and not HOST:PORT"),
         ] {
-            let error = root(&with(pairs)).expect_err(says);
+            let error = root(&vars_of(pairs)).expect_err(says);
             assert!(error.contains(says), "{error}");
         }
     }

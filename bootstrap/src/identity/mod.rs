@@ -1,27 +1,31 @@
-//! Who this process is: which rank of how many, and where the others are met.
+//! Identity of this process: its rank, the number of ranks, and their rendezvous.
 //!
-//! Launchers say it by variables ([`launchers`]). All say which rank a process is; ours also says where the others are
-//! met. Where a launcher doesn't, rank 0 opens the rendezvous in its own process ([`meeting`]) and the others are told
-//! where: by PyTorch's [`store`] under torchrun, else by a host and a port that are agreed on beforehand (`TBCCL_ROOT`).
+//! Launchers set environment variables ([`launchers`]). All of them tell a process its rank; `tbccl run` also
+//! tells the address of the rendezvous. With other launchers, rank 0 opens the rendezvous in its own process
+//! ([`resolve`]). The other ranks learn its address from PyTorch's [`store`] under torchrun, otherwise from a
+//! host and port that are agreed beforehand (`TBCCL_ROOT`).
 //!
-//! The environment is read once, before anything is opened, into what was [`Announced`]; once the ranks have
-//! met there is an [`Identity`].
+//! The environment is read once, before any socket is opened, into [`LaunchInfo`]. [`LaunchInfo::resolve`]
+//! turns it into an [`Identity`].
 
+mod environment;
 mod launchers;
-mod meeting;
 mod mlx;
+mod resolve;
 mod store;
 #[cfg(test)]
 mod tests;
 
-pub use meeting::Met;
+pub use resolve::Resolved;
 
 use crate::{
-    Address, Place, Secret,
+    Secret,
+    address::{Address, host_and_port},
+    connect::ConnectSpec,
     error::{Error, Result},
-    host_and_port,
 };
-use launchers::{Told, Vars, first_host, spoken_of, who};
+use environment::Vars;
+use launchers::{LaunchedRank, detect, first_host, launcher_in_environment};
 use std::{
     net::IpAddr,
     path::Path,
@@ -33,128 +37,143 @@ use std::{
 };
 use topology::Rank;
 
-/// How long a rank tries to reach a rendezvous that must be there already.
+/// How long a rank tries to reach a rendezvous that must be running already.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// How often ranks of this process have met through a store. All ranks do it equally often.
+/// Number of rendezvous through a store in this process. Equal on all ranks.
 static MEETINGS: AtomicU32 = AtomicU32::new(0);
 
-/// Who this process is, and where the others are.
+/// Rank and rendezvous of this process.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Rank of this process.
     pub rank: u32,
     /// Number of ranks of the job.
     pub size: u32,
-    /// Where the others are met.
-    pub place: Place,
-    /// Is that in this process?
-    pub keeps: bool,
-    /// What the job is made from, if it is one of ranks that know each other.
-    pub descent: Option<Descent>,
+    /// Where the ranks meet.
+    pub rendezvous: ConnectSpec,
+    /// Whether the rendezvous runs in this process.
+    pub hosts_rendezvous: bool,
+    /// The first job, if the ranks come from one.
+    pub parent: Option<Parent>,
 }
 
-/// A job of ranks that come from another one.
+/// A job whose ranks come from an earlier job.
 #[derive(Clone, Debug)]
-pub struct Descent {
-    /// What it is called.
+pub struct Parent {
+    /// Name of the new job.
     pub job: String,
-    /// Ranks of the members in the world.
-    pub origins: Arc<Origins>,
+    /// Ranks of the members in the first job.
+    pub world_ranks: Arc<WorldRanks>,
 }
 
-/// What ranks are called in the job that they come from, which is what files about ranks speak of.
+/// Ranks in the first job, which files about ranks refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origins {
-    /// By rank.
-    pub of: Vec<u32>,
-    /// How many ranks that job has.
-    pub ranks: u32,
+pub struct WorldRanks {
+    /// Rank in the first job, by rank in this job.
+    pub by_rank: Vec<u32>,
+    /// Number of ranks of the first job.
+    pub size: u32,
 }
 
-impl Origins {
-    /// Those of some ranks.
-    pub fn of(&self, members: &[Rank]) -> Origins {
-        Origins { of: members.iter().map(|member| self.of[member.index()]).collect(), ranks: self.ranks }
+impl WorldRanks {
+    /// Returns the entries of some members, in the order given.
+    ///
+    /// # Panics
+    /// If a member is not a rank of this job.
+    pub fn of_members(&self, members: &[Rank]) -> WorldRanks {
+        WorldRanks {
+            by_rank: members.iter().map(|member| self.by_rank[member.index()]).collect(),
+            size: self.size,
+        }
     }
 }
 
 impl Identity {
-    /// What the ranks are called in the job that they come from.
-    pub fn origins(&self) -> Arc<Origins> {
-        match &self.descent {
-            Some(descent) => Arc::clone(&descent.origins),
-            None => Arc::new(Origins { of: (0..self.size).collect(), ranks: self.size }),
+    /// Returns the ranks' numbers in the first job.
+    pub fn world_ranks(&self) -> Arc<WorldRanks> {
+        match &self.parent {
+            Some(parent) => Arc::clone(&parent.world_ranks),
+            None => Arc::new(WorldRanks { by_rank: (0..self.size).collect(), size: self.size }),
         }
     }
 }
 
-/// What a launcher has said.
+/// Rank, size and way to the rendezvous, as a launcher sets them.
 #[derive(Clone, Debug)]
-pub struct Announced {
+pub struct LaunchInfo {
     rank: u32,
     size: u32,
-    meeting: Meeting,
+    discovery: Discovery,
 }
 
-/// Where the ranks of a job meet.
+/// How a rank finds the rendezvous.
 #[derive(Clone, Debug)]
-enum Meeting {
-    /// At a rendezvous that is there.
-    At(Place),
+enum Discovery {
+    /// A running rendezvous.
+    Known(ConnectSpec),
     /// This is the only rank.
-    Alone,
-    /// At one that rank 0 opens for ranks of this host and user; all know it by this host's loopback and a port, which
-    /// is a name here and nothing that anybody listens on.
-    Here { host: String, port: u16 },
-    /// At one that rank 0 opens on this port; the others know this host as its own.
+    Single,
+    /// Rank 0 opens the rendezvous for ranks of this host and user. All ranks derive the socket's name from
+    /// the port; nothing listens on that port.
+    LocalPort { host: String, port: u16 },
+    /// Rank 0 opens the rendezvous on this port. The other ranks know its host by this name.
     Root { host: String, port: u16, secret: Secret },
-    /// At one that rank 0 opens on any port, and tells the others of through PyTorch's store at this host and port.
+    /// Rank 0 opens the rendezvous on any port and publishes it through PyTorch's store at this host and
+    /// port.
     Store { host: String, port: u16, key: String, secret: Option<Secret> },
 }
 
-impl Announced {
-    /// As the environment says.
+impl LaunchInfo {
+    /// Reads the environment variables of this process.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] when a variable is missing or senseless; it says which, and how to start the program.
-    pub fn from_env() -> Result<Announced> {
-        let mut announced = Announced::from_vars(&Vars::of_process()).map_err(Error::Rendezvous)?;
-        if let Meeting::Store { key, .. } = &mut announced.meeting {
-            // What was said for an earlier communicator is still in the store.
+    /// [`Error::Rendezvous`] if a variable is missing or malformed. Names it, and says how to start the
+    /// program.
+    pub fn from_env() -> Result<LaunchInfo> {
+        let mut info = LaunchInfo::from_vars(&Vars::of_process()).map_err(Error::Rendezvous)?;
+        if let Discovery::Store { key, .. } = &mut info.discovery {
+            // Entries of earlier communicators remain in the store.
             *key = format!("{key}/{}", MEETINGS.fetch_add(1, Relaxed));
         }
-        Ok(announced)
+        Ok(info)
     }
 
-    fn from_vars(vars: &Vars) -> Result<Announced, String> {
-        let told = who(vars)?;
-        let meeting = meeting_of(vars, &told)?;
-        Ok(Announced { rank: told.rank, size: told.size, meeting })
+    fn from_vars(vars: &Vars) -> Result<LaunchInfo, String> {
+        let launched = detect(vars)?;
+        let discovery = discovery_of(vars, &launched)?;
+        Ok(LaunchInfo { rank: launched.rank, size: launched.size, discovery })
     }
 }
 
-/// Which launcher the environment speaks of: `tbccl run`, `mlx.launch`, `torchrun`, `Open MPI` and so on. None means that this
-/// process is on its own, and [`crate::Communicator::from_env`] would fail.
+/// Returns the launcher that the environment names: `tbccl run`, `mlx.launch`, `torchrun`, `Open MPI` and so
+/// on.
+///
+/// `None` means that no launcher started this process, so [`LaunchInfo::from_env`] would fail.
 #[must_use]
 pub fn launcher_of_env() -> Option<&'static str> {
-    spoken_of(&Vars::of_process())
+    launcher_in_environment(&Vars::of_process())
 }
 
-/// How many ranks the launcher of this process says that there are; none if it does not, or nothing that makes sense.
+/// Returns the number of ranks that the launcher set; `None` if it is missing or malformed.
 #[must_use]
 pub fn ranks_of_env() -> Option<u32> {
-    who(&Vars::of_process()).ok().map(|told| told.size)
+    detect(&Vars::of_process()).ok().map(|launched| launched.size)
 }
 
-fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
+fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, String> {
     let secret = secret(vars)?;
     if let Some(text) = vars.get("TBCCL_BOOTSTRAP") {
-        let addresses = Address::list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
-        return Ok(Meeting::At(Place { addresses, secret, patience: RETRY, keeper: None }));
+        let addresses = Address::parse_list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
+        return Ok(Discovery::Known(ConnectSpec {
+            addresses,
+            secret,
+            timeout: RETRY,
+            rendezvous_host: None,
+        }));
     }
-    if told.size == 1 {
-        return Ok(Meeting::Alone);
+    if launched.size == 1 {
+        return Ok(Discovery::Single);
     }
     if vars.get("TBCCL_RANK").is_some() && vars.get("TBCCL_ROOT").is_none() {
         return Err(
@@ -168,24 +187,24 @@ fn meeting_of(vars: &Vars, told: &Told) -> Result<Meeting, String> {
         let run = vars.get("TORCHELASTIC_RUN_ID").unwrap_or("none");
         let restarts = vars.get("TORCHELASTIC_RESTART_COUNT").unwrap_or("0");
         let key = format!("tbccl/{run}/{restarts}/rendezvous");
-        return Ok(Meeting::Store { host, port, key, secret });
+        return Ok(Discovery::Store { host, port, key, secret });
     }
-    let (host, port) = root(vars, told)?;
+    let (host, port) = root(vars, launched)?;
     let Some(secret) = secret else {
         if is_loopback(&host) {
-            return Ok(Meeting::Here { host, port });
+            return Ok(Discovery::LocalPort { host, port });
         }
         return Err(format!(
             "{} says that this is rank {} of {}, and the ranks meet at {host}:{port}, but TBCCL_SECRET is not set: set \
              it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex 32` makes some), or \
              TBCCL_SECRET_FILE to a file with them",
-            told.by, told.rank, told.size
+            launched.launcher, launched.rank, launched.size
         ));
     };
-    Ok(Meeting::Root { host, port, secret })
+    Ok(Discovery::Root { host, port, secret })
 }
 
-/// Does torchrun's agent listen on `MASTER_PORT`?
+/// Whether torchrun's agent runs a store on `MASTER_PORT`.
 fn has_store(vars: &Vars) -> bool {
     let says = |name: &str| vars.get(name).map(str::to_ascii_lowercase);
     match says("TORCHELASTIC_USE_AGENT_STORE").as_deref() {
@@ -203,8 +222,8 @@ fn master(vars: &Vars) -> Result<(String, u16), String> {
     Ok((host.to_owned(), number.ok_or_else(|| format!("MASTER_PORT={port} is not a port"))?))
 }
 
-/// The host of rank 0 and the port that it is to open.
-fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
+/// Returns the host of rank 0 and the port that rank 0 opens.
+fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
     if let Some(text) = vars.get("TBCCL_ROOT") {
         let full = match text.strip_prefix(':') {
             Some(port) => format!("{}:{port}", host_of_rank_0(vars).unwrap_or_default()),
@@ -214,11 +233,12 @@ fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
             format!("TBCCL_ROOT={text} is not HOST:PORT, with the host of rank 0 and a free port there")
         });
     }
-    if told.by == mlx::NAME {
+    if launched.launcher == mlx::NAME {
         return mlx::root(vars);
     }
-    // PyTorch programs that are not started by torchrun open the master port themselves; the next one is ours.
-    if let (Ok((host, port)), "torchrun") = (master(vars), told.by) {
+    // PyTorch programs that torchrun did not start open the master port themselves, so tbccl uses the next
+    // one.
+    if let (Ok((host, port)), "torchrun") = (master(vars), launched.launcher) {
         let next = port.checked_add(1).ok_or_else(|| {
             "MASTER_PORT=65535, and the ranks of tbccl meet on the next port: choose a lower one".to_owned()
         })?;
@@ -229,16 +249,16 @@ fn root(vars: &Vars, told: &Told) -> Result<(String, u16), String> {
         "{} says that this is rank {} of {}, but not where rank 0 is: set TBCCL_ROOT={host}:PORT on all ranks, with the \
          host of rank 0 and a free port there, and TBCCL_SECRET to the same 64 hexadecimal digits; or start the program \
          with `tbccl run`",
-        told.by, told.rank, told.size
+        launched.launcher, launched.rank, launched.size
     ))
 }
 
-/// Is a host this one by its very name, so that all ranks are here?
+/// Whether the host name always means this host, so that all ranks are here.
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The host of rank 0, where a launcher tells.
+/// Returns the host of rank 0, if the launcher sets it.
 fn host_of_rank_0(vars: &Vars) -> Option<String> {
     if let Some(host) = vars.get("MASTER_ADDR") {
         return Some(host.to_owned());
@@ -247,7 +267,7 @@ fn host_of_rank_0(vars: &Vars) -> Option<String> {
     list.and_then(first_host)
 }
 
-/// The job's secret, from the environment or a file.
+/// Returns the job's secret, from the environment or a file.
 fn secret(vars: &Vars) -> Result<Option<Secret>, String> {
     if let Some(digits) = vars.get("TBCCL_SECRET") {
         return Secret::from_hex(digits).map(Some).map_err(|e| format!("TBCCL_SECRET: {e}"));

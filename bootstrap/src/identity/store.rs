@@ -1,11 +1,11 @@
-//! A client of the key-value store by which PyTorch's processes find each other.
+//! Client of the key-value store by which PyTorch's processes find each other.
 //!
-//! torchrun's agent listens on `MASTER_PORT` with it before it starts any rank, so ranks can tell each other through it
-//! where the rendezvous is. The protocol is that of PyTorch's `TCPStore`: a byte that says what is asked for, then
-//! numbers in the byte order of the machine, with texts and values preceded by their length in eight bytes. Only what
-//! is needed is here: to set a value and to get one that may not be there yet.
+//! torchrun's agent runs the store on `MASTER_PORT` before it starts any rank, so rank 0 can publish the
+//! rendezvous there. The protocol is that of PyTorch's `TCPStore`: a byte for the query, then numbers in
+//! native byte order; texts and values follow their length of eight bytes. This client implements only
+//! setting a value and waiting for one.
 //!
-//! Whoever reaches the store can read and write all of it; see docs/security.md.
+//! A client of the store can read and write all of it; see docs/security.md.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The number by which the store's server knows its clients.
+/// Number by which the store's server recognizes its clients.
 const MAGIC: u32 = 0x3C85_F7CE;
 
 const VALIDATE: u8 = 0;
@@ -21,20 +21,20 @@ const SET: u8 = 1;
 const GET: u8 = 3;
 const CHECK: u8 = 5;
 
-/// The answer to [`CHECK`] when all keys are there.
+/// Answer to [`CHECK`] if all keys exist.
 const READY: u8 = 0;
 
-/// What every client of PyTorch puts before its keys.
+/// Prefix that PyTorch's clients add to keys.
 const PREFIX: &str = "/";
 
-/// No value of ours is longer.
-const MOST_BYTES: u64 = 64 << 10;
+/// Maximum size of a value.
+const MAX_VALUE_BYTES: u64 = 64 << 10;
 
-/// Between attempts to connect, and between looks whether a key is there.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Pause between attempts to connect, and between checks for a key.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long one attempt to connect, and one answer, may take.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Timeout of one attempt to connect, and of one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a store.
 #[derive(Debug)]
@@ -43,13 +43,13 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Connects to the store at a host's port, which may not be there yet.
+    /// Connects to the store, which may not be running yet.
     pub(super) fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<Store> {
         loop {
             match Store::try_connect(host, port) {
                 Ok(store) => return Ok(store),
-                Err(e) if Instant::now() + PAUSE > deadline => return Err(e),
-                Err(_) => std::thread::sleep(PAUSE),
+                Err(e) if Instant::now() + RETRY_PAUSE > deadline => return Err(e),
+                Err(_) => std::thread::sleep(RETRY_PAUSE),
             }
         }
     }
@@ -57,7 +57,7 @@ impl Store {
     fn try_connect(host: &str, port: u16) -> io::Result<Store> {
         let mut error = io::Error::new(ErrorKind::NotFound, format!("no address is known of `{host}`"));
         for address in (host, port).to_socket_addrs()? {
-            match Store::begin(address) {
+            match Store::open(address) {
                 Ok(store) => return Ok(store),
                 Err(e) => error = e,
             }
@@ -65,48 +65,48 @@ impl Store {
         Err(error)
     }
 
-    fn begin(address: SocketAddr) -> io::Result<Store> {
-        let stream = TcpStream::connect_timeout(&address, ANSWER)?;
+    fn open(address: SocketAddr) -> io::Result<Store> {
+        let stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        stream.set_write_timeout(Some(ANSWER))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let mut store = Store { stream };
-        let mut said = vec![VALIDATE];
-        said.extend_from_slice(&MAGIC.to_ne_bytes());
-        store.stream.write_all(&said)?;
+        let mut request = vec![VALIDATE];
+        request.extend_from_slice(&MAGIC.to_ne_bytes());
+        store.stream.write_all(&request)?;
         Ok(store)
     }
 
-    /// By which address of ours we have reached it.
-    pub(super) fn our_address(&self) -> io::Result<SocketAddr> {
+    /// Returns the local address of the connection.
+    pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
 
     /// Sets a value.
     pub(super) fn set(&mut self, key: &str, value: &[u8]) -> io::Result<()> {
-        let mut said = vec![SET];
-        put(&mut said, &key_of(key));
-        put(&mut said, value);
-        self.stream.write_all(&said)?;
-        // Setting has no answer; asking for the key shows that it was taken.
+        let mut request = vec![SET];
+        append(&mut request, &key_of(key));
+        append(&mut request, value);
+        self.stream.write_all(&request)?;
+        // Setting has no answer; a check for the key confirms it.
         if self.has(key)? { Ok(()) } else { Err(invalid("the store did not keep what we set")) }
     }
 
-    /// A value, once it is there.
+    /// Waits for a key and returns its value.
     pub(super) fn get(&mut self, key: &str, deadline: Instant) -> io::Result<Vec<u8>> {
         while !self.has(key)? {
             if Instant::now() >= deadline {
                 return Err(ErrorKind::TimedOut.into());
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_PAUSE);
         }
-        let mut said = vec![GET];
-        put(&mut said, &key_of(key));
-        self.stream.write_all(&said)?;
+        let mut request = vec![GET];
+        append(&mut request, &key_of(key));
+        self.stream.write_all(&request)?;
         let mut len = [0; 8];
         self.stream.read_exact(&mut len)?;
         let len = u64::from_ne_bytes(len);
-        if len > MOST_BYTES {
+        if len > MAX_VALUE_BYTES {
             return Err(invalid("it is not a store of PyTorch's, or something else has set our key"));
         }
         let mut value = vec![0; len as usize];
@@ -115,10 +115,10 @@ impl Store {
     }
 
     fn has(&mut self, key: &str) -> io::Result<bool> {
-        let mut said = vec![CHECK];
-        said.extend_from_slice(&1u64.to_ne_bytes());
-        put(&mut said, &key_of(key));
-        self.stream.write_all(&said)?;
+        let mut request = vec![CHECK];
+        request.extend_from_slice(&1u64.to_ne_bytes());
+        append(&mut request, &key_of(key));
+        self.stream.write_all(&request)?;
         let mut answer = [0];
         self.stream.read_exact(&mut answer)?;
         Ok(answer[0] == READY)
@@ -129,9 +129,9 @@ fn key_of(key: &str) -> Vec<u8> {
     [PREFIX, key].concat().into_bytes()
 }
 
-fn put(said: &mut Vec<u8>, bytes: &[u8]) {
-    said.extend_from_slice(&(bytes.len() as u64).to_ne_bytes());
-    said.extend_from_slice(bytes);
+fn append(request: &mut Vec<u8>, bytes: &[u8]) {
+    request.extend_from_slice(&(bytes.len() as u64).to_ne_bytes());
+    request.extend_from_slice(bytes);
 }
 
 fn invalid(why: &str) -> io::Error {

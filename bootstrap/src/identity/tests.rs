@@ -1,4 +1,4 @@
-//! Identities from variables, and ranks that meet in the ways that these say.
+//! Tests of identities from environment variables, and of the rendezvous that they lead to.
 
 use super::*;
 use crate::{
@@ -15,13 +15,13 @@ use std::{
 
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-fn identity(pairs: &[(&str, &str)]) -> Result<Announced, String> {
-    Announced::from_vars(&Vars::of(pairs))
+fn identity(pairs: &[(&str, &str)]) -> Result<LaunchInfo, String> {
+    LaunchInfo::from_vars(&Vars::of(pairs))
 }
 
-fn refused(pairs: &[(&str, &str)], says: &[&str]) {
+fn assert_refused(pairs: &[(&str, &str)], parts: &[&str]) {
     let error = identity(pairs).expect_err("not enough is said");
-    assert!(says.iter().all(|part| error.contains(part)), "{error}");
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     assert!(!error.contains('\n') && !error.contains(SECRET), "{error}");
 }
 
@@ -35,46 +35,51 @@ fn a_launcher_that_says_all_is_followed() {
     ];
     let ours = identity(&vars).expect("all is said");
     assert_eq!((ours.rank, ours.size), (1, 2));
-    let Meeting::At(place) = ours.meeting else { panic!("{ours:?}") };
-    assert_eq!(place.addresses, [Address::Path("/a".into()), Address::Tcp("h".into(), 1)]);
-    assert!(!format!("{place:?}").contains("0011"), "secrets are not shown");
+    let Discovery::Known(rendezvous) = ours.discovery else { panic!("{ours:?}") };
+    assert_eq!(rendezvous.addresses, [Address::Path("/a".into()), Address::Tcp("h".into(), 1)]);
+    assert!(!format!("{rendezvous:?}").contains("0011"), "secrets are not shown");
 }
 
 #[test]
 fn launchers_that_do_not_say_where_rank_0_is_are_helped() {
     let mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
-    refused(&mpi, &["Open MPI says that this is rank 1 of 2", "TBCCL_ROOT=HOST:PORT", "TBCCL_SECRET"]);
+    assert_refused(&mpi, &["Open MPI says that this is rank 1 of 2", "TBCCL_ROOT=HOST:PORT", "TBCCL_SECRET"]);
     let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_NODELIST", "n[03-04]")];
-    refused(&slurm, &["Slurm says", "TBCCL_ROOT=n03:PORT"]);
+    assert_refused(&slurm, &["Slurm says", "TBCCL_ROOT=n03:PORT"]);
     let port = [&slurm[..], &[("TBCCL_ROOT", ":7777"), ("TBCCL_SECRET", SECRET)]].concat();
-    let Meeting::Root { host, port, .. } = identity(&port).expect("enough").meeting else { panic!("a root") };
+    let Discovery::Root { host, port, .. } = identity(&port).expect("enough").discovery else {
+        panic!("a root")
+    };
     assert_eq!((host.as_str(), port), ("n03", 7777));
     let without = [&mpi[..], &[("TBCCL_ROOT", "h:7777")]].concat();
-    refused(&without, &["h:7777", "TBCCL_SECRET is not set", "openssl rand -hex 32"]);
-    refused(&[&mpi[..], &[("TBCCL_ROOT", "h")]].concat(), &["TBCCL_ROOT=h is not HOST:PORT"]);
-    refused(&[&mpi[..], &[("TBCCL_SECRET", "00")]].concat(), &["TBCCL_SECRET: ", "64 hexadecimal digits"]);
+    assert_refused(&without, &["h:7777", "TBCCL_SECRET is not set", "openssl rand -hex 32"]);
+    assert_refused(&[&mpi[..], &[("TBCCL_ROOT", "h")]].concat(), &["TBCCL_ROOT=h is not HOST:PORT"]);
+    assert_refused(
+        &[&mpi[..], &[("TBCCL_SECRET", "00")]].concat(),
+        &["TBCCL_SECRET: ", "64 hexadecimal digits"],
+    );
     let ours = [("TBCCL_RANK", "0"), ("TBCCL_SIZE", "2")];
-    refused(&ours, &["TBCCL_BOOTSTRAP is not set", "tbccl run", "TBCCL_ROOT=HOST:PORT"]);
+    assert_refused(&ours, &["TBCCL_BOOTSTRAP is not set", "tbccl run", "TBCCL_ROOT=HOST:PORT"]);
 }
 
 #[test]
 fn the_port_of_torchruns_agent_is_never_ours() {
     let torch = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "29500")];
     let elastic = [&torch[..], &[("TORCHELASTIC_RUN_ID", "r"), ("TORCHELASTIC_RESTART_COUNT", "2")]].concat();
-    let Meeting::Store { port, key, .. } = identity(&elastic).expect("enough").meeting else {
+    let Discovery::Store { port, key, .. } = identity(&elastic).expect("enough").discovery else {
         panic!("a store")
     };
     assert_eq!((port, key.as_str()), (29500, "tbccl/r/2/rendezvous"));
     for by_hand in [&torch[..], &[&elastic[..], &[("TORCHELASTIC_USE_AGENT_STORE", "False")]].concat()] {
-        refused(by_hand, &["h:29501", "TBCCL_SECRET is not set"]);
+        assert_refused(by_hand, &["h:29501", "TBCCL_SECRET is not set"]);
     }
-    refused(&torch[..2], &["not where rank 0 is"]);
+    assert_refused(&torch[..2], &["not where rank 0 is"]);
 }
 
 #[test]
 fn a_single_rank_needs_no_place() {
     let alone = identity(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]).expect("alone");
-    let met = alone.meet(Duration::from_secs(5)).expect("a rendezvous");
+    let met = alone.resolve(Duration::from_secs(5)).expect("a rendezvous");
     assert!(met.server.is_some());
 }
 
@@ -88,12 +93,12 @@ fn a_secret_file_that_others_can_read_is_refused_with_the_remedy() {
     let vars =
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("TBCCL_ROOT", "localhost:7"), ("TBCCL_SECRET_FILE", text)];
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("ours");
-    refused(&vars, &["TBCCL_SECRET_FILE: ", "chmod 600"]);
+    assert_refused(&vars, &["TBCCL_SECRET_FILE: ", "chmod 600"]);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
     identity(&vars).expect("only ours");
 }
 
-/// A store as PyTorch's server keeps it, as far as is asked of it here: it ends with its last client.
+/// Runs the part of PyTorch's store server that ranks use, for `clients` connections.
 fn serve_store(listener: TcpListener, clients: usize) -> thread::JoinHandle<()> {
     let kept: Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>> = Arc::default();
     thread::spawn(move || {
@@ -156,29 +161,31 @@ fn ranks_meet_through_a_store_on_whose_port_nobody_else_listens() {
     let port = listener.local_addr().expect("bound").port();
     let store = serve_store(listener, 2);
     let key = "tbccl/test/0/rendezvous".to_owned();
-    let of = |rank| Announced {
+    let of = |rank| LaunchInfo {
         rank,
         size: 2,
-        meeting: Meeting::Store { host: "127.0.0.1".into(), port, key: key.clone(), secret: None },
+        discovery: Discovery::Store { host: "127.0.0.1".into(), port, key: key.clone(), secret: None },
     };
     let waiting = thread::spawn({
         let identity = of(1);
-        move || identity.meet(Duration::from_secs(20))
+        move || identity.resolve(Duration::from_secs(20))
     });
     thread::sleep(Duration::from_millis(100));
-    let first = of(0).meet(Duration::from_secs(20)).expect("the store keeps");
+    let first = of(0).resolve(Duration::from_secs(20)).expect("the store keeps");
     let second = waiting.join().expect("no panic").expect("rank 0 said where");
     let server = first.server.as_ref().expect("rank 0 opens it");
     assert_eq!(server.addresses().len(), 1);
     assert_ne!(server.addresses()[0].port(), port);
     assert!(server.addresses()[0].ip().is_loopback(), "the master is only known here");
     let expected = format!("{},tcp://{}", server.address(), server.addresses()[0]);
-    let said: Vec<String> = second.identity.place.addresses.iter().map(ToString::to_string).collect();
-    assert_eq!(said.join(","), expected);
-    let secret = |place: &Place| place.secret.as_ref().expect("made for the job").to_hex().to_string();
+    let addresses: Vec<String> =
+        second.identity.rendezvous.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses.join(","), expected);
+    let secret =
+        |rendezvous: &ConnectSpec| rendezvous.secret.as_ref().expect("made for the job").to_hex().to_string();
     assert_eq!(
-        secret(&first.identity.place),
-        secret(&second.identity.place),
+        secret(&first.identity.rendezvous),
+        secret(&second.identity.rendezvous),
         "for connections between ranks"
     );
     store.join().expect("no panic");
@@ -187,8 +194,9 @@ fn ranks_meet_through_a_store_on_whose_port_nobody_else_listens() {
 #[test]
 fn a_store_that_is_not_there_is_said_with_its_address() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
-    let meeting = Meeting::Store { host: "127.0.0.1".into(), port: free, key: "k".into(), secret: None };
-    let error = Announced { rank: 1, size: 2, meeting }.meet(Duration::from_millis(100)).expect_err("nobody");
+    let discovery = Discovery::Store { host: "127.0.0.1".into(), port: free, key: "k".into(), secret: None };
+    let error =
+        LaunchInfo { rank: 1, size: 2, discovery }.resolve(Duration::from_millis(100)).expect_err("nobody");
     let Error::Rendezvous(why) = &error else { panic!("{error:?}") };
     assert!(why.contains(&format!("127.0.0.1:{free}")) && why.contains("torchrun"), "{why}");
 }
@@ -197,18 +205,20 @@ fn a_store_that_is_not_there_is_said_with_its_address() {
 fn ranks_of_mlx_launch_are_met_where_it_says() {
     let nccl =
         [("MLX_RANK", "1"), ("MLX_WORLD_SIZE", "2"), ("NCCL_HOST_IP", "10.0.0.1"), ("NCCL_PORT", "12345")];
-    refused(
+    assert_refused(
         &nccl,
         &["mlx.launch says that this is rank 1 of 2", "10.0.0.1:12345", "TBCCL_SECRET is not set"],
     );
     let secret = [&nccl[..], &[("TBCCL_SECRET", SECRET)]].concat();
-    let Meeting::Root { host, port, .. } = identity(&secret).expect("enough").meeting else {
+    let Discovery::Root { host, port, .. } = identity(&secret).expect("enough").discovery else {
         panic!("a root")
     };
     assert_eq!((host.as_str(), port), ("10.0.0.1", 12345));
-    refused(&nccl[..2], &["nothing says where rank 0 is", "tbccl run"]);
+    assert_refused(&nccl[..2], &["nothing says where rank 0 is", "tbccl run"]);
     let elsewhere = [&secret[..], &[("TBCCL_ROOT", "h:7")]].concat();
-    let Meeting::Root { host, .. } = identity(&elsewhere).expect("enough").meeting else { panic!("a root") };
+    let Discovery::Root { host, .. } = identity(&elsewhere).expect("enough").discovery else {
+        panic!("a root")
+    };
     assert_eq!(host, "h", "what people say themselves counts");
 }
 
@@ -220,42 +230,48 @@ fn ranks_of_one_host_that_know_it_by_its_loopback_need_no_secret() {
         let port = if host == "MASTER_ADDR" { "MASTER_PORT" } else { "NCCL_PORT" };
         for address in ["127.0.0.1", "localhost", "::1"] {
             let vars = [(rank, "0"), (size, "2"), (host, address), (port, "29500")];
-            assert!(matches!(identity(&vars).expect("enough").meeting, Meeting::Here { .. }), "{vars:?}");
+            assert!(
+                matches!(identity(&vars).expect("enough").discovery, Discovery::LocalPort { .. }),
+                "{vars:?}"
+            );
             let secret = [&vars[..], &[("TBCCL_SECRET", SECRET)]].concat();
-            assert!(matches!(identity(&secret).expect("enough").meeting, Meeting::Root { .. }), "{vars:?}");
+            assert!(
+                matches!(identity(&secret).expect("enough").discovery, Discovery::Root { .. }),
+                "{vars:?}"
+            );
         }
     }
 }
 
-/// A port that is a name, and that no other test has.
+/// Returns a port number that no other test uses. It serves as a name only.
 fn port() -> u16 {
     use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     (std::process::id() % 60_000) as u16 + TAKEN.fetch_add(1, Relaxed)
 }
 
-fn here(rank: u32, port: u16) -> Announced {
-    Announced { rank, size: 2, meeting: Meeting::Here { host: "127.0.0.1".into(), port } }
+fn local_port(rank: u32, port: u16) -> LaunchInfo {
+    LaunchInfo { rank, size: 2, discovery: Discovery::LocalPort { host: "127.0.0.1".into(), port } }
 }
 
 #[test]
 fn ranks_that_have_only_a_port_in_common_meet_though_the_others_come_first() {
     let port = port();
     let waiting = thread::spawn(move || {
-        let met = here(1, port).meet(Duration::from_secs(20)).expect("a place");
-        join(&met.identity.place, &hello(1, 2, 20_000)).map(|_| ())
+        let met = local_port(1, port).resolve(Duration::from_secs(20)).expect("a place");
+        join(&met.identity.rendezvous, &hello(1, 2, 20_000)).map(|_| ())
     });
     thread::sleep(Duration::from_millis(100));
-    let first = here(0, port).meet(Duration::from_secs(20)).expect("a rendezvous");
-    assert!(first.server.is_some() && first.identity.place.secret.is_none());
-    let _ours = join(&first.identity.place, &hello(0, 2, 20_000)).expect("both are there");
+    let first = local_port(0, port).resolve(Duration::from_secs(20)).expect("a rendezvous");
+    assert!(first.server.is_some() && first.identity.rendezvous.secret.is_none());
+    let _ours = join(&first.identity.rendezvous, &hello(0, 2, 20_000)).expect("both are there");
     waiting.join().expect("no panic").expect("both are there");
 }
 
 #[test]
 fn two_jobs_that_would_meet_by_the_same_port_are_told() {
     let port = port();
-    let _first = here(0, port).meet(Duration::from_secs(20)).expect("a rendezvous");
-    let error = here(0, port).meet(Duration::from_secs(20)).expect_err("taken").to_string();
+    let _first = local_port(0, port).resolve(Duration::from_secs(20)).expect("a rendezvous");
+    let error = local_port(0, port).resolve(Duration::from_secs(20)).expect_err("taken").to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("--nccl-port"), "{error}");
 }

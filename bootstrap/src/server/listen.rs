@@ -1,8 +1,8 @@
-//! The sockets of a rendezvous: their names, and who may connect.
+//! Listening sockets of a rendezvous.
 //!
-//! A Unix socket is always there, for the ranks of this host. On Linux it has a name in the abstract space, which no
-//! file system holds; elsewhere it is a file in a folder of its own that is removed with the server.
+//! A Unix socket is always open, for the ranks of this host; TCP sockets are open on request.
 
+use super::super::unix::{BACKLOG, Folder, on_this_host, random_name};
 use crate::error::{Error, Result};
 use rustix::{
     io::Errno,
@@ -11,26 +11,23 @@ use rustix::{
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::net::UnixListener,
     sync::Arc,
 };
 
-/// Connections that the kernel keeps for us until we take them. It keeps fewer where its limit is lower.
-const BACKLOG: i32 = 4096;
-
-/// Sockets that listen, and that nobody need serve yet: who connects meanwhile waits in the kernel.
+/// Listening sockets, which need not be served yet: connections wait in the kernel's backlog.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub unix: UnixListener,
-    /// By what the Unix socket is known.
+    /// Name of the Unix socket.
     pub name: u128,
     pub networks: Vec<TcpListener>,
-    /// Of the Unix socket's file, where it has one; removed with the last that holds it.
+    /// Folder of the Unix socket's file, if it has one. Removed with the last owner.
     pub(super) folder: Option<Arc<Folder>>,
 }
 
 impl Sockets {
-    /// Opens a Unix socket, and one at each of these addresses.
+    /// Opens a Unix socket, and a TCP socket at each of the addresses.
     pub(crate) fn open(addresses: &[SocketAddr]) -> Result<Sockets> {
         let refused = |e| Error::system("opening the rendezvous socket", e);
         let name = random_name().map_err(refused)?;
@@ -38,20 +35,21 @@ impl Sockets {
         Ok(Sockets { unix, name, networks: on_networks(addresses)?, folder: folder.map(Arc::new) })
     }
 
-    /// Opens a Unix socket under a name that others know beforehand.
+    /// Opens a Unix socket with a name that other ranks derive on their own.
     pub(crate) fn open_by_name(name: u128) -> Result<Sockets> {
         let (unix, folder) =
             on_this_host(name).map_err(|e| Error::system("opening the rendezvous socket", e))?;
         Ok(Sockets { unix, name, networks: Vec::new(), folder: folder.map(Arc::new) })
     }
 
-    /// Where it listens over TCP.
+    /// Returns the bound TCP addresses.
     pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>> {
         let bound: io::Result<Vec<SocketAddr>> = self.networks.iter().map(TcpListener::local_addr).collect();
         bound.map_err(|e| Error::system("asking for our own port", e))
     }
 
-    /// The same sockets once more. Whoever takes in a connection has it; so one serves them at a time.
+    /// Duplicates the sockets. Only one of the duplicates may be served at a time, since either could accept
+    /// a connection.
     pub(crate) fn again(&self) -> io::Result<Sockets> {
         Ok(Sockets {
             unix: self.unix.try_clone()?,
@@ -62,126 +60,7 @@ impl Sockets {
     }
 }
 
-/// Is the other end a process of our user?
-pub(super) fn same_user(stream: &UnixStream) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        // The socket's folder can be entered by its owner only.
-        let _ = stream;
-        true
-    }
-}
-
-/// A folder that only its owner can enter, removed when dropped.
-#[derive(Debug)]
-pub(super) struct Folder(std::path::PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A name that nobody guesses.
-fn random_name() -> io::Result<u128> {
-    let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
-    Ok(u128::from_le_bytes(bytes))
-}
-
-/// The folder of the socket of a name, where sockets are files.
-#[cfg(not(target_os = "linux"))]
-fn folder_of(name: u128) -> std::path::PathBuf {
-    std::env::temp_dir().join(format!("tbccl-{name:032x}"))
-}
-
-/// The address of the Unix socket of a name.
-pub(crate) fn local_address(name: u128) -> String {
-    #[cfg(target_os = "linux")]
-    {
-        format!("unix-abstract:tbccl-{name:032x}")
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        format!("unix:{}", folder_of(name).join("s").display())
-    }
-}
-
-/// Opens the Unix socket of a name, and the folder of its file if it has one.
-#[cfg(target_os = "linux")]
-fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
-    let listener = UnixListener::bind_addr(&abstract_name(name)?)?;
-    ready(&listener)?;
-    Ok((listener, None))
-}
-
-/// Opens the Unix socket of a name, and the folder of its file if it has one.
-#[cfg(not(target_os = "linux"))]
-fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
-    use std::os::unix::fs::DirBuilderExt;
-    let folder = folder_of(name);
-    let make = || std::fs::DirBuilder::new().mode(0o700).create(&folder);
-    match make() {
-        // A process that was killed leaves its folder behind.
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            if connect_by_name(name).is_ok() {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
-            std::fs::remove_dir_all(&folder)?;
-            make()?;
-        }
-        other => other?,
-    }
-    let folder = Folder(folder);
-    let listener = UnixListener::bind(folder.0.join("s"))?;
-    ready(&listener)?;
-    Ok((listener, Some(folder)))
-}
-
-#[cfg(target_os = "linux")]
-fn abstract_name(name: u128) -> io::Result<std::os::unix::net::SocketAddr> {
-    use std::os::linux::net::SocketAddrExt;
-    std::os::unix::net::SocketAddr::from_abstract_name(format!("tbccl-{name:032x}"))
-}
-
-/// Connects to the Unix socket of a name.
-pub(crate) fn connect_by_name(name: u128) -> io::Result<UnixStream> {
-    #[cfg(target_os = "linux")]
-    {
-        UnixStream::connect_addr(&abstract_name(name)?)
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        UnixStream::connect(folder_of(name).join("s"))
-    }
-}
-
-/// Was the Unix socket of this name, to which this is a connection, opened by a process of our user?
-pub(crate) fn is_ours(stream: &UnixStream, name: u128) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        let _ = name;
-        same_user(stream)
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let _ = stream;
-        let us = rustix::process::geteuid().as_raw();
-        std::fs::symlink_metadata(folder_of(name)).is_ok_and(|about| about.is_dir() && about.uid() == us)
-    }
-}
-
-fn ready(listener: &UnixListener) -> io::Result<()> {
-    listen(listener, BACKLOG)?;
-    listener.set_nonblocking(true)
-}
-
-/// Opens the TCP sockets. Where the system is to choose the port, it chooses one, and all have the same if they can.
+/// Opens the TCP sockets. Port 0 lets the system choose a port, which all sockets share if possible.
 fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
     let mut listeners: Vec<TcpListener> = Vec::new();
     let mut chosen = None;
@@ -200,10 +79,10 @@ fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
 }
 
 fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
-    let socket = super::super::socket::for_address(&address)?;
+    let socket = super::super::socket::tcp_socket_for(&address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
-        // Each family is listened to only when asked for.
+        // Each address family is listened on only upon request.
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     bind(&socket, &address)?;
@@ -211,7 +90,7 @@ fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
     Ok(TcpListener::from(socket))
 }
 
-/// The error for an address that can't be listened on, with the remedy.
+/// Returns the error for an address that cannot be listened on, with the remedy.
 fn refused(address: SocketAddr, errno: Errno) -> Error {
     let (ip, port) = (address.ip(), address.port());
     let remedy = match errno {
@@ -255,7 +134,7 @@ mod tests {
             return;
         };
         let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().expect("bound").port()).collect();
-        // Another program may just have taken the second; then it has one of its own.
+        // Another program may have taken the second port; then the socket has another one.
         assert_eq!(ports.len(), 2);
         assert!(ports.iter().all(|port| *port != 0));
     }

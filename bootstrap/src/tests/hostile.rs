@@ -1,16 +1,15 @@
-//! Bytes that nobody of ours sends, on both sides: arbitrary ones, words that ranks do say in any order, and those that
-//! fuzzing has found.
+//! Tests of hostile input at both ends: arbitrary bytes, valid messages in any order, and the fuzzing corpus.
 
 use super::{
     super::{
-        harness::{ranks_say, server_says, stranger_says, ways_there},
-        wire::{FromRank, FromServer, Word, frame_of},
+        harness::{feed_handshake, feed_rank, feed_server, parse_addresses},
+        wire::{FromRank, FromServer, Word, encode},
     },
     *,
 };
 use proptest::prelude::*;
 
-/// A piece of a script for [`ranks_say`].
+/// Returns a record of a script for [`feed_server`].
 fn piece(which: u8, bytes: &[u8]) -> Vec<u8> {
     let mut piece = vec![which];
     piece.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
@@ -22,41 +21,41 @@ fn words() -> impl Strategy<Value = Vec<Word>> {
     prop::collection::vec((any::<u16>(), any::<u64>()), 0..4)
 }
 
-/// What a rank may say, with bytes behind it that may be too few or too many.
-fn word_of_a_rank() -> impl Strategy<Value = Vec<u8>> {
+/// Generates messages of ranks, with too few or too many bytes behind them.
+fn message_of_rank() -> impl Strategy<Value = Vec<u8>> {
     let greeting =
-        (0u32..5, 2u32..5, 0u64..60_000, any::<bool>()).prop_map(|(rank, size, patience, differs)| {
-            let mut hello = hello(rank, size, patience);
+        (0u32..5, 2u32..5, 0u64..60_000, any::<bool>()).prop_map(|(rank, size, timeout, differs)| {
+            let mut hello = hello(rank, size, timeout);
             if differs {
                 hello.options.insert("TBCCL_X".into(), "1".into());
             }
-            frame_of(&hello)
+            encode(&hello)
         });
-    let good = (0u32..3).prop_map(|rank| frame_of(&hello(rank, 3, 60_000)));
-    let word = prop_oneof![
+    let good = (0u32..3).prop_map(|rank| encode(&hello(rank, 3, 60_000)));
+    let message = prop_oneof![
         prop::option::of(".{0,20}").prop_map(|obstacle| FromRank::Probed { obstacle }),
         Just(FromRank::Probed { obstacle: None }),
-        Just(FromRank::Beat),
+        Just(FromRank::Heartbeat),
         (0u32..40).prop_map(|bytes| FromRank::Exchange { bytes }),
         any::<u32>().prop_map(|bytes| FromRank::Exchange { bytes }),
-        ".{0,40}".prop_map(|why| FromRank::GivenUp { why }),
-        (any::<u64>(), words()).prop_map(|(seen, words)| FromRank::Look { seen, words }),
-        words().prop_map(|words| FromRank::Raise { words }),
+        ".{0,40}".prop_map(|why| FromRank::Abort { why }),
+        (any::<u64>(), words()).prop_map(|(seen, words)| FromRank::SyncBoard { seen, words }),
+        words().prop_map(|words| FromRank::ReportFailure { words }),
         words().prop_map(|words| FromRank::Goodbye { words }),
     ];
-    let word = (word, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(word, bytes)| {
-        let mut said = frame_of(&word);
-        if matches!(word, FromRank::Exchange { .. }) {
-            said.extend(bytes);
+    let message = (message, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(message, bytes)| {
+        let mut frame = encode(&message);
+        if matches!(message, FromRank::Exchange { .. }) {
+            frame.extend(bytes);
         }
-        said
+        frame
     });
     let garbage = prop::collection::vec(any::<u8>(), 0..60);
-    prop_oneof![2 => good, 1 => greeting, 6 => word, 1 => garbage]
+    prop_oneof![2 => good, 1 => greeting, 6 => message, 1 => garbage]
 }
 
-fn word_of_a_server() -> impl Strategy<Value = Vec<u8>> {
-    let word = prop_oneof![
+fn message_of_server() -> impl Strategy<Value = Vec<u8>> {
+    let message = prop_oneof![
         Just(FromServer::Go { obstacle: None }),
         (".{0,20}", prop::collection::vec(any::<u32>(), 0..4))
             .prop_map(|(why, absent)| FromServer::Refused { why, absent }),
@@ -64,12 +63,12 @@ fn word_of_a_server() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u32>(), 0..5).prop_map(|bytes| FromServer::Exchanged { bytes }),
         prop::collection::vec(0u32..30, 3).prop_map(|bytes| FromServer::Exchanged { bytes }),
         (any::<u64>(), prop::collection::vec((any::<u32>(), words()), 0..4))
-            .prop_map(|(version, boards)| FromServer::News { version, boards }),
+            .prop_map(|(version, boards)| FromServer::BoardUpdate { version, boards }),
         words().prop_map(|words| FromServer::Failed { words }),
         (any::<u32>(), ".{0,20}").prop_map(|(rank, how)| FromServer::Died { rank, how }),
         Just(FromServer::Welcome { members: Vec::new() }),
     ];
-    prop_oneof![4 => word.prop_map(|word| frame_of(&word)), 1 => prop::collection::vec(any::<u8>(), 0..60)]
+    prop_oneof![4 => message.prop_map(|message| encode(&message)), 1 => prop::collection::vec(any::<u8>(), 0..60)]
 }
 
 proptest! {
@@ -77,51 +76,51 @@ proptest! {
 
     #[test]
     fn no_words_of_ranks_in_any_order_upset_the_rendezvous(
-        script in prop::collection::vec((0u8..4, word_of_a_rank()), 0..40)
+        script in prop::collection::vec((0u8..4, message_of_rank()), 0..40)
     ) {
-        ranks_say(&script.iter().flat_map(|(which, said)| piece(*which, said)).collect::<Vec<_>>());
+        feed_server(&script.iter().flat_map(|(which, message)| piece(*which, message)).collect::<Vec<_>>());
     }
 
     #[test]
     fn ranks_that_begin_well_do_not_upset_it_later(
-        script in prop::collection::vec((0u8..3, word_of_a_rank()), 0..40)
+        script in prop::collection::vec((0u8..3, message_of_rank()), 0..40)
     ) {
-        let greet = (0..3).map(|rank| piece(rank, &frame_of(&hello(u32::from(rank), 3, 60_000))));
-        let probed = (0..3).map(|rank| piece(rank, &frame_of(&FromRank::Probed { obstacle: None })));
-        let later = script.iter().map(|(which, said)| piece(*which, said));
-        ranks_say(&greet.chain(probed).chain(later).flatten().collect::<Vec<_>>());
+        let handle_hello = (0..3).map(|rank| piece(rank, &encode(&hello(u32::from(rank), 3, 60_000))));
+        let probed = (0..3).map(|rank| piece(rank, &encode(&FromRank::Probed { obstacle: None })));
+        let later = script.iter().map(|(which, message)| piece(*which, message));
+        feed_server(&handle_hello.chain(probed).chain(later).flatten().collect::<Vec<_>>());
     }
 
     #[test]
-    fn no_words_of_a_server_upset_a_rank(said in prop::collection::vec(word_of_a_server(), 0..20)) {
-        server_says(&said.concat());
+    fn no_words_of_a_server_upset_a_rank(message in prop::collection::vec(message_of_server(), 0..20)) {
+        feed_rank(&message.concat());
     }
 
     #[test]
     fn arbitrary_bytes_upset_nobody(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        ranks_say(&bytes);
-        server_says(&bytes);
-        stranger_says(&bytes);
-        ways_there(&bytes);
+        feed_server(&bytes);
+        feed_rank(&bytes);
+        feed_handshake(&bytes);
+        parse_addresses(&bytes);
     }
 
     #[test]
     fn arbitrary_text_is_an_address_or_an_error(text in "(tcp://|unix:|unix-abstract:)?[a-z0-9.:,%\\[\\]/]{0,30}") {
-        ways_there(text.as_bytes());
+        parse_addresses(text.as_bytes());
     }
 }
 
 #[test]
 fn a_length_beyond_all_bounds_takes_no_memory_and_ends_the_connection() {
     let huge = [&u32::MAX.to_le_bytes()[..], b"{}"].concat();
-    server_says(&huge);
-    ranks_say(&piece(0, &huge));
+    feed_rank(&huge);
+    feed_server(&piece(0, &huge));
 }
 
 #[test]
 fn what_fuzzing_has_found_is_replayed() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-    let targets = [ranks_say, server_says, stranger_says, ways_there] as [fn(&[u8]); 4];
+    let targets = [feed_server, feed_rank, feed_handshake, parse_addresses] as [fn(&[u8]); 4];
     let names = ["bootstrap_ranks", "bootstrap_server", "bootstrap_stranger", "bootstrap_ways"];
     for (name, target) in names.into_iter().zip(targets) {
         let files = std::fs::read_dir(corpus.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));

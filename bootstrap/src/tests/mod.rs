@@ -1,4 +1,5 @@
-//! Ranks that exchange bytes and news over a rendezvous, as threads: over the socket of this host, and over TCP.
+//! Tests of ranks that exchange bytes and boards over a rendezvous, as threads, over Unix sockets and over
+//! TCP.
 
 mod agreement;
 mod hostile;
@@ -6,8 +7,8 @@ mod intruders;
 mod size;
 
 use super::{
-    Address, Connection, Hello, Joined, MAGIC, Member, Notice, PROTOCOL, Place, Secret, Server, ServerSpec,
-    wire::MAX_EXCHANGE_BYTES,
+    Address, ConnectSpec, Connection, Hello, Joined, MAGIC, Member, Notice, PROTOCOL, Secret, Server,
+    ServerSpec, wire::MAX_EXCHANGE_BYTES,
 };
 use crate::error::{Error, Result};
 use std::{
@@ -17,7 +18,7 @@ use std::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How ranks come to the rendezvous.
+/// Transport between ranks and rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Unix,
@@ -26,48 +27,56 @@ enum Way {
 
 const WAYS: [Way; 2] = [Way::Unix, Way::Tcp];
 
-/// A rendezvous on this host, and the secret of its job.
+/// Starts a rendezvous on this host. Returns it with the secret of its job.
 fn open(ranks: u32) -> (Server, Secret) {
     let secret = Secret::generate().expect("random numbers");
     let listen = vec![([127, 0, 0, 1], 0).into()];
     (Server::start(&ServerSpec::network(ranks, listen, secret.clone())).expect("a socket"), secret)
 }
 
-fn place(server: &Server, secret: &Secret, way: Way) -> Place {
+fn rendezvous(server: &Server, secret: &Secret, way: Way) -> ConnectSpec {
     let text = match way {
         Way::Unix => server.address().to_owned(),
         Way::Tcp => format!("tcp://{}", server.addresses()[0]),
     };
-    let addresses = Address::list(&text).expect("addresses");
-    Place { addresses, secret: Some(secret.clone()), patience: Duration::ZERO, keeper: None }
+    let addresses = Address::parse_list(&text).expect("addresses");
+    ConnectSpec { addresses, secret: Some(secret.clone()), timeout: Duration::ZERO, rendezvous_host: None }
 }
 
-pub(crate) fn hello(rank: u32, size: u32, patience_ms: u64) -> Hello {
-    let (host, muster) = (String::new(), String::new());
-    let member = Member { rank, pid: 0, host, probe_address: 0, probe_value: 0, muster, keeps: false };
+pub(crate) fn hello(rank: u32, size: u32, timeout_ms: u64) -> Hello {
+    let (host, reconnect_addresses) = (String::new(), String::new());
+    let member = Member {
+        rank,
+        pid: 0,
+        host,
+        probe_address: 0,
+        probe_value: 0,
+        reconnect_addresses,
+        hosts_rendezvous: false,
+    };
     let options = std::collections::BTreeMap::new();
     let (magic, protocol, job) = (MAGIC.to_owned(), PROTOCOL, String::new());
-    Hello { magic, protocol, size, job, member, options, arena: false, patience_ms, silence_ms: 1400 }
+    Hello { magic, protocol, size, job, member, options, arena: false, timeout_ms, peer_timeout_ms: 1400 }
 }
 
-pub(crate) fn join(place: &Place, hello: &Hello) -> Result<Connection> {
-    let Joined { mut connection, arenas, .. } = Connection::join(place, hello, None)?;
+pub(crate) fn join(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {
+    let Joined { mut connection, arenas, .. } = Connection::join(rendezvous, hello, None)?;
     assert!(arenas.is_empty());
-    connection.agree_on_pulling(None)?;
+    connection.start(None)?;
     Ok(connection)
 }
 
-/// What each of three ranks gets out of its role.
-fn three<T: Send>(way: Way, patience_ms: u64, role: impl Fn(u32, Connection) -> T + Sync) -> Vec<T> {
+/// Runs `role` on three ranks and returns the results.
+fn run_three<T: Send>(way: Way, timeout_ms: u64, role: impl Fn(u32, Connection) -> T + Sync) -> Vec<T> {
     let (server, secret) = open(3);
-    let place = place(&server, &secret, way);
+    let rendezvous = rendezvous(&server, &secret, way);
     // A role that ends the job at once must not meet a rank that is still joining.
     let joined = std::sync::Barrier::new(3);
     thread::scope(|scope| {
         let rank = |rank| {
-            let (place, role, joined) = (&place, &role, &joined);
+            let (rendezvous, role, joined) = (&rendezvous, &role, &joined);
             scope.spawn(move || {
-                let connection = join(place, &hello(rank, 3, patience_ms)).expect("all join");
+                let connection = join(rendezvous, &hello(rank, 3, timeout_ms)).expect("all join");
                 joined.wait();
                 role(rank, connection)
             })
@@ -77,14 +86,14 @@ fn three<T: Send>(way: Way, patience_ms: u64, role: impl Fn(u32, Connection) -> 
     })
 }
 
-fn said(result: &Result<Vec<Vec<u8>>>) -> String {
+fn error_text(result: &Result<Vec<Vec<u8>>>) -> String {
     match result {
         Err(Error::Rendezvous(why)) => why.clone(),
         other => panic!("{other:?}"),
     }
 }
 
-/// The next notice that is not about deaths, which may come at any time when others end.
+/// Returns the next notice other than a death, which may arrive at any time when other ranks end.
 fn notice(connection: &mut Connection, within: Duration) -> Option<Notice> {
     let until = Instant::now() + within;
     while Instant::now() < until {
@@ -99,17 +108,18 @@ fn notice(connection: &mut Connection, within: Duration) -> Option<Notice> {
 #[test]
 fn everyone_gets_what_everyone_gave_any_number_of_times() {
     for way in WAYS {
-        let given =
+        let contribution =
             |rank: u32, round: usize| vec![rank as u8 + 1; rank as usize * 100_000 * (round % 2) + round];
-        let got = three(way, 10_000, |rank, mut connection| {
-            let rounds = (0..20).map(|round| connection.exchange(&given(rank, round)).expect("all give"));
+        let got = run_three(way, 10_000, |rank, mut connection| {
+            let rounds =
+                (0..20).map(|round| connection.exchange(&contribution(rank, round)).expect("all give"));
             let rounds = rounds.collect::<Vec<_>>();
             connection.goodbye(Vec::new());
             rounds
         });
         for rounds in got {
             for (round, parts) in rounds.iter().enumerate() {
-                assert!(*parts == [0, 1, 2].map(|rank| given(rank, round)), "round {round}");
+                assert!(*parts == [0, 1, 2].map(|rank| contribution(rank, round)), "round {round}");
             }
         }
     }
@@ -118,12 +128,12 @@ fn everyone_gets_what_everyone_gave_any_number_of_times() {
 #[test]
 fn who_does_not_give_in_time_is_named() {
     for way in WAYS {
-        let got = three(way, 500, |rank, mut connection| {
+        let got = run_three(way, 500, |rank, mut connection| {
             if rank == 1 {
                 thread::sleep(SECOND);
                 return None;
             }
-            Some(said(&connection.exchange(b"here")))
+            Some(error_text(&connection.exchange(b"here")))
         });
         for why in got.into_iter().flatten() {
             assert!(why.contains("not told in time how they are reached: 1;"), "{why}");
@@ -138,12 +148,12 @@ fn who_ends_or_gives_up_is_named_at_once() {
             [("end", "rank 2 ended"), ("give up", "rank 2: no cable"), ("leave", "rank 2 ended")]
         {
             let started = Instant::now();
-            let got = three(way, 20_000, |rank, mut connection| {
+            let got = run_three(way, 20_000, |rank, mut connection| {
                 match (rank, how) {
-                    (2, "give up") => connection.give_up("no cable"),
+                    (2, "give up") => connection.abort_start("no cable"),
                     (2, "leave") => connection.goodbye(Vec::new()),
                     (2, _) => {}
-                    _ => return Some(said(&connection.exchange(b"here"))),
+                    _ => return Some(error_text(&connection.exchange(b"here"))),
                 }
                 None
             });
@@ -158,8 +168,8 @@ fn who_ends_or_gives_up_is_named_at_once() {
 #[test]
 fn too_much_to_exchange_is_refused_here() {
     for way in WAYS {
-        let got = three(way, 10_000, |_, mut connection| {
-            said(&connection.exchange(&vec![0; MAX_EXCHANGE_BYTES as usize + 1]))
+        let got = run_three(way, 10_000, |_, mut connection| {
+            error_text(&connection.exchange(&vec![0; MAX_EXCHANGE_BYTES as usize + 1]))
         });
         assert!(got.iter().all(|why| why.contains("up to 1048576 can be")), "{got:?}");
     }
@@ -168,11 +178,11 @@ fn too_much_to_exchange_is_refused_here() {
 #[test]
 fn news_comes_once_to_those_who_asked_and_to_no_others() {
     for way in WAYS {
-        three(way, 10_000, |rank, mut connection| {
+        run_three(way, 10_000, |rank, mut connection| {
             match rank {
                 0 => {
-                    connection.look(vec![(5, 50), (6, 60)]);
-                    let Some(Notice::News(boards)) = notice(&mut connection, SECOND) else {
+                    connection.sync_board(vec![(5, 50), (6, 60)]);
+                    let Some(Notice::BoardUpdate(boards)) = notice(&mut connection, SECOND) else {
                         panic!("rank 1 told")
                     };
                     assert_eq!(boards, [(1, vec![(5, 51)])]);
@@ -180,23 +190,23 @@ fn news_comes_once_to_those_who_asked_and_to_no_others() {
                 }
                 1 => {
                     thread::sleep(SECOND / 10);
-                    connection.look(vec![(5, 51)]);
-                    let Some(Notice::News(boards)) = notice(&mut connection, SECOND) else {
+                    connection.sync_board(vec![(5, 51)]);
+                    let Some(Notice::BoardUpdate(boards)) = notice(&mut connection, SECOND) else {
                         panic!("rank 0 told")
                     };
                     assert_eq!(boards, [(0, vec![(5, 50), (6, 60)])]);
-                    connection.look(vec![]);
+                    connection.sync_board(vec![]);
                     assert_eq!(notice(&mut connection, SECOND / 5), None, "there is nothing newer");
                 }
                 _ => assert_eq!(notice(&mut connection, SECOND / 2), None, "it has not asked"),
             }
             connection.exchange(&[]).expect("all are there");
-            // What a rank last had to tell comes with its goodbye.
+            // A goodbye carries the last changed words of the rank.
             if rank == 0 {
                 return connection.goodbye(vec![(7, 70)]);
             }
             if rank == 1 {
-                let Some(Notice::News(boards)) = notice(&mut connection, SECOND) else {
+                let Some(Notice::BoardUpdate(boards)) = notice(&mut connection, SECOND) else {
                     panic!("rank 0 left")
                 };
                 assert_eq!(boards, [(0, vec![(7, 70)])]);
@@ -209,9 +219,9 @@ fn news_comes_once_to_those_who_asked_and_to_no_others() {
 #[test]
 fn the_first_failure_holds_for_all() {
     for way in WAYS {
-        let got = three(way, 10_000, |rank, mut connection| {
+        let got = run_three(way, 10_000, |rank, mut connection| {
             if rank < 2 {
-                connection.raise(vec![(8, rank.into())]);
+                connection.report_failure(vec![(8, rank.into())]);
             }
             let first = notice(&mut connection, SECOND);
             assert_eq!(notice(&mut connection, SECOND / 5), None, "there is one failure");

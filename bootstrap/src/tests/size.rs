@@ -1,17 +1,18 @@
-//! Many ranks.
+//! Tests with many ranks.
 
 use super::*;
 
-/// Has so many ranks join over TCP and exchange a few bytes; how long that took from the first to the last.
+/// Lets `ranks` ranks join over TCP and exchange a few bytes. Returns the time from the first to the last.
 fn start(ranks: u32) -> Duration {
     let (server, secret) = open(ranks);
-    let place = Place { patience: Duration::from_secs(60), ..place(&server, &secret, Way::Tcp) };
+    let rendezvous =
+        ConnectSpec { timeout: Duration::from_secs(60), ..rendezvous(&server, &secret, Way::Tcp) };
     let began = Instant::now();
     thread::scope(|scope| {
         for rank in 0..ranks {
-            let place = &place;
+            let rendezvous = &rendezvous;
             let run = move || {
-                let mut connection = join(place, &hello(rank, ranks, 60_000)).expect("all join");
+                let mut connection = join(rendezvous, &hello(rank, ranks, 60_000)).expect("all join");
                 let parts = connection.exchange(&rank.to_le_bytes()).expect("all give");
                 assert!(parts.iter().zip(0..).all(|(part, rank): (_, u32)| part[..] == rank.to_le_bytes()));
                 connection.goodbye(Vec::new());
@@ -20,13 +21,13 @@ fn start(ranks: u32) -> Duration {
         }
     });
     let took = began.elapsed();
-    let attendance = server.wait_until(|attendance| attendance.is_over, SECOND * 20);
-    assert_eq!((attendance.joined, attendance.gone), (ranks, ranks));
-    assert_eq!(server.refused().ranks, 0);
+    let status = server.wait_until(|status| status.is_over, SECOND * 20);
+    assert_eq!((status.joined, status.gone), (ranks, ranks));
+    assert_eq!(server.rejections().ranks, 0);
     took
 }
 
-/// As many descriptors as the system lets us have; true if they are enough.
+/// Raises the limit on descriptors as far as possible. Returns whether it suffices.
 fn may_have_descriptors(count: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -42,7 +43,8 @@ fn a_hundred_ranks_come_together_over_tcp() {
     assert!(start(100) < SECOND * 30);
 }
 
-/// `cargo test --release -p tbccl --lib start_up -- --ignored --nocapture` says how long ranks take to come together.
+/// Measures the time to start. Run with `cargo test --release -p tbccl-bootstrap --lib start_up -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "measures, and takes all cores"]
 fn start_up_of_up_to_a_thousand_ranks() {

@@ -5,24 +5,9 @@
 //! be complete, and receive `j` needs send `j`.
 
 use super::{FastMap, Matching};
+use crate::schedule::StepId;
 use crate::schedule::{Direction, Schedule, Step};
 use std::collections::VecDeque;
-
-/// A step of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct StepId {
-    /// The rank.
-    pub(crate) rank: u32,
-    /// The index within the rank's program.
-    pub(crate) step: u32,
-}
-
-impl StepId {
-    /// The step itself.
-    pub(crate) fn of(self, schedule: &Schedule) -> &Step {
-        &schedule.programs[self.rank as usize].steps[self.step as usize]
-    }
-}
 
 /// Steps each of which waits for the next, and the last for the first.
 #[derive(Debug)]
@@ -44,7 +29,8 @@ struct Graph<'a> {
     /// Edges from each step to those that wait for it: `heads[starts[s]..starts[s + 1]]`.
     starts: Vec<u32>,
     heads: Vec<u32>,
-    /// The step that stands for each step: with zero credits a send for its receive, since the two go together.
+    /// The representative of each step: with zero credits a send for its receive, since the two complete
+    /// together.
     stands: Vec<u32>,
     /// Edges into the steps that each one stands for which are not yet satisfied.
     pending: Vec<u32>,
@@ -119,7 +105,7 @@ impl<'a> Graph<'a> {
         self.matching.twin(step).filter(|_| self.merged)
     }
 
-    /// Does the step stand in the queue, with nothing to wait for?
+    /// Whether the step represents itself and waits for nothing.
     fn is_free(&self, step: u32) -> bool {
         self.stands[step as usize] == step && self.pending[step as usize] == 0
     }
@@ -157,8 +143,8 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Tells who waits for whom, as (before, after): for what comes before it by `after` and in its FIFO; unless they are
-/// merged, a receive for its send; and `sends` for room.
+/// Visits all dependencies as (before, after): a step's `after` and its predecessor in the FIFO; unless they
+/// are merged, a receive's send; and for sends, room at the receiver.
 fn visit_edges(
     schedule: &Schedule,
     matching: &Matching,

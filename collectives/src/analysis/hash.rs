@@ -1,5 +1,5 @@
-//! Hashing of small keys: a multiplication for each number. Keys come from schedules, not from strangers who would profit
-//! from collisions, and nothing depends on the order of a map.
+//! Hashing of small keys: one multiplication per number. Keys come from schedules, not from adversaries, and
+//! nothing depends on the order of a map.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

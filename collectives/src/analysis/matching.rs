@@ -1,6 +1,7 @@
 //! Which send meets which receive.
 
-use super::{FastMap, StepId};
+use super::FastMap;
+use crate::schedule::StepId;
 use crate::schedule::{Direction, Schedule};
 use topology::Rank;
 
@@ -24,7 +25,7 @@ pub(crate) struct Matching {
 pub(crate) enum Mismatch {
     /// A step that nothing meets.
     Alone(StepId),
-    /// A send and a receive whose lengths differ for some element count.
+    /// A send and a receive with different lengths for some element count.
     Unequal {
         /// The send.
         send: StepId,
@@ -46,7 +47,7 @@ struct Stream {
 }
 
 impl Matching {
-    /// Pairs the steps of a schedule whose peers are in range.
+    /// Pairs the sends and receives of a schedule whose peers are in range.
     pub(crate) fn new(schedule: &Schedule) -> Result<Matching, Mismatch> {
         let mut matching = Matching::numbered(schedule);
         let total = matching.total();
@@ -133,7 +134,8 @@ impl Matching {
         Some(self.partner[number as usize]).filter(|partner| *partner != NONE)
     }
 
-    /// The number of the step before another in its FIFO, by number; none for the first one and for local steps.
+    /// Returns the predecessor of a step in its FIFO, by number; `None` for the first one and for local
+    /// steps.
     pub(crate) fn before(&self, number: u32) -> Option<u32> {
         Some(self.before[number as usize]).filter(|before| *before != NONE)
     }

@@ -1,27 +1,24 @@
-//! What can be known of a schedule without running it.
+//! Static analysis of schedules.
 //!
-//! * [`Memory`]: which chunks of the three buffers are the same memory in an in-place call.
-//! * [`Touched`]: which steps have touched a chunk so far.
+//! * [`Touched`]: the steps that have touched a chunk so far.
 //! * [`Order`]: which step of a rank is complete before which other one starts.
-//! * [`Matching`]: which send meets which receive.
-//! * [`Flow`]: an order in which the whole world can run, or the cycle that forbids it.
-//! * [`Values`]: what every chunk holds, as a set of contributions.
+//! * [`Matching`]: the receive that each send meets.
+//! * [`Flow`]: an order in which all ranks can run, or the cycle that forbids it.
+//! * [`Values`]: the contents of every chunk, as a set of contributions.
 //!
-//! The builder and the verifier both stand on these, but on different questions: the builder derives what the
-//! verifier then checks from nothing but the finished schedule.
+//! The builder and the verifier use these for different questions: the builder derives dependencies, and the
+//! verifier checks them from the finished schedule alone.
 
 mod flow;
 mod hash;
 mod matching;
-mod memory;
 mod order;
 mod touched;
 mod values;
 
-pub(crate) use flow::{Cycle, Flow, StepId};
+pub(crate) use flow::{Cycle, Flow};
 pub(crate) use hash::FastMap;
 pub(crate) use matching::{Matching, Mismatch};
-pub(crate) use memory::Memory;
 pub(crate) use order::{Order, Turn};
 pub(crate) use touched::Touched;
 pub(crate) use values::{Expression, Expressions, Value, Values, Wrong};

@@ -1,20 +1,20 @@
-//! Which step of a rank is complete before which other one starts.
+//! The order of the steps of a rank: which one is complete before which other one starts.
 //!
 //! Two things order the steps of a rank: `after`, and the FIFO of each (peer, direction, lane). Receives of
 //! one FIFO are processed one by one. Sends of one FIFO start in order and complete in order, though several
-//! may be under way; that is enough to let an edge between them count like the others, since two sends never
+//! may be in flight; that is enough to treat an edge between them like the others, since two sends never
 //! conflict: a path into the later send ends where the earlier one starts, and a path out of it begins where
 //! the earlier one has completed, too.
 //!
-//! Who asks what would hold if there were no FIFOs adds every step as a [local](Turn::Local) one: the builder does, so that
-//! data is safe even where messages overtake each other.
+//! With every step added as a [local](Turn::Local) one, the result holds without FIFOs: the builder does so,
+//! so that data is safe even where messages overtake each other.
 //!
-//! The answer is kept as a vector clock: steps are dealt into chains whose members are ordered among
-//! themselves (each FIFO is one; other steps join a chain that ends before them, if there is one), and each step
-//! knows how many members of every chain precede it. Clocks are sparse, for most steps come after few: a rank that
-//! exchanges messages with a thousand others, each for itself, has a thousand short ones. And where many steps come
-//! together again and again, as in a sum of many messages, the chains that have ended there are gone on with, so there
-//! are no more of them than steps that nothing orders.
+//! The result is a vector clock: steps are assigned to chains whose members are ordered among themselves
+//! (each FIFO is one; other steps join a chain that ends before them, if there is one), and each step knows
+//! the number of members of every chain before it. Clocks are sparse, since most steps come after few: a rank
+//! that exchanges messages with a thousand others, each for itself, has a thousand short ones. Where many
+//! steps join again and again, as in a sum of many messages, the chains that have ended there are continued,
+//! so there are no more chains than mutually unordered steps.
 
 use std::ops::Range;
 
@@ -24,12 +24,11 @@ pub(crate) struct Order {
     chains: Vec<Chain>,
     /// Each step's chain and its place therein.
     places: Vec<(u32, u32)>,
-    /// How many members of which chains precede a step, by chain, for all steps in a row. Chains of which none does are
-    /// left out.
+    /// The numbers of members per chain before a step, for all steps in a row. Chains with none are left out.
     clocks: Vec<(u32, u32)>,
-    /// Where each step's clock ends.
+    /// The end of each step's clock.
     ends: Vec<u32>,
-    /// A clock while it is put together: how many members of each chain; 0 for those that `touched` leaves out.
+    /// A clock under construction: members of each chain; 0 for those that `touched` leaves out.
     counts: Vec<u32>,
     touched: Vec<u32>,
 }
@@ -39,16 +38,16 @@ pub(crate) struct Order {
 struct Chain {
     /// How many there are.
     len: u32,
-    /// Are they those of a FIFO?
+    /// Whether the members are those of a FIFO.
     fifo: bool,
 }
 
-/// What a step waits for beside what it comes `after`.
+/// The predecessor of a step beside those it comes `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing.
     Local,
-    /// It is the first one of its FIFO.
+    /// The first step of its FIFO.
     First,
     /// The step before it in its FIFO.
     Behind(u32),
@@ -78,7 +77,7 @@ impl Order {
         clock.binary_search_by_key(&chain, |entry| entry.0).map_or(0, |at| clock[at].1)
     }
 
-    /// Where the clock of a step is.
+    /// Returns the range of a step's clock.
     fn clock(&self, step: u32) -> Range<usize> {
         let start = step.checked_sub(1).map_or(0, |before| self.ends[before as usize]);
         start as usize..self.ends[step as usize] as usize
@@ -190,7 +189,8 @@ impl Order {
         *len += 1;
     }
 
-    /// A chain whose members all precede the newest step, which comes after these, and that is no FIFO's; else a new one.
+    /// Returns a chain, of no FIFO, whose members all precede the newest step, which comes after these; else
+    /// a new one.
     fn chain_after(&self, after: &[u32]) -> u32 {
         let ends = |chain: u32, count: u32| {
             let Chain { len, fifo } = self.chains[chain as usize];

@@ -1,11 +1,11 @@
-//! Who has touched which chunk of memory, while the steps of a rank are gone through in list order.
+//! The last accesses of each chunk of memory, while the steps of a rank are visited in list order.
 //!
-//! For each chunk it is enough to know the last writer and those who have read since: what came before them has been
-//! ordered before them, or found not to be, and order is transitive.
+//! For each chunk the last writer and its readers since are enough: earlier accesses have been ordered before
+//! them, or found not to be, and order is transitive.
 //!
-//! It does not judge: the builder derives dependencies from it, the verifier looks for races.
+//! The builder derives dependencies from this, and the verifier looks for races.
 
-use super::Memory;
+use crate::schedule::Memory;
 use crate::schedule::{Action, ChunkRange};
 
 /// Stands for no step and for no reader.
@@ -19,7 +19,7 @@ pub(crate) struct Touched {
     readers: Vec<(u32, u32)>,
 }
 
-/// What has happened to a chunk.
+/// The last accesses of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     /// The last step that wrote it.
@@ -39,7 +39,7 @@ impl Touched {
         self.readers.clear();
     }
 
-    /// Those who have touched a chunk since it was last written, the writer first.
+    /// Returns the steps that have touched a chunk since it was last written, the writer first.
     pub(crate) fn writer_and_readers(&self, cell: usize) -> impl Iterator<Item = u32> {
         self.writer(cell).into_iter().chain(self.readers(cell))
     }

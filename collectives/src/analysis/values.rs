@@ -1,16 +1,17 @@
-//! What every chunk holds, as a set of contributions.
+//! The contents of every chunk, as a set of contributions.
 //!
 //! A chunk is undefined, or holds the reduction of one chunk position of the inputs over a set of ranks. For
 //! a collective that only moves data the set has one member. Executing a schedule on such values, in any
-//! order that its dependencies allow, tells what it computes; if it has no races, every order tells the same.
+//! order that its dependencies allow, shows what it computes; without races, every order gives the same.
 //!
-//! Beside the set, a value knows the very expression: which sums of which sums, though not which operand was the left
-//! one, and what was packed on the way. Equal expressions have equal numbers. A packed chunk and what it is decoded to
-//! have the same: that it was packed is what counts.
+//! Beside the set, a value knows its expression: which sums of which sums, though not which operand was the
+//! left one, and what was packed on the way. Equal expressions have equal numbers. A packed chunk and its
+//! decoded one have the same number: only the packing counts.
 
-use super::{FastMap, Flow, Matching, Memory, StepId};
+use super::{FastMap, Flow, Matching};
 use crate::Collective;
 use crate::schedule::{Action, Buffer, ChunkRange, Schedule};
+use crate::schedule::{Memory, StepId};
 use std::ops::Range;
 use topology::Rank;
 
@@ -19,7 +20,7 @@ use topology::Rank;
 pub(crate) struct Value {
     /// The chunk of the inputs that it comes from.
     pub(crate) position: u32,
-    /// What was made of the ranks' contributions there.
+    /// The expression over the ranks' contributions.
     pub(crate) expression: Expression,
 }
 
@@ -39,7 +40,7 @@ enum Node {
 /// The expressions that there are. The first ones are the ranks' contributions.
 #[derive(Debug)]
 pub(crate) struct Expressions {
-    /// May a contribution be added twice? In a barrier, which only asks whether everyone is in.
+    /// Whether a contribution may be added twice: in a barrier, which only checks that all ranks are in.
     repeats: bool,
     /// The words of a set.
     words: usize,
@@ -125,20 +126,20 @@ impl Expressions {
 /// Why a step makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// It reads a chunk that nothing has been written to.
+    /// The step reads a chunk that has not been written.
     Undefined(ChunkRange),
-    /// It combines different chunks of the inputs.
+    /// The step combines different chunks of the inputs.
     Mixed {
         /// The chunk of the first operand.
         a: u32,
         /// The chunk of the second operand.
         b: u32,
     },
-    /// It adds a contribution that is there already.
+    /// The step adds a contribution that is already there.
     Twice(Rank),
     /// Its `last` mark is not what it should be.
     Last {
-        /// What it should be.
+        /// The expected mark.
         expected: bool,
     },
 }
@@ -149,9 +150,9 @@ pub(crate) struct Values {
     ranks: u32,
     memories: Vec<Memory>,
     cells: Vec<Vec<Option<Value>>>,
-    /// Where the message for each receive begins among `sent`, by the number of the receive.
+    /// The start of each receive's message in `sent`, by the number of the receive.
     messages: Vec<u32>,
-    /// What was sent, one message behind the other.
+    /// Sent values, one message behind the other.
     sent: Vec<Value>,
     pub(crate) expressions: Expressions,
 }
@@ -255,7 +256,7 @@ impl Values {
         Ok(Value { expression: self.expressions.sum(a.expression, b.expression)?, ..a })
     }
 
-    /// What a rank has at the end: its output, or the last token of a barrier.
+    /// Returns a rank's result: its output, or the last token of a barrier.
     pub(crate) fn result(&self, schedule: &Schedule, rank: Rank) -> &[Option<Value>] {
         let memory = &self.memories[rank.index()];
         let span = match schedule.collective {

@@ -1,9 +1,9 @@
-//! Passes: from a plan to a plan that computes the same in another way.
+//! Passes: rewriting of a plan's steps to others that compute the same.
 //!
-//! They work on the steps that a planner has given, before the builder finds out what must come after what, so they do
-//! for one rank's part of a plan as for all. Several may be asked for; they are carried out in this order: messages are packed (`quantize`), chunks are cut
-//! into [segments](segment()), the whole into [replicas](replicate()), messages into [stripes](stripe()). In the end, sends that
-//! may [follow](fuse()) a receive are marked.
+//! They rewrite the steps of a planner, before the builder derives their order, so they work for one rank's
+//! part of a plan as for all. Several passes are applied in this order: packing of messages (`quantize`),
+//! segments (`segment`), replicas (`replicate`), stripes (`stripe`). At the end, sends that may
+//! [follow](fuse()) a receive are marked.
 
 pub(crate) mod fuse;
 pub(crate) mod quantize;
@@ -11,24 +11,19 @@ pub(crate) mod replicate;
 pub(crate) mod segment;
 pub(crate) mod stripe;
 
-use crate::analysis::{Flow, Matching, StepId};
-use crate::schedule::{Builder, Drafted, Schedule};
+use crate::schedule::{DraftStep, Schedule};
 use crate::spec::MAX_STEPS;
 use crate::verify::structure;
 use crate::weights::Weights;
 use crate::{Collective, PlanError, Spec};
-use topology::Rank;
 
 pub use fuse::{fuse, unfuse};
-pub use replicate::replicate;
-pub use segment::segment;
-pub use stripe::stripe;
 
 /// Why messages that are split over lanes are not packed as well.
 pub(crate) const WHOLE_MESSAGES: &str =
     "packed chunks do not lie side by side, so they cannot be split over lanes";
 
-/// What is to be done to a plan.
+/// The passes over a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cuts {
     /// The pieces of a chunk that follow each other.
@@ -56,7 +51,7 @@ impl Cuts {
         self.segments.saturating_mul(u32::from(self.replicas)).saturating_mul(self.weights.sum())
     }
 
-    /// The shape of a schedule of so many steps once its chunks are cut.
+    /// Returns the shape of a schedule of `steps` steps once its chunks are cut.
     ///
     /// # Errors
     /// [`PlanError::TooLarge`], [`PlanError::Lanes`].
@@ -77,8 +72,8 @@ impl Cuts {
         u8::try_from(lanes).map_err(|_| PlanError::Lanes { collective, lanes })
     }
 
-    /// Does it to a rank's steps.
-    pub(crate) fn steps(self, mut steps: Vec<Drafted>) -> Vec<Drafted> {
+    /// Applies the passes to a rank's steps.
+    pub(crate) fn steps(self, mut steps: Vec<DraftStep>) -> Vec<DraftStep> {
         if self.segments > 1 {
             steps = segment::cut(&steps, self.segments);
         }
@@ -89,24 +84,5 @@ impl Cuts {
             steps = stripe::split(&steps, self.weights);
         }
         steps
-    }
-
-    /// Does it to a finished schedule. The stages that a planner would know are found: the longest chain that ends at
-    /// each step.
-    fn apply(self, schedule: &Schedule) -> Result<Schedule, PlanError> {
-        let collective = schedule.collective;
-        let unsegmentable = || PlanError::Unsegmentable { algorithm: schedule.algorithm.clone(), collective };
-        structure::check(schedule).map_err(|_| unsegmentable())?;
-        let matching = Matching::new(schedule).map_err(|_| unsegmentable())?;
-        let flow = Flow::new(schedule, &matching, 0).map_err(|_| unsegmentable())?;
-        let shape = Schedule { programs: Vec::new(), ..schedule.clone() };
-        let mut builder = Builder::with_shape(shape, schedule.ranks(), self);
-        for (rank, program) in (0..).zip(&schedule.programs) {
-            for (index, step) in (0..).zip(&program.steps) {
-                builder.stage(flow.stages[matching.number(StepId { rank, step: index })]);
-                builder.step(Rank(rank), step.action, step.lane);
-            }
-        }
-        builder.finish()
     }
 }

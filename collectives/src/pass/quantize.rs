@@ -1,26 +1,26 @@
-//! Has every message of an `all_reduce` travel packed.
+//! Packing of every message of an `all_reduce`.
 //!
-//! A rank's steps become steps that do the same by way of packed chunks: what is sent is encoded before, what is
-//! received lands packed. Four rules make the results what they should be, on every rank the same bits:
+//! A rank's steps become steps that do the same through packed chunks: data is encoded before it is sent, and
+//! received data lands packed. Four rules give the same bits on every rank:
 //!
-//! * What has been packed and sent is from then on what its receivers have: the sender itself goes on with the packed
-//!   value, not with the one that it packed.
-//! * A packed value that has not changed is never packed again: it is sent on, or sent to the next rank, as it is.
+//! * A value that has been packed and sent is from then on the value of its receivers: the sender itself goes
+//!   on with the packed value, not with the original.
+//! * A packed value that has not changed is never packed again: it is sent on as it is.
 //! * A packed value is decoded where it is added, or where it is a result; not before.
-//! * Where results go from those who have them to others ([`Builder::results_travel`]), everyone who completes a result
-//!   packs it, whether or not it has to send it.
+//! * Where ranks that complete results send them ([`Builder::results_travel`]), each of them packs its
+//!   result, whether or not it has to send it.
 //!
-//! A packed chunk has the length that belongs to the chunk of the same index, so it is always one of the same index. What
-//! was sent is not received over: a receive never waits for a send that it did not wait for before, and what was safe
-//! with zero credits stays so. Two chunks of packed memory take turns in receiving.
+//! A packed chunk has the length of the chunk of the same index, so it always keeps its index. Sent data is
+//! not received over: a receive never waits for a send that it did not wait for before, and a plan that was
+//! safe with zero credits stays so. Two chunks of packed memory take turns in receiving.
 //!
-//! A rank's steps are rewritten by themselves, so that a rank can plan for itself alone; the verifier proves for all
-//! together that the results are the same.
+//! A rank's steps are rewritten by themselves, so that a rank can plan for itself alone; the verifier proves
+//! for all together that the results are the same.
 //!
-//! [`Builder::results_travel`]: crate::schedule::Builder::results_travel
+//! [`Builder::results_travel`]: crate::builder::Builder::results_travel
 
-use crate::analysis::Memory;
-use crate::schedule::{Action, Buffer, ChunkRange, Drafted};
+use crate::schedule::Memory;
+use crate::schedule::{Action, Buffer, ChunkRange, DraftStep};
 use std::collections::{HashMap, VecDeque};
 
 /// A block of packed memory; with the index of a chunk, a packed chunk.
@@ -33,10 +33,10 @@ const TAKE_TURNS: usize = 2;
 pub(crate) fn quantize(
     memory: &Memory,
     chunks: u32,
-    steps: &[Drafted],
+    steps: &[DraftStep],
     results_travel: bool,
-) -> (Vec<Drafted>, u32) {
-    let steps: Vec<Drafted> = steps.iter().flat_map(single_chunks).collect();
+) -> (Vec<DraftStep>, u32) {
+    let steps: Vec<DraftStep> = steps.iter().flat_map(single_chunks).collect();
     let mut last_writes = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
         last_writes.extend(step.action.writes().map(|dst| (memory.span(dst).start, at)));
@@ -58,21 +58,21 @@ pub(crate) fn quantize(
 }
 
 /// A step over several chunks as steps over one.
-fn single_chunks(step: &Drafted) -> impl Iterator<Item = Drafted> {
+fn single_chunks(step: &DraftStep) -> impl Iterator<Item = DraftStep> {
     let step = *step;
     let len = step.action.ranges().next().map_or(1, |range| range.len);
     (0..len).map(move |nth| {
         let one = |range: ChunkRange| ChunkRange::one(range.buffer, range.first + nth);
-        Drafted { action: step.action.map_ranges(one), ..step }
+        DraftStep { action: step.action.map_ranges(one), ..step }
     })
 }
 
-/// What is known of a chunk of memory that has to do with packed ones.
+/// The state of a chunk of memory that is related to packed ones.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// Where its value is packed.
+    /// The packed chunk with its value.
     block: Block,
-    /// Does the memory itself hold the value, too?
+    /// Whether the memory itself holds the value as well.
     decoded: bool,
 }
 
@@ -81,7 +81,7 @@ struct Cell {
 struct Pool {
     /// How many there are.
     total: u32,
-    /// Those whose values nobody needs; the one that was given back first comes first.
+    /// Unused packed chunks, the one that was returned first in front.
     free: VecDeque<Block>,
     /// The same of those that have been sent: only what is packed here is written there.
     free_sent: VecDeque<Block>,
@@ -99,11 +99,11 @@ struct Rewriter<'a> {
     /// By the chunk's index in its block.
     pools: HashMap<u32, Pool>,
     blocks: u32,
-    steps: Vec<Drafted>,
+    steps: Vec<DraftStep>,
 }
 
 impl Rewriter<'_> {
-    fn rewrite(&mut self, at: usize, step: &Drafted) {
+    fn rewrite(&mut self, at: usize, step: &DraftStep) {
         match step.action {
             Action::Send { peer, src } => {
                 let block = self.packed(at, step, src);
@@ -152,7 +152,7 @@ impl Rewriter<'_> {
     }
 
     /// `dst = a ⊕ b`, each from memory or from where it is packed.
-    fn reduce(&mut self, step: &Drafted, [a, b]: [ChunkRange; 2], dst: ChunkRange, last: bool) {
+    fn reduce(&mut self, step: &DraftStep, [a, b]: [ChunkRange; 2], dst: ChunkRange, last: bool) {
         let packed = |cell: Option<Cell>| cell.filter(|cell| !cell.decoded).map(|cell| cell.block);
         let action = match (packed(self.cell(a)), packed(self.cell(b))) {
             (None, None) => step.action,
@@ -166,8 +166,8 @@ impl Rewriter<'_> {
         self.push(step, action);
     }
 
-    /// Where the value of a range is in memory; decoded to `spare`, if it is only packed.
-    fn in_memory(&mut self, step: &Drafted, range: ChunkRange, spare: ChunkRange) -> ChunkRange {
+    /// Returns a range of memory with the value of a range; decodes to `spare` if the value is only packed.
+    fn in_memory(&mut self, step: &DraftStep, range: ChunkRange, spare: ChunkRange) -> ChunkRange {
         match self.cell(range) {
             Some(Cell { block, decoded: false }) => {
                 self.push(step, Action::Decode { src: self.place(block, range), dst: spare });
@@ -177,8 +177,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Where the value of a range is packed; from now on that is its value.
-    fn packed(&mut self, at: usize, step: &Drafted, range: ChunkRange) -> Block {
+    /// Returns the packed chunk with the value of a range; from now on that is its value.
+    fn packed(&mut self, at: usize, step: &DraftStep, range: ChunkRange) -> Block {
         if let Some(cell) = self.cell(range) {
             return cell.block;
         }
@@ -190,14 +190,14 @@ impl Rewriter<'_> {
     }
 
     /// A result that goes to others is packed at once.
-    fn pack_if_complete(&mut self, at: usize, step: &Drafted, range: ChunkRange, last: bool) {
+    fn pack_if_complete(&mut self, at: usize, step: &DraftStep, range: ChunkRange, last: bool) {
         if last && self.results_travel {
             self.packed(at, step, range);
         }
     }
 
     /// A value that stays in the output is decoded.
-    fn decode_if_result(&mut self, at: usize, step: &Drafted, range: ChunkRange) {
+    fn decode_if_result(&mut self, at: usize, step: &DraftStep, range: ChunkRange) {
         let cell = self.memory.span(range).start;
         let stays = self.last_writes.get(&cell).is_none_or(|last| *last <= at);
         if !(stays && self.memory.whole(Buffer::Output).contains(&cell)) {
@@ -209,9 +209,9 @@ impl Rewriter<'_> {
         }
     }
 
-    fn push(&mut self, step: &Drafted, action: Action) {
+    fn push(&mut self, step: &DraftStep, action: Action) {
         let lane = if action.message().is_some() { step.lane } else { 0 };
-        self.steps.push(Drafted { action, lane, ..*step });
+        self.steps.push(DraftStep { action, lane, ..*step });
     }
 
     fn cell(&self, range: ChunkRange) -> Option<Cell> {
@@ -263,7 +263,7 @@ impl Rewriter<'_> {
         block
     }
 
-    /// Has a packed chunk used again, if no cell's value is there.
+    /// Returns a packed chunk for reuse, if no cell's value is there.
     fn give_back(&mut self, block: Block, range: ChunkRange) {
         let pool = self.pool(range);
         match pool.uses.get(&block) {

@@ -1,35 +1,20 @@
-//! Cuts every chunk into segments, so that transfers and reductions overlap.
+//! Segments: every chunk is cut, so that transfers and reductions overlap.
 //!
 //! A block of `chunks` chunks becomes one of `chunks * k`, and each step on a chunk becomes `k` steps on its
-//! pieces. A piece depends on what the step depended on, restricted to the same piece, so that stages
-//! overlap: while a rank works on piece 2 of a stage, the next stage has piece 1.
+//! pieces. A piece depends on the same pieces of the step's dependencies, so that stages overlap: while a
+//! rank works on piece 2 of a stage, the next stage has piece 1.
 //!
-//! Steps are listed in the order in which a pipeline would run them: by stage + segment, then by stage, then as they
-//! were listed. A message has the same stage on both sides, and in every FIFO stages never go down, so sends still meet
-//! their receives. Nor do they go down along a dependency: everything waits only for what comes earlier in that order,
-//! so a schedule that was safe with zero credits stays so.
+//! Steps are listed in the order in which a pipeline would run them: by stage + segment, then by stage, then
+//! in list order. A message has the same stage on both sides, and in every FIFO stages never go down, so
+//! sends still meet their receives. Nor do they go down along a dependency: every step waits only for earlier
+//! ones in that order, so a schedule that was safe with zero credits stays so.
 //!
 //! A step over several chunks is first split into steps over one.
 
-use super::Cuts;
-use crate::PlanError;
-use crate::schedule::{Action, ChunkRange, Drafted, Schedule};
-
-/// Cuts every chunk of `schedule` into `segments` pieces. Planners have the same done to theirs while they are built,
-/// with the stages that they know; here stages are found: the longest chain that ends at each step.
-///
-/// # Errors
-/// [`PlanError::Segments`] when there would be none, [`PlanError::TooLarge`] when there would be too many to
-/// list, and [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
-pub fn segment(schedule: &Schedule, segments: u32) -> Result<Schedule, PlanError> {
-    if segments == 0 {
-        return Err(PlanError::Segments { collective: schedule.collective, segments });
-    }
-    Cuts { segments, ..Cuts::NONE }.apply(schedule)
-}
+use crate::schedule::{Action, ChunkRange, DraftStep};
 
 /// The pieces of a rank's steps, in the order of a pipeline.
-pub(super) fn cut(steps: &[Drafted], segments: u32) -> Vec<Drafted> {
+pub(super) fn cut(steps: &[DraftStep], segments: u32) -> Vec<DraftStep> {
     let mut pieces = Vec::new();
     for (index, step) in (0u32..).zip(steps) {
         let len = step.action.ranges().next().map_or(1, |range| range.len);
@@ -42,7 +27,7 @@ pub(super) fn cut(steps: &[Drafted], segments: u32) -> Vec<Drafted> {
     pieces.sort_unstable();
     let cut = |(_, stage, index, chunk, segment): (u32, u32, u32, u32, u32)| {
         let step = steps[index as usize];
-        Drafted { action: piece(step.action, chunk, segment, segments), stage, ..step }
+        DraftStep { action: piece(step.action, chunk, segment, segments), stage, ..step }
     };
     pieces.into_iter().map(cut).collect()
 }

@@ -1,31 +1,18 @@
-//! Splits every message over lanes that differ in speed, each with a share of its own.
+//! Stripes: every message is split over lanes of different speeds, each with its own share.
 //!
-//! With shares 3:1 a chunk becomes four pieces; of a message on lane `l`, the first three go on lane `2l` and the last one
-//! on lane `2l + 1`. Steps without a message stay whole, and wait for all stripes that they need.
+//! With shares 3:1 a chunk becomes four pieces; of a message on lane `l`, the first three travel on lane `2l`
+//! and the last one on lane `2l + 1`. Steps without a message stay whole, and wait for all stripes that they
+//! need.
 //!
-//! The stripes of a message follow each other on both sides, each on a lane with those of other messages in the same
-//! order as before. So where whole messages could follow one another, stripes can: no deadlock comes about.
+//! The stripes of a message follow each other on both sides, each on a lane with those of other messages in
+//! the same order as before. So stripes can follow one another wherever whole messages could: no deadlock
+//! arises.
 
-use super::Cuts;
-use crate::PlanError;
-use crate::schedule::{ChunkRange, Drafted, Schedule};
+use crate::schedule::{ChunkRange, DraftStep};
 use crate::weights::Weights;
 
-/// Splits the messages of `schedule` over lanes by these shares.
-///
-/// # Errors
-/// [`PlanError::Lanes`] and [`PlanError::TooLarge`] when there would be too many lanes or pieces, and
-/// [`PlanError::Unsegmentable`] when the schedule is malformed or not safe with zero credits.
-pub fn stripe(schedule: &Schedule, weights: Weights) -> Result<Schedule, PlanError> {
-    if let Some(packing) = schedule.packing.filter(|_| weights.lanes() > 1) {
-        let (collective, codec, why) = (schedule.collective, packing.codec, super::WHOLE_MESSAGES);
-        return Err(PlanError::Unpackable { collective, codec, why });
-    }
-    Cuts { weights, ..Cuts::NONE }.apply(schedule)
-}
-
 /// The steps with their messages split.
-pub(super) fn split(steps: &[Drafted], weights: Weights) -> Vec<Drafted> {
+pub(super) fn split(steps: &[DraftStep], weights: Weights) -> Vec<DraftStep> {
     let pieces = weights.sum();
     let mut split = Vec::with_capacity(steps.len() * usize::from(weights.lanes()));
     for step in steps {
@@ -35,7 +22,7 @@ pub(super) fn split(steps: &[Drafted], weights: Weights) -> Vec<Drafted> {
                 len: range.len * pieces,
                 ..range
             };
-            split.push(Drafted { action: step.action.map_ranges(whole), ..*step });
+            split.push(DraftStep { action: step.action.map_ranges(whole), ..*step });
             continue;
         }
         for chunk in 0..step.action.payload().map_or(1, |range| range.len) {
@@ -45,7 +32,7 @@ pub(super) fn split(steps: &[Drafted], weights: Weights) -> Vec<Drafted> {
                     ChunkRange { first, len: share, ..range }
                 };
                 let lane = step.lane * weights.lanes() + stripe;
-                split.push(Drafted { action: step.action.map_ranges(part), lane, stage: step.stage });
+                split.push(DraftStep { action: step.action.map_ranges(part), lane, stage: step.stage });
             }
         }
     }

@@ -3,7 +3,8 @@
 //! The data is as many parts as the ring has places. While they are added up, part `p` starts at place `p` and travels
 //! forward; after `size - 1` stages place `p` has all of part `p + 1`. Then the results go round in the same way.
 
-use crate::schedule::{Buffer, Builder, ChunkRange};
+use crate::builder::Builder;
+use crate::schedule::{Buffer, ChunkRange};
 use topology::Rank;
 
 /// A ring, as one of its places sees it.

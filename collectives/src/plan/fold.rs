@@ -4,8 +4,9 @@
 //! partial sums are kept in places that are used again. `log2(n)` places are enough, and out of place the output is
 //! one of them.
 
+use crate::builder::Builder;
 use crate::numerics;
-use crate::schedule::{Builder, ChunkRange, InPlace};
+use crate::schedule::{ChunkRange, InPlace};
 use topology::Rank;
 
 /// A partial sum on its way.

@@ -7,8 +7,9 @@
 //!
 //! It writes only what it keeps, and never sends that: partners don't wait for each other's sends.
 
+use crate::builder::Builder;
 use crate::numerics::Core;
-use crate::schedule::{Buffer, Builder, ChunkRange};
+use crate::schedule::{Buffer, ChunkRange};
 use topology::Rank;
 
 /// The halves of a run of chunks in a round.

@@ -1,6 +1,6 @@
-//! What a step touches: the reads, the write and the message of an [`Action`].
+//! The accesses of a step: the reads, the write and the message of an [`Action`].
 //!
-//! Everything that reasons about schedules (builder, verifier, passes, executor) asks here, so that a new
+//! Everything that reasons about schedules (builder, verifier, passes, executor) uses this, so that a new
 //! kind of step is described once.
 
 use super::{Action, Buffer, ChunkRange};
@@ -40,7 +40,7 @@ impl ChunkRange {
         ChunkRange::one(Buffer::Scratch, chunk)
     }
 
-    /// Is it packed?
+    /// Whether the range is packed.
     #[must_use]
     pub const fn is_packed(self) -> bool {
         matches!(self.buffer, Buffer::Packed)
@@ -48,6 +48,14 @@ impl ChunkRange {
 }
 
 impl Action {
+    /// Returns the chunks that the action receives into.
+    pub(crate) const fn received(&self) -> Option<ChunkRange> {
+        match *self {
+            Action::Recv { dst, .. } | Action::RecvReduce { dst, .. } => Some(dst),
+            _ => None,
+        }
+    }
+
     /// The rank at the other end of the message, and the message's direction; none for local steps.
     #[must_use]
     pub const fn message(&self) -> Option<(Rank, Direction)> {
@@ -94,7 +102,7 @@ impl Action {
         [self.writes(), a, b].into_iter().flatten()
     }
 
-    /// The chunks of its message: what is sent, or where it lands.
+    /// Returns the chunks of the message: its source, or its destination.
     #[must_use]
     pub const fn payload(&self) -> Option<ChunkRange> {
         match *self {

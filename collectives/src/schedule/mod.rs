@@ -1,40 +1,39 @@
 //! The intermediate representation: a collective as a program that is data.
 //!
-//! A [`Schedule`] holds, for every rank, a list of [`Step`]s over chunks of its buffers. Chunks are
-//! symbolic: a buffer is `blocks x chunks` of them, and the number of elements is bound only when the
-//! schedule is executed, so one schedule serves every element count.
+//! A [`Schedule`] holds, for every rank, a list of [`Step`]s over chunks of its buffers. Chunks are symbolic:
+//! a buffer is `blocks x chunks` of them, and the number of elements is bound only when the schedule is
+//! executed, so one schedule serves every element count.
 //!
 //! Order is explicit and there are no global rounds. A step may start when the steps it comes `after` are
-//! complete, and when it is its turn: sends to the same (destination, lane) go in list order, and so do
-//! receives from the same (source, lane), one by one: a receive leaves memory alone until the one before it
-//! is complete. Sends of one (destination, lane) may overlap; they complete in order, and none begins before all
-//! of the one before it has been handed on. The k-th send of rank
-//! `a` to rank `b` on a lane meets the k-th receive of rank `b` from rank `a` on that lane, with the same
-//! length.
+//! complete, and in its turn: sends to the same (destination, lane) go in list order, and so do receives from
+//! the same (source, lane), one by one: a receive leaves memory alone until the one before it is complete.
+//! Sends of one (destination, lane) may overlap; they complete in order, and none begins before the whole one
+//! before it has been handed on. The k-th send of rank `a` to rank `b` on a lane meets the k-th receive of
+//! rank `b` from rank `a` on that lane, with the same length.
 //!
-//! A send may *follow* a receive that it comes after: it need not wait until all of the message is there, and sends each
-//! byte on as soon as it is ([`crate::pass`] says why that is right).
+//! A send may *follow* a receive that it comes after: it sends each byte on as soon as it is there
+//! ([`crate::pass`] has the proof).
 //!
 //! A send is complete when its source may be overwritten; a receive when its destination may be read.
 //!
-//! Nothing here knows bytes, pointers or links.
+//! Bytes, pointers and links are not known here.
 
 mod action;
-mod builder;
+mod draft;
 mod hash;
+mod memory;
+mod step_id;
 mod text;
 mod toml_form;
 
 pub use action::Direction;
-pub use builder::Builder;
-pub(crate) use builder::Drafted;
+pub(crate) use draft::DraftStep;
+pub(crate) use memory::Memory;
+pub(crate) use step_id::StepId;
 pub use text::ParseError;
 pub use toml_form::TomlError;
 
-use crate::{
-    Collective, Packing,
-    analysis::{Memory, StepId},
-};
+use crate::{Collective, Packing};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use topology::{Rank, Reach};
@@ -43,14 +42,14 @@ use topology::{Rank, Reach};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Buffer {
-    /// What the caller gives. Never written, except where an in-place call makes it part of the output.
+    /// The caller's input. Never written, except where an in-place call makes it part of the output.
     Input,
-    /// What the caller gets.
+    /// The caller's output.
     Output,
     /// Memory of the library, alive for one call, contents undefined at its start.
     Scratch,
-    /// The same, for packed chunks: chunk `b * chunks + c` holds chunk `c` of a block as the schedule's codec packs it.
-    /// It is encoded, sent, received and decoded, and nothing else.
+    /// Scratch memory for packed chunks: chunk `b * chunks + c` holds chunk `c` of a block as the schedule's
+    /// codec packs it. It is only encoded, sent, received and decoded.
     Packed,
 }
 
@@ -68,21 +67,21 @@ pub struct ChunkRange {
     pub len: u32,
 }
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Sends `src` to `peer`.
     Send {
         /// Destination.
         peer: Rank,
-        /// What is sent.
+        /// The source.
         src: ChunkRange,
     },
     /// Receives from `peer` into `dst`.
     Recv {
         /// Source.
         peer: Rank,
-        /// Where it lands.
+        /// The destination.
         dst: ChunkRange,
     },
     /// Receives from `peer` and reduces: `dst = local ⊕ message`. `dst` and `local` are the same chunks or
@@ -99,9 +98,9 @@ pub enum Action {
     },
     /// `dst = src`; disjoint.
     Copy {
-        /// What is copied.
+        /// The source.
         src: ChunkRange,
-        /// Where to.
+        /// The destination.
         dst: ChunkRange,
     },
     /// `dst = a ⊕ b`. `dst` is the same chunks as `a` or as `b`, or disjoint from them.
@@ -142,14 +141,14 @@ pub enum Action {
     },
 }
 
-/// What a step comes after. Most have few, which lie in the step itself: plans of a million steps are cheap to make, to
-/// copy and to drop.
+/// The predecessors of a step. Most have few, which lie in the step itself: plans of a million steps are
+/// cheap to make, to copy and to drop.
 pub type After = SmallVec<[u32; 4]>;
 
 /// One step of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// What it does.
+    /// The operation.
     pub action: Action,
     /// The lane its message travels on; 0 for local steps. Lanes between the same two ranks are independent
     /// FIFOs.
@@ -157,7 +156,7 @@ pub struct Step {
     /// Indices of the steps of the same rank that must be complete first; all smaller than this step's own,
     /// ascending, and none implied by the others.
     pub after: After,
-    /// Of a send: the receive among `after` whose bytes it sends on as they come, if it need not wait for all of them.
+    /// Of a send: the receive among `after` whose bytes it passes on as they arrive.
     pub follows: Option<u32>,
 }
 
@@ -172,17 +171,18 @@ pub struct RankProgram {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InPlace {
-    /// They do not overlap.
+    /// Input and output do not overlap.
     #[default]
     No,
-    /// They overlap as NCCL and MPI define it: the smaller one is the caller's own block of the larger one.
+    /// Input and output overlap as NCCL and MPI define it: the smaller one is the rank's own block of the
+    /// larger one.
     Yes,
 }
 
 /// A whole-world program for one collective.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Schedule {
-    /// What it computes.
+    /// The collective.
     pub collective: Collective,
     /// The name of the algorithm that planned it, e.g. `ring`.
     pub algorithm: String,
@@ -226,7 +226,7 @@ impl Schedule {
         pairs.find(|(rank, peer)| !reach.connects(*rank, *peer))
     }
 
-    /// Have two ranges of a rank's buffers memory in common? In place, input and output may.
+    /// Whether two ranges of a rank's buffers share memory. In place, input and output may.
     #[must_use]
     pub fn overlap(&self, rank: Rank, a: ChunkRange, b: ChunkRange) -> bool {
         Memory::new(self, self.ranks(), rank).overlap(a, b)

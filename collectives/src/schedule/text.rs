@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A range of several chunks is written `output[2..5]`, without the last. Lane 0 is not written. `last` and
-//! `after` are the fields of the same name. A send that follows a receive has `following 4`, and does not repeat the step
-//! behind `after`:
+//! `after` are the fields of the same name. A send that follows a receive has `following 4`, and does not
+//! repeat the step behind `after`:
 //!
 //! ```text
 //! send output[2] to rank 1 after 0 following 4
@@ -31,9 +31,9 @@ use topology::Rank;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("expected {expected}, found {}", found_or_end(found))]
 pub struct ParseError {
-    /// What the grammar has at this place.
+    /// The grammar at this place.
     pub expected: &'static str,
-    /// What is there; empty at the end of the line.
+    /// The text found; empty at the end of the line.
     pub found: String,
 }
 
@@ -175,7 +175,7 @@ impl FromStr for Step {
 }
 
 impl Step {
-    /// It follows a step, which it thereby comes after.
+    /// Makes the step follow another one, which it thereby comes after.
     fn follow(&mut self, step: u32) -> Result<(), ParseError> {
         self.follows = Some(step);
         if self.after.contains(&step) {
@@ -187,7 +187,7 @@ impl Step {
     }
 }
 
-/// What `after` and `following` are about.
+/// The argument of `after` and `following`.
 const A_STEP: &str = "the number of a step";
 
 /// How steps begin.

@@ -40,7 +40,7 @@ const VERSION: u32 = 1;
 pub struct TomlError {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The error.
     pub message: String,
 }
 

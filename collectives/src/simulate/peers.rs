@@ -6,8 +6,9 @@
 
 use crate::{
     PlanError, Spec,
+    builder::Builder,
     pass::unfuse,
-    schedule::{Builder, ChunkRange, InPlace, Schedule},
+    schedule::{ChunkRange, InPlace, Schedule},
 };
 use topology::Rank;
 

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::{
-    BlockLen, Codec, Collective, Spec, pass,
+    BlockLen, Codec, Collective, Spec,
+    builder::Builder,
+    pass,
     plan::{self, ALGORITHMS},
-    schedule::{Builder, ChunkRange},
+    schedule::ChunkRange,
 };
 use proptest::prelude::*;
 use topology::{Inside, Speed, Tier};

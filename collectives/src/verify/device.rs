@@ -5,16 +5,15 @@ use crate::UnknownName;
 use crate::layout::BlockLayout;
 use crate::schedule::{Action, Schedule};
 
-/// What a device asks of messages.
+/// A device's rules for messages.
 ///
-/// A device that counts frames wants a message to have as many of them on both sides. That needs no check
-/// here: a send and its receive have the same length for every element count.
+/// A device that counts frames requires equally many on both sides of a message. That needs no check here: a
+/// send and its receive have the same length for every element count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRules {
     /// The longest message.
     pub max_message_bytes: u64,
-    /// The bytes of a frame, which is what a queue counts; 0 for a device without frames, whose queue counts
-    /// messages.
+    /// Bytes of a frame, which a queue counts; 0 for a device without frames, whose queue counts messages.
     pub frame_bytes: u64,
     /// The frames (or messages) that a queue holds. The runtime never posts more than that; but one message
     /// must fit.
@@ -29,13 +28,13 @@ impl DeviceRules {
     /// Thunderbolt on Linux: as [`DeviceRules::IB`].
     pub const USB4: DeviceRules = DeviceRules::IB;
 
-    /// Thunderbolt 5 on macOS: a queue counts frames of 4 KiB and has up to 4095 of them, so that no message has more than
+    /// Thunderbolt 5 on macOS: a queue counts frames of 4 KiB and holds up to 4095, so a message has at most
     /// 16773120 bytes (Apple's technical note TN3205).
     pub const APPLE_TB5: DeviceRules =
         DeviceRules { max_message_bytes: 4095 * 4096, frame_bytes: 4096, queue_depth: 4095 };
 
-    /// The rules of a kind of device, by the name that fabric files have for it; `thunderbolt` is that of macOS, whose rules
-    /// are the stricter ones.
+    /// Returns the rules of a kind of device, by its name in fabric files; `thunderbolt` is that of macOS,
+    /// whose rules are stricter.
     ///
     /// # Errors
     /// [`UnknownName`], which suggests the nearest one.

@@ -3,7 +3,7 @@
 use super::DeviceRules;
 use serde::Deserialize;
 
-/// What of a fabric file bears on messages. Whether the rest of it is right, `tbccl fabric check` says.
+/// The parts of a fabric file that affect messages. `tbccl fabric check` checks the whole file.
 #[derive(Deserialize)]
 struct Fabric {
     profile: Option<String>,
@@ -26,10 +26,10 @@ struct Device {
 }
 
 impl DeviceRules {
-    /// Of the devices of a fabric file, the rules of the one that takes the shortest messages.
+    /// Returns the rules of the device with the shortest messages of a fabric file.
     ///
     /// # Errors
-    /// What is wrong with the file, for people.
+    /// The error of the file, for people.
     pub fn of_fabric(text: &str) -> Result<DeviceRules, String> {
         let fabric: Fabric = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         let mut all = Vec::new();

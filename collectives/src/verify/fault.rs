@@ -1,4 +1,4 @@
-//! What can be wrong with a schedule.
+//! Faults of schedules.
 
 use crate::schedule::{ChunkRange, Schedule, Step};
 use crate::{Collective, Numerics};
@@ -40,7 +40,7 @@ pub enum Fault {
     /// A message to or from nobody, or to the rank itself.
     #[error("{at}: rank {} has no peer {peer}", at.rank)]
     Peer {
-        /// Where.
+        /// The step.
         at: At,
         /// The peer.
         peer: Rank,
@@ -48,7 +48,7 @@ pub enum Fault {
     /// A lane that the schedule does not have, or one on a step without a message.
     #[error("{at}: lane {} on a step that can use {lanes}", at.step.lane)]
     Lane {
-        /// Where.
+        /// The step.
         at: At,
         /// The lanes that there are for it.
         lanes: u8,
@@ -56,7 +56,7 @@ pub enum Fault {
     /// A dependency on the step itself, on a later one, or out of order.
     #[error("{at}: `after` and `following` must name earlier steps in ascending order, and {before} is not")]
     Dependency {
-        /// Where.
+        /// The step.
         at: At,
         /// The dependency.
         before: u32,
@@ -64,17 +64,17 @@ pub enum Fault {
     /// Chunks that the buffer does not have.
     #[error("{at}: {range} is outside of the buffer, whose chunks are {chunks}")]
     Bounds {
-        /// Where.
+        /// The step.
         at: At,
         /// The chunks.
         range: ChunkRange,
         /// The chunks that there are.
         chunks: u64,
     },
-    /// Operands of one step whose lengths differ, for some element count at least.
+    /// Operands of one step have different lengths, for some element count at least.
     #[error("{at}: {a} and {b} differ in length, or may when the count is not a multiple of the chunks")]
     Lengths {
-        /// Where.
+        /// The step.
         at: At,
         /// One operand.
         a: ChunkRange,
@@ -86,23 +86,23 @@ pub enum Fault {
         "{at}: {range} cannot stand here; packed chunks are encoded, sent, received and decoded, one by one"
     )]
     Packed {
-        /// Where.
+        /// The step.
         at: At,
-        /// What cannot stand there.
+        /// The misplaced range.
         range: ChunkRange,
     },
     /// A write to memory that belongs to the caller.
     #[error("{at}: {range} is input that is not part of the output, and may not be written")]
     InputWritten {
-        /// Where.
+        /// The step.
         at: At,
-        /// What it writes.
+        /// The written range.
         range: ChunkRange,
     },
     /// A destination that overlaps an operand in a way that the step does not allow.
     #[error("{at}: the destination overlaps {operand}")]
     Overlap {
-        /// Where.
+        /// The step.
         at: At,
         /// The operand.
         operand: ChunkRange,

@@ -5,8 +5,8 @@
 //! marks.
 
 use super::fault::{At, Fault};
-use crate::analysis::{Memory, Touched};
-use crate::pass::fuse::received;
+use crate::analysis::Touched;
+use crate::schedule::Memory;
 use crate::schedule::{Action, RankProgram, Step};
 
 /// Checks the mark of a step. Earlier steps have `touched` memory; the step is well-formed, and races with none of them.
@@ -36,7 +36,7 @@ fn objection(
         return Some("it does not come after that step");
     }
     // Dependencies are earlier steps.
-    let Some(dst) = received(&program.steps[followed as usize].action) else {
+    let Some(dst) = program.steps[followed as usize].action.received() else {
         return Some("that step receives nothing");
     };
     if memory.span(dst) != memory.span(src) {

@@ -18,14 +18,13 @@ mod follows;
 mod outcome;
 mod races;
 pub(crate) mod structure;
-mod sweep;
 
 pub use device::{DeviceRules, verify_on_device};
 pub use fault::{At, Fault};
-pub use sweep::{Case, CaseError, cases, verify_all};
 
-use crate::analysis::{Cycle, Flow, Matching, Mismatch, StepId};
+use crate::analysis::{Cycle, Flow, Matching, Mismatch};
 use crate::numerics::Numerics;
+use crate::schedule::StepId;
 use crate::schedule::{Action, Schedule};
 use outcome::Outcome;
 use std::fmt;

@@ -2,9 +2,10 @@
 
 use super::fault::{At, Fault};
 use crate::Collective;
-use crate::analysis::{Expression, Expressions, Flow, Matching, StepId, Value, Values, Wrong};
+use crate::analysis::{Expression, Expressions, Flow, Matching, Value, Values, Wrong};
 use crate::numerics::{self, Numerics};
 use crate::schedule::Schedule;
+use crate::schedule::StepId;
 use topology::Rank;
 
 /// What can be said of results that are right.

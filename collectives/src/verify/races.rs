@@ -7,8 +7,9 @@ use super::{
     fault::{At, Fault},
     follows,
 };
-use crate::analysis::{Matching, Memory, Order, StepId, Touched, Turn};
+use crate::analysis::{Matching, Order, Touched, Turn};
 use crate::schedule::{ChunkRange, Schedule, Step};
+use crate::schedule::{Memory, StepId};
 use topology::Rank;
 
 /// Checks every rank; tells how many messages of one lane and direction may be under way at a time.

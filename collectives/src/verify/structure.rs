@@ -1,7 +1,7 @@
 //! Is it a schedule at all? Everything that can be said of one step without looking at others.
 
 use super::fault::{At, Fault};
-use crate::analysis::Memory;
+use crate::schedule::Memory;
 use crate::schedule::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
 use topology::MAX_RANKS;
 use topology::Rank;

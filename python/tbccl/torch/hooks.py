@@ -14,12 +14,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from tbccl import _native
+from tbccl._elements import CODECS
 
 from .group import ProcessGroup
 from .work import Work
-
-#: How elements are packed: by name, and with the number of the C interface.
-CODECS = {"int8": 1, "int8/64": 2, "int8/256": 3, "bf16": 4}
 
 
 @dataclass
@@ -28,7 +26,7 @@ class QuantizedState:
 
     #: The group; None for the default one.
     group: dist.ProcessGroup | None = None
-    #: One of :data:`CODECS`.
+    #: "int8", "int8/64", "int8/256" or "bf16".
     codec: str = "int8"
     #: Buckets of fewer bytes are reduced exactly: their messages are short as it is.
     exact_below_bytes: int = 64 * 1024

@@ -152,6 +152,9 @@ def others(comm: tbccl.Communicator) -> None:
     packed = comm.all_reduce_quantized(np.linspace(0, rank, 1000, dtype=np.float32))
     wanted = sum(np.linspace(0, one, 1000, dtype=np.float32) for one in range(size))
     assert np.abs(packed - wanted).max() <= 0.02 * max(wanted.max(), 1), np.abs(packed - wanted).max()
+    for codec in ("int8/64", "int8/256", "bf16"):
+        packed = comm.all_reduce_quantized(np.linspace(0, rank, 1000, dtype=np.float32), codec)
+        assert np.abs(packed - wanted).max() <= 0.02 * max(wanted.max(), 1), codec
     comm.barrier()
     assert comm.barrier_async().wait(30)
     same(comm.with_options(algorithm="mesh", numerics="reproducible", timeout=30).all_reduce(np.full(3, 1.5)),

@@ -1,12 +1,13 @@
-//! The last of communicators: what they have sent arrives, and then their rendezvous ends.
+//! Closing communicators: sent messages arrive first, and then the rendezvous in this process ends.
 //!
-//! When a communicator is closed whose process has the rendezvous, others may still be at work, and would take its end for
-//! that of the job. So closing waits until all have gone. And what was sent may lie with the system until its receiver takes
-//! it; if the connection were closed before, it could be lost. So closing waits for that, too.
+//! When a process closes the communicator that has the rendezvous, other ranks may still be at work, and
+//! would take its end for that of the job; so closing waits until they have gone. Sent messages may lie in
+//! the system until their receiver takes them, and could be lost if the connection were closed before; so
+//! closing waits for that as well.
 //!
-//! But where a process has more than one communicator, others may wait for it to do something with the next one before they
-//! do what is waited for. So only the last one waits: for all rendezvous that are still attended, and for communicators that
-//! are closed by threads of their own ([`behind`]).
+//! Where a process has several communicators, peers may wait for its next call on another one first. So only
+//! the last communicator waits: for all rendezvous that are still attended, and for communicators that are
+//! closed by threads of their own ([`behind`]).
 
 use super::{Communicator, watch::Peers};
 use bootstrap::Server;
@@ -24,14 +25,14 @@ pub(super) const CLOSING: Duration = Duration::from_secs(2);
 /// Between looks at how others are while what was sent is on its way.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What the communicators of this process leave to each other.
+/// State shared by the communicators of this process.
 #[derive(Debug)]
 struct Open {
     /// How many there are, but for those behind.
     communicators: usize,
-    /// Those that are being closed by threads.
+    /// Threads that close communicators.
     behind: Vec<JoinHandle<()>>,
-    /// Rendezvous whose ranks here have gone, and until when others may take to go.
+    /// Rendezvous whose local ranks have gone, and the deadline for the others.
     left: Vec<(Server, Option<Instant>)>,
 }
 
@@ -46,9 +47,9 @@ pub(super) fn opened() {
     open().communicators += 1;
 }
 
-/// Waits until what this rank has sent has arrived, and closes the endpoint: what has not arrived by then may be lost. The last
-/// communicator waits as long as `patience` says, since a receiver may take its time; but where a rank has failed or died, most
-/// likely nobody ever receives it.
+/// Waits until this rank's sent messages have arrived, and closes the endpoint: messages that have not
+/// arrived by then may be lost. The last communicator waits up to `patience`, since a receiver may take its
+/// time; where a rank has failed or died, most likely nothing is received any more.
 pub(super) fn settle(endpoint: &mut dyn Endpoint, peers: &mut Peers, patience: Duration, is_behind: bool) {
     let began = Instant::now();
     while !endpoint.settle(LOOK_EVERY, &|rank| peers.is_gone(Rank(rank))) {
@@ -61,8 +62,8 @@ pub(super) fn settle(endpoint: &mut dyn Endpoint, peers: &mut Peers, patience: D
     endpoint.close(CLOSING);
 }
 
-/// Closes a communicator that may have sent what its receivers take their time to take. Others of this process can be used
-/// meanwhile.
+/// Closes, on a thread of its own, a communicator whose sent messages may not have been received yet. Other
+/// communicators of this process remain usable.
 pub(super) fn behind(mut comm: Communicator) {
     let endpoint = comm.endpoint.as_mut().filter(|_| comm.failed.is_none());
     if endpoint.is_none_or(|endpoint| endpoint.settle(Duration::ZERO, &|_| false)) {
@@ -114,12 +115,12 @@ fn last() {
 fn end(left: Vec<(Server, Option<Instant>)>) {
     for (server, until) in left {
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        server.wait_until(|attendance| attendance.gone == attendance.joined, left);
+        server.wait_until(|status| status.gone == status.joined, left);
     }
 }
 
-/// Have all gone?
+/// Whether all ranks have gone.
 fn is_empty(server: &Server) -> bool {
-    let attendance = server.wait_until(|_| true, Duration::ZERO);
-    attendance.is_over || attendance.gone == attendance.joined
+    let status = server.wait_until(|_| true, Duration::ZERO);
+    status.is_over || status.gone == status.joined
 }

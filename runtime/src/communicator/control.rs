@@ -1,10 +1,12 @@
-//! What other threads may want of a communicator while a call is in progress: to end it, and to know how it does.
+//! The part of a communicator that other threads may use while a call is in progress: abort, counters,
+//! failure.
 //!
-//! A communicator belongs to whoever makes its calls. Its control is shared: it is written and read without a lock that a
-//! call in progress holds. A call looks at one word of it whenever something has moved, and at the rest when asked to.
+//! A communicator belongs to the thread that makes its calls. Its control is shared: no lock guards it that a
+//! call in progress holds. A call reads one word of it whenever something has moved, and more on request.
 //!
-//! An abort sets that word, which makes the call in progress and every further one fail. Where boards are shared memory it
-//! also raises the job's failure at once, so that peers hear of it even if no call is in progress here.
+//! An abort sets that word, which makes the call in progress and every further one fail. Where boards are
+//! shared memory it also raises the job's failure at once, so that peers see it even if no call is in
+//! progress here.
 
 use super::Communicator;
 use crate::{
@@ -34,10 +36,10 @@ const ABORTED: u32 = 1;
 /// Somebody wants to know what the links have done.
 const STATS: u32 = 2;
 
-/// Who says whether the program wants out of a call that waits, on the thread that makes the call.
+/// Returns whether the program wants to end a waiting call. Called on the thread that makes the call.
 pub(crate) type Asked = fn() -> bool;
 
-/// What a communicator has done so far, as one rank of it.
+/// Counters of a communicator, as one rank of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -45,7 +47,7 @@ pub struct Stats {
     pub begun: u64,
     /// Calls that were carried out.
     pub finished: u64,
-    /// What all links have done together.
+    /// Counters of all links together.
     pub links: Counters,
     /// The same per peer, for those that there are links to.
     pub peers: Vec<(Rank, Counters)>,
@@ -53,7 +55,7 @@ pub struct Stats {
     pub polls: PollCounters,
 }
 
-/// What the links have done, as far as it was told.
+/// Counters of the links, as last published.
 #[derive(Debug, Default)]
 struct Told {
     /// How often it was told.
@@ -68,16 +70,16 @@ pub(crate) struct Control {
     names: Arc<[PeerName]>,
     transport: &'static str,
     agreement: Agreement,
-    /// What is wanted of the call in progress, in bits. By itself, since executors look at it too.
+    /// Requests to the call in progress, in bits. Shared, since executors read it too.
     wanted: Arc<AtomicU32>,
-    /// Whom a call asks that waits long.
+    /// The function that a long wait asks.
     asked: OnceLock<Asked>,
     /// The error that every further call gives.
     failed: Mutex<Option<Error>>,
     told: Mutex<Told>,
     telling: Condvar,
     pub(super) recorder: Recorder,
-    /// Where they are written when the communicator fails, and on the signal.
+    /// The folder for flight recorders, on failure and on the signal.
     folder: Option<PathBuf>,
 }
 
@@ -114,7 +116,7 @@ impl Control {
         Arc::clone(&self.wanted)
     }
 
-    /// Do we see the others' boards themselves?
+    /// Whether the others' boards are mapped here.
     pub(crate) fn is_mapped(&self) -> bool {
         self.agreement.is_mapped()
     }
@@ -136,12 +138,12 @@ impl Control {
         self.wanted.load(Acquire) & ABORTED != 0
     }
 
-    /// From now on calls that wait long ask this. Said once; who comes later is not heard.
+    /// Sets the function that calls ask in long waits. Set once; later ones are ignored.
     pub(crate) fn ask(&self, asked: Asked) {
         let _ = self.asked.set(asked);
     }
 
-    /// Does the program want out of the call that this thread waits for?
+    /// Whether the program wants to end the call that this thread waits for.
     pub(crate) fn wants_out(&self) -> bool {
         self.asked.get().is_some_and(|asked| asked())
     }
@@ -158,7 +160,7 @@ impl Control {
         locked(&self.failed).get_or_insert_with(|| error.clone());
     }
 
-    /// What has made the communicator fail, as far as this rank can tell without asking anybody.
+    /// Returns the error of the communicator, as far as this rank knows without asking others.
     pub(crate) fn error(&self) -> Option<Error> {
         if let Some(error) = self.failed() {
             return Some(error);
@@ -185,7 +187,8 @@ impl Control {
         self.telling.notify_all();
     }
 
-    /// What the links have done: as the call in progress tells within a moment, or as it was last told.
+    /// Returns the links' counters: those that the call in progress publishes within a moment, or the last
+    /// published ones.
     pub(crate) fn stats_soon(&self) -> Stats {
         const MOMENT: Duration = Duration::from_millis(20);
         let told = locked(&self.told);
@@ -198,7 +201,7 @@ impl Control {
         self.counted(told.stats.clone())
     }
 
-    /// What was last told.
+    /// Returns the counters that were published last.
     pub(crate) fn stats_told(&self) -> Stats {
         let stats = locked(&self.told).stats.clone();
         self.counted(stats)
@@ -213,7 +216,7 @@ impl Control {
         locked(&self.failed).clone()
     }
 
-    /// What a communicator that is about to end has done.
+    /// Publishes the final counters of a communicator.
     pub(crate) fn tell_for_good(&self, comm: &Communicator) {
         self.tell_now(stats_of(comm.executor.links()));
     }
@@ -243,7 +246,7 @@ impl Control {
     }
 }
 
-/// What links have done, by peer and lane.
+/// Returns the links' counters, by peer and lane.
 pub(super) fn stats_of(links: &Links) -> Stats {
     let mut peers: Vec<(Rank, Counters)> = Vec::new();
     for (index, counters) in links.counters_by_index() {

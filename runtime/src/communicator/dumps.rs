@@ -1,7 +1,7 @@
-//! Where flight recorders are written to: a file per rank and process, when a communicator fails and its options say so, or
-//! on SIGUSR2 once a program, or the options of any communicator, have asked for it.
+//! Flight recorder files: one per rank and process, written when a communicator fails and its options name a
+//! folder, or on SIGUSR2 once the program, or the options of any communicator, have asked for it.
 //!
-//! The signal's handler only writes to a pipe; a thread of its own sleeps until something comes there.
+//! The signal's handler only writes to a pipe; a thread of its own sleeps until something arrives there.
 
 use super::control::Control;
 use crate::error::{Error, Result};
@@ -17,13 +17,13 @@ use std::{
 /// The communicators of this process.
 static LIVE: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
 
-/// What is to be done on the signal.
+/// The reaction to the signal.
 static ON_SIGNAL: Mutex<OnSignal> = Mutex::new(OnSignal { caught: false, folder: None });
 
 struct OnSignal {
-    /// Is there a handler, and a thread that waits for it?
+    /// Whether a handler and its thread exist.
     caught: bool,
-    /// Where the files of communicators go whose options name no folder; stderr if nowhere.
+    /// The folder for communicators whose options name none; stderr if `None`.
     folder: Option<PathBuf>,
 }
 
@@ -32,13 +32,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on SIGUSR2 has every communicator of this process write its latest calls as lines of JSON: to a file of this
-/// folder, `tbccl-rank0-pid1234.jsonl`, or to stderr if there is no folder; those whose options name a folder
-/// ([`Config::dump`](crate::Config::dump)) write there. Files are appended to. What else the program does on that signal
-/// it goes on to do.
+/// Makes SIGUSR2 write the latest calls of every communicator of this process, as lines of JSON.
+///
+/// They go to a file of this folder, `tbccl-rank0-pid1234.jsonl`, or to stderr if there is no folder;
+/// communicators whose options name a folder ([`Config::dump`](crate::Config::dump)) write there. Files are
+/// appended to. The program's own handler for the signal stays.
 ///
 /// # Errors
-/// [`Error::System`] when the signal can't be caught.
+/// [`Error::System`] when the signal cannot be caught.
 pub fn record_on_signal(folder: Option<&Path>) -> Result<()> {
     catch_signal()?;
     locked(&ON_SIGNAL).folder = folder.map(Path::to_owned);
@@ -77,7 +78,7 @@ pub(super) fn enlist(control: Control) -> Arc<Control> {
     control
 }
 
-/// It is gone.
+/// Removes a communicator that has ended.
 pub(super) fn strike_off(control: &Arc<Control>) {
     locked(&LIVE).retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)));
 }

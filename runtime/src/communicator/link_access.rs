@@ -1,8 +1,8 @@
-//! A communicator's links for those who use them without calls: [`crate::mail`].
+//! Access to a communicator's links without calls, for [`crate::p2p`].
 //!
-//! Whoever does so makes no calls on the communicator, so that the links carry nothing else. It gets the links, and what
-//! calls know of them and of the other ranks: how a message travels, who has died, left or failed, and how an error is
-//! told. Nothing here knows what the messages mean.
+//! The user makes no calls on the communicator, so the links carry nothing else. It gets the links, and the
+//! services of calls: the protocol of a message, deaths, departures and failures of other ranks, and error
+//! reports. The meaning of messages is not known here.
 
 use super::{Communicator, closed, closing, stopped::explain, watch::CallWatch};
 use crate::{
@@ -18,14 +18,14 @@ use std::{
     time::Duration,
 };
 use topology::Rank;
-use transport::{Link, RecvState, SendState, Size, Sleeper, TransportError, WaitPolicy, memory::Span};
+use transport::{Link, RecvState, SendState, SizeClass, Sleeper, TransportError, WaitPolicy, memory::Span};
 
-/// Whose messages, and where they stand, for errors.
+/// The context of an error: the operation, and its progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ErrorContext<'a> {
     /// As a call.
     pub(crate) record: CallRecord,
-    /// What there is to say beside that.
+    /// Details beside the record.
     pub(crate) details: &'a str,
     /// How long nothing has moved.
     pub(crate) waited: Duration,
@@ -35,7 +35,7 @@ fn index(peer: Rank, lane: u8) -> usize {
     peer.index() * usize::from(Communicator::LANES) + usize::from(lane)
 }
 
-/// A communicator whose links are somebody's who makes no calls.
+/// A communicator whose links are used without calls.
 #[derive(Debug)]
 pub(crate) struct LinkAccess(Communicator);
 
@@ -62,7 +62,7 @@ impl LinkAccess {
         &self.0.peers.names[rank.index()]
     }
 
-    /// Is there a link to a peer?
+    /// Whether there is a link to a peer.
     pub(crate) fn reaches(&self, peer: Rank) -> bool {
         self.0.plans.reaches(peer)
     }
@@ -79,14 +79,14 @@ impl LinkAccess {
         self.0.executor.message_to_send(index(peer, lane), digest, src)
     }
 
-    /// Would a message of these bytes go from where they are, without being copied on the way?
+    /// Whether a message of these bytes would travel without a copy.
     pub(crate) fn moves_in_place(&self, src: Span<'_>) -> bool {
         let executor = &self.0.executor;
-        executor.protocols().size(src.len() as u64) == Size::Bulk
+        executor.protocols().size(src.len() as u64) == SizeClass::Bulk
             && self.0.slab.locate(src.as_ptr(), src.len()).is_some()
     }
 
-    /// A message of so many bytes, about to be received.
+    /// Returns the state of a receive of `len` bytes.
     #[inline]
     pub(crate) fn to_receive(&self, digest: u64, len: usize) -> RecvState {
         self.0.executor.message_to_receive(digest, len)
@@ -101,7 +101,7 @@ impl LinkAccess {
         self.0.timeout
     }
 
-    /// Has this rank closed its part of the communicator, as far as it is known?
+    /// Whether a rank has closed its part of the communicator, as far as known.
     pub(crate) fn has_left(&mut self, rank: Rank) -> bool {
         self.0.peers.keep_in_touch();
         self.0.peers.agreement.has_left(rank)
@@ -125,8 +125,8 @@ impl LinkAccess {
         }
     }
 
-    /// Does nothing that can be seen at once forbid to go on? What was read from a peer's memory before this was asked is then
-    /// what the peer had sent.
+    /// Whether nothing forbids to go on. Data read from a peer's memory before this returned `true` is what
+    /// the peer had sent.
     #[inline]
     pub(crate) fn is_healthy(&self) -> bool {
         fence(Acquire);
@@ -141,8 +141,8 @@ impl LinkAccess {
         known.unwrap_or_else(|| self.0.check_alive().err().unwrap_or_else(closed))
     }
 
-    /// Looks around during a long wait, as a call does: has anyone failed, died or left whom the record names, and is
-    /// there time left? An error is not yet the communicator's.
+    /// Checks the job's health during a long wait, as a call does: failures, deaths, departures of the ranks
+    /// in the record, and the time limit. An error is not yet the communicator's.
     pub(crate) fn look(&mut self, about: &ErrorContext<'_>) -> Result<()> {
         let Communicator { peers, executor, timeout, .. } = &mut self.0;
         let mut watch = CallWatch {

@@ -1,7 +1,7 @@
-//! What a job runs on: which ranks share a host, and what its processors are.
+//! The machines of a job: which ranks share a host, and the processors.
 //!
-//! All ranks must come to the same answers, since plans are chosen by them; so nothing is asked that ranks of one host may see
-//! differently, as the cores that each is bound to. Nothing here chooses.
+//! All ranks must reach the same results, since plans depend on them; so nothing is queried that ranks of one
+//! host may see differently, such as the cores that each is bound to.
 
 use crate::error::PeerName;
 use collectives::select::Fingerprint;
@@ -9,7 +9,8 @@ use std::{fmt, sync::OnceLock};
 use topology::{Placement, Rank};
 use transport::driver::Endpoint;
 
-/// Which ranks share a host: as the driver says, which knows who shares memory, or else by the names of hosts.
+/// Returns the placement of ranks on hosts: the driver's, which knows the ranks that share memory, or else by
+/// host names.
 pub(super) fn placement_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) -> Option<Placement> {
     match endpoint.and_then(Endpoint::hosts) {
         Some(hosts) => Placement::from_hosts(hosts).ok(),
@@ -17,7 +18,7 @@ pub(super) fn placement_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) 
     }
 }
 
-/// What a job runs on, as far as all of its ranks know the same of it.
+/// Returns the fingerprint of a job's machines, as far as all of its ranks know it.
 pub(super) fn fingerprint(transport: &str, names: &[PeerName]) -> Fingerprint {
     let placement = Placement::from_hosts(names.iter().map(|name| name.host.as_str()));
     let hosts = placement.map_or(1, |placement| placement.hosts());
@@ -33,7 +34,7 @@ pub(super) struct Processors {
 }
 
 impl Processors {
-    /// Those of this machine, which are asked for once.
+    /// Returns this machine's processors, which are queried once.
     pub(super) fn here() -> &'static Processors {
         static HERE: OnceLock<Processors> = OnceLock::new();
         HERE.get_or_init(|| Processors::read(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()))

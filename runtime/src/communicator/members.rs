@@ -1,13 +1,12 @@
-//! Communicators that are made from others: of some of the ranks ([`Communicator::split`]), without those that are lost
+//! Communicators made from others: of some of the ranks ([`Communicator::split`]), without lost ranks
 //! ([`Communicator::shrink`]), or with new ones ([`Communicator::grow`]).
 //!
-//! Who takes part is decided here, from arguments and from what ranks have told each other; where they meet is the
-//! business of [`hall`] for threads of one process and of [`kin`] for processes. The new communicator has links,
-//! memory and a rendezvous of its own: it needs nothing of the one it was made from, which may go on, fail or be
-//! closed.
+//! This module decides which ranks take part, from arguments and from messages between the ranks;
+//! `join::rejoin` brings them together. The new communicator has links, memory and a rendezvous of its own:
+//! it needs nothing of the old one, which may go on, fail or be closed.
 //!
-//! Nothing here travels over links but colours and keys. A communicator that has failed can't be relied on to carry
-//! anything, so survivors meet where they have known each other to be found since they started.
+//! Only colors and keys travel over links. A communicator that has failed cannot be relied on to carry
+//! anything, so survivors meet at the listeners that they have known since they started.
 
 use super::{Communicator, join::Rejoin};
 use crate::{
@@ -17,18 +16,21 @@ use crate::{
 use topology::Rank;
 
 impl Communicator {
-    /// Communicators of those ranks that give the same colour, one for each colour. In each, ranks are numbered by their
-    /// keys, and where these are equal as they are here. A rank that gives no colour takes part and gets none. All ranks
-    /// call it, as their next collective; `config` is that of the new communicator, whose shared options are equal on its
-    /// ranks. A device matrix speaks of the ranks of the job, whatever they are called in communicators made of it; a
-    /// model of machines and cables is not used.
+    /// Splits the communicator: ranks with the same color form a communicator each. All ranks call it, as
+    /// their next collective.
     ///
-    /// As `MPI_Comm_split` and `ncclCommSplit`. This communicator can be used as before, and closed whenever that suits.
+    /// In each new communicator, ranks are numbered by their keys, and where these are equal as they are
+    /// here. A rank without a color takes part and gets none. `config` is that of the new communicator; its
+    /// shared options are equal on its ranks. A device matrix describes the ranks of the whole job; a model
+    /// of machines and cables is not used.
+    ///
+    /// As `MPI_Comm_split` and `ncclCommSplit`. This communicator remains usable, and may be closed at any
+    /// time.
     ///
     /// # Errors
-    /// What a collective fails with; [`Error::Absent`] for ranks of the same colour that don't come to make their
-    /// communicator within the time limit, and what [`Communicator::from_env`] fails with while it is made. This
-    /// communicator has not failed then if the exchange of colours has gone well.
+    /// The errors of a collective; [`Error::Absent`] for ranks of the same color that do not come within the
+    /// time limit, and the errors of [`Communicator::from_env`]. If the exchange of colors has succeeded,
+    /// this communicator has not failed.
     pub fn split(&mut self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Communicator>> {
         let said = [color.map_or(NONE, i64::from), i64::from(key)];
         let mut words = vec![0; 2 * self.size() as usize];
@@ -38,23 +40,28 @@ impl Communicator {
         self.make(&format!("split {} of colour {color}", self.seq), &members, config).map(Some)
     }
 
-    /// A communicator of all ranks but these, which keep their order. The survivors call it, all with the same list. It
-    /// needs nothing of this communicator: it works when that has failed or is healthy, and whichever ranks have been
-    /// killed, the first one or the one with the rendezvous as well. It is repeated with a longer list when more ranks
-    /// turn out to be lost, and what it has made can be shrunk again.
+    /// Returns a communicator without some ranks; the others keep their order. The survivors call it, all
+    /// with the same list.
     ///
-    /// As `ncclCommShrink`. Ranks that are left out but live are not told. For `config` see [`Communicator::split`].
+    /// It needs nothing of this communicator: it works whether that has failed or not, and whichever ranks
+    /// have been killed, including rank 0 and the one with the rendezvous. Repeat it with a longer list when
+    /// more ranks turn out to be lost. The result can be shrunk again.
+    ///
+    /// As `ncclCommShrink`. Live ranks that are left out are not told. For `config` see
+    /// [`Communicator::split`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for ranks that there are not, or when this rank is among them. [`Error::Absent`] for
-    /// survivors that have ended, or have not come within the time limit; it names them by their ranks here.
+    /// [`Error::InvalidArgument`] for ranks outside the communicator, or when this rank is among them.
+    /// [`Error::Absent`] for survivors that have ended, or have not come within the time limit, by their
+    /// ranks here.
     pub fn shrink(&mut self, without: &[Rank], config: &Config) -> Result<Communicator> {
         let (members, left_out) = survivors(self.rank(), self.size(), without)?;
         self.make(&format!("shrink without {left_out}"), &members, config)
     }
 
-    /// An id with which new ranks can be taken in: one rank makes it, gives it to [`Communicator::grow`], and passes it on
-    /// to those who are to join. It opens a rendezvous in this process, which must live as long as the new communicator.
+    /// Creates an id with which new ranks join: one rank creates it, passes it to [`Communicator::grow`], and
+    /// to the new ranks. It opens a rendezvous in this process, which must live as long as the new
+    /// communicator.
     ///
     /// # Errors
     /// As for [`UniqueId::create`].
@@ -63,17 +70,20 @@ impl Communicator {
         Ok(UniqueId::create()?)
     }
 
-    /// A communicator of these ranks, which keep their numbers, and of new ones up to a size. All ranks call it, as their
-    /// next collective; one of them gives the id that it has made, the others none. The new ranks join with
-    /// [`Communicator::from_unique_id`], as ranks from the present size on. `config` holds for the new communicator, and is
-    /// what the new ranks give too; a device matrix speaks of its ranks.
+    /// Returns a communicator of these ranks, which keep their numbers, and of new ones, `size` in all. All
+    /// ranks call it, as their next collective; one of them passes the id that it has created, the others
+    /// none.
     ///
-    /// As `ncclCommGrow`. The id holds a secret: among the ranks that are here it travels only over the connections to the
-    /// rendezvous, which are encrypted between hosts.
+    /// The new ranks join with [`Communicator::from_unique_id`], as ranks from the present size on. `config`
+    /// is that of the new communicator, and equals that of the new ranks; a device matrix describes its
+    /// ranks.
+    ///
+    /// As `ncclCommGrow`. The id holds a secret: among the present ranks it travels only over the connections
+    /// to the rendezvous, which are encrypted between hosts.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the communicator would not grow, or not exactly one rank gives an id; otherwise as
-    /// for [`Communicator::from_unique_id`].
+    /// [`Error::InvalidArgument`] when the communicator would not grow, or not exactly one rank passes an id;
+    /// otherwise as for [`Communicator::from_unique_id`].
     pub fn grow(&mut self, id: Option<&UniqueId>, size: u32, config: &Config) -> Result<Communicator> {
         if size <= self.size() {
             let what = format!("{} ranks can't grow to {size}", self.size());
@@ -91,8 +101,8 @@ impl Communicator {
         Communicator::from_unique_id(&id, self.rank().0, size, config)
     }
 
-    /// What each rank says, by rank: the bytes of an id, or nothing. It does not travel over links, which others may
-    /// listen to.
+    /// Exchanges messages by rank, each the bytes of an id or nothing. They do not travel over links, which
+    /// others may listen to.
     fn tell_in_private(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
         if matches!(self.rejoin, Rejoin::Processes(_)) {
             let connection = self.peers.connection.as_mut().ok_or(Error::LauncherGone)?;
@@ -110,8 +120,8 @@ impl Communicator {
         Ok(all.chunks_exact(word.len()).map(part).collect())
     }
 
-    /// Makes the communicator of these ranks, this one among them, in this order. All of them call it with the same name,
-    /// which no other such call between them has that may be under way.
+    /// Makes the communicator of these ranks, this one among them, in this order. All of them pass the same
+    /// name, which no other such call in progress between them has.
     fn make(&self, job: &str, members: &[Rank], config: &Config) -> Result<Communicator> {
         let made = match &self.rejoin {
             Rejoin::Threads(rendezvous) => rendezvous.meet(job, self.rank(), members, config),

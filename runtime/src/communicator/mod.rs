@@ -1,11 +1,11 @@
 //! Communicators: a group of ranks, and the calls they make together.
 //!
-//! A communicator is made from the launcher's environment ([`Communicator::from_env`]) or for threads of this process
-//! ([`Communicator::local`]). All its ranks make the same calls in the same order. A call blocks, progresses on the
-//! caller's thread, and either completes or fails within the time limit; once it has failed, the communicator stays
-//! failed, on every rank.
+//! A communicator is made from the launcher's environment ([`Communicator::from_env`]), from a unique id, for
+//! threads of this process ([`Communicator::local`]), or from another communicator. All its ranks make the
+//! same calls in the same order. A call blocks, progresses on the caller's thread, and either completes or
+//! fails within the time limit. After a failure the communicator stays failed, on every rank.
 //!
-//! Nothing here moves bytes: calls are turned into plans (`plans`) and carried out by the executor.
+//! This module moves no bytes: calls are turned into plans (`plans`) and carried out by the executor.
 
 mod buffer;
 mod call;
@@ -84,7 +84,8 @@ pub struct Communicator {
     slab: Slab,
     // Boxed, so that taking it for a call moves a pointer.
     scratch: Option<Box<Registered>>,
-    /// What the links stand on, where that is more than memory. After them, so that they end first.
+    /// The endpoint of the links, where that is more than memory. Declared after the links, so that they end
+    /// first.
     endpoint: Option<Box<dyn Endpoint>>,
     /// Held by every registration of the program's own memory.
     lending: Arc<()>,
@@ -102,7 +103,7 @@ pub struct Communicator {
     failed: Option<Error>,
     /// How long others may take to go when this is closed, if they meet in this process.
     farewell: Duration,
-    /// Does a thread close it, so that the program need not wait for that?
+    /// Whether a thread of its own closes it, so that the program need not wait.
     is_behind: bool,
     /// How to find the others again.
     rejoin: Rejoin,
@@ -110,7 +111,7 @@ pub struct Communicator {
     server: Option<Server>,
 }
 
-/// What a communicator is put together from.
+/// The parts of which a communicator is assembled.
 struct Parts {
     rank: Rank,
     names: Vec<PeerName>,
@@ -122,9 +123,9 @@ struct Parts {
     endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
     rejoin: Rejoin,
-    /// In whose process the rendezvous is, if it is one of the ranks'.
+    /// The rank whose process has the rendezvous, if any.
     keeper: Option<Rank>,
-    /// Is it made from no other communicator? What is to be said about a job has been said of those.
+    /// Whether it is made from no other communicator: only then warnings about the job are printed.
     is_first: bool,
 }
 
@@ -146,7 +147,7 @@ impl Communicator {
         }
         let sleeper = endpoint.as_ref().and_then(|endpoint| endpoint.sleeper());
         if sleeper.is_some() {
-            wait.sleep_most = WOKEN_SLEEP;
+            wait.max_sleep = WOKEN_SLEEP;
         }
         if endpoint.is_some() {
             wait.poll_interval = config.polling.interval;
@@ -237,13 +238,13 @@ impl Communicator {
         self.transport
     }
 
-    /// Everyone, in rank order.
+    /// Returns all ranks' processes and hosts, in rank order.
     #[must_use]
     pub fn members(&self) -> &[PeerName] {
         &self.peers.names
     }
 
-    /// What this rank's links have done since the communicator was made.
+    /// Returns the counters of this rank's links since the communicator was made.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.executor.links().counters()
@@ -255,13 +256,13 @@ impl Communicator {
         self.executor.links().poll_counters()
     }
 
-    /// What has been done since the communicator was made.
+    /// Returns all counters since the communicator was made.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.peers.control.counted(stats_of(self.executor.links()))
     }
 
-    /// What other threads use of it.
+    /// Returns the part that other threads use.
     pub(crate) fn control(&self) -> Arc<Control> {
         Arc::clone(&self.peers.control)
     }
@@ -272,27 +273,28 @@ impl Communicator {
         self.failed.clone()
     }
 
-    /// The cables to a peer, in the order that both ends number them; none where the transport has one way to it that
-    /// has no name.
+    /// Returns the rails to a peer, in the order that both ends number them; none where the transport has no
+    /// named rails.
     #[must_use]
     pub fn rails(&self, peer: Rank) -> Vec<RailInfo> {
         self.endpoint.as_ref().map(|endpoint| endpoint.rails(peer.0)).unwrap_or_default()
     }
 
-    /// From the next call on, what travels between this rank and a peer takes that rail, or all of them again with
-    /// `None`. Both ends say it between the same two calls. While the rail is down the others are used; a transport
-    /// without rails takes no note.
+    /// Prefers a rail for messages between this rank and a peer from the next call on; `None` allows all
+    /// again. Both ends call it between the same two calls. While the rail is down the others are used; a
+    /// transport without rails ignores the call.
     pub fn prefer_rail(&mut self, peer: Rank, rail: Option<usize>) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.prefer_rail(peer.0, rail);
         }
     }
 
-    /// The algorithm that a call of these arguments takes, and the segments it cuts each chunk into. `count` is the
+    /// Returns the algorithm of a call with these arguments, and the segments of each chunk. `count` is the
     /// number of elements of one block.
     ///
     /// # Errors
-    /// [`Error::Plan`] when no algorithm, or not the one that the options ask for, can do with the cables there are.
+    /// [`Error::Plan`] when no algorithm, or not the one that the options name, works with the cables there
+    /// are.
     pub fn plan_of(
         &self,
         collective: Collective,
@@ -314,12 +316,13 @@ impl Communicator {
         })
     }
 
-    /// Plans a collective, so that the first call of these arguments need not. `count` is the number of elements of one
-    /// block; `in_place`, whether input and output are the same memory. Calls whose plan is at hand find it in a few tens of
-    /// nanoseconds. Nothing is sent, and other ranks need not do the same.
+    /// Plans a collective in advance, so that the first call of these arguments need not. `count` is the
+    /// number of elements of one block; `in_place`, whether input and output are the same memory. A call
+    /// whose plan is cached finds it in a few tens of nanoseconds. Nothing is sent, and other ranks need not
+    /// do the same.
     ///
     /// # Errors
-    /// As for [`Communicator::plan_of`]; [`Error::InvalidArgument`] for a root that there is not.
+    /// As for [`Communicator::plan_of`]; [`Error::InvalidArgument`] for a root outside the communicator.
     pub fn plan_ahead(
         &mut self,
         collective: Collective,
@@ -338,14 +341,17 @@ impl Communicator {
         Ok(())
     }
 
-    /// From the next call on, collectives that have this algorithm are carried out by it, or fail if it can't do the call;
-    /// others choose for themselves. Several names are taken as [`Config::algorithm`] has it. `segments` is the number of
-    /// pieces that chunks are cut into, 0 for as many as suit. This comes before all that the options say; `None`,
-    /// whatever the segments, lets the options decide again. All ranks say it between the same two calls.
+    /// Sets the algorithm of collectives that have it, from the next call on: they use it, or fail if it
+    /// cannot do the call. Other collectives are not affected. Several names are accepted in the form of
+    /// [`crate::SelectionConfig::algorithm`].
+    ///
+    /// `segments` is the number of pieces of each chunk, 0 for the automatic choice. This overrides all
+    /// options; `None`, with any segments, lets the options decide again. All ranks call it between the same
+    /// two calls.
     ///
     /// # Errors
-    /// [`Error::UnknownName`] for an algorithm that no collective has, [`Error::InvalidArgument`] for too many segments.
-    /// Nothing has changed then.
+    /// [`Error::UnknownName`] for an algorithm that no collective has, [`Error::InvalidArgument`] for too
+    /// many segments. Nothing has changed then.
     pub fn set_algorithm(&mut self, algorithm: Option<&str>, segments: u32) -> Result<()> {
         let wanted = algorithm.map(Names::parse).transpose()?;
         check_segments(segments)?;
@@ -353,14 +359,14 @@ impl Communicator {
         Ok(())
     }
 
-    /// What this job runs on, the same on all ranks: what a tuning file must have been measured on to be used.
+    /// Returns the fingerprint of this job, the same on all ranks: a tuning file is used only if it was
+    /// measured on the same one.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(self.transport, &self.peers.names)
     }
 
-    /// What calls promise from now on about the order in which contributions are combined. All ranks say it between the
-    /// same two calls.
+    /// Sets the order of contributions of calls from now on. All ranks call it between the same two calls.
     pub fn set_numerics(&mut self, numerics: Numerics) {
         self.numerics = numerics;
     }

@@ -1,12 +1,12 @@
-//! `all_to_all_v` where not every rank has a cable to every other: ranks in between pass blocks on.
+//! `all_to_all_v` where some ranks have no cable between them: ranks in between forward blocks.
 //!
-//! A plan of all_to_all can't: of blocks of unequal lengths a rank knows its own, so that it has no room for others'. So
-//! ranks first tell each other all lengths. Then everyone scatters its blocks to all, and all of these scatters run together:
-//! the lengths of a scatter are known to all ranks, and round a ring of cables it goes down a line. Scatters come in the order
-//! of their roots in every stream, and within one messages go away from the root, so that nothing waits in a circle.
+//! A plan of all_to_all cannot do it: with blocks of unequal lengths a rank knows its own only, so that it
+//! has no room for others'. So ranks first exchange all lengths. Then each scatters its blocks to all, and
+//! these scatters run together: the lengths of a scatter are known to all ranks, and on a ring of cables it
+//! goes down a line. Scatters come in the order of their roots in every stream, and within one messages go
+//! away from the root, so that no circular wait is possible.
 //!
-//! What travels is what has to: no block is filled up to the length of another one. Boards say that ranks are in a
-//! scatter.
+//! No block is padded to the length of another one. Boards show that ranks are in a scatter.
 
 use super::{
     Communicator,
@@ -21,7 +21,7 @@ use transport::memory::{Span, SpanMut};
 /// The lengths of all blocks, as all ranks have told them.
 struct Lengths {
     ranks: usize,
-    /// Per rank: what it sends to each, and what it expects from each.
+    /// Lengths per rank: of the blocks that it sends to each, and of those that it expects from each.
     all: Vec<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Lengths {
 }
 
 impl Communicator {
-    /// Carries out an `all_to_all_v` whose arguments are right as far as this rank can tell.
+    /// Carries out an `all_to_all_v` with arguments that this rank has checked.
     #[cold]
     pub(super) fn all_to_all_relayed(
         &mut self,

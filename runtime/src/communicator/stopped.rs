@@ -1,6 +1,7 @@
-//! What became of a call that can't go on, or whose end proves too little: looked for among what is known of the other ranks.
+//! The reason why a call cannot go on, or whether its end proves enough, found from the state of the other
+//! ranks.
 //!
-//! What it does not do: it ends nothing and raises nothing but the death of a peer that nobody has told of yet.
+//! This module ends nothing, and raises only the death of a peer that was not known yet.
 
 use super::watch::CallWatch;
 use crate::{
@@ -16,7 +17,7 @@ use std::{
 use topology::Rank;
 use transport::TransportError;
 
-/// A rank that has only sent waits until those it sent to have entered the same call: nothing else would tell it
+/// Waits until the receivers of a rank that has only sent have entered the same call: nothing else would show
 /// that they are in another one.
 pub(super) fn confirm(
     executor: &Executor,
@@ -53,9 +54,10 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
             Some(theirs) => Some(watch.mismatch(peer, expected, theirs)),
             None => watch.failure_meanwhile(|| step.clone()),
         },
-        // A process that cannot be read or reached has most likely just ended; the launcher will say so in a moment.
+        // A process that cannot be read or reached has most likely just ended; the launcher will report it in
+        // a moment.
         TransportError::Unreadable { .. }
-        | TransportError::Unplugged { .. }
+        | TransportError::NoRail { .. }
         | TransportError::Unreachable { .. }
         | TransportError::Lost { .. }
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, SOON),
@@ -77,14 +79,15 @@ fn place(watch: &CallWatch<'_>, step: String) -> Place {
 /// How long news of a peer are waited for that may have none.
 const SOON: Duration = Duration::from_millis(500);
 
-/// How long news of a peer are waited for that are sure to come, by way of a rendezvous that may be short of a core.
+/// Time limit for news of a peer that are certain to come, over a rendezvous that may be short of a core.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
-/// Looks for news before a peer that has left is taken to have left of its own accord: what made it leave may be on its way.
+/// Rounds of waiting before a peer that has left is taken to have left without a reason: the reason may be in
+/// flight.
 const LEAVING_ROUNDS: u32 = 20;
 
-/// Waits a moment for news of what has happened to the peer: it has died, it has failed, or it is in another call and
-/// has failed for that; or it has closed its part of the communicator, and its connections with it.
+/// Waits a moment for news of the peer: it has died, failed, or is in another call and has failed for that;
+/// or it has closed its part of the communicator, and its connections with it.
 fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Duration) -> Option<Error> {
     let others: Vec<Rank> = watch.peers.others().collect();
     let asked = Instant::now();

@@ -1,4 +1,5 @@
-//! What a rank looks at when a wait gets long: has anyone failed, died, left, or called something else?
+//! The watch of a call: in a long wait it checks for failures, deaths, departures, mismatched calls, and the
+//! time limit.
 
 use super::control::{Control, stats_of};
 use crate::{
@@ -17,22 +18,22 @@ use std::{
 };
 use topology::Rank;
 
-/// What a rank knows of the others' lives.
+/// The state of the other ranks, as far as known.
 #[derive(Debug)]
 pub(super) struct Peers {
     pub(super) rank: Rank,
     pub(super) names: Arc<[PeerName]>,
-    /// What other threads want of the communicator.
+    /// The requests of other threads.
     pub(super) control: Arc<Control>,
     pub(super) agreement: Agreement,
-    /// What others know of our board, where they do not see it.
+    /// The words of this rank's board that others know, where they do not map it.
     pub(super) published: Published,
     /// The way to the launcher; none where ranks are threads.
     pub(super) connection: Option<Connection>,
     /// How each rank died, as far as told.
     pub(super) died: Vec<Option<String>>,
     pub(super) launcher_gone: bool,
-    /// In whose process the rendezvous is, if it is one of the ranks'.
+    /// The rank whose process has the rendezvous, if any.
     pub(super) keeper: Option<Rank>,
     /// From which rank on the others are looked at next, where they are too many to look at all each time.
     pub(super) next_looked_at: u32,
@@ -46,7 +47,7 @@ impl Peers {
     /// The most ranks that are looked at in one look. With more, each look takes the next ones.
     const LOOKED_AT: u32 = 64;
 
-    /// Those whose turn it is to be looked at; the next look takes others.
+    /// Returns the ranks to check now; the next call returns others.
     fn some_others(&mut self) -> Vec<Rank> {
         let size = self.names.len() as u32;
         let from = self.next_looked_at;
@@ -69,7 +70,7 @@ impl Peers {
                         slot.get_or_insert(how);
                     }
                 }
-                Notice::News(boards) => {
+                Notice::BoardUpdate(boards) => {
                     boards.iter().for_each(|(rank, words)| self.agreement.mirror(*rank, words));
                 }
                 Notice::Failed(words) => self.agreement.enter_failure(&words),
@@ -84,29 +85,29 @@ impl Peers {
         }
     }
 
-    /// Where boards are not shared memory: tells what is new on ours, and hears what is new on others'.
+    /// Exchanges news of boards, where they are not shared memory.
     pub(super) fn keep_in_touch(&mut self) {
         if !self.agreement.is_mapped() {
             let words = self.agreement.news(&mut self.published);
             if let Some(connection) = &mut self.connection {
-                connection.look(words);
+                connection.sync_board(words);
             }
         }
         self.read_notices(Duration::ZERO);
     }
 
-    /// Has nobody failed or died, as far as it is known here?
+    /// Whether no rank has failed or died, as far as known.
     pub(super) fn are_all_well(&self) -> bool {
         let is_well = self.died.iter().all(Option::is_none) && !self.launcher_gone;
         is_well && !self.agreement.has_failure() && !self.control.is_aborted()
     }
 
-    /// Has this rank died, or closed its part of the communicator?
+    /// Whether a rank has died, or closed its part of the communicator.
     pub(super) fn is_gone(&self, rank: Rank) -> bool {
         self.died[rank.index()].is_some() || self.agreement.has_left(rank)
     }
 
-    /// Is there a way that news of others come by?
+    /// Whether news of other ranks arrive over a connection.
     pub(super) fn hears_news(&self) -> bool {
         self.connection.is_some()
     }
@@ -118,7 +119,7 @@ impl Peers {
             && !self.agreement.has_failure()
             && let Some(connection) = &mut self.connection
         {
-            connection.raise(self.agreement.failure_words(&failure));
+            connection.report_failure(self.agreement.failure_words(&failure));
             let asked = Instant::now();
             while !self.agreement.has_failure()
                 && self.connection.is_some()
@@ -141,8 +142,8 @@ impl Peers {
         }
     }
 
-    /// Is one that has left, or died, missed by who receives from any rank? One that died may have been about to send. Of
-    /// those that have left, as they may, none is missed before all have.
+    /// Whether a departed rank may still have owed a message to a receive from any rank. A dead rank may have
+    /// been about to send. Of ranks that have left in good order, none is missed before all have left.
     fn may_have_sent(&self, peer: Rank) -> bool {
         self.died[peer.index()].is_some() || self.others().all(|rank| self.agreement.has_left(rank))
     }
@@ -174,7 +175,7 @@ pub(super) struct CallWatch<'a> {
     pub(super) timeout: Duration,
     /// How long nothing had moved when it was last looked at.
     pub(super) waited: Duration,
-    /// Has a wait got long, or has another thread wanted something?
+    /// Whether the wait was long, or another thread had a request.
     pub(super) has_looked: bool,
 }
 
@@ -188,8 +189,8 @@ impl CallWatch<'_> {
         Place { rank: self.peers.rank, call: self.call(), step: waiting.step(), waited: waiting.waited }
     }
 
-    /// Can this rank still take part in the call by what it has sent already? A rank that was through with it has
-    /// sent all it had to.
+    /// Whether this rank still needs a peer for the call. A rank that has finished the call has sent all it
+    /// had to.
     fn is_needed(&self, peer: Rank) -> bool {
         self.calls.iter().any(|call| match call.kind {
             CallKind::Collective(_) => !self.peers.agreement.has_finished(peer, call.seq),
@@ -199,8 +200,9 @@ impl CallWatch<'_> {
         })
     }
 
-    /// The failure of the job while this call was carried out. A rank that has failed gives its memory back to its
-    /// user, so what was read in place from then on may be anything: a call is good only if none has.
+    /// Returns the failure of the job while this call was carried out. A failed rank returns its memory to
+    /// its user, so data read in place from then on may be anything: a call is good only if no rank has
+    /// failed.
     #[inline]
     pub(super) fn failure_meanwhile(&self, step: impl FnOnce() -> String) -> Option<Error> {
         fence(Acquire);
@@ -225,7 +227,8 @@ impl CallWatch<'_> {
         if self.peers.launcher_gone { Err(self.without_rendezvous(waiting)) } else { Ok(()) }
     }
 
-    /// The rendezvous is gone. Where it is in a rank's process, that rank is: it would have waited for us otherwise.
+    /// Returns the error after the end of the rendezvous. If it was in a rank's process, that rank has ended:
+    /// it would have waited otherwise.
     fn without_rendezvous(&mut self, waiting: &Waiting<'_>) -> Error {
         let Some(rank) = self.peers.keeper else { return Error::LauncherGone };
         let how = self.peers.died[rank.index()].clone().unwrap_or_else(|| ENDED.to_owned());
@@ -233,7 +236,7 @@ impl CallWatch<'_> {
         self.peers.error_of(failure, self.place(waiting))
     }
 
-    /// Has this rank closed its part of the communicator?
+    /// Whether a rank has closed its part of the communicator.
     pub(super) fn has_left(&self, peer: Rank) -> bool {
         self.peers.agreement.has_left(peer)
     }
@@ -264,7 +267,8 @@ impl CallWatch<'_> {
         Ok(())
     }
 
-    /// The call of a peer with this digest. Where boards are not shared memory the peer, if it waits, is about to tell.
+    /// Returns the call of a peer with this digest. Where boards are not shared memory the peer, if it waits,
+    /// is about to publish it.
     pub(super) fn find(&mut self, peer: Rank, digest: u64) -> Option<CallRecord> {
         const TELLING: Duration = Duration::from_millis(500);
         let asked = Instant::now();
@@ -291,8 +295,8 @@ impl CallWatch<'_> {
         self.peers.error_of(failure, place)
     }
 
-    /// Where we and a peer that is in another collective went apart: the earlier of the two numbers, unless we agree
-    /// on that one.
+    /// Returns the first difference from a peer in another collective: the calls of the earlier number,
+    /// unless these agree.
     fn first_difference(&self, peer: Rank, ours: CallRecord, theirs: CallRecord) -> (CallRecord, CallRecord) {
         let agreement = &self.peers.agreement;
         let numbered = |call: &CallRecord| matches!(call.kind, CallKind::Collective(_));
@@ -307,7 +311,8 @@ impl CallWatch<'_> {
         (ours, theirs)
     }
 
-    /// What the others were last seen to do; of many, those who are behind come first and the rest are counted.
+    /// Describes the latest known activity of the others; of many, those that are behind come first and the
+    /// rest are counted.
     fn what_others_do(&self) -> String {
         const SHOWN: usize = 16;
         let agreement = &self.peers.agreement;

@@ -36,6 +36,9 @@ pub const IDENTITY: &[&str] = &[
     "TBCCL_ROOT",
 ];
 
+/// Variables that begin so steer this project's own tests, whose programs inherit them.
+const OF_TESTS: &str = "TBCCL_TEST_";
+
 impl Config {
     /// Bytes of address space for registered memory, per rank, when nothing else is said.
     pub const SLAB_BYTES: u64 = 16 << 30;
@@ -53,7 +56,7 @@ impl Config {
         config.verbs.devices =
             matrix.map(|(_, path)| path.trim().into()).filter(|path| *path != PathBuf::new());
         for (name, value) in vars {
-            if IDENTITY.contains(&name.as_str()) {
+            if IDENTITY.contains(&name.as_str()) || name.starts_with(OF_TESTS) {
                 continue;
             }
             let Some(option) = OPTIONS.iter().find(|o| o.env == name) else {
@@ -165,5 +168,6 @@ mod tests {
             Duration::from_millis(20_500)
         );
         assert_eq!(with("TBCCL_RANK", "3").expect("not an option"), Config::default());
+        assert_eq!(with("TBCCL_TEST_RANKS", "3").expect("a test's"), Config::default());
     }
 }

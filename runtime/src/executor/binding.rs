@@ -5,7 +5,7 @@ use crate::kernels::{Reducer, Threads, quantize::Packer};
 use collectives::{BlockLayout, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
 use std::sync::Arc;
 use transport::{
-    Capabilities, Protocol, Size,
+    Capabilities, Protocol, SizeClass,
     memory::{Span, SpanMut},
 };
 
@@ -19,10 +19,10 @@ pub(crate) struct Protocols {
 }
 
 impl Protocols {
-    /// Whether an operation of so many bytes is worth setting up transfers without copies for.
+    /// Whether an operation of this many bytes is worth the set-up of transfers without copies.
     #[inline]
-    pub(crate) fn size(&self, operation_bytes: u64) -> Size {
-        if operation_bytes >= self.direct_min_bytes { Size::Bulk } else { Size::Small }
+    pub(crate) fn size(&self, operation_bytes: u64) -> SizeClass {
+        if operation_bytes >= self.direct_min_bytes { SizeClass::Bulk } else { SizeClass::Small }
     }
 
     /// How a message travels: by the link's capabilities, the operation's size, and the message's memory.
@@ -30,11 +30,11 @@ impl Protocols {
     pub(super) fn choose(
         &self,
         capabilities: &Capabilities,
-        size: Size,
+        size: SizeClass,
         message_bytes: usize,
         registered: impl FnOnce() -> bool,
     ) -> Protocol {
-        if capabilities.direct && size == Size::Bulk && registered() {
+        if capabilities.direct && size == SizeClass::Bulk && registered() {
             Protocol::Direct
         } else if capabilities.pull && message_bytes >= self.pull_min_bytes {
             Protocol::Pull
@@ -44,11 +44,11 @@ impl Protocols {
     }
 }
 
-/// What the messages of a call are worth, so that both ends say the same.
+/// The rule by which messages of a call are sized, the same at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sizing {
     /// All ranks know how much the call moves.
-    ByCall(Size),
+    ByCall(SizeClass),
     /// Only the two ends of a message know how long it is.
     ByMessage,
 }
@@ -58,7 +58,8 @@ pub(crate) enum Sizing {
 pub(crate) struct Packed {
     pub(crate) packer: Packer,
     pub(crate) layout: PackedLayout,
-    /// Where they begin in the call's scratch memory, behind its chunks: a multiple of a cache line.
+    /// Offset of the packed chunks in the call's scratch memory, behind its chunks: a multiple of a cache
+    /// line.
     pub(crate) start: usize,
 }
 
@@ -71,24 +72,25 @@ pub(crate) struct Binding<'a> {
     pub(crate) output: SpanMut<'a>,
     pub(crate) scratch: SpanMut<'a>,
     pub(crate) layout: BlockLayout,
-    /// Where blocks have lengths of their own; then `layout` is not used.
+    /// The layout of blocks of unequal lengths; `layout` is then not used.
     pub(crate) uneven: Option<Arc<UnevenLayout>>,
-    /// Where messages travel packed.
+    /// The packing of messages, if any.
     pub(crate) packed: Option<Packed>,
     pub(crate) elem_bytes: usize,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
-    /// What an average divides by.
+    /// The divisor of an average.
     pub(crate) ranks: u32,
     pub(crate) threads: Threads,
-    /// Follows from the bytes of the call, which are the same on all ranks, and not from buffers, which are not.
+    /// Derived from the bytes of the call, which are the same on all ranks, and not from buffers, which are
+    /// not.
     pub(crate) sizing: Sizing,
     /// Sends are complete only when they are matched: this rank hears of its peers by nothing else.
     pub(crate) confirmed: bool,
 }
 
 impl<'a> Binding<'a> {
-    /// Where a run of chunks is within its buffer: offset and length in bytes.
+    /// Returns the offset and length in bytes of a run of chunks within its buffer.
     #[inline]
     fn bytes(&self, run: &Run) -> (usize, usize) {
         if let Some(packed) = self.packed.as_ref().filter(|_| run.buffer == Buffer::Packed) {
@@ -116,9 +118,9 @@ impl<'a> Binding<'a> {
         (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
     }
 
-    /// What a message of so many bytes is worth.
+    /// Returns the size class of a message of this many bytes.
     #[inline]
-    pub(super) fn size_of(&self, protocols: &Protocols, message_bytes: usize) -> Size {
+    pub(super) fn size_of(&self, protocols: &Protocols, message_bytes: usize) -> SizeClass {
         match self.sizing {
             Sizing::ByCall(size) => size,
             Sizing::ByMessage => protocols.size(message_bytes as u64),

@@ -1,9 +1,9 @@
 //! Several calls as one program.
 //!
-//! Steps of different calls do not wait for each other: their memory is distinct. But messages of two ranks on one lane
-//! travel in the order of the calls, on both sides, since a stream of the whole is the streams of the parts one behind
-//! the other. If each part can run to its end by itself, so can the whole: the first call's messages never wait for the
-//! second one's.
+//! Steps of different calls do not wait for each other: their memory is distinct. But messages of two ranks
+//! on one lane travel in the order of the calls, on both sides, since a stream of the whole is the
+//! concatenation of the streams of its parts. If each part can run to its end by itself, so can the whole:
+//! the first call's messages never wait for the second one's.
 
 use super::program::{Program, Stream, followed};
 use topology::Rank;

@@ -37,18 +37,18 @@ impl Links {
         sum
     }
 
-    /// What those that are there have done, by their index.
+    /// Returns the counters of existing links, by index.
     pub(crate) fn counters_by_index(&self) -> impl Iterator<Item = (usize, Counters)> {
         let there = self.made.iter().enumerate();
         there.filter_map(|(index, link)| Some((index, link.as_ref()?.counters())))
     }
 
-    /// Those that are there.
+    /// Returns the existing links.
     pub(super) fn iter(&self) -> impl Iterator<Item = &dyn Link> {
         self.made.iter().flatten().map(AsRef::as_ref)
     }
 
-    /// Those that are there.
+    /// Returns the existing links.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Link>> {
         self.made.iter_mut().flatten()
     }

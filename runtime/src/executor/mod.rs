@@ -1,21 +1,22 @@
-//! Where a plan meets wires: carries out one rank's part of a schedule over links.
+//! The executor: carries out one rank's part of a schedule over links.
 //!
-//! [`Program`] is the rank's part, flattened once per plan. [`Executor`] binds it to the memory of a call and runs
-//! it: every (peer, lane, direction) is a stream whose head step is polled as soon as the steps it comes after are
-//! complete; local steps run when they become ready. After the first call of a program there is no allocation and
-//! no system call on the way, except where a transfer needs one or a wait gets long.
+//! [`Program`] is the rank's part, flattened once per plan. [`Executor`] binds it to the memory of a call and
+//! runs it: every (peer, lane, direction) is a stream whose head step is polled as soon as the steps it comes
+//! after are complete; local steps run when they become ready. After the first call of a program there is no
+//! allocation and no system call, except where a transfer needs one or a wait gets long.
 //!
-//! A send that follows a receive is polled with what that has combined so far, once nothing else keeps it. Both are then
-//! under way at a time, each in its stream; when the receive is complete the send is like any other.
+//! A send that follows a receive is polled with the bytes combined so far, once nothing else holds it up.
+//! Both are then in flight at the same time, each in its stream; when the receive is complete the send is
+//! like any other.
 //!
-//! Several calls that were issued together run as one: their programs one behind the other (`concat`), where only the
-//! order of messages between two ranks ties them.
+//! Several calls that were issued together run as one: their programs one behind the other (`concat`), tied
+//! only by the order of messages between two ranks.
 //!
-//! Links that can use it are told of receives ahead of time, as soon as their memory may be written; of those that reduce even
-//! before, since what arrives for them waits in memory of the link.
+//! Links that want it get receives announced ahead of time, as soon as their memory may be written; receives
+//! that reduce are announced even earlier, since their data waits in memory of the link.
 //!
-//! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`] when
-//! a wait gets long.
+//! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`]
+//! when a wait gets long.
 
 mod binding;
 mod concat;

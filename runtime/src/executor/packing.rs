@@ -1,14 +1,14 @@
 //! Local steps that pack and unpack.
 //!
 //! # Safety
-//! Packers take addresses; here they come from spans, whose bytes are accessible. Chunks of elements begin at multiples
-//! of a cache line from the start of memory that is aligned to its elements. Spans of one step are equal or disjoint, as
-//! the plan's verifier sees to, and a packed chunk is in memory of its own.
+//! Packers take addresses; here they come from spans, whose bytes are accessible. Chunks of elements begin at
+//! multiples of a cache line from the start of memory that is aligned to its elements. Spans of one step are
+//! equal or disjoint, as the plan's verifier ensures, and a packed chunk is in memory of its own.
 
 use crate::kernels::quantize::Packer;
 use transport::memory::{Span, SpanMut};
 
-/// The elements in so many bytes; all of them are `f32`.
+/// Returns the number of elements in this many bytes; all of them are `f32`.
 fn elements(bytes: usize) -> usize {
     bytes / size_of::<f32>()
 }

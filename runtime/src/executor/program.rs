@@ -6,7 +6,7 @@ use collectives::{
 };
 use topology::Rank;
 
-/// What a step does; a message's peer is known from its stream.
+/// The kind of a step; a message's peer is known from its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpKind {
     Send,
@@ -20,7 +20,7 @@ pub(super) enum OpKind {
 }
 
 impl OpKind {
-    /// Is it a step without a message?
+    /// Whether it is a step without a message.
     pub(super) const fn is_local(self) -> bool {
         !matches!(self, OpKind::Send | OpKind::Recv | OpKind::RecvReduce)
     }
@@ -38,7 +38,8 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub(super) kind: OpKind,
-    /// Send, copy, encode and decode: the source. Reduce: the left operand. RecvReduce, DecodeReduce: the local operand.
+    /// Send, copy, encode and decode: the source. Reduce: the left operand. RecvReduce, DecodeReduce: the
+    /// local operand.
     pub(super) a: Run,
     /// Reduce: the right operand. DecodeReduce: the packed one.
     pub(super) b: Run,
@@ -46,10 +47,11 @@ pub(super) struct Op {
     pub(super) dst: Run,
     /// The result is complete: an average divides.
     pub(super) last: bool,
-    /// Receives: told to a link when fewer than so many messages of its stream come before it. Those that use the same
-    /// memory are not among them: the schedule relies on the stream's order, and takes them one by one.
+    /// For receives: the step is announced when fewer messages of its stream than this precede it. Messages
+    /// that use the same memory do not count: the schedule relies on the stream's order, and takes them one
+    /// by one.
     pub(super) ahead: u8,
-    /// Where its dependents are in [`Program::dependents`].
+    /// The range of its dependents in [`Program::dependents`].
     pub(super) dependents: (u32, u32),
     /// Which of the calls that run together it belongs to.
     pub(super) call: u16,
@@ -65,7 +67,7 @@ pub(super) struct Stream {
     pub(super) peer: Rank,
     /// The index of its link.
     pub(super) link: u32,
-    /// Where its steps are in [`Program::order`].
+    /// The range of its steps in [`Program::order`].
     pub(super) first: u32,
     pub(super) end: u32,
 }
@@ -75,7 +77,7 @@ pub(super) struct Stream {
 pub(super) struct Followed {
     /// Its stream.
     pub(super) stream: u32,
-    /// Where it is in [`Program::order`].
+    /// Its position in [`Program::order`].
     pub(super) position: u32,
 }
 
@@ -101,10 +103,10 @@ pub(crate) struct Program {
     pub(crate) id: u64,
     /// The algorithm's name.
     pub(crate) algorithm: String,
-    /// Where it is several calls: the first step of each, and its algorithm.
+    /// Of several calls: the first step of each, and its algorithm.
     pub(super) parts: Box<[(u32, String)]>,
-    /// Peers that this rank only sends to, if it receives from nobody: nothing that arrives tells it that they
-    /// are in the same call.
+    /// Peers that this rank only sends to, if it receives from none: nothing that arrives shows that they are
+    /// in the same call.
     pub(crate) unheard: Box<[Rank]>,
 }
 
@@ -185,7 +187,8 @@ impl Program {
         }
     }
 
-    /// A step as people read it, e.g. `step 3 of ring: recv from rank 1`; `tbccl plan show` has the same numbers.
+    /// Returns a step as people read it, e.g. `step 3 of ring: recv from rank 1`; `tbccl plan show` has the
+    /// same numbers.
     pub(crate) fn describe(&self, step: u32, peer: Rank) -> String {
         let what = match self.ops[step as usize].kind {
             OpKind::Send => format!("send to rank {peer}"),
@@ -266,7 +269,8 @@ fn streams(steps: impl Iterator<Item = (Action, u8)>, lanes: u8) -> (Vec<Stream>
             Some((sends, peer.0 * u32::from(lanes) + u32::from(lane), peer, at as u32))
         })
         .collect();
-    // Within a stream by step; streams in the order of their first steps, sends first so that peers can start.
+    // Within a stream by step; streams in the order of their first steps, sends first so that peers can
+    // start.
     keyed.sort_by_key(|(sends, link, _, at)| (!sends, *link, *at));
     let mut streams: Vec<Stream> = Vec::new();
     for (at, (sends, link, peer, _)) in keyed.iter().enumerate() {
@@ -284,7 +288,7 @@ fn streams(steps: impl Iterator<Item = (Action, u8)>, lanes: u8) -> (Vec<Stream>
     (streams, keyed.into_iter().map(|(_, _, _, at)| at).collect())
 }
 
-/// Where the receives are that steps follow, which are given by their numbers.
+/// Returns the positions of the receives that steps follow, which are given by their numbers.
 pub(super) fn followed(
     follows: Vec<Option<u32>>,
     streams: &[Stream],

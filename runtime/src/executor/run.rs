@@ -33,15 +33,15 @@ use waiting::At;
 pub(crate) struct Executor {
     /// By peer and lane.
     links: Links,
-    /// Has any link a use for announcements?
+    /// Whether any link wants announcements.
     announces: bool,
-    /// Where registered memory is.
+    /// The slab of registered memory.
     slab: Slab,
     wait: WaitPolicy,
     sleeper: Option<Arc<dyn Sleeper>>,
     protocols: Protocols,
     workspace: Workspace,
-    /// Not 0 when the watch wants to look at a run whose wait is not long.
+    /// Not 0 when the watch wants to check a run whose wait is not long.
     wanted: Arc<AtomicU32>,
 }
 
@@ -68,12 +68,12 @@ impl Executor {
         Executor { sleeper, ..self }
     }
 
-    /// Has links that were not given made when they are needed; they take no announcements.
+    /// Sets how links are made that were not given; they are made on demand, and take no announcements.
     pub(crate) fn make_links_by(&mut self, make: LinkMaker) {
         self.links.make_by(make);
     }
 
-    /// What the executor picks protocols by.
+    /// Returns the thresholds by which protocols are chosen.
     pub(crate) fn protocols(&self) -> &Protocols {
         &self.protocols
     }
@@ -89,20 +89,20 @@ impl Executor {
         &mut **self.links.at(index)
     }
 
-    /// The state of a message of its own that is to be sent over a link, by its length and where its bytes are.
+    /// Returns the state of a message outside of programs, by its length and the place of its bytes.
     #[inline]
     pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {
         let size = self.protocols.size(src.len() as u64);
         let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
         let capabilities = self.links.at(index).capabilities();
         let protocol = self.protocols.choose(capabilities, size, src.len(), registered);
-        SendState::new(digest, protocol).sized(size)
+        SendState::new(digest, protocol).with_size(size)
     }
 
     /// The state of a message of its own that is to be received.
     #[inline]
     pub(crate) fn message_to_receive(&self, digest: u64, len: usize) -> RecvState {
-        RecvState::new(digest, len).sized(self.protocols.size(len as u64))
+        RecvState::new(digest, len).with_size(self.protocols.size(len as u64))
     }
 
     /// How to wait for links, and by what one is woken.
@@ -120,8 +120,8 @@ impl Executor {
         self.links.iter_mut().for_each(|link| link.abort());
     }
 
-    /// Carries out `program` on the memory of `bindings`, one for each call that it is made from. When it fails, no
-    /// link uses that memory any more, and none may be used.
+    /// Carries out `program` on the memory of `bindings`, one for each call that it is made from. After an
+    /// error no link uses that memory.
     pub(crate) fn run(
         &mut self,
         program: &Program,
@@ -175,7 +175,7 @@ impl Executor {
             } else if waiter.idle()
                 && let Err(error) = watch.look(&run.waiting(waiter.waited()))
             {
-                // What a peer sent before it left may have come since we last looked.
+                // Messages that a peer sent before it left may have arrived since the last poll.
                 if !run.poll()? {
                     return Err(Stop::Watch(error));
                 }
@@ -239,8 +239,8 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         Ok(advanced)
     }
 
-    /// Tells links of what can be told from the start. Before anything is sent: on a queue that already has a megabyte to
-    /// send, such a word comes after it, and the peer waits for both.
+    /// Announces everything that can be announced from the start. It precedes all sends: on a queue with a
+    /// megabyte to send, an announcement would come after it, and the peer waits for both.
     fn announce_all(&mut self) -> Result<(), Stop> {
         if !ANNOUNCES {
             return Ok(());
@@ -312,7 +312,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
                 }
             }
         }
-        // Sends of a stream are complete in order, as the verifier assumes: whoever comes after a later one may write to
+        // Sends of a stream complete in order, as the verifier assumes: a step after a later one may write to
         // the memory of an earlier one.
         while cursor.done < cursor.next {
             let step = self.program.order[cursor.done as usize];
@@ -389,11 +389,11 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
 
     #[inline]
     fn fresh(&self, binding: &Binding<'_>, len: usize) -> RecvState {
-        RecvState::new(binding.digest, len).sized(binding.size_of(&self.protocols, len))
+        RecvState::new(binding.digest, len).with_size(binding.size_of(&self.protocols, len))
     }
 
-    /// Tells a link of at most so many messages that follow those it knows of, as far as their memory may be written: it
-    /// need not be for those that are combined with what is there.
+    /// Announces at most `most` messages beyond the announced ones, as far as their memory may be written.
+    /// Receives that reduce need not wait for that.
     fn announce(&mut self, at: usize, most: u32) -> Result<(), TransportError> {
         let stream = &self.program.streams[at];
         for _ in 0..most {
@@ -405,16 +405,16 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             }
             let step = self.program.order[cursor.announced as usize];
             let op = &self.program.ops[step as usize];
-            // What will be combined waits in memory of the link's own, whatever state ours is in.
+            // The data of a receive that reduces waits in memory of the link.
             let is_open = self.workspace.waits_for[step as usize] == 0 || op.kind == OpKind::RecvReduce;
             if !is_open || cursor.announced - cursor.next >= u32::from(op.ahead) {
                 break;
             }
             let binding = self.binding(op);
             let dst = binding.target(&op.dst);
-            let landing = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
+            let destination = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
             let mut state = self.fresh(binding, dst.len());
-            if !link(self.links, stream).announce(&mut state, landing)? {
+            if !link(self.links, stream).announce(&mut state, destination)? {
                 break;
             }
             self.workspace.announced(at, state);
@@ -429,7 +429,8 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         Stop::Link { step: self.program.describe(step, stream.peer), peer: stream.peer, error }
     }
 
-    /// The step that a message is next expected for: a receive if there is one, since sends follow from those.
+    /// Returns the step of the next expected message: a receive if there is one, since sends depend on
+    /// receives.
     fn waiting(&self, waited: Duration) -> Waiting<'_> {
         let pending = |sends: bool| {
             let streams = self.program.streams.iter().zip(&self.workspace.cursors);

@@ -1,8 +1,8 @@
-//! Where received messages go: into memory, or through a reduction.
+//! Sinks of received messages: memory, or a reduction.
 //!
 //! # Safety
-//! Kernels take addresses; here they come from spans, whose bytes are accessible, at offsets that are multiples of
-//! the element size, because links cut messages at multiples of a cache line.
+//! Kernels take addresses; here they come from spans, whose bytes are accessible, at offsets that are
+//! multiples of the element size, because links cut messages at multiples of a cache line.
 
 use crate::kernels::{Reducer, Threads};
 use transport::{
@@ -20,7 +20,7 @@ impl Sink for CopySink<'_> {
     }
 
     #[inline]
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         Some(self.0)
     }
 }
@@ -41,9 +41,9 @@ impl Combine<'_> {
     pub(super) fn apply(&self, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
         assert!(dst.len() == a.len() && dst.len() == b.len(), "operands of different lengths");
         let count = dst.len() / self.elem_bytes;
-        // SAFETY: the spans hold `count` accessible elements each; the plan's verifier admits only steps whose
-        // destination equals an operand or is disjoint from both, and a message's bytes are in nobody's buffer
-        // (or in a peer's, which differs from ours).
+        // SAFETY: the spans hold `count` accessible elements each; the plan's verifier admits only steps
+        // whose destination equals an operand or is disjoint from both, and a message's bytes are in no
+        // buffer of this rank (but in the link's, or a peer's).
         unsafe {
             self.reducer.reduce_parallel(
                 self.threads,
@@ -71,7 +71,7 @@ impl Sink for ReduceSink<'_, '_> {
         self.combine.apply(self.dst.sub(offset, len), self.local.sub(offset, len), data);
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         None
     }
 }
@@ -84,7 +84,7 @@ impl Sink for EmptySink {
         debug_assert!(data.is_empty(), "bytes for a step that has none");
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         None
     }
 }

@@ -1,5 +1,5 @@
-//! Every plan over links that take announcements and spoil memory as soon as they may write it, against links that do
-//! not; and what links are told of sizes, confirmations and ends.
+//! Every plan over links that take announcements and spoil memory as soon as they may write it, against links
+//! that do not; and the sizes, confirmations and ends that links are given.
 
 use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch};
 use crate::{Error, kernels::Reducer, kernels::Threads};
@@ -14,7 +14,7 @@ use std::{
 };
 use topology::Rank;
 use transport::{
-    Link, SendProgress, Size, WaitPolicy,
+    Link, SendProgress, SizeClass, WaitPolicy,
     driver::{Endpoint, local, rehearsal::Rehearsal},
     memory::{ArenaLayout, Registered, Slab, Span, SpanMut},
     ring::RingLayout,
@@ -100,7 +100,7 @@ impl Job {
         blocks as usize * self.count as usize * ELEM_BYTES
     }
 
-    /// As one rank; what is in its output afterwards.
+    /// Runs as one rank, and returns its output.
     fn run(&self, executor: &mut Executor, slab: &Slab, rank: u32) -> Vec<u8> {
         let (collective, ranks) = (self.schedule.collective, self.schedule.ranks());
         let program = Program::compile(&self.schedule, Rank(rank), LANES);
@@ -138,7 +138,7 @@ impl Job {
         result
     }
 
-    /// Where the input and the output of a call are; in place they overlap.
+    /// Returns the input and the output of a call; in place they overlap.
     fn ends<'b>(
         &self,
         input: &'b mut Registered,
@@ -213,7 +213,8 @@ fn every_plan_leaves_memory_to_links_only_when_nobody_needs_it() {
     }
 }
 
-/// What orders the two receives of rank 1 is their FIFO alone: the second one's destination is read by the first.
+/// The two receives of rank 1 are ordered by their FIFO alone: the second one's destination is read by the
+/// first.
 #[test]
 fn a_landing_waits_for_an_earlier_receive_that_uses_its_memory() {
     let chunk = |buffer| ChunkRange { buffer, first: 0, len: 1 };
@@ -261,7 +262,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
-        sizing: Sizing::ByCall(Size::Bulk),
+        sizing: Sizing::ByCall(SizeClass::Bulk),
         digest: 8,
         uneven: None,
         packed: None,
@@ -313,7 +314,7 @@ fn a_run_that_fails_ends_the_use_of_its_memory() {
 
 /// Completes the second of two messages at once, and the first one much later; it keeps what that held then.
 fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
-    // Where the first message is, once it is known.
+    // The address of the first message, once known.
     let mut first = None;
     let mut polls = 0;
     let send = move |src: Span<'_>| {
@@ -337,7 +338,8 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
     let chunk = |buffer, first| ChunkRange { buffer, first, len: 1 };
     let step = |action, after: &[u32]| Step { action, lane: 0, after: after.into(), follows: None };
     let send = |first| Action::Send { peer: Rank(1), src: chunk(Buffer::Output, first) };
-    // The copy relies on the order of sends: it comes after the second one, and writes to where the first one reads.
+    // The copy relies on the order of sends: it comes after the second one, and writes to the source of the
+    // first one.
     let overwrite = Action::Copy { src: chunk(Buffer::Input, 0), dst: chunk(Buffer::Output, 0) };
     let steps = vec![step(send(0), &[]), step(send(1), &[]), step(overwrite, &[1])];
     let schedule = Schedule {
@@ -366,7 +368,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
-        sizing: Sizing::ByCall(Size::Small),
+        sizing: Sizing::ByCall(SizeClass::Small),
         digest: 8,
         uneven: None,
         packed: None,

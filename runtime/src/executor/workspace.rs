@@ -1,4 +1,4 @@
-//! What a run keeps track of; reused, so that running allocates nothing.
+//! The state of a run; reused, so that running allocates nothing.
 
 use super::program::Program;
 use transport::{RecvState, SendState};
@@ -24,8 +24,8 @@ pub(super) struct Workspace {
     /// Per step: the message being sent; `None` before it is begun and after it is complete.
     pub(super) sends: Vec<Option<SendState>>,
     pub(super) cursors: Vec<Cursor>,
-    /// Per position: the message that has been announced there. Those of a stream are valid from its `next` to its
-    /// `announced`; the others are leftovers, so that a run need not clear them.
+    /// Per position: the announced message. Entries of a stream are valid from its `next` to its `announced`;
+    /// others are leftovers, so that a run need not clear them.
     announcements: Vec<RecvState>,
     /// Local steps that may run.
     pub(super) ready: Vec<u32>,

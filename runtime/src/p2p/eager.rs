@@ -74,7 +74,7 @@ struct Discard;
 impl Sink for Discard {
     fn take(&mut self, _offset: usize, _data: Span<'_>) {}
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         None
     }
 }

@@ -125,7 +125,7 @@ impl P2p {
         let (mut policy, by_device) = links.wait_policy();
         // A device's event wakes one of several waiting threads, and does not tell the others that their
         // request is complete.
-        policy.sleep_most = policy.sleep_most.min(SLEEP_MOST);
+        policy.max_sleep = policy.max_sleep.min(SLEEP_MOST);
         let parker = Arc::new(Parker::default());
         let core = Core {
             rank,

@@ -327,8 +327,8 @@ impl Peer {
             let progress = match &mut self.eager {
                 Some(eager) => eager.poll(link)?,
                 None => {
-                    let landing = SpanMut::from(&mut self.frame[..]);
-                    link.poll_recv(&mut self.state, &mut CopySink(landing))?
+                    let destination = SpanMut::from(&mut self.frame[..]);
+                    link.poll_recv(&mut self.state, &mut CopySink(destination))?
                 }
             };
             if progress != RecvProgress::Complete {
@@ -522,8 +522,8 @@ fn announce_ahead(
             break;
         }
         let item = &mut data_recvs[*announced_ahead];
-        let landing = (!item.target.is_empty()).then_some(item.target);
-        if !link.announce(&mut item.state, landing)? {
+        let destination = (!item.target.is_empty()).then_some(item.target);
+        if !link.announce(&mut item.state, destination)? {
             break;
         }
         *announced_ahead += 1;

@@ -1,4 +1,4 @@
-//! What whoever has issued a call holds until it is done.
+//! The program's handle of issued calls.
 
 use crate::error::Result;
 use std::{
@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Calls that were issued and are carried out later. Dropping it does not call them back: their memory is in use until
-/// they are done, whoever looks.
+/// Issued calls that are carried out later. Dropping it does not cancel them: their memory is in use until
+/// they are done.
 #[derive(Clone, Debug)]
 #[must_use = "the calls' memory is in use until this says that they are done"]
 pub struct Pending(Arc<Slot>);
@@ -25,14 +25,14 @@ impl Slot {
 }
 
 impl Pending {
-    /// What has become of the calls, if they are done. Once it has told, it tells the same again.
+    /// Returns the result if the calls are done. Once done, the result stays the same.
     #[must_use]
     pub fn test(&self) -> Option<Result<()>> {
         self.0.result().clone()
     }
 
-    /// Waits until the calls are done, for so long at most or without limit; the limits that the calls have themselves end
-    /// them in either case. `None`: not done in time.
+    /// Waits until the calls are done, for at most `most` or without limit; the calls' own time limits end
+    /// them in either case. Returns `None` if they are not done in time.
     #[must_use]
     pub fn wait(&self, most: Option<Duration>) -> Option<Result<()>> {
         // A time limit beyond all clocks is none.
@@ -56,7 +56,7 @@ impl Pending {
     }
 }
 
-/// The other end of a [`Pending`]: whoever has it owes a result.
+/// The other end of a [`Pending`]: its owner must deliver a result.
 #[derive(Debug)]
 pub(super) struct Promise(Arc<Slot>);
 

@@ -1,7 +1,7 @@
-//! Calls that wait for their turn, and the thread that makes them.
+//! Queued calls, and the thread that makes them.
 //!
-//! The thread sleeps while nothing waits. It begins with the first thing that has to wait, and ends when the queue is
-//! closed and empty. It holds the communicator only while it makes a call.
+//! The thread starts with the first queued job, sleeps while nothing waits, and ends when the queue is closed
+//! and empty. It holds the communicator only while it makes a call.
 
 use super::{
     Core,
@@ -24,7 +24,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// What waits for its turn.
+/// A queued job.
 #[derive(Debug)]
 enum Job {
     /// One call, or several as a group.
@@ -33,7 +33,7 @@ enum Job {
     Turn(Arc<Turn>),
 }
 
-/// What waits, in order.
+/// Jobs in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     line: Mutex<Line>,
@@ -89,7 +89,7 @@ impl Drop for Granted {
 }
 
 impl Queue {
-    /// Has all that was queued been seen to?
+    /// Whether all queued jobs are done.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.length.load(Acquire) == 0
@@ -99,7 +99,7 @@ impl Queue {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues calls, whose arguments have been checked.
+    /// Queues calls with checked arguments.
     pub(super) fn push_calls(
         core: &Arc<Core>,
         calls: Vec<RawCall>,
@@ -110,7 +110,8 @@ impl Queue {
         Ok(pending)
     }
 
-    /// Waits until all that is queued has been seen to; what is queued from now on waits until what this returns is dropped.
+    /// Waits until all queued jobs are done; jobs queued from now on wait until the returned value is
+    /// dropped.
     pub(super) fn turn(core: &Arc<Core>) -> Result<Granted> {
         let turn = Arc::new(Turn::default());
         Queue::push(core, Job::Turn(Arc::clone(&turn)))?;
@@ -146,7 +147,7 @@ impl Queue {
     pub(super) fn finish(&self) {
         let thread = self.line().thread.take();
         if let Some(thread) = thread {
-            // A panic of a call was caught and told to whoever had issued it.
+            // A panic of a call was caught and reported to its issuer.
             let _ = thread.join();
         }
     }
@@ -165,14 +166,14 @@ impl Queue {
         }
     }
 
-    /// What came first has been seen to.
+    /// Marks the first job as done.
     fn advance(&self) {
         let _line = self.line();
         self.length.store(self.length.load(Acquire) - 1, Release);
     }
 }
 
-/// What the thread does.
+/// The thread's loop.
 fn make_calls(core: &Core) {
     while let Some(job) = core.queue.next() {
         match job {

@@ -1,25 +1,27 @@
-//! The lock of a communicator that threads share. It costs the one thread that uses it no atomic step.
+//! A biased lock: the lock of a shared communicator, which costs the one thread that uses it no atomic
+//! operation.
 //!
-//! An atomic step waits until all that the thread has written before has arrived, and takes about as long as all else that a
-//! call from C costs. So a [`Seat`] has a favourite, the first thread that takes it, which says that it is inside, looks whether it
-//! is still the favourite, and leaves by a plain store. Another thread that wants the seat ends that for good: it says that
-//! there is no favourite any more, has all threads of the process pass a fence, and looks whether the favourite is inside.
-//! From then on all take it by an atomic step. Where a system has no such fence for others (all but Linux), nobody becomes a
-//! favourite.
+//! An atomic operation waits until all earlier stores of the thread have arrived, and takes about as long as
+//! all else that a call from C costs. So a [`Seat`] has an owner, the first thread that takes it, which
+//! announces that it is inside, checks that it is still the owner, and leaves by a plain store. Another
+//! thread that wants the lock revokes the ownership for good: it removes the owner, makes all threads of the
+//! process pass a fence, and checks whether the former owner is inside. From then on all threads take the
+//! lock by an atomic operation. On systems without such a fence (all but Linux) no thread becomes the owner.
 //!
-//! A seat is never given back to the system: a table that finds one by a handle that may have been freed takes it first and
-//! asks afterwards whether it was the right one. While it is taken, what it guards stays.
+//! A lock is never freed: a table that finds one by a handle that may have been freed takes it first and
+//! checks afterwards whether it was the right one. While it is taken, the guarded value stays.
 //!
-//! Whoever leaves looks whether somebody waits, without a fence between the store and the look; so the two may miss each
-//! other, and who waits looks again every millisecond.
+//! A thread that leaves checks for waiting threads without a fence between the store and the check; so the
+//! two may miss each other, and waiting threads check again every millisecond.
 //!
-//! Invariants: between taking and leaving nobody else has the seat; leaving publishes all that was written meanwhile. A
-//! seat is lent to one [`Guarded`] at a time. A stranger that took it in error holds it for a moment only.
+//! Invariants: between taking and leaving no other thread has the lock; leaving publishes all writes in
+//! between. A lock is lent to one [`Guarded`] at a time. A thread that took it in error holds it for a moment
+//! only.
 //!
-//! What it does not do: it is not fair, and does not order who waits; a queue does (`queue`).
+//! The lock is not fair, and does not order waiting threads; a queue does (`queue`).
 //!
-//! Source of the favourite: Kawachiya, Koseki, Onodera, *Lock Reservation: Java Locks Can Mostly Do Without Atomic
-//! Operations*, OOPSLA 2002; of the fence for others: membarrier(2).
+//! Source of the bias: Kawachiya, Koseki, Onodera, *Lock Reservation: Java Locks Can Mostly Do Without Atomic
+//! Operations*, OOPSLA 2002; of the fence for other threads: membarrier(2).
 
 mod fence;
 mod guarded;
@@ -41,13 +43,13 @@ use std::{
     time::Duration,
 };
 
-/// What one thread at a time may take. There as long as the process.
+/// A lock that lives as long as the process.
 pub struct Seat {
     /// The thread that takes it without an atomic step, or one of the two below. Written by who has `taken`.
     favourite: AtomicUsize,
-    /// Has the favourite taken it, or is about to see that it is none any more?
+    /// Whether the owner has taken it, or is about to find out that it is no longer the owner.
     inside: AtomicBool,
-    /// Has somebody taken it by an atomic step?
+    /// Whether a thread has taken it by an atomic operation.
     taken: AtomicBool,
     /// How many threads sleep, or are about to.
     waiting: AtomicU32,
@@ -55,7 +57,7 @@ pub struct Seat {
     left: Condvar,
 }
 
-/// There is no favourite: the next thread will be it.
+/// There is no owner: the next thread becomes it.
 const VACANT: usize = 0;
 
 /// There is no favourite, and there will be none.
@@ -67,7 +69,7 @@ const NAP: Duration = Duration::from_millis(1);
 /// How often a thread looks before it sleeps.
 const LOOKS: u32 = 64;
 
-/// A number that no other living thread has: where something is that each has for itself.
+/// Returns a number that no other living thread has: the address of a thread-local variable.
 #[inline]
 fn this_thread() -> usize {
     thread_local! {
@@ -95,8 +97,8 @@ impl Seat {
         // Acquired, since another thread may have left what we took, or had our number before us.
         if self.favourite.load(Relaxed) == us && !self.inside.load(Acquire) {
             self.inside.store(true, Relaxed);
-            // The processor may still look before the store has arrived: then who ends this has us pass a fence, and
-            // finds us inside if that came after our look.
+            // The processor may still perform the check before the store has arrived: the revoking thread
+            // then makes this one pass a fence, and finds it inside if the fence came after the check.
             compiler_fence(SeqCst);
             if self.favourite.load(Relaxed) == us {
                 return Some(Taken { seat: self, as_favourite: true });
@@ -125,7 +127,7 @@ impl Seat {
                 false
             }
         };
-        // Without waking anybody: who waits may be who asks, and looks again in any case.
+        // No thread is woken: waiting threads check again in any case.
         self.taken.store(false, Release);
         // Made only where there is one, since dropping it leaves the seat.
         as_favourite.then(|| Taken { seat: self, as_favourite })

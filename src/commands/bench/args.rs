@@ -30,7 +30,7 @@ Exit status: 0; 1 if any element is wrong; 2 for bad usage or an environment tha
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to measure, e.g. all_reduce
+    /// Operation to measure, e.g. all_reduce
     #[arg(value_name = "OP", value_parser = Named::from_str)]
     pub(super) op: Named,
 
@@ -38,8 +38,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     pub(super) ranks: Option<u32>,
 
-    /// What moves the bytes: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto, between processes; local, between threads; auto is shm
-    /// [default: what TBCCL_TRANSPORT says, or auto]
+    /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto, between processes; local, between threads;
+    /// auto is shm [default: TBCCL_TRANSPORT, or auto]
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     pub(super) transport: Option<Transport>,
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
     pub(super) max_bytes: u64,
 
-    /// Each size is so many times the one before
+    /// Factor from each size to the next
     #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
     pub(super) factor: u64,
 
@@ -87,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=i64::from(collectives::MAX_SEGMENTS)), allow_negative_numbers = true)]
     pub(super) segments: Option<u32>,
 
-    /// Have messages of an all_reduce of float32 travel packed: int8, int8/64, int8/256 or bf16
+    /// Pack messages of an all_reduce of float32: int8, int8/64, int8/256 or bf16
     #[arg(long, value_name = "CODEC", value_parser = Codec::from_str)]
     pub(super) codec: Option<Codec>,
 
@@ -103,8 +103,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) no_pin: bool,
 
-    /// Afterwards, tell what each rank has sent, received and copied, its processor time, and how it looked for
-    /// completions; with --json as lines with the one key `stats`
+    /// Report at the end what each rank has sent, received and copied, its processor time, and its polls;
+    /// with --json as lines with the one key `stats`
     #[arg(long)]
     pub(super) stats: bool,
 
@@ -117,7 +117,7 @@ pub(crate) struct Args {
     pub(super) worker: bool,
 }
 
-/// What moves the bytes.
+/// The transport between the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     /// Ranks are processes.

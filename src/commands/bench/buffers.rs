@@ -1,4 +1,4 @@
-//! The memory that operations work on: from malloc, as most programs have it, or from the library's allocator.
+//! Buffers of measured operations: from malloc, as most programs have them, or from the library's allocator.
 
 use super::pattern::Value;
 use tbccl::{Buffer, Communicator, Error, Result};
@@ -52,7 +52,7 @@ impl<T: Value> Memory<T> {
 }
 
 impl<T: Value> Buffers<T> {
-    /// For inputs and outputs of up to so many elements.
+    /// Allocates buffers for inputs and outputs of up to this many elements.
     pub(in crate::commands) fn new(
         comm: &Communicator,
         input: usize,

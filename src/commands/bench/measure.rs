@@ -1,12 +1,15 @@
 //! The measurement of one operation at one size.
 //!
-//! Runs follow each other without a barrier between them. The clock is read once per sample; a sample is a *batch* of
-//! runs, as many as last 100 µs: ranks whose messages take their time may swing between early and late from run to run. A sample's time is that of the slowest rank. Samples come in up to eight groups with a
-//! barrier before each, and the first sample of a group doesn't count. The root, where there is one, moves to the next
-//! rank with every run, unless one was asked for: a fixed root would run ahead, and be measured posting. The method is
-//! that of the IMB and nccl-tests families, and the same for every library we compare ourselves with.
+//! Runs follow each other without a barrier. The clock is read once per sample; a sample is a *batch* of runs
+//! that lasts 100 µs, since ranks whose messages are slow may alternate between early and late from run to
+//! run. A sample's time is that of the slowest rank. Samples come in up to eight groups with a barrier before
+//! each, and the first sample of a group does not count. The root, where there is one, moves to the next rank
+//! with every run, unless one was requested: a fixed root would run ahead, and its time would be that of
+//! posting. The method is that of the IMB and nccl-tests families, and the same for every library in
+//! comparisons.
 //!
-//! Ranks agree on how many runs to make by collectives of the communicator that is measured, outside of the timed part.
+//! Ranks agree on the number of runs by collectives of the communicator that is measured, outside of the
+//! timed part.
 
 use super::{job::Effort, work::Work};
 use collectives::Rank;
@@ -21,7 +24,7 @@ const FEWEST_SAMPLES: u64 = 8;
 const MOST_SAMPLES: u64 = 2000;
 const GROUPS: u64 = 8;
 const FEWEST_PER_GROUP: u64 = 4;
-/// Measuring ends when so many times the time asked for is spent.
+/// Measuring ends when this multiple of the requested time is spent.
 const PATIENCE: u32 = 3;
 const DEFAULT_WARMUP: u32 = 5;
 
@@ -29,7 +32,7 @@ const DEFAULT_WARMUP: u32 = 5;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Method {
     pub(super) effort: Effort,
-    /// Does the operation have a root that moves with every run?
+    /// The root, which may move with every run.
     pub(super) root: Root,
 }
 
@@ -119,8 +122,8 @@ impl Runs<'_> {
         Ok(start.elapsed().as_secs_f64() / runs as f64)
     }
 
-    /// Bursts of twice the length each, until an eighth of the time is over, or as many runs as were asked for. The
-    /// quickest burst decides, so that noise can't.
+    /// Runs bursts, each twice as long as the one before, until an eighth of the time is over or the
+    /// requested runs are made. The quickest burst decides, so that noise does not.
     fn warm_up_by_time(&mut self) -> Result<Quota> {
         let Effort { time, warmup, .. } = self.method.effort;
         let start = Instant::now();
@@ -198,8 +201,8 @@ impl Runs<'_> {
     }
 }
 
-/// One sample outside of a measurement: microseconds per run, of so many that follow as many uncounted ones. Each rank has its
-/// own result. Whoever wants all roots to have their turn takes a multiple of the number of ranks.
+/// Takes one sample outside of a measurement: microseconds per run, of `runs` runs after as many uncounted
+/// ones. Each rank has its own result. A multiple of the number of ranks gives each root its turn.
 pub(in crate::commands) fn sample(
     comm: &mut Communicator,
     work: &mut dyn Work,

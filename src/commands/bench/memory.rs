@@ -1,4 +1,4 @@
-//! Is there enough memory for what was asked?
+//! Checks that the machine has enough memory for the requested buffers.
 
 use super::{super::Failed, args::Transport, job::Job, operation::Form};
 use std::fs;
@@ -9,7 +9,8 @@ pub(super) fn check(job: &Job) -> Result<(), Failed> {
     check_bytes(wanted(job), job.ranks, job.largest_bytes(), where_)
 }
 
-/// Refuses so many bytes of buffers for all ranks, which sizes up to the largest take, if the machine has not got them.
+/// Refuses buffers of `wanted` bytes for all ranks, for sizes up to `largest`, if the machine has not enough
+/// memory.
 pub(in crate::commands) fn check_bytes(
     wanted: u128,
     ranks: u32,

@@ -1,15 +1,17 @@
 //! `tbccl bench`: measures an operation between ranks on this machine, and checks every element.
 //!
-//! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank reads
-//! the same arguments. In a job that somebody else has started it is one of the ranks. With `--transport local` the
-//! ranks are threads instead. Rank 0 reports.
+//! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank
+//! reads the same arguments. In a job of another launcher it is one of the ranks. With `--transport local`
+//! the ranks are threads instead. Rank 0 reports.
 //!
-//! What can be wrong with the arguments is found before anything is started.
+//! Wrong arguments are found before anything is started.
 
 mod args;
 pub(super) mod buffers;
+pub(super) mod case;
 pub(super) mod job;
 pub(super) mod measure;
+mod measured;
 pub(super) mod memory;
 pub(super) mod operation;
 pub(super) mod packed;
@@ -35,6 +37,7 @@ use worker::{Verdict, work};
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
     let is_worker = args.worker;
     let job = Job::new(args)?;
+    memory::check(&job)?;
     if is_worker {
         return as_process(&job);
     }

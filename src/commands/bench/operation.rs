@@ -1,9 +1,9 @@
-//! What can be measured.
+//! Operations that can be measured.
 
 use collectives::{Collective, UnknownName};
 use std::str::FromStr;
 
-/// What is measured.
+/// An operation that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands) enum Operation {
     /// A collective, on all ranks.
@@ -42,7 +42,7 @@ impl Operation {
         }
     }
 
-    /// The forms in which it can be called; the one that is measured unless another one is asked for comes first.
+    /// Returns the forms of the operation; the first one is the default.
     pub(in crate::commands) fn forms(self) -> &'static [Form] {
         match self {
             Operation::Collective(
@@ -59,17 +59,17 @@ impl Operation {
         }
     }
 
-    /// Does it combine elements?
+    /// Whether it combines elements.
     pub(in crate::commands) fn reduces(self) -> bool {
         self.collective().is_some_and(Collective::reduces)
     }
 
-    /// Has it a root?
+    /// Whether it has a root.
     pub(in crate::commands) fn has_root(self) -> bool {
         self.collective().is_some_and(Collective::has_root)
     }
 
-    /// Does it move data?
+    /// Whether it moves data.
     pub(in crate::commands) fn has_data(self) -> bool {
         self != Operation::Collective(Collective::Barrier)
     }

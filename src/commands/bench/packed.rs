@@ -1,23 +1,20 @@
-//! Operations whose messages travel packed: results are not exact, so they are held against a bound.
+//! Operations with packed messages: results are not exact, so they are compared with a bound.
 //!
-//! All ranks must have the same bits, and every element be as near to the exact result as the codec says; what is not
-//! counts as wrong.
+//! All ranks must have the same bits, and every element must be within the codec's bound of the exact result;
+//! others count as wrong.
 
-use super::{buffers::Buffers, operation::Form, pattern::Value, work::Case};
-use collectives::{Codec, ReduceOp};
+use super::{
+    buffers::Buffers,
+    case::{Case, Packed},
+    operation::Form,
+    pattern::Value,
+};
+use collectives::ReduceOp;
 use std::any::Any;
 use tbccl::{Communicator, Error, Result, element::bytes_of};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How messages of a case are packed.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Packed {
-    pub(super) codec: Codec,
-    /// The most times that an element is packed on its way.
-    pub(super) encodings: u32,
-}
-
-/// What becomes of a result.
+/// The evaluation of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::commands) struct Judgement {
     /// Elements further off than they may be.
@@ -46,7 +43,7 @@ pub(super) fn run<T: Value>(
     }
 }
 
-/// Holds a result against the exact one, whose elements repeat, given what each rank put in.
+/// Compares a result with the exact one, whose elements repeat, given the input of each rank.
 pub(super) fn judge<T: Value>(
     packed: Packed,
     case: &Case,
@@ -60,7 +57,7 @@ pub(super) fn judge<T: Value>(
     let (mut wrong, mut most) = (0, 0.0f64);
     for (found, wanted) in floats(found).iter().zip(floats(wanted).iter().cycle()) {
         let off = (f64::from(*found) - f64::from(*wanted)).abs();
-        // What is no number is as far off as can be.
+        // NaN counts as infinitely far off.
         wrong += u64::from(off.is_nan() || off > bound);
         most = most.max(if off.is_nan() { f64::INFINITY } else { off });
     }
@@ -90,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_is_further_off_than_the_bound_is_wrong() {
-        let packed = Packed { codec: Codec::Int8(BlockLen::B128), encodings: 1 };
+        let packed = Packed { codec: collectives::Codec::Int8(BlockLen::B128), encodings: 1 };
         let operation = Operation::Collective(Collective::AllReduce);
         let (redop, form) = (Some(ReduceOp::Sum), Form::InPlace);
         let case = Case { operation, redop, form, count: 6, rank: 0, ranks: 2, packed: Some(packed) };

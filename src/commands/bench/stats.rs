@@ -1,4 +1,4 @@
-//! What each rank has done in the course of a job.
+//! Totals of each rank over a job.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
@@ -21,7 +21,7 @@ pub(super) struct RankStats {
 
 const NUMBERS: usize = 13 + PollCounters::BATCHES;
 
-/// Everyone's totals, in rank order.
+/// Gathers the totals of all ranks, in rank order.
 pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
     let (counters, polls) = (comm.counters(), comm.poll_counters());
     let mut own = vec![
@@ -65,7 +65,8 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
         .collect())
 }
 
-/// The processor time of this rank, in microseconds: of the process, or of the thread where ranks are threads.
+/// Returns the processor time of this rank in microseconds: of the process, or of the thread where ranks are
+/// threads.
 fn processor_time(transport: &str) -> u64 {
     let clock = if transport == "local" { ClockId::ThreadCPUTime } else { ClockId::ProcessCPUTime };
     let time = clock_gettime(clock);

@@ -2,15 +2,16 @@
 
 use super::{
     buffers::Buffers,
+    case::Case,
     operation::{Form, Operation},
-    packed::{self, Judgement, Packed},
+    packed::{self, Judgement},
     pattern::{Table, Value},
 };
 use collectives::{Collective, Rank, ReduceOp};
 use std::ops::Range;
 use tbccl::{Communicator, Result};
 
-/// An operation on given buffers, whatever their element type.
+/// An operation on given buffers of any element type.
 pub(in crate::commands) trait Work {
     /// Carries it out once. The root is ignored where there is none.
     fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()>;
@@ -31,43 +32,6 @@ pub(in crate::commands) trait Work {
     fn clear(&mut self);
 }
 
-/// What is done, and how much of it.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Case {
-    pub(in crate::commands) operation: Operation,
-    pub(in crate::commands) redop: Option<ReduceOp>,
-    pub(in crate::commands) form: Form,
-    /// Elements per block.
-    pub(in crate::commands) count: usize,
-    pub(in crate::commands) rank: u32,
-    pub(in crate::commands) ranks: u32,
-    /// Messages are packed, and the result is not exact.
-    pub(in crate::commands) packed: Option<Packed>,
-}
-
-impl Case {
-    /// Elements of the input and of the output buffer. In place, all is in the latter.
-    pub(in crate::commands) fn lengths(&self) -> (usize, usize) {
-        let (input, output) = self.operation.input_and_output_blocks(self.ranks);
-        let (input, output) = (input as usize * self.count, output as usize * self.count);
-        match self.form {
-            Form::OutOfPlace => (input, output),
-            Form::InPlace => (0, input.max(output)),
-        }
-    }
-
-    /// Where this rank's own block is in a buffer of one block per rank.
-    fn own_block(&self) -> Range<usize> {
-        let first = self.rank as usize * self.count;
-        first..first + self.count
-    }
-
-    /// Is this rank idle? A ping-pong takes two.
-    fn is_idle(&self) -> bool {
-        self.operation == Operation::PingPong && self.rank > 1
-    }
-}
-
 /// A case on buffers.
 pub(in crate::commands) struct Task<'a, T: Value> {
     case: Case,
@@ -85,14 +49,14 @@ impl<'a, T: Value> Task<'a, T> {
         (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output))
     }
 
-    /// What a rank puts in.
+    /// Returns a rank's input.
     fn table_of(&self, rank: u32, seed: u64) -> Table<T> {
         let Case { operation, redop, count, ranks, .. } = self.case;
         let (input, _) = operation.input_and_output_blocks(ranks);
         Table::input(redop, rank, ranks, seed, input as usize * count)
     }
 
-    /// What must be in the output: patterns, each with where in the output it goes and its first index.
+    /// Returns the expected output: patterns, each with its range in the output and its first index.
     fn wanted(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
         let Case { operation, redop, form, count, rank, ranks, .. } = self.case;
         let redop = redop.unwrap_or(ReduceOp::Sum);

@@ -3,21 +3,22 @@
 use super::{
     super::Failed,
     buffers::Buffers,
+    case::{Case, Packed},
     job::{Elements, Job},
-    measure::{self, Method, Root, Times, all_sum, tell},
+    measure::{self, Method, Root, all_sum, tell},
+    measured::Measured,
     operation::Form,
-    packed::Packed,
     pattern::Value,
     report::{Line, Reporter, Stop},
     stats,
-    work::{Case, Task, Work},
+    work::{Task, Work},
 };
 use collectives::{DType, Rank, ReduceOp};
 use half::{bf16, f16};
 use num_complex::Complex32;
 use tbccl::{Communicator, Result};
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Every element was right.
@@ -26,23 +27,6 @@ pub(super) enum Verdict {
     Wrong,
     /// The report ended early, for a reason that rank 0 knows.
     Stopped,
-}
-
-/// One form of an operation at one size, measured.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Measured {
-    pub(super) form: Form,
-    pub(super) times: Times,
-    /// Wrong elements over all ranks.
-    pub(super) wrong: u64,
-    /// Bytes that one operation copied, over all ranks.
-    pub(super) copied_bytes: u64,
-    /// Bytes that one operation moved between ranks, over all ranks.
-    pub(super) moved_bytes: u64,
-    /// Where messages are packed: the largest error, over the largest magnitude of the exact result.
-    pub(super) error: Option<f64>,
-    pub(super) algorithm: &'static str,
-    pub(super) segments: u32,
 }
 
 /// Carries out a job as one of its ranks.
@@ -58,7 +42,7 @@ pub(super) fn work(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed
     }
 }
 
-/// What one run on known input shows, over all ranks.
+/// The result of one run on known input, over all ranks.
 struct Verified {
     wrong: u64,
     copied_bytes: u64,

@@ -21,7 +21,7 @@ struct One<'a> {
     state: Option<&'static str>,
     mtu: Option<u32>,
     gigabits: Option<f64>,
-    /// That connections will be made from.
+    /// The GID that connections use.
     gid: Option<Address>,
     gids: Vec<Address>,
     protocol: Option<String>,

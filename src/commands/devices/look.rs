@@ -1,7 +1,7 @@
-//! Looking at all devices of a library.
+//! Queries of all devices of a library.
 //!
-//! A driver that hangs, as happens to Macs after crashes, must not make the command hang: a thread looks, and who waits
-//! for it loses patience.
+//! A driver that hangs, as on Macs after crashes, must not hang the command: a thread queries, and the
+//! command waits for it with a time limit.
 
 use super::Failed;
 use std::{
@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 use transport::verbs::{
-    Abilities, Cause, Context, DeviceInfo, Gid, Library, PortAttr, QpType, VerbsError, find_gid, gigabits,
+    Cause, Context, DeviceCapabilities, DeviceInfo, Gid, Library, PortAttr, QpType, VerbsError, find_gid,
+    gigabits,
 };
 
 /// How long one device may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What there is.
+/// The result of the queries.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// As the library was loaded.
@@ -27,7 +28,7 @@ pub(super) struct Answer {
     pub(super) nothing: Option<String>,
 }
 
-/// A device. What could not be found out is missing, and `problems` say why.
+/// A device. Values that could not be queried are missing, and `problems` gives the reasons.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) info: DeviceInfo,
@@ -35,12 +36,12 @@ pub(super) struct Device {
     /// The address that connections will be made from, and its place.
     pub(super) gid: Option<(u8, Gid)>,
     pub(super) gids: Vec<(u8, Gid)>,
-    pub(super) abilities: Option<Abilities>,
+    pub(super) abilities: Option<DeviceCapabilities>,
     /// One line each.
     pub(super) problems: Vec<String>,
 }
 
-/// What of a port matters.
+/// The properties of a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Port {
     pub(super) state: &'static str,
@@ -67,13 +68,14 @@ pub(super) fn around(library: &Library) -> Result<Answer, Failed> {
     Ok(Answer { library: library.name().to_owned(), devices, nothing })
 }
 
-/// What the thread tells, in this order.
+/// The thread's messages, in this order.
 enum Told {
     Listed(Result<Vec<DeviceInfo>, VerbsError>),
     Seen(Box<Device>),
 }
 
-/// The devices in their order, those that do not answer included. After the first of these nobody looks any further.
+/// Returns the devices in their order, including those that do not answer. After the first of these no other
+/// is queried.
 fn collect(infos: Vec<DeviceInfo>, hear: &Receiver<Told>) -> Vec<Device> {
     let mut is_stuck = false;
     let mut next = |info: DeviceInfo| {
@@ -132,7 +134,7 @@ fn look_at(library: &Library, info: DeviceInfo) -> Device {
             device.port = context.port().map(|attr| port(&attr)).map_err(&mut keep).ok();
             device.gids = context.gids();
             device.abilities = abilities(&context).map_err(&mut keep).ok();
-            doubt = context.doubt();
+            doubt = context.port_problem();
             device.gid = find_gid(&context, Duration::ZERO, &mut |_| {}).map_err(&mut keep).ok();
         }
         Err(error) => errors.push(error),
@@ -156,8 +158,8 @@ fn told_once(errors: &[VerbsError], doubt: Option<Cause>, device: &str) -> Vec<S
     told
 }
 
-fn abilities(context: &Context) -> Result<Abilities, VerbsError> {
-    Abilities::probe(context, &context.domain()?)
+fn abilities(context: &Context) -> Result<DeviceCapabilities, VerbsError> {
+    DeviceCapabilities::probe(context, &context.domain()?)
 }
 
 fn port(attr: &PortAttr) -> Port {
@@ -168,7 +170,7 @@ fn port(attr: &PortAttr) -> Port {
     }
 }
 
-/// What the program of macOS says that switches RDMA on and off, where there is one.
+/// Whether macOS's `rdma_ctl` reports RDMA as enabled, where that program exists.
 fn is_enabled() -> Option<bool> {
     let output = Command::new("rdma_ctl").arg("status").output().ok()?;
     let said = String::from_utf8_lossy(&output.stdout).to_lowercase();
@@ -179,7 +181,7 @@ fn is_enabled() -> Option<bool> {
 }
 
 /// How bytes will get to a peer, in a few words.
-pub(super) fn protocol(abilities: &Abilities) -> String {
+pub(super) fn protocol(abilities: &DeviceCapabilities) -> String {
     let service = name(abilities.service);
     match (abilities.one_sided, abilities.write_imm) {
         (true, true) => format!("{service}, remote write + imm, zero-copy both sides"),
@@ -189,7 +191,7 @@ pub(super) fn protocol(abilities: &Abilities) -> String {
 }
 
 /// The services that there are.
-pub(super) fn services(abilities: &Abilities) -> Vec<&'static str> {
+pub(super) fn services(abilities: &DeviceCapabilities) -> Vec<&'static str> {
     let best = name(abilities.service);
     let other = name(QpType::UC);
     if abilities.unreliable && best != other { vec![best, other] } else { vec![best] }
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_protocol_follows_from_abilities() {
-        let found = Abilities {
+        let found = DeviceCapabilities {
             service: QpType::RC,
             unreliable: true,
             one_sided: true,
@@ -249,10 +251,10 @@ mod tests {
         };
         assert_eq!(protocol(&found), "RC, remote write + imm, zero-copy both sides");
         assert_eq!(services(&found), ["RC", "UC"]);
-        let flag = Abilities { write_imm: false, unreliable: false, ..found };
+        let flag = DeviceCapabilities { write_imm: false, unreliable: false, ..found };
         assert_eq!(protocol(&flag), "RC, remote write + flag, zero-copy both sides");
         assert_eq!(services(&flag), ["RC"]);
-        let frames = Abilities { service: QpType::UC, one_sided: false, ..found };
+        let frames = DeviceCapabilities { service: QpType::UC, one_sided: false, ..found };
         assert_eq!(protocol(&frames), "UC, framed sends into posted receives");
         assert_eq!(services(&frames), ["UC"]);
     }

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is found, for people.
+/// Returns the result as text for people.
 fn text(answer: &Answer) -> String {
     match &answer.nothing {
         Some(why) => format!("{why}\n"),

@@ -1,8 +1,8 @@
-//! The folder in which the processes of a fabric meet, made for a run and removed after it.
+//! The folder in which the processes of a fabric meet, created for a run and removed after it.
 //!
-//! A run over all nodes has a folder of its own, whose name ends in our process number. What a killed run left is
-//! removed by the next one. Runs of single nodes meet in the folder that equal fabric files share; each holds a
-//! lock on the file in it, and the last one removes it.
+//! A run over all nodes has a folder of its own, whose name ends in the process id of the command. The next
+//! run removes the folders of killed runs. Runs of single nodes meet in the folder that equal fabric files
+//! share; each holds a lock on the file in it, and the last one removes it.
 
 use super::Failed;
 use rustix::{
@@ -82,7 +82,7 @@ impl Drop for Folder {
     }
 }
 
-/// Are there processes that came by other ways? Each has a file there, `p` and a number.
+/// Whether processes from elsewhere use the folder. Each has a file there, `p` and a number.
 fn is_used(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbers = |name: &str| name.strip_prefix('p').is_some_and(|rest| rest.parse::<u32>().is_ok());
@@ -90,8 +90,8 @@ fn is_used(folder: &Path) -> bool {
 }
 
 fn is_alive(process: i32) -> bool {
-    // What exists but isn't ours to signal has inherited the number, and may be taken for the run: its folder is
-    // then removed later.
+    // A process that exists but may not be signalled has inherited the number, and may be taken for the run:
+    // its folder is then removed later.
     Pid::from_raw(process).is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 

@@ -1,7 +1,7 @@
 //! `tbccl fabric`: programs on software RDMA devices.
 //!
-//! What concerns fabric files and running fabrics is done by the program `softrdma` beside this one, since nothing
-//! of this package may know how that device works. Here programs are started, and a folder is made and removed.
+//! The program `softrdma` beside this one handles fabric files and running fabrics, since this package must
+//! not depend on how the device works. This module starts programs, and creates and removes folders.
 
 mod folder;
 mod run;

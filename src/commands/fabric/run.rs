@@ -3,7 +3,7 @@
 use super::{
     Failed,
     folder::Folder,
-    tool::{Tool, Variables},
+    tool::{Inject, Tool, Variables},
 };
 use crate::commands::run::Job;
 use crate::launch::{LaunchSpec, launch};
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "K", value_parser = crate::commands::arguments::ranks, default_value = "1")]
     per_node: u32,
 
-    /// Where the processes of the fabric meet; the folder is kept
+    /// Folder in which the processes of the fabric meet; it is kept
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
@@ -59,15 +59,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     job: Job,
-}
-
-/// Ways in which a program is given another libibverbs.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum Inject {
-    /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
-    Preload,
-    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
-    LibraryPath,
 }
 
 /// Carries out `tbccl fabric run`.

@@ -1,6 +1,6 @@
 //! The program `softrdma` and the library `libsoftrdma.so`, which lie beside this program.
 
-use super::{Failed, run::Inject};
+use super::Failed;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -9,7 +9,16 @@ use std::{
     process::{Command, ExitCode, Output},
 };
 
-/// Where both are.
+/// Ways in which a program is given another libibverbs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Inject {
+    /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
+    Preload,
+    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
+    LibraryPath,
+}
+
+/// The paths of the program and the library.
 #[derive(Debug)]
 pub(super) struct Tool {
     program: PathBuf,
@@ -20,8 +29,8 @@ pub(super) struct Tool {
 pub(super) type Variables = BTreeMap<String, String>;
 
 impl Tool {
-    /// Looks beside this program and in `deps` there, where cargo puts what it builds; `SOFTRDMA_LIB` names another
-    /// library.
+    /// Looks beside this program and in its `deps`, where cargo puts what it builds; `SOFTRDMA_LIB` names
+    /// another library.
     pub(super) fn find() -> Result<Tool, Failed> {
         let here = std::env::current_exe().map_err(Failed::new)?;
         let library = match std::env::var_os("SOFTRDMA_LIB").filter(|path| !path.is_empty()) {
@@ -43,7 +52,7 @@ impl Tool {
         tool
     }
 
-    /// Runs a command of the tool, and returns its status. What it has to say it says itself.
+    /// Runs a command of the tool and returns its exit status. The tool reports its errors itself.
     pub(super) fn pass(
         &self,
         command: &str,
@@ -58,8 +67,8 @@ impl Tool {
         Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(Failed::STATUS)))
     }
 
-    /// The variables of the nodes of a fabric, one or all. The folder, when it is left out, is the one that equal
-    /// files share; it is made if it isn't there.
+    /// Returns the variables of the nodes of a fabric, one or all. Without a folder, it is the one that equal
+    /// files share; it is created if it does not exist.
     pub(super) fn environments(
         &self,
         fabric: &Path,

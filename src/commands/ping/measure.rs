@@ -1,7 +1,7 @@
 //! The measurement: every pair, every rail, both directions, one after the other.
 //!
-//! The rank that begins a round trip times it, since it has one clock; the rank that receives times the bandwidth,
-//! since that is where bytes have arrived. What one of the pair has found it tells everyone.
+//! The rank that begins a round trip times it, since it has one clock; the rank that receives times the
+//! bandwidth, since bytes have arrived there. Each of the pair sends its results to all ranks.
 
 use super::{
     Args,
@@ -54,8 +54,9 @@ pub(super) fn go(comm: &mut Communicator, args: &Args) -> Result<bool, Failed> {
     Ok(all_up)
 }
 
-/// What is between ranks 0 and 1, over all rails together, as 0 sends and 1 receives: microseconds of half a round trip, and
-/// the gigabytes per second at which messages as long as this memory arrive. The same on all ranks.
+/// Measures the connection between ranks 0 and 1, over all rails together, as 0 sends and 1 receives:
+/// microseconds of half a round trip, and the gigabytes per second at which messages of this length arrive.
+/// The result is the same on all ranks.
 pub(in crate::commands) fn first_pair(
     comm: &mut Communicator,
     time: Duration,
@@ -251,8 +252,8 @@ fn send_what_is_asked_for(comm: &mut Communicator, to: Rank, memory: &Buffer<u8>
     }
 }
 
-/// Asks for messages, in rows of twice the length each until the time is over; the Gb/s at which they arrive. The first
-/// message of a row, and the first row, are not counted.
+/// Asks for messages, in rows of twice the length each until the time is over, and returns the Gb/s at which
+/// they arrive. The first message of a row, and the first row, are not counted.
 fn ask_and_receive(
     comm: &mut Communicator,
     from: Rank,

@@ -1,7 +1,8 @@
-//! `tbccl ping`: what each cable between each two ranks does, in both directions, beside what it should do.
+//! `tbccl ping`: measures each cable between each two ranks, in both directions, and compares it with its
+//! rate.
 //!
-//! Ranks come together as for `tbccl bench`. All of them go through the same list of pairs, directions and rails;
-//! whoever is not of the pair waits for its result, so that one thing is measured at a time. Rank 0 reports.
+//! Ranks are started as for `tbccl bench`. All go through the same list of pairs, directions and rails; ranks
+//! outside the pair wait for its result, so that one measurement runs at a time. Rank 0 reports.
 
 pub(super) mod measure;
 mod report;
@@ -43,7 +44,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     ranks: Option<u32>,
 
-    /// What moves the bytes: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: what TBCCL_TRANSPORT says, or auto]
+    /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: TBCCL_TRANSPORT, or
+    /// auto]
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 

@@ -1,9 +1,9 @@
-//! What rank 0 prints: a line as soon as it is measured, and what is to be said about it at the end.
+//! Rank 0's report: a line as soon as it is measured, and remarks at the end.
 
 use super::{super::progress::Progress, row::Row};
 use crate::commands::print;
 
-/// What the mark means.
+/// The meaning of the mark.
 const SLOW: &str = "slow: less than 60 % of the rate arrives. A cable or a port runs slower than its rate, or a machine \
                     is busy: compare with other rails and the other direction, and try another cable";
 
@@ -13,7 +13,7 @@ pub(super) struct Report {
     transport: &'static str,
     bytes: u64,
     json: bool,
-    /// Of the column of rails.
+    /// Width of the column of rails.
     width: usize,
     progress: Progress,
     remarks: Vec<String>,

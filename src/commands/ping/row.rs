@@ -11,7 +11,7 @@ pub(super) struct Rail {
     /// The devices at its ends.
     pub(super) ours: Option<String>,
     pub(super) theirs: Option<String>,
-    /// What the slower one of its ports signals, in Gb/s.
+    /// The signalling rate of the slower one of its ports, in Gb/s.
     pub(super) rate: Option<f64>,
     pub(super) thunderbolt: bool,
     pub(super) up: bool,
@@ -26,7 +26,7 @@ pub(super) struct Latency {
     pub(super) round_trips: usize,
 }
 
-/// What was found.
+/// A measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) from: u32,
@@ -35,11 +35,11 @@ pub(super) struct Row {
     pub(super) rails: usize,
     pub(super) rail: Rail,
     pub(super) latency: Latency,
-    /// What arrived, in Gb/s.
+    /// Arriving data in Gb/s.
     pub(super) gigabits: f64,
 }
 
-/// Less than so much of the rate is worth a word.
+/// Share of the rate below which a rail is marked as slow.
 const SLOW: f64 = 0.6;
 /// Microseconds that are published for half a round trip over Thunderbolt 5.
 const THUNDERBOLT_5: RangeInclusive<u32> = 5..=10;
@@ -50,7 +50,7 @@ impl Row {
         self.rail.rate.filter(|rate| *rate > 0.0).map(|rate| self.gigabits / rate)
     }
 
-    /// Is it slower than a cable of that rate has to be?
+    /// Whether it is slower than a cable of that rate has to be.
     pub(super) fn is_slow(&self) -> bool {
         self.rail.up && self.share().is_some_and(|share| share < SLOW)
     }
@@ -60,7 +60,7 @@ impl Row {
         self.rail.thunderbolt.then_some(THUNDERBOLT_5)
     }
 
-    /// What it is called.
+    /// Returns the rail's name.
     pub(super) fn name(&self) -> String {
         match (&self.rail.ours, &self.rail.theirs) {
             (Some(ours), Some(theirs)) => format!("{ours} > {theirs}"),
@@ -69,7 +69,7 @@ impl Row {
         }
     }
 
-    /// What is to be said of a rail that is down.
+    /// Returns the remark on a rail that is down.
     pub(super) fn remark(&self) -> Option<String> {
         (!self.rail.up).then(|| {
             format!(

@@ -54,15 +54,15 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, value_name = "R", default_value = "0")]
     root: u32,
 
-    /// What connects the ranks: mesh, ring, hypercube or shm, or the file of a cluster or a fabric
+    /// Connection of the ranks: mesh, ring, hypercube or shm, or the file of a cluster or a fabric
     #[arg(long, value_name = "NAME|FILE", default_value = "mesh")]
     cluster: String,
 
-    /// What messages and work cost: ideal, rdma or jaccl, or a file [default: the cluster's, or rdma]
+    /// Costs of messages and work: ideal, rdma or jaccl, or a file [default: the cluster's, or rdma]
     #[arg(long, value_name = "NAME|FILE")]
     costs: Option<String>,
 
-    /// What is promised about the order of contributions: fast or reproducible [default: TBCCL_NUMERICS]
+    /// Order of contributions: fast or reproducible [default: TBCCL_NUMERICS]
     #[arg(long, value_name = "HOW")]
     numerics: Option<Numerics>,
 
@@ -70,11 +70,11 @@ pub(crate) struct Args {
     #[arg(long)]
     in_place: bool,
 
-    /// Price a call whose blocks may differ in length, as all_gather_v; --bytes is what they come to together
+    /// Price a call whose blocks may differ in length, as all_gather_v; --bytes is their sum
     #[arg(long)]
     uneven: bool,
 
-    /// Ranks on each host, which hierarchical plans ask for: 4 (on each), 3,1 or turns:2 [default: the cluster's]
+    /// Ranks on each host, for hierarchical plans: 4 (on each), 3,1 or turns:2 [default: the cluster's]
     #[arg(long, value_name = "RANKS,...", allow_hyphen_values = true)]
     hosts: Option<Hosts>,
 
@@ -93,7 +93,7 @@ struct Case {
     kind: Kind,
     bytes: u64,
     verdict: Verdict,
-    /// What a job takes, and its seconds; or why it would fail.
+    /// The choice of a job and its seconds; or the reason why it would fail.
     taken: Result<(Choice, Option<f64>), String>,
 }
 
@@ -157,12 +157,12 @@ impl Case {
         Ok(Case { kind, bytes, verdict, taken, model })
     }
 
-    /// Are there any that the call is about?
+    /// Whether the call moves any bytes.
     fn bytes_count(&self) -> bool {
         self.kind.collective != Collective::Barrier
     }
 
-    /// What wires see, in GB/s.
+    /// The bus bandwidth in GB/s.
     fn busbw(&self, seconds: f64) -> f64 {
         self.bytes as f64 / seconds * self.kind.collective.busbw_factor(self.kind.ranks) * 1e-9
     }
@@ -224,7 +224,7 @@ impl Case {
         text
     }
 
-    /// What a job would take.
+    /// Returns the choice of a job as text.
     fn taken_text(&self) -> String {
         match &self.taken {
             Ok((taken, _)) if self.is_fastest(taken) => {
@@ -287,7 +287,8 @@ impl Case {
     }
 }
 
-/// What the environment's options decide by. A tuning file counts whatever it was measured on: who names it asks for it.
+/// Returns the policy of the environment's options. A tuning file counts on any links here, since it was
+/// named.
 fn policy(config: &Config) -> Result<Policy, Failed> {
     let names =
         Names::parse(config.selection.algorithm.as_deref().unwrap_or_default()).map_err(Failed::new)?;

@@ -1,4 +1,4 @@
-//! `tbccl plan`: schedules, to be looked at, to be proved right, and to be priced; and which cables they would like.
+//! `tbccl plan`: shows, verifies and prices schedules, and suggests cables.
 
 mod explain;
 mod machine;

@@ -1,4 +1,4 @@
-//! The rules of devices that a schedule is verified against: those of a kind of device, or of all devices of a fabric.
+//! Device rules that a schedule is verified against: of a kind of device, or of all devices of a fabric.
 
 use super::machine::read;
 use crate::commands::Failed;
@@ -31,24 +31,24 @@ impl Devices {
         self.profile.is_some() || self.fabric.is_some()
     }
 
-    /// The rules to keep to, if there are any: of a fabric, those of the device that takes the shortest messages.
+    /// Returns the rules, if any; for a fabric, those of the device with the shortest messages.
     pub(super) fn rules(&self) -> Result<Option<DeviceRules>, Failed> {
         let Some(path) = &self.fabric else { return Ok(self.profile) };
         let wrong = |why: String| Failed::new(format_args!("`{}`: {why}", path.display()));
         DeviceRules::of_fabric(&read(path)?).map(Some).map_err(wrong)
     }
 
-    /// Does a device with these rules take every message of a schedule that is right?
+    /// Checks that a device with these rules takes every message of a correct schedule.
     ///
     /// # Errors
-    /// The first message that it doesn't take, or that there can be no such call.
+    /// The first message that it does not take, or the reason why no such call exists.
     pub(super) fn check(&self, schedule: &Schedule, rules: DeviceRules) -> Result<(), Fault> {
         let block = block_bytes(schedule.collective, schedule.ranks(), self.bytes);
         let layout = schedule.layout(block, 1).map_err(|error| Fault::Shape(error.to_string()))?;
         verify_on_device(schedule, &layout, 1, rules)
     }
 
-    /// What was checked, for people.
+    /// Returns the result of the check as text.
     pub(super) fn said(&self, rules: DeviceRules) -> String {
         format!("; at {} bytes no message is longer than {}", self.bytes, rules.limit())
     }

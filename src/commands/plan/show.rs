@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, value_name = "R", default_value = "0")]
     root: u32,
 
-    /// Cut every chunk into so many pieces
+    /// Cut every chunk into this many pieces
     #[arg(long, value_name = "K", default_value = "1")]
     segments: u32,
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     in_place: bool,
 
-    /// Have messages of an all_reduce travel packed: int8, int8/64, int8/256 or bf16
+    /// Pack messages of an all_reduce: int8, int8/64, int8/256 or bf16
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 

@@ -1,4 +1,4 @@
-//! What plans are made for and turned into beside the call: hosts, copies, stripes.
+//! Variants of a plan beside the call: hosts, replicas, stripes.
 
 use collectives::{Hosts, PlanError, Spec, Weights};
 
@@ -24,10 +24,10 @@ impl Variant {
         self.hosts.is_some() || self.replicas > 1 || self.weights != Weights::ONE
     }
 
-    /// The same plan for these hosts, copied and striped.
+    /// Applies hosts, replicas and stripes to a plan's specification.
     ///
     /// # Errors
-    /// [`PlanError`] where the hosts are not those of so many ranks, or numbers are out of range.
+    /// [`PlanError`] where the hosts do not have this many ranks, or numbers are out of range.
     pub(super) fn apply(&self, spec: Spec) -> Result<Spec, PlanError> {
         let spec = spec.with_hosts(self.hosts.unwrap_or(spec.hosts()))?;
         Ok(spec.with_replicas(self.replicas)?.with_weights(self.weights))

@@ -5,7 +5,8 @@ use crate::commands::{Failed, WRONG, arguments, print};
 use collectives::{
     Collective, Hosts, MAX_SEGMENTS, PlanError, Schedule,
     plan::{ALGORITHMS, Algorithm, algorithm},
-    verify::{Case, CaseError, Credits, Report, cases, verify},
+    sweep::{Case, CaseError, cases},
+    verify::{Credits, Report, verify},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
@@ -129,7 +130,7 @@ struct Row {
     plans: u64,
     /// The numbers of ranks of its plans.
     ranks: RangeInclusive<u32>,
-    /// Of the largest plan.
+    /// Steps of the largest plan.
     steps: u64,
     stages: u32,
     /// The first fault that was met.
@@ -206,8 +207,8 @@ fn is_same(a: &Algorithm, b: &Algorithm) -> bool {
     (a.collective, a.name) == (b.collective, b.name)
 }
 
-/// The cases with the hosts that were asked for, instead of all that are worth a try, and copied and striped. Packed
-/// messages are not split over lanes, so where striping is asked for there are none.
+/// Returns the cases with the requested hosts, instead of all that are worth a try, and replicated and
+/// striped. Packed messages are not split over lanes, so striping leaves no such case.
 fn as_asked(variant: &Variant, cases: Vec<Case>) -> Result<Vec<Case>, PlanError> {
     let once = cases.into_iter().filter(|case| variant.hosts.is_none() || case.spec.hosts() == Hosts::One);
     let asked = once.map(|case| Ok(Case { spec: variant.apply(case.spec)?, ..case }));

@@ -1,4 +1,4 @@
-//! `tbccl plan wire`: which cables to plug in between hosts with so many ports.
+//! `tbccl plan wire`: suggests cables between hosts with a number of ports each.
 
 use super::machine::{self, CABLE};
 use crate::commands::{Failed, arguments, print};
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=64), allow_negative_numbers = true)]
     ports: u32,
 
-    /// What a cable carries in each direction, in gigabits per second
+    /// Bandwidth of a cable in each direction, in gigabits per second
     #[arg(long, value_name = "G", default_value_t = CABLE.1, value_parser = positive, allow_negative_numbers = true)]
     gbps: f64,
 
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(short = 'b', long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
     bytes: u64,
 
-    /// What messages and work cost: ideal, rdma or jaccl, or a file
+    /// Costs of messages and work: ideal, rdma or jaccl, or a file
     #[arg(long, value_name = "NAME|FILE", default_value = "rdma")]
     costs: String,
 }
@@ -126,7 +126,7 @@ fn name(cabling: &Cabling) -> String {
     if cabling.each == 1 { cabling.name.clone() } else { format!("{} x{}", cabling.name, cabling.each) }
 }
 
-/// What to plug in, and what can't be.
+/// Returns the suggestion, and the impossible shapes.
 fn advice(best: &Surveyed, impossible: &[Impossible]) -> String {
     let cabling = &best.cabling;
     let mut text = format!("\nadvised: {}, {} cables", name(cabling), cabling.cables());

@@ -1,15 +1,16 @@
-//! Which RDMA devices ranks are told to use: what the hostfile says of hosts, said of ranks.
+//! RDMA devices of ranks: the hostfile's devices of hosts, as a matrix of ranks.
 //!
-//! Ranks of one host share its devices for what goes to others; between them there is shared memory, and no device. So
-//! transports that have no shared memory are told only where each host has one rank; otherwise they find out.
+//! Ranks of one host share its devices for traffic to other hosts; between them there is shared memory, and
+//! no device. So transports without shared memory get a matrix only where each host has one rank; otherwise
+//! they discover devices.
 
 use topology::Hostfile;
 
 /// The variable that names the file.
 pub(super) const VARIABLE: &str = "TBCCL_IBV_DEVICES";
 
-/// The matrix of ranks, as JSON, where the hostfile has one of hosts and it is of use. `places` are the ranks' hosts in the
-/// file, `transport` what the user has chosen, if anything.
+/// Returns the matrix of ranks as JSON, where the hostfile has one of hosts and the transport can use it.
+/// `places` are the ranks' hosts in the file, `transport` the user's choice, if any.
 pub(super) fn matrix(file: &Hostfile, places: &[usize], transport: Option<&str>) -> Option<String> {
     let devices = file.devices.as_ref()?;
     let hosts: Vec<u32> = places.iter().filter_map(|at| u32::try_from(*at).ok()).collect();

@@ -12,7 +12,7 @@ use topology::{By, Host, Hostfile, Request, Wiring, allocate};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Hosts")]
 pub(super) struct HostArgs {
-    /// The hosts, in a file: MLX's JSON, Open MPI's lines, or TOML as in configs/hosts; which of them is found out
+    /// File of the hosts: MLX's JSON, Open MPI's lines, or TOML as in configs/hosts; the format is recognized
     #[arg(long, visible_alias = "machinefile", value_name = "FILE")]
     hostfile: Option<PathBuf>,
 
@@ -20,11 +20,11 @@ pub(super) struct HostArgs {
     #[arg(long, visible_alias = "host", short = 'H', value_name = "LIST", conflicts_with = "hostfile")]
     hosts: Option<String>,
 
-    /// How many ranks each host gets, whatever its slots
+    /// Ranks of each host, instead of its slots
     #[arg(long, value_name = "K", value_parser = super::arguments::ranks)]
     per_host: Option<u32>,
 
-    /// In which order ranks are dealt: a host is filled before the next gets any (slot), or one to each in turn (node)
+    /// Order of ranks: fill a host before the next (slot), or one to each in turn (node)
     #[arg(long, value_name = "HOW", default_value = "slot")]
     map_by: MapBy,
 
@@ -32,7 +32,7 @@ pub(super) struct HostArgs {
     #[arg(long)]
     oversubscribe: bool,
 
-    /// In which order hosts are numbered: one in which each is wired to the next (cables), or the file's (file)
+    /// Order of hosts: along the cables (cables), or as in the file (file)
     #[arg(long, value_name = "HOW", default_value = "cables")]
     order: Order,
 
@@ -40,7 +40,7 @@ pub(super) struct HostArgs {
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     ssh: String,
 
-    /// Where tbccl is on the other hosts; without it where it is here, or else in PATH
+    /// Path of tbccl on the other hosts (the path here if it exists there, or else PATH)
     #[arg(long, value_name = "PATH")]
     tbccl: Option<PathBuf>,
 
@@ -61,10 +61,10 @@ enum Order {
     File,
 }
 
-/// Is there another host than this one, and what is this one called in the file?
+/// Other hosts of the job, and this host's addresses in the file.
 #[derive(Debug, Default)]
 pub(super) struct Across {
-    /// Are there ranks on other hosts?
+    /// Whether ranks run on other hosts.
     pub(super) others: bool,
     /// The addresses of this host in the file.
     pub(super) own_addresses: Vec<String>,
@@ -160,7 +160,8 @@ fn read(path: &Path) -> Result<Hostfile, Failed> {
     Hostfile::parse(&bytes).map_err(|e| Failed::new(format_args!("{}:{e}", path.display())))
 }
 
-/// Numbers the hosts so that a ring of them follows the cables, if there is such an order and the file has another.
+/// Numbers the hosts so that a ring of them follows the cables, if such an order exists and the file has
+/// another.
 fn follow_cables(file: &mut Hostfile, name: &str) {
     let Some(devices) = &file.devices else { return };
     let wiring = Wiring::from_matrix(devices);
@@ -180,7 +181,8 @@ fn eprint_line(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// What is set for us, other hosts shall know as well; but not who this process is, if it is a rank itself.
+/// Returns the options in this environment, for the other hosts, without this process's identity if it is a
+/// rank itself.
 fn options_of_ours() -> Vec<(OsString, OsString)> {
     let is_identity = |key: &OsString| tbccl::IDENTITY.iter().any(|name| key == name);
     let is_ours = |key: &OsString| key.to_str().is_some_and(|key| key.starts_with("TBCCL_"));

@@ -1,14 +1,15 @@
-//! What MLX's programs read to find each other, as MLX's own launcher sets it.
+//! Variables by which MLX's programs find each other, as MLX's own launcher sets them.
 //!
 //! | backend | variables |
 //! |---|---|
 //! | `ring`, or none | `MLX_HOSTFILE`: a file with the addresses and ports of each rank |
 //! | `jaccl`, `jaccl-ring` | `MLX_IBV_DEVICES`: a file with the device matrix; `MLX_JACCL_COORDINATOR`; `MLX_JACCL_RING` |
 //! | `nccl` | `NCCL_HOST_IP`, `NCCL_PORT` |
-//! | `mpi` | nothing: it finds the ranks through ours |
+//! | `mpi` | none: it finds the ranks through tbccl's library |
 //!
-//! A matrix is of ranks, so it is there when each host has one. Without a backend both files are set where they can be.
-//! With `MLX_HOSTFILE` there, MLX's `init()` takes its own ring; so a file for ours says `backend = "mpi"`.
+//! A matrix is of ranks, so it exists when each host has one rank. Without a backend both files are set where
+//! possible. With `MLX_HOSTFILE` set, MLX's `init()` takes its own ring; a hostfile for tbccl says `backend =
+//! "mpi"`.
 
 use std::ffi::OsString;
 use topology::{Host, Hostfile};

@@ -59,14 +59,14 @@ pub(crate) struct Args {
     hosts: hosts::HostArgs,
 }
 
-/// What is started, and how: what does not depend on who starts it.
+/// The program to start and its options, for any launcher.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Job {
     /// Set a variable for every rank, or pass one of ours on; may be repeated, the last one wins
     #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
 
-    /// What moves the bytes between ranks: auto, shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; short for -x
+    /// Transport between ranks: auto, shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; short for -x
     /// TBCCL_TRANSPORT=NAME [default: auto; shm+auto on several hosts]
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
@@ -75,7 +75,8 @@ pub(crate) struct Job {
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
 
-    /// Keep each rank on a share of the cores (core), on the cores near one part of the memory (numa), or not (none)
+    /// Binding of each rank: to a share of the cores (core), to the cores near one part of the memory (numa),
+    /// or none
     #[arg(long, value_name = "WHERE", default_value = "none")]
     bind: BindTo,
 
@@ -91,11 +92,11 @@ pub(crate) struct Job {
     #[arg(long, value_name = "DIR", conflicts_with = "tag_output")]
     output: Option<PathBuf>,
 
-    /// Who gets what this command reads: the number of a rank, all, or none
+    /// Receiver of this command's stdin: the number of a rank, all, or none
     #[arg(long, value_name = "WHO", value_parser = stdin, default_value = "0")]
     stdin: Stdin,
 
-    /// End the job after so many seconds, with exit status 124
+    /// End the job after this many seconds, with exit status 124
     #[arg(long, value_name = "SECONDS", value_parser = arguments::seconds)]
     timeout: Option<Duration>,
 
@@ -159,7 +160,7 @@ fn this_program() -> Result<PathBuf, Failed> {
 }
 
 impl Job {
-    /// For so many ranks on this host.
+    /// Returns the specification of `ranks` ranks on this host.
     pub(crate) fn spec(self, ranks: u32) -> Result<LaunchSpec, Failed> {
         let place = self.place(ranks)?;
         let mut command = self.command.into_iter();

@@ -1,21 +1,21 @@
-//! The library that programs of MLX take for their MPI library, where it is installed beside this command.
+//! The library that MLX's programs load as their MPI library, where it is installed beside this command.
 //!
-//! Ranks find it in `MLX_MPI_LIBNAME`, so that `mx.distributed.init()` of an unmodified program gives them a group. What they
-//! would inherit there is replaced: another MPI library knows nothing of our launcher, and would take each rank for a
-//! world of its own.
+//! Ranks get its path in `MLX_MPI_LIBNAME`, so that `mx.distributed.init()` of an unmodified program returns
+//! a group. An inherited value is replaced: another MPI library does not know this launcher, and would take
+//! each rank for a world of its own.
 
 use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
 
-/// What MLX reads.
+/// The variable that MLX reads.
 pub(crate) const VARIABLE: &str = "MLX_MPI_LIBNAME";
 
 /// How the file of our library begins.
 const STEM: &str = "libtbccl_mpi.";
 
-/// Its folders, from that of this program: where cargo builds it, and where it is installed.
+/// Its folders, relative to that of this program: where cargo builds it, and where it is installed.
 const FOLDERS: [&str; 2] = ["", "../lib"];
 
 /// The variable, if the library is there and those that are set say nothing of it.
@@ -27,13 +27,13 @@ pub(super) fn variable(set: &[(OsString, OsString)]) -> Option<(OsString, OsStri
     Some((VARIABLE.into(), library.into()))
 }
 
-/// Is it ours that somebody names?
+/// Whether a path names tbccl's library.
 pub(crate) fn is_ours(name: &OsStr) -> bool {
     let file = Path::new(name).file_name().and_then(OsStr::to_str);
     file.is_some_and(|file| file.starts_with(STEM))
 }
 
-/// The library that belongs to a program of ours, whatever it is called and linked by.
+/// Returns the library installed with a program, through any links to the program.
 fn beside(program: &Path) -> Option<PathBuf> {
     let program = program.canonicalize().ok()?;
     let name = format!("{STEM}{}", if cfg!(target_os = "macos") { "dylib" } else { "so" });

@@ -1,4 +1,4 @@
-//! Where the ranks of a job meet: in this process, over TCP when there are ranks on other hosts.
+//! The rendezvous of a job: in this process, over TCP if ranks run on other hosts.
 
 use super::{Failed, hosts::Across};
 use crate::launch::Rendezvous;
@@ -21,7 +21,8 @@ pub(super) fn open(ranks: u32, across: Across) -> Result<Meeting, Failed> {
         return Ok(Meeting { server, secret: None, own_addresses: Vec::new() });
     }
     let secret = Secret::generate().map_err(Failed::new)?;
-    // On which of our interfaces others come in is not known; who has not the secret is turned away on all.
+    // The interface by which other hosts connect is unknown; connections without the secret are rejected on
+    // all.
     let any = |address: IpAddr| SocketAddr::new(address, 0);
     let (four, six) = (any(Ipv4Addr::UNSPECIFIED.into()), any(Ipv6Addr::UNSPECIFIED.into()));
     let start = |listen: Vec<SocketAddr>| Server::start(&ServerSpec::network(ranks, listen, secret.clone()));
@@ -35,7 +36,7 @@ impl Rendezvous for Meeting {
         self.server.address().to_owned()
     }
 
-    /// The way within this host, and how others come in: that is where they find the ranks of this host as well.
+    /// Returns the address for ranks of this host, and the one by which other hosts reach it.
     fn address_here(&self, reached: Option<&str>) -> String {
         match &self.secret {
             Some(_) => format!("{},{}", self.server.address(), self.address_from(reached)),
@@ -43,7 +44,8 @@ impl Rendezvous for Meeting {
         }
     }
 
-    /// The addresses of the hostfile come first: they are for this. What ssh has come from, or our name, is the next best.
+    /// The hostfile's addresses come first, since they are meant for this. The address from which ssh
+    /// connected, or this host's name, is the next best.
     fn address_from(&self, reached: Option<&str>) -> String {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let last = reached.map_or(name, str::to_owned);

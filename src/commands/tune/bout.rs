@@ -1,14 +1,15 @@
-//! One call at one size: its candidates measured against each other, by all ranks together.
+//! The comparison of one call's candidates at one size, by all ranks together.
 //!
-//! Every number that decides something is the largest of all ranks, so they all go the same way. What ranks say to each
-//! other about it, and the barrier before each sample, go as the options say and not by what is measured.
+//! Every number that decides is the maximum over all ranks, so all ranks decide alike. The exchange of these
+//! numbers, and the barrier before each sample, use the options' algorithms and not the measured ones.
 
 use super::{
     super::bench::{
         buffers::Buffers,
+        case::Case,
         measure::{self, Root},
         operation::Operation,
-        work::{Case, Task},
+        work::Task,
     },
     field::{Candidate, candidates},
     halving::{Sample, Standing, compare, contest},
@@ -17,9 +18,9 @@ use collectives::{Collective, DType, Rank, ReduceOp};
 use std::time::Instant;
 use tbccl::{Communicator, Result};
 
-/// A sample lasts at least about so many microseconds.
+/// Least duration of a sample in microseconds.
 const SAMPLE_US: f64 = 100.0;
-/// So many first runs tell what a run takes, unless they last longer than this.
+/// First runs that estimate the time of a run, unless they last longer than `SLOW_US`.
 const FIRST_RUNS: usize = 3;
 const SLOW_US: f64 = 20_000.0;
 /// The elements that are moved and summed.
@@ -38,7 +39,7 @@ impl Cell {
         self.count * DTYPE.size() as u64
     }
 
-    /// What is called, as rank `rank` of `ranks`.
+    /// Returns the call as rank `rank` of `ranks`.
     pub(super) fn case(self, rank: u32, ranks: u32) -> Case {
         let operation = Operation::Collective(self.collective);
         let redop = operation.reduces().then_some(ReduceOp::Sum);
@@ -62,7 +63,7 @@ pub(super) struct Bout<'a> {
     field: Vec<Candidate>,
     /// Runs of a sample, by candidate; 0 while that is not known.
     batches: Vec<u64>,
-    /// When the latest sample was over: what comes between samples is part of their cost.
+    /// End of the latest sample: the time between samples is part of their cost.
     since: Instant,
 }
 
@@ -78,13 +79,13 @@ impl<'a> Bout<'a> {
         Ok(Bout { comm, task, root, batches: vec![0; field.len()], field, since: Instant::now() })
     }
 
-    /// Those who take part; the first one is the automatic choice.
+    /// Returns the candidates; the first one is the automatic choice.
     pub(super) fn field(&self) -> &[Candidate] {
         &self.field
     }
 
-    /// Where such a one is in the field, which it joins if its algorithm has; otherwise the automatic choice stands for it, as
-    /// it does in selection.
+    /// Returns the position of a candidate, which is added if its algorithm is among them. Otherwise it
+    /// returns that of the automatic choice, which selection would take as well.
     pub(super) fn place_of(&mut self, wanted: Candidate) -> usize {
         if let Some(place) = self.field.iter().position(|candidate| *candidate == wanted) {
             return place;
@@ -131,7 +132,7 @@ impl<'a> Bout<'a> {
         Ok(Sample { cost_us: cost_us + sample.cost_us, ..sample })
     }
 
-    /// So many runs by a candidate, the same on all ranks.
+    /// Makes `runs` runs by a candidate, the same number on all ranks.
     fn run(&mut self, candidate: usize, runs: u64) -> Result<Sample> {
         let Candidate { algorithm, segments } = self.field[candidate];
         self.comm.barrier()?;
@@ -145,8 +146,9 @@ impl<'a> Bout<'a> {
     }
 }
 
-/// How many runs make a sample, a multiple of `unit`, and what finding out costs. The first runs are slow, and one that is
-/// interrupted looks slow: taken for what a run takes it would have all samples be of a single run.
+/// Returns the runs of a sample, a multiple of `unit`, and the cost of estimating them. The first runs are
+/// slow, and an interrupted run looks slow: taken for the time of a run, it would make every sample a single
+/// run.
 fn batch<E>(unit: u64, mut run: impl FnMut(u64) -> Result<Sample, E>) -> Result<(u64, f64), E> {
     let (mut least, mut cost_us) = (f64::INFINITY, 0.0);
     for _ in 0..FIRST_RUNS {

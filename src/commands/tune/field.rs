@@ -1,9 +1,9 @@
-//! Who takes part: the ways in which a call can be carried out here, each an algorithm and a number of segments.
+//! Candidates: the algorithms and numbers of segments that can carry out a call here.
 
 use collectives::{Collective, DType, MAX_SEGMENTS, Rank, plan};
 use tbccl::{Communicator, Result};
 
-/// Pieces below this length, in bytes, are not tried: what they gain in overlap they lose in messages.
+/// Shortest piece in bytes: shorter ones lose in messages what they gain in overlap.
 const SHORTEST_PIECE: u64 = 32 << 10;
 
 /// A way to carry out a call.
@@ -13,8 +13,8 @@ pub(super) struct Candidate {
     pub(super) segments: u32,
 }
 
-/// All candidates for a call with so many elements per block, the same on all ranks. The first one is what selection takes by
-/// its thresholds; which is all that `comm` must have been told to go by.
+/// Returns all candidates for a call with this many elements per block, the same on all ranks. The first one
+/// is the choice of selection's thresholds; `comm` must have no other source of choices.
 pub(super) fn candidates(
     comm: &mut Communicator,
     collective: Collective,
@@ -45,7 +45,7 @@ fn segments_of(comm: &Communicator, collective: Collective, count: u64, dtype: D
     plans.ok()?.first().map(|(_, segments)| *segments)
 }
 
-/// Numbers of segments worth a try, ascending: what suits, four times more or fewer, and one.
+/// Returns numbers of segments to try, ascending: the suitable one, four times more and fewer, and one.
 fn pieces(suitable: u32, block_bytes: u64) -> impl Iterator<Item = u32> {
     let most = (block_bytes / SHORTEST_PIECE).clamp(1, MAX_SEGMENTS.into()) as u32;
     let mut all = [1, (suitable / 4).max(1), suitable, suitable.saturating_mul(4).min(most)];

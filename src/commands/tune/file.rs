@@ -1,4 +1,4 @@
-//! The tuning file on the disk: what may be overwritten, and writing it whole or not at all.
+//! The tuning file on the disk: which files may be overwritten, and writing a file whole or not at all.
 
 use super::super::Failed;
 use collectives::select::Tuned;
@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Finds out before anything is measured whether the file can be written: it is there and ours, or can be made. `force`
-/// makes everything ours.
+/// Checks before measuring that the file can be written: it is a tuning file, or can be created. `force`
+/// allows any file.
 pub(super) fn check(path: &Path, force: bool) -> Result<(), Failed> {
     let can_not = |why: &dyn std::fmt::Display| Failed::new(format_args!("-o {}: {why}", path.display()));
     match fs::read_to_string(path) {

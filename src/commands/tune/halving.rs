@@ -1,33 +1,34 @@
-//! Who is the fastest of many, found with few measurements: successive halving.
+//! Successive halving: finds the fastest of many candidates with few measurements.
 //!
-//! In each heat everyone still in it is measured in turn, and the worse half goes. The last few are measured anew, so that
-//! nobody wins by the luck that brought it there. Who is to be compared in the end stays in, however slow.
+//! In each heat all remaining candidates are measured in turn, and the worse half is dropped. The last few
+//! are measured anew, so that luck in earlier heats does not decide. Candidates that must be compared in the
+//! end stay in.
 //!
-//! What is compared is the ratio of a time to that of the reference in the same round, and of these the median: a machine
-//! that gets busy slows down a whole round. Times and costs that are equal on all ranks lead all ranks to the same
-//! decisions. The method is that of K. Jamieson and A. Talwalkar (2016), without its bounds: time is divided evenly
-//! between heats.
+//! The figure of merit is the median ratio of a time to that of the reference in the same round: a machine
+//! that gets busy slows down a whole round. Times and costs that are equal on all ranks lead all ranks to the
+//! same decisions. The method is that of K. Jamieson and A. Talwalkar (2016), without its bounds: time is
+//! divided evenly between heats.
 //!
-//! Nothing here knows what is measured.
+//! This module does not know what is measured.
 
-/// So many are measured in the end, and those that are kept in.
+/// Candidates of the final, besides those that are kept in.
 const FINALISTS: usize = 2;
 /// Rounds of a heat, at least and at most, and of the final.
 const HEAT: (usize, usize) = (2, 50);
 const FINAL: (usize, usize) = (5, 400);
-/// Who takes so many times as long as the best even in its best round goes at once.
+/// Candidates that take this multiple of the best time even in their best round are dropped at once.
 const HOPELESS: f64 = 3.0;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// What it took, in microseconds.
+    /// Its result in microseconds.
     pub(super) us: f64,
-    /// What finding out took.
+    /// The cost of measuring it.
     pub(super) cost_us: f64,
 }
 
-/// What became of one in the final.
+/// A candidate's result in the final.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Standing {
     pub(super) candidate: usize,
@@ -37,11 +38,12 @@ pub(super) struct Standing {
     pub(super) ratio: f64,
 }
 
-/// Finds the fastest of `count` candidates, within about so many microseconds, half of them for the final. All of `kept`,
-/// which are different, reach that; the first of them is the reference. The best comes first.
+/// Finds the fastest of `count` candidates, within about `budget_us` microseconds, half of them for the
+/// final. All of `kept`, which are distinct, reach the final; the first of them is the reference. The best
+/// comes first.
 ///
 /// # Errors
-/// The first of `sample`.
+/// The first error of `sample`.
 pub(super) fn contest<E>(
     count: usize,
     kept: &[usize],
@@ -153,8 +155,8 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    /// A machine on which candidates take these times, give or take a few percent, and everything takes up to four times as
-    /// long now and then. Counts the samples of each.
+    /// A machine on which candidates take these times, plus or minus a few percent, and everything takes up
+    /// to four times as long at times. Counts the samples of each.
     struct Machine {
         times: Vec<f64>,
         state: u64,

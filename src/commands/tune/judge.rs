@@ -1,8 +1,9 @@
-//! What is made of a bout: the best for the file, or the regret of a choice.
+//! The evaluation of a comparison: the best candidate for the file, or the regret of a choice.
 
 use super::{field::Candidate, halving::Standing};
 
-/// The automatic choice is kept unless another one takes less than this part of its time: so much may be noise.
+/// The automatic choice is kept unless another one takes less than this share of its time: the rest may be
+/// noise.
 const WORTH_IT: f64 = 0.96;
 
 /// The place in the standings of what is to be chosen, where candidate 0 is the automatic choice.

@@ -1,4 +1,4 @@
-//! What the links and the memory do by themselves: written into the file, for people and for models.
+//! The speed of links and memory by themselves, written into the file for people and for models.
 
 use super::super::{Failed, bench::measure::all_max, ping::measure::first_pair};
 use super::halving::median;

@@ -1,11 +1,11 @@
-//! `tbccl tune`: measures what is best on the links at hand and writes it down for later jobs; or judges what is written.
+//! `tbccl tune`: measures the best algorithms on these links and writes them down for later jobs, or
+//! evaluates such a file.
 //!
-//! Ranks come together as for `tbccl bench`. For each collective and size all ranks measure the algorithms that can do
-//! the call against each other (`bout`, `halving`), so that they agree on the best without being told; rank 0 reports and
-//! writes.
+//! Ranks are started as for `tbccl bench`. For each collective and size all ranks compare the algorithms that
+//! can carry out the call (`bout`, `halving`), so that they agree on the best; rank 0 reports and writes.
 //!
-//! Options that choose algorithms count for nothing here: what is compared with is the choice that the thresholds make.
-//! Elements are not checked: that is what `tbccl bench` is for.
+//! Options that choose algorithms are ignored here: the reference is the choice of the thresholds. Elements
+//! are not checked; `tbccl bench` does that.
 
 mod bout;
 mod field;
@@ -49,7 +49,8 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     ranks: Option<u32>,
 
-    /// What moves the bytes: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: what TBCCL_TRANSPORT says, or auto]
+    /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: TBCCL_TRANSPORT, or
+    /// auto]
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 
@@ -65,7 +66,7 @@ pub(crate) struct Args {
     #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
     max_bytes: u64,
 
-    /// Each size is so many times the one before
+    /// Factor from each size to the next
     #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
     factor: u64,
 
@@ -81,7 +82,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Write nothing: print how many times as long as the best the choices take, without a file and with this one
+    /// Write nothing: print the ratio of the choices' times to the best, without a file and with this one
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["output", "force"])]
     check: Option<Option<PathBuf>>,
 
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
     if !args.no_pin {
         pin::pin(&comm);
     }
-    // Ranks wait for the pair whose link is measured.
+    // Other ranks wait for the pair whose link is measured.
     comm.set_timeout(config.timeout + args.time * 8);
     if !all_prepared(&mut comm, args)? {
         return Ok(ExitCode::from(Failed::STATUS));
@@ -128,7 +129,7 @@ fn config(args: &Args) -> Result<Config, Failed> {
     })
 }
 
-/// What can be wrong with the arguments.
+/// Checks the arguments.
 fn check(args: &Args, ranks: u32) -> Result<(), Failed> {
     let (min, max) = (args.min_bytes, args.max_bytes);
     if ranks < 2 {
@@ -150,7 +151,7 @@ fn check(args: &Args, ranks: u32) -> Result<(), Failed> {
     memory::check_bytes(2 * u128::from(ranks) * u128::from(max), ranks, max, "on this machine")
 }
 
-/// What can be wrong with the files.
+/// Checks the files.
 fn prepare(args: &Args) -> Result<(), Failed> {
     match &args.check {
         Some(Some(path)) => file::read(path).map(drop),

@@ -182,7 +182,8 @@ fn fitting(tuned: Tuned, path: &Path, here: &Fingerprint) -> Result<Tuned, Faile
     }
 }
 
-/// Which candidate the file chooses; the automatic choice, where it has none that can do the call. Rank 0 has the file.
+/// Returns the position of the file's choice, or of the automatic choice if the file has none that can carry
+/// out the call. Rank 0 has the file.
 fn place_of(tuned: Option<&Tuned>, cell: Cell, bout: &mut Bout<'_>) -> Result<usize> {
     let call = Call { collective: cell.collective, ranks: bout.ranks(), block_bytes: cell.block_bytes() };
     let mut names = plan::algorithms(cell.collective).map(|algorithm| algorithm.name);
@@ -231,7 +232,7 @@ fn summary(what: &str, regrets: &[f64]) -> String {
     format!("# {what}: {within} of {} within 10 % of the best; worst {worst:.3}\n", regrets.len())
 }
 
-/// What is to be measured: each collective at each size, in the order of tables.
+/// Returns the cells to measure: each collective at each size, in the order of tables.
 pub(super) fn cells(args: &Args, ranks: u32) -> Vec<Cell> {
     let cells = |collective| {
         let operation = Operation::Collective(collective);
@@ -242,7 +243,7 @@ pub(super) fn cells(args: &Args, ranks: u32) -> Vec<Cell> {
     args.collectives().into_iter().flat_map(cells).collect()
 }
 
-/// What is to be measured, and memory for all of it. Every element is 0, whose sums are 0.
+/// Returns the cells to measure, and memory for all of them. Every element is 0, whose sums are 0.
 fn arena(comm: &Communicator, args: &Args) -> Result<(Vec<Cell>, Buffers<f32>)> {
     let (rank, ranks) = (comm.rank().0, comm.size());
     let cells = cells(args, ranks);
@@ -251,7 +252,7 @@ fn arena(comm: &Communicator, args: &Args) -> Result<(Vec<Cell>, Buffers<f32>)> 
     Ok((cells, Buffers::new(comm, input, output, false)?))
 }
 
-/// What rank 0 says; others say nothing.
+/// Rank 0's report; other ranks have none.
 struct Report {
     progress: Option<Progress>,
 }

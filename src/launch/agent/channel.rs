@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Output of ranks is read no further when so much has not been taken.
+/// Bytes of queued frames above which output of ranks is not read.
 const MOST_OUTGOING: usize = 1 << 20;
 
 /// How often we say that we are there.
@@ -43,7 +43,7 @@ impl Channel {
         self.closed || self.heard.elapsed() > silence
     }
 
-    /// Is there something to write?
+    /// Whether frames wait to be written.
     pub(super) fn is_waiting(&self) -> bool {
         !self.outgoing.is_empty()
     }
@@ -86,7 +86,7 @@ impl Channel {
             match self.decoder.next() {
                 Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => return frames,
-                // Whoever sends this is not our launcher.
+                // The sender is not the launcher.
                 Err(_) => {
                     self.closed = true;
                     return frames;

@@ -1,7 +1,8 @@
-//! Files that variables of the ranks name, and that are gone with the agent.
+//! Files that variables of the ranks name, and that end with the agent.
 //!
-//! On Linux they have no name in any folder: they are the agent's memory, which its processes find under its descriptors
-//! in `/proc`, so nothing is left of them even when the agent is killed. Elsewhere they are in a temporary folder.
+//! On Linux they have no name in any folder: they are the agent's memory, which its processes find under its
+//! descriptors in `/proc`, so nothing is left of them even when the agent is killed. Elsewhere they are in a
+//! temporary folder.
 
 use std::{ffi::OsString, io};
 

@@ -1,4 +1,4 @@
-//! The ranks of one host: what they need, their processes and their pipes.
+//! The ranks of one host: their files and variables, their processes and their pipes.
 
 use super::{channel::Channel, files::Files};
 use crate::launch::{
@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-/// Read at once: what a pipe holds.
+/// Bytes of a read: the capacity of a pipe.
 const READ_SIZE: usize = 1 << 16;
 
 /// A rank's stdout or stderr.
@@ -38,18 +38,18 @@ struct Input {
     rank: u32,
     /// Closed when everything has been read, or the rank does not read.
     pipe: Option<OwnedFd>,
-    /// What it has still to take. Its being empty has been told.
+    /// Input that the rank has not taken yet. Its emptiness has been reported.
     pending: Vec<u8>,
-    /// Does nothing come after `pending`?
+    /// Whether no more input follows `pending`.
     last: bool,
 }
 
-/// What the launcher wants on this host.
+/// The job of the launcher on this host.
 #[derive(Debug)]
 pub(super) struct Job {
     prepare: Prepare,
     program: PathBuf,
-    /// What `variables` name.
+    /// The files that `variables` name.
     _files: Files,
     variables: Vec<(OsString, OsString)>,
     ranks: Ranks,
@@ -81,7 +81,7 @@ impl Job {
         })
     }
 
-    /// What keeps nothing from being done.
+    /// Returns a warning that does not prevent the job.
     pub(super) fn warning(&self) -> Option<String> {
         machine::obstacle(self.prepare.bind.into(), self.prepare.ranks.len() as u32)
     }
@@ -147,7 +147,8 @@ impl Job {
         }
     }
 
-    /// What to wait for: pipes with something to read, unless nobody takes it, and pipes that may take more.
+    /// Returns the descriptors to poll: pipes with output, if the channel has room, and pipes that may take
+    /// input.
     pub(super) fn interests(&self, reads: bool) -> Vec<PollFd<'_>> {
         let outputs = self.outputs.iter().filter(|_| reads).map(|out| PollFd::new(&out.pipe, PollFlags::IN));
         let waiting = self.inputs.iter().filter(|input| !input.pending.is_empty());
@@ -167,7 +168,7 @@ impl Job {
         let ended: Vec<_> =
             self.ranks.newly_ended().iter().map(|(process, how)| (process.rank, *how)).collect();
         for (rank, how) in ended {
-            // Its last words come before its end; what daemons that it leaves say later is not waited for.
+            // A rank's last output precedes its end; later output of daemons that it leaves is not awaited.
             for output in self.outputs.iter().filter(|output| output.rank == rank) {
                 output.drain(&mut buffer, channel);
             }
@@ -224,7 +225,7 @@ impl Output {
         }
     }
 
-    /// Reads what is there now: a pipe holds no more than so many reads.
+    /// Reads the available output: a pipe holds no more than this number of reads.
     fn drain(&self, buffer: &mut [u8], channel: &mut Channel) {
         for _ in 0..16 {
             if self.pass_on(buffer, channel) != Next::Now {

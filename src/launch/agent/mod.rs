@@ -1,13 +1,13 @@
-//! The agent: what the launcher runs on each host, once, to start the ranks there and end them.
+//! The agent: started by the launcher on each host, once, to start the ranks there and end them.
 //!
-//! It speaks frames over its stdin and stdout. Whatever way the launcher goes, by its own end, by `kill -9`, or because
-//! the connection between the hosts is lost, stdin ends or falls silent; then the agent ends its ranks and itself. When
-//! the agent itself is killed, the kernel kills the ranks with it on Linux; elsewhere they notice that the rendezvous is
-//! gone, as without an agent.
+//! It exchanges frames over its stdin and stdout. When the launcher ends, is killed, or the connection
+//! between the hosts is lost, stdin ends or falls silent; then the agent ends its ranks and itself. When the
+//! agent itself is killed, the kernel kills the ranks with it on Linux; elsewhere they notice the end of the
+//! rendezvous, as without an agent.
 //!
 //! One thread does everything and waits only in `poll`: for the launcher, for signals, for the ranks' pipes.
 //!
-//! It decides nothing: when ranks are to be ended because another has failed is the launcher's business.
+//! The agent decides nothing: the launcher decides when ranks are ended because another has failed.
 
 mod channel;
 mod files;
@@ -15,7 +15,7 @@ mod job;
 
 use super::{
     frame::{FromAgent, PROTOCOL, ToAgent, VERSION},
-    here::Orphans,
+    local_ranks::Orphans,
     signals::Signals,
 };
 use channel::Channel;
@@ -36,7 +36,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The variable of ssh's server with the addresses of a connection's ends.
 const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
-/// Is it time to go?
+/// Whether the agent goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -109,11 +109,11 @@ impl Agent {
         }
         let reads = !self.channel.is_full();
         fds.extend(self.job.iter().flat_map(|job| job.interests(reads)));
-        // Whatever is wrong shows when it is read.
+        // An error shows when the descriptor is read.
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
-    /// Does what signals and the launcher say.
+    /// Handles signals and the launcher's frames.
     fn listen(&mut self) -> Next {
         if self.signals.arrived().iter().any(|signal| [SIGTERM, SIGHUP, SIGINT].contains(signal)) {
             return Next::Orphaned;

@@ -1,7 +1,8 @@
-//! The launcher's end of the conversation with one agent.
+//! The launcher's end of the connection to one agent.
 //!
-//! Three threads per host: one reads frames and puts output into the sink, one writes frames and says every second that
-//! we are there, one keeps the last lines that ssh prints. The launcher's own thread never waits for a host.
+//! Three threads per host: one reads frames and puts output into the sink, one writes frames and a sign of
+//! life every second, one keeps the last lines that ssh prints. The launcher's own thread never waits for a
+//! host.
 
 use super::ssh;
 use crate::launch::{
@@ -36,7 +37,7 @@ const MOST_NOISE: usize = 1 << 16;
 /// How many of ssh's last lines are kept.
 const LAST_LINES: usize = 20;
 
-/// What a host's threads tell.
+/// An event of a host's threads.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The agent has said something.
@@ -47,7 +48,7 @@ pub(super) enum Event {
     Unwritten(Unwritten),
 }
 
-/// Where events go: a queue, and a descriptor that wakes whoever polls.
+/// The sending side of events: a queue, and a descriptor that wakes the polling thread.
 #[derive(Clone, Debug)]
 pub(super) struct Events {
     queue: mpsc::Sender<(usize, Event)>,
@@ -56,30 +57,30 @@ pub(super) struct Events {
 
 impl Events {
     /// With the launcher's end.
-    pub(super) fn new() -> io::Result<(Events, News)> {
+    pub(super) fn new() -> io::Result<(Events, EventReceiver)> {
         let (queue, events) = mpsc::channel();
         let (read, write) = io::pipe()?;
         let (read, write) = (OwnedFd::from(read), OwnedFd::from(write));
         rustix::io::ioctl_fionbio(&read, true)?;
         rustix::io::ioctl_fionbio(&write, true)?;
-        Ok((Events { queue, waker: Arc::new(write) }, News { events, woken: read }))
+        Ok((Events { queue, waker: Arc::new(write) }, EventReceiver { events, woken: read }))
     }
 
     fn tell(&self, host: usize, event: Event) {
-        // Who does not listen any more has ended the job.
+        // Without a receiver the job has ended.
         let _ = self.queue.send((host, event));
         let _ = rustix::io::write(&*self.waker, &[0]);
     }
 }
 
-/// Where events come out.
+/// The receiving side of events.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct EventReceiver {
     events: mpsc::Receiver<(usize, Event)>,
     woken: OwnedFd,
 }
 
-impl News {
+impl EventReceiver {
     /// Is readable when there are events.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
@@ -98,7 +99,7 @@ pub(super) struct Link {
     child: Child,
     /// Frames to send. Dropped to end the conversation.
     to: Option<mpsc::Sender<Vec<u8>>>,
-    /// What ssh has printed.
+    /// The last lines that ssh has printed.
     said: Arc<Mutex<VecDeque<String>>>,
     /// Is closed when ssh prints no more.
     quiet: mpsc::Receiver<()>,
@@ -151,7 +152,7 @@ impl Link {
         }
     }
 
-    /// What others may send frames with.
+    /// Returns the sender of frames to this agent.
     pub(super) fn sender(&self) -> Option<mpsc::Sender<Vec<u8>>> {
         self.to.clone()
     }

@@ -1,11 +1,11 @@
 //! Ranks on several hosts, each with an agent: from the first connection to the last process.
 //!
-//! All hosts are connected at once. Nothing is started anywhere until every host has said that it can: that the agent is
-//! there, is of our version, and has found the program and the folder. So a job that can't be started whole leaves one
-//! line per problem, and no process.
+//! All hosts are connected at the same time. Nothing is started anywhere until every host is ready: its agent
+//! runs, has the same version, and has found the program and the folder. So a job that cannot be started
+//! whole leaves one line per problem, and no process.
 //!
-//! A host whose connection is lost counts as failed with all of its ranks. They need not be ended from here: the agent
-//! sees its stdin end, or hears nothing, and ends them.
+//! A host whose connection is lost counts as failed with all of its ranks. The launcher need not end them:
+//! the agent sees its stdin end, or gets no message, and ends them.
 
 mod link;
 mod ssh;
@@ -13,13 +13,13 @@ mod stdin;
 
 use super::{
     Ended, HostSpec, Hosts, LaunchError, LaunchSpec, Rendezvous, Stdin,
-    environment::{self, Seat},
+    environment::{self, RankIdentity},
     frame::{FromAgent, PROTOCOL, Prepare, PrepareRank, ToAgent, VERSION, Variable},
+    rank_set::{Member, RankSet},
     signals::Signals,
     sink::{Sink, Unwritten},
-    supervisor::{Crew, Member},
 };
-use link::{Event, Events, Link, News};
+use link::{Event, EventReceiver, Events, Link};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{
@@ -71,32 +71,32 @@ struct Rank {
 
 /// The ranks of all hosts. Dropping it ends all agents, and so all ranks.
 #[derive(Debug)]
-pub(super) struct Company<'a> {
+pub(super) struct RemoteRanks<'a> {
     spec: &'a LaunchSpec,
     plan: &'a Hosts,
     hosts: Vec<Host>,
     ranks: Vec<Rank>,
-    news: News,
+    news: EventReceiver,
     sink: Arc<Mutex<Sink>>,
     pump: Option<Pump>,
-    /// Have ranks been told to start?
+    /// Whether ranks have been told to start.
     is_going: bool,
     /// Signals that came before all were started.
     early: Vec<i32>,
-    /// What has happened since it was last asked for.
+    /// Ranks that have ended since the last query.
     ended: Vec<(Member, Ended)>,
     trouble: Option<Unwritten>,
 }
 
-impl<'a> Company<'a> {
+impl<'a> RemoteRanks<'a> {
     /// Starts all ranks, or none.
     pub(super) fn start(
         spec: &'a LaunchSpec,
         plan: &'a Hosts,
         rendezvous: &dyn Rendezvous,
         signals: &mut Signals,
-    ) -> Result<Company<'a>, LaunchError> {
-        let mut company = Company::connect(spec, plan)?;
+    ) -> Result<RemoteRanks<'a>, LaunchError> {
+        let mut company = RemoteRanks::connect(spec, plan)?;
         company.until(signals, |stage| matches!(stage, Stage::Greeted(_)))?;
         for host in &company.hosts {
             host.link.send(&ToAgent::Prepare(Box::new(company.prepare(host, rendezvous))), b"");
@@ -111,10 +111,10 @@ impl<'a> Company<'a> {
         Ok(company)
     }
 
-    fn connect(spec: &'a LaunchSpec, plan: &'a Hosts) -> Result<Company<'a>, LaunchError> {
+    fn connect(spec: &'a LaunchSpec, plan: &'a Hosts) -> Result<RemoteRanks<'a>, LaunchError> {
         let (sender, news) = Events::new().map_err(LaunchError::system("read the ranks' output"))?;
         let sink = Arc::new(Mutex::new(Sink::open(&plan.output, spec.ranks)?));
-        // Where there is one host only, and this one, everybody knows where a rank is.
+        // With one host only, and this one, the host of a rank need not be named.
         let is_obvious = plan.hosts.iter().all(|host| host.local);
         let host_of = |rank: u32| plan.hosts[plan.host_of[rank as usize]].name.clone();
         let host = |rank| (!is_obvious).then(|| host_of(rank));
@@ -123,8 +123,8 @@ impl<'a> Company<'a> {
         let (pump, is_going, early, ended, trouble) = (None, false, Vec::new(), Vec::new(), None);
         let hosts = Vec::new();
         let mut company =
-            Company { spec, plan, hosts, ranks, news, sink, pump, is_going, early, ended, trouble };
-        // What has been opened is ended in order when another can't be.
+            RemoteRanks { spec, plan, hosts, ranks, news, sink, pump, is_going, early, ended, trouble };
+        // If a connection cannot be opened, those that were are closed in order.
         for (at, host) in plan.hosts.iter().enumerate() {
             let link = Link::open(plan, at, host, &sender, &company.sink)?;
             let ranks = (0..).zip(&plan.host_of).filter(|(_, of)| **of == at).map(|(rank, _)| rank).collect();
@@ -133,10 +133,10 @@ impl<'a> Company<'a> {
         Ok(company)
     }
 
-    /// What a host is to start.
+    /// Returns the processes that a host is to start.
     fn prepare(&self, host: &Host, rendezvous: &dyn Rendezvous) -> Prepare {
         let told = |host: &'_ Host| match &host.stage {
-            // Our own agent's variables are of whoever has logged in here.
+            // The address in a local agent's environment is that of a user logged in here.
             Stage::Greeted(address) if !host.spec.local => address.clone(),
             _ => None,
         };
@@ -146,7 +146,7 @@ impl<'a> Company<'a> {
             rendezvous.address_from(told(host).as_deref())
         };
         let secret = rendezvous.secret();
-        let seats = Seat::all(&self.plan.host_of);
+        let seats = RankIdentity::all(&self.plan.host_of);
         let pair = |(key, value): (&str, String)| (key.into(), value.into());
         let rank = |rank: u32| PrepareRank {
             rank,
@@ -221,8 +221,9 @@ impl<'a> Company<'a> {
         if problems.is_empty() { Ok(()) } else { Err(LaunchError::Hosts(problems)) }
     }
 
-    /// Before ranks are told to start, signals that end programs end this. From then on there may be ranks that they are
-    /// for; they get them when all are started, unless someone insists.
+    /// Handles signals that arrive early. Before ranks are told to start, signals that end programs end this
+    /// one. From then on they are for the ranks, which get them when all are started, unless the user
+    /// insists.
     fn hold(&mut self, arrived: Vec<i32>) -> Result<(), LaunchError> {
         for signal in arrived {
             let ends = |signal: &i32| [SIGINT, SIGTERM, SIGHUP].contains(signal);
@@ -347,8 +348,8 @@ impl<'a> Company<'a> {
     }
 }
 
-impl Drop for Company<'_> {
-    /// Agents whose stdin ends end their ranks; those of other hosts go on doing so when ssh is gone.
+impl Drop for RemoteRanks<'_> {
+    /// Agents whose stdin ends end their ranks; those of other hosts do so when ssh is gone.
     fn drop(&mut self) {
         for host in &mut self.hosts {
             host.link.close();
@@ -362,7 +363,7 @@ impl Drop for Company<'_> {
     }
 }
 
-impl Crew for Company<'_> {
+impl RankSet for RemoteRanks<'_> {
     fn newly_ended(&mut self) -> Vec<(Member, Ended)> {
         self.take_events();
         std::mem::take(&mut self.ended)
@@ -391,6 +392,6 @@ impl Crew for Company<'_> {
     }
 
     fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
-        Company::finish(self, signals)
+        RemoteRanks::finish(self, signals)
     }
 }

@@ -1,7 +1,8 @@
-//! How an agent is started on a host, and what it means when that fails.
+//! Starting an agent on a host, and the meaning of failures.
 //!
-//! On this host it is our own program. On others it is started by the system's ssh, with the user's own configuration and
-//! keys: no password is asked for, and nothing of the job is on a command line, where others could read it.
+//! On this host the agent is this program. On others the system's ssh starts it, with the user's own
+//! configuration and keys: no password is asked for, and nothing of the job is on a command line, where
+//! others could read it.
 
 use crate::launch::{HostSpec, Hosts};
 use std::{
@@ -12,7 +13,7 @@ use std::{
     process::{Command, ExitStatus},
 };
 
-/// What we tell OpenSSH. What the user has said before counts first.
+/// Options for OpenSSH. The user's own configuration takes precedence.
 const OPTIONS: [&str; 13] = [
     "-T",
     "-o",
@@ -29,7 +30,7 @@ const OPTIONS: [&str; 13] = [
     "EscapeChar=none",
 ];
 
-/// What our line on the other host ends with when there is no tbccl. No shell uses it by itself.
+/// Exit status of the remote command line when there is no tbccl. No shell uses it by itself.
 const NO_TBCCL: i32 = 87;
 
 /// The command that starts an agent there.
@@ -51,7 +52,7 @@ pub(super) fn command(plan: &Hosts, host: &HostSpec) -> Command {
     command
 }
 
-/// What the login shell of the other host is to run, whichever shell that is.
+/// Returns the command line for the other host's login shell, in a form that any shell understands.
 fn remote_line(plan: &Hosts) -> OsString {
     let (first, second) = match &plan.tbccl {
         Some(path) => (path.as_os_str(), OsStr::new("")),
@@ -82,7 +83,7 @@ fn quoted(word: &OsStr) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Is it this very host: by a name for it, or by an address of ours?
+/// Whether this is the local host: by one of its names, or by an address of one of its interfaces.
 pub(in crate::launch) fn is_here(name: &str) -> bool {
     let own = rustix::system::uname();
     let own = own.nodename().to_string_lossy().into_owned();
@@ -92,7 +93,7 @@ pub(in crate::launch) fn is_here(name: &str) -> bool {
         || name.parse().is_ok_and(is_ours)
 }
 
-/// Has one of our interfaces this address?
+/// Whether one of this host's interfaces has this address.
 fn is_ours(address: IpAddr) -> bool {
     if_addrs::get_if_addrs().is_ok_and(|interfaces| interfaces.iter().any(|own| own.ip() == address))
 }

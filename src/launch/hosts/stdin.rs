@@ -1,7 +1,8 @@
-//! Passing on what the launcher reads to the ranks that get it.
+//! Forwarding of the launcher's stdin to the ranks that get it.
 //!
-//! A piece is read when every rank has taken the one before, so what is kept anywhere is bounded, and a rank that does
-//! not read holds back only who else gets the same. A terminal's input is for nobody: ranks are not in its foreground.
+//! A piece is read when every rank has taken the one before, so buffered input is bounded, and a rank that
+//! does not read delays only ranks with the same input. A terminal's input goes to no rank: ranks are not in
+//! its foreground.
 
 use crate::launch::frame::{self, ToAgent};
 use rustix::{
@@ -31,7 +32,7 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Is there something to pass on?
+    /// Whether there is input to forward.
     pub(super) fn is_wanted() -> bool {
         !io::stdin().is_terminal()
     }

@@ -14,9 +14,11 @@
 //! - [`control`]: faults, commands and counters in that memory; `observer` opens it from outside
 //! - [`fabric`], [`link_model`], [`profile`]: the fabric file, and what cables and devices do
 
+mod clock;
 mod config;
 pub mod control;
 pub mod fabric;
+mod fabric_view;
 pub mod link_model;
 mod local_node;
 mod log;
@@ -31,7 +33,6 @@ mod remap;
 mod shm;
 mod suggestion;
 mod sync;
-mod world;
 
 pub use abi::device_list;
 pub use config::{Config, default_folder};

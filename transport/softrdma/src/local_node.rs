@@ -6,9 +6,9 @@
 use crate::{
     config::{Config, default_folder},
     fabric::Fabric,
+    fabric_view::FabricView,
     nic::Nic,
     shm::Directory,
-    world::World,
 };
 use rustix::io;
 use std::{
@@ -24,7 +24,7 @@ const BUILT_IN: &str = include_str!("../../../configs/fabrics/loopback-ib.toml")
 /// A node of a fabric, and this process's NIC on it while a device is open.
 #[derive(Debug)]
 pub(crate) struct LocalNode {
-    pub(crate) world: Arc<World>,
+    pub(crate) fabric_view: Arc<FabricView>,
     folder: PathBuf,
     remap: bool,
     nic: Mutex<Weak<Nic>>,
@@ -42,7 +42,7 @@ impl LocalNode {
         let node = config.node.as_ref().map_or(Ok(0), |node| fabric.find_node(node))?;
         let folder = config.folder.clone().unwrap_or_else(|| default_folder(fabric.digest));
         Ok(LocalNode {
-            world: Arc::new(World { fabric, node }),
+            fabric_view: Arc::new(FabricView { fabric, node }),
             folder,
             remap: config.remap,
             nic: Mutex::default(),
@@ -52,10 +52,10 @@ impl LocalNode {
     /// Returns the NIC. Joins the fabric if no device of the node is open.
     pub(crate) fn nic(&self) -> io::Result<Arc<Nic>> {
         let mut known = self.nic.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(nic) = known.upgrade().filter(|nic| !nic.process.is_inherited()) {
+        if let Some(nic) = known.upgrade().filter(|nic| !nic.process().is_inherited()) {
             return Ok(nic);
         }
-        let nic = Arc::new(self.join().inspect_err(|error| self.report_folder_error(*error))?);
+        let nic = self.join().inspect_err(|error| self.report_folder_error(*error))?;
         *known = Arc::downgrade(&nic);
         Ok(nic)
     }
@@ -64,18 +64,18 @@ impl LocalNode {
     pub(crate) fn leave(&self) {
         let nic = self.nic.try_lock().ok().and_then(|known| known.upgrade());
         if let Some(nic) = nic {
-            nic.process.leave();
+            nic.process().leave();
             // Other threads may still use the NIC, so it is never dropped.
             std::mem::forget(nic);
         }
     }
 
-    fn join(&self) -> io::Result<Nic> {
+    fn join(&self) -> io::Result<Arc<Nic>> {
         allow_peer_access();
-        let digest = self.world.fabric.digest;
+        let digest = self.fabric_view.fabric.digest;
         for _ in 0..MAX_JOIN_ATTEMPTS {
             let directory = Arc::new(Directory::open(&self.folder, digest)?);
-            match Nic::join(directory, Arc::clone(&self.world), self.remap) {
+            match Nic::join(directory, Arc::clone(&self.fabric_view), self.remap) {
                 // The last process left and removed the folder after this one had opened it: try again.
                 Err(io::Errno::NOENT) => {}
                 joined => return joined,

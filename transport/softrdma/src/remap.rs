@@ -1,17 +1,18 @@
 //! Registered pages that peers store into directly.
 //!
 //! The pages of a registration are replaced by pages of this process's shared file, with the same content, at
-//! the same address. That is done only to whole pages of private anonymous memory, and only when asked for
-//! (`SOFTRDMA_REMAP=1`): no other thread may write to them meanwhile, and a child no longer gets a copy of
-//! them.
+//! the same address. Only whole pages of private anonymous memory are replaced, and only on request
+//! (`SOFTRDMA_REMAP=1`): no other thread may write to them meanwhile, and forked children no longer get a
+//! copy of them.
 //!
-//! Pages that have never been written take up no memory before and take up none after: they stay holes in the file.
-//! So memory may run out when they are first written, which is a signal; it is shared only while there is room for
-//! all that this and other processes of the fabric have left open so. Nothing keeps strangers from taking that room.
+//! Pages that were never written take up no memory before and none after: they stay holes in the file. So
+//! memory may run out when they are first written, which is a signal. Pages are shared only while there is
+//! room for all holes that this and the other processes of the fabric have left. Other programs may still
+//! take that room.
 //!
 //! # Safety
-//! What lies at an address is read from the system's own list just before. Pages are replaced only where that
-//! list says that they are private anonymous memory that the program maps readable and writable.
+//! The content of an address range is read from the system's own list just before. Pages are replaced only
+//! where that list says that they are private anonymous memory that the program maps readable and writable.
 
 use crate::shm::{MRS, Process};
 use rustix::{
@@ -29,7 +30,7 @@ use std::{
 
 /// A line of the list of mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct MapLine {
     start: u64,
     end: u64,
     is_plain: bool,
@@ -37,7 +38,7 @@ struct Line {
     inode: u64,
 }
 
-fn parse(line: &str) -> Option<Line> {
+fn parse(line: &str) -> Option<MapLine> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let rights = words.next()?;
@@ -45,7 +46,7 @@ fn parse(line: &str) -> Option<Line> {
     let inode: u64 = words.nth(1)?.parse().ok()?;
     let name = words.next().unwrap_or_default();
     let number = |text| u64::from_str_radix(text, 16).ok();
-    Some(Line {
+    Some(MapLine {
         start: number(start)?,
         end: number(end)?,
         is_plain: rights == "rw-p" && inode == 0 && (name.is_empty() || name == "[heap]"),
@@ -54,24 +55,24 @@ fn parse(line: &str) -> Option<Line> {
     })
 }
 
-fn lines() -> Vec<Line> {
+fn lines() -> Vec<MapLine> {
     let Ok(list) = File::open("/proc/self/maps") else { return Vec::new() };
     io::BufReader::new(list).lines().map_while(Result::ok).filter_map(|line| parse(&line)).collect()
 }
 
-/// The bytes of a page.
+/// Returns the bytes of a page.
 fn page() -> u64 {
     page_size() as u64
 }
 
-/// Is there memory at all of these addresses?
+/// Whether memory is mapped at all of these addresses.
 pub(crate) fn is_mapped(start: u64, end: u64) -> bool {
     let mut residency = [0u8; 4096];
     let step = residency.len() as u64 * page();
     let mut at = start & !(page() - 1);
     while at < end {
         let len = (end - at).min(step);
-        // SAFETY: `mincore` writes a byte for each page of the range, of which there are at most 4096; it
+        // SAFETY: `mincore` writes a byte for each page of the range, of which there are at most 4096. It
         // fails where nothing is mapped.
         if unsafe { libc::mincore(at as *mut libc::c_void, len as usize, residency.as_mut_ptr().cast()) } != 0
         {
@@ -82,7 +83,7 @@ pub(crate) fn is_mapped(start: u64, end: u64) -> bool {
     true
 }
 
-/// A run of private pages that are to be shared, and where in the file.
+/// A run of private pages that is to be shared, and its offset in the file.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: u64,
@@ -90,21 +91,23 @@ struct Run {
     offset: u64,
 }
 
-/// Shares the pages of this memory, and returns where in the shared file they are. `None` when they are not
-/// of the kind that can be shared, or there is no room: they then stay as they are. Called by one thread at a time.
+/// Shares the pages of this memory, and returns their offset in the shared file. Called by one thread at a
+/// time.
+///
+/// Returns `None` if the pages can't be shared or there is no room. They then stay as they are.
 pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
     let inode = process.pages_inode()?;
     let lines = lines();
     release(process, &lines, inode);
     let end = start + len;
-    let over: Vec<&Line> = lines.iter().filter(|line| line.start < end && line.end > start).collect();
+    let over: Vec<&MapLine> = lines.iter().filter(|line| line.start < end && line.end > start).collect();
     let (first, last) = (over.first()?, over.last()?);
     let is_gapless = over.windows(2).all(|pair| pair[0].end == pair[1].start);
     if first.start > start || last.end < end || !is_gapless {
         return None;
     }
-    // Where in the file our start is, by what is mapped in this line.
-    let by = |line: &Line| line.offset.wrapping_add(start.wrapping_sub(line.start));
+    // The offset in the file of our start, if this mapping determines it.
+    let by = |line: &MapLine| line.offset.wrapping_add(start.wrapping_sub(line.start));
     if over.iter().all(|line| line.inode == inode && by(line) == by(first)) {
         return Some(by(first));
     }
@@ -112,12 +115,12 @@ pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
         return None;
     }
     let offset = process.windows().place(start, end, (first.start, last.end))?;
-    let is_shared = |line: &&Line| line.inode == inode && by(line) == offset;
-    let private: Vec<&Line> = over.into_iter().filter(|line| !is_shared(line)).collect();
+    let is_shared = |line: &&MapLine| line.inode == inode && by(line) == offset;
+    let private: Vec<&MapLine> = over.into_iter().filter(|line| !is_shared(line)).collect();
     if !private.iter().all(|line| line.is_plain) {
         return None;
     }
-    let run = |line: &&Line| {
+    let run = |line: &&MapLine| {
         let (from, to) = (line.start.max(start), line.end.min(end));
         Run { start: from, len: to - from, offset: offset + (from - start) }
     };
@@ -126,8 +129,8 @@ pub(crate) fn share(process: &Process, start: u64, len: u64) -> Option<u64> {
     replace(process, &runs, shared).map(|()| offset)
 }
 
-/// Gives back what the program has unmapped since, unless a registration still names it.
-fn release(process: &Process, lines: &[Line], inode: u64) {
+/// Releases the pages that the program has unmapped, unless a registration still names them.
+fn release(process: &Process, lines: &[MapLine], inode: u64) {
     let own = process.own();
     let registered: Vec<(u64, u64)> = (0..MRS)
         .filter_map(|index| own.mr(index))
@@ -139,19 +142,19 @@ fn release(process: &Process, lines: &[Line], inode: u64) {
         mapped.map(|line| (line.offset, line.end - line.start)).chain(registered).collect();
     let is_used = |start, end| used.iter().any(|&(at, len)| at < end && start < at + len);
     for range in process.windows().release(is_used) {
-        process.empty_pages(range);
+        process.release_pages(range);
     }
 }
 
-/// Puts the pages of these runs into the file, and the file in their place.
+/// Copies the pages of these runs into the file, and maps the file in their place.
 fn replace(process: &Process, runs: &[Run], shared: u64) -> Option<()> {
     let more: u64 = runs.iter().map(|run| run.len).sum();
-    process.promise_pages(shared, more)?;
+    process.reserve_pages(shared, more)?;
     let file = File::from(rustix::io::fcntl_dupfd_cloexec(process.pages_fd(), 0).ok()?);
     let filled = runs.iter().try_for_each(|run| fill(process, &file, run));
     if filled.is_none() {
-        runs.iter().for_each(|run| process.empty_pages((run.offset, run.len)));
-        process.promise_pages(shared, 0);
+        runs.iter().for_each(|run| process.release_pages((run.offset, run.len)));
+        process.reserve_pages(shared, 0);
         return None;
     }
     for run in runs {
@@ -166,15 +169,15 @@ fn replace(process: &Process, runs: &[Run], shared: u64) -> Option<()> {
     Some(())
 }
 
-/// Copies what was written of a run into its place in the file, which holds nothing else then.
+/// Copies the written pages of a run into the file, where the run's range is emptied first.
 fn fill(process: &Process, file: &File, run: &Run) -> Option<()> {
-    process.empty_pages((run.offset, run.len));
+    process.release_pages((run.offset, run.len));
     written(run.start, run.len, |from, content| {
         file.write_all_at(content, run.offset + (from - run.start)).ok()
     })
 }
 
-/// Goes through the runs of pages that are not all zeroes, without touching those that were never written: reading
+/// Visits the runs of pages that are not all zeros. Does not touch pages that were never written: reading
 /// them would cost memory and time.
 fn written(start: u64, len: u64, mut visit: impl FnMut(u64, &[u8]) -> Option<()>) -> Option<()> {
     /// Pages that are looked up at a time.
@@ -209,25 +212,26 @@ fn written(start: u64, len: u64, mut visit: impl FnMut(u64, &[u8]) -> Option<()>
     Some(())
 }
 
-/// Is a page in memory, or swapped out? By bits 63 and 62 of its word in the system's list.
+/// Whether a page is in memory or swapped out: bits 63 and 62 of its word in the system's list.
 fn is_touched(words: &[u8], number: u64) -> bool {
     words[number as usize * size_of::<u64>() + if cfg!(target_endian = "little") { 7 } else { 0 }] >> 6 != 0
 }
 
 fn content<'a>(start: u64, len: u64) -> &'a [u8] {
-    // SAFETY: readable memory of the program, all of it mapped, as the list says. It is not written to
-    // meanwhile: see above.
+    // SAFETY: readable memory of the program, mapped throughout according to the list. It is not written
+    // meanwhile; see the module.
     unsafe { slice::from_raw_parts(start as *const u8, len as usize) }
 }
 
 fn is_zero(at: u64) -> bool {
     let bytes = content(at, page());
-    // A slice whose neighbours are equal and whose first is zero; compared as fast as memory goes.
+    // All bytes are zero if each equals its neighbor and the first is zero. The comparison runs at memory
+    // speed.
     bytes[0] == 0 && bytes[1..] == bytes[..bytes.len() - 1]
 }
 
 impl Process {
-    /// The number of the file that pages are shared through.
+    /// Returns the inode number of the file of shared pages.
     fn pages_inode(&self) -> Option<u64> {
         fs::fstat(self.pages_fd()).ok().map(|about| about.st_ino)
     }
@@ -258,7 +262,8 @@ mod tests {
     fn only_what_was_written_is_found() {
         let page = page() as usize;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new pages, of which the first, the fourth and the fifth are written and the seventh is read.
+        // SAFETY: new pages, of which the first, the fourth and the fifth are written and the seventh is
+        // read.
         let start = unsafe {
             let start = mm::mmap_anonymous(std::ptr::null_mut(), 64 * page, rights, MapFlags::PRIVATE)
                 .expect("memory");

@@ -1,9 +1,9 @@
-//! The atomics of what processes share: the processor's own; or, with `--cfg loom`, those of a model checker, which
-//! tries every order in which threads can be interleaved and every value that a load may see.
+//! Atomics of shared memory: the processor's own, or, with `--cfg loom`, those of a model checker.
 //!
-//! Loom takes an access that is sequentially consistent for one that only acquires and releases, but honours fences of
-//! that kind. So here such a store is followed by a fence, and a change has one on either side: what compilers make of
-//! them for x86-64.
+//! The model checker, Loom, tries every interleaving of threads and every value that a load may see. Loom
+//! treats a sequentially consistent access as one that only acquires and releases, but honors sequentially
+//! consistent fences. So here such a store is followed by a fence, and a read-modify-write has a fence on
+//! either side. Compilers generate the same for x86-64.
 
 #[cfg(not(loom))]
 pub(crate) use std::{
@@ -24,7 +24,7 @@ mod model {
 
     macro_rules! atomic {
         ($name:ident, $number:ty) => {
-            /// See the module.
+            /// A Loom atomic with sequentially consistent accesses.
             #[derive(Debug, Default)]
             pub(crate) struct $name(loom::sync::atomic::$name);
 
@@ -74,7 +74,8 @@ mod model {
                     self.change(order, |word, order| word.fetch_min(value, order))
                 }
 
-                /// For what no model does: to sleep until the number changes.
+                /// Returns the address of the number. No model uses it: it is for sleeping until the number
+                /// changes.
                 pub(crate) fn as_ptr(&self) -> *mut $number {
                     (&raw const self.0).cast_mut().cast()
                 }

@@ -27,7 +27,7 @@ fn mounted(options: &str, remap: bool, script: &str) -> Option<Output> {
     let mount = format!("mount -t tmpfs -o {options} none \"$SOFTRDMA_DIR\"");
     let allowed = namespace(&mount).output().ok()?;
     if !allowed.status.success() {
-        eprintln!("skipped, no namespaces here: {}", String::from_utf8_lossy(&allowed.stderr));
+        support::missing(&format!("user namespaces: {}", String::from_utf8_lossy(&allowed.stderr)));
         return None;
     }
     let mut command = namespace(&format!("{mount} || exit 99\nexport LD_PRELOAD=\"$LIBRARY\"\n{script}"));

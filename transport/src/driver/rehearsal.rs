@@ -1,17 +1,18 @@
-//! A driver for tests: ranks of one host as if they had no memory in common.
+//! Strict driver for tests: ranks of one host that behave as if they shared no memory.
 //!
-//! Messages travel through rings that lie in arenas, but the arenas are found by introductions, registered memory is a
-//! slab of its own that no peer has mapped, sends can be confirmed, and announcements are taken, as with a driver that
-//! lets a device put messages where they belong. It panics where the runtime breaks a rule of [`Link`], and spoils
-//! memory as soon as it may be written, so that who still needs it computes wrong results.
+//! Messages travel through rings in arenas. Otherwise it behaves like a driver whose device places messages
+//! directly: ranks find arenas by introductions, registered memory is a slab that no peer has mapped, sends
+//! can be confirmed, and announcements are accepted. It panics where the runtime breaks a rule of [`Link`].
+//! It overwrites memory as soon as it may, so that a caller that still needs the old bytes computes wrong
+//! results.
 //!
 //! # Safety
-//! Memory is spoiled that has been announced as a landing: the caller has it, and leaves it to the link.
+//! The driver overwrites only announced destinations, which the caller owns and has left to the link.
 
 use super::{endpoint::Endpoint, ring_link::RingLink};
 use crate::{
     Board, Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
-    Size, TransportError,
+    SizeClass, TransportError,
     memory::{Arena, ArenaLayout, Mapping, Slab, Span, SpanMut},
 };
 use rustix::{
@@ -30,7 +31,7 @@ use std::{
 /// Announcements taken at a time; odd, and less than are offered.
 const MOST_ANNOUNCED: usize = 5;
 
-/// Where no buffer crosses: as for devices that can't map across 4 GiB.
+/// Boundary that no buffer crosses, as for devices that can't map across 4 GiB.
 const LINE: u64 = 4 << 30;
 
 /// Bytes spoiled at each end of a landing.
@@ -56,7 +57,7 @@ impl Rehearsal {
     pub fn open(layout: ArenaLayout, rank: u32) -> Result<Rehearsal, TransportError> {
         assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
         let (ours, object) = Arena::shared(ArenaLayout { slab_bytes: 0, ..layout })?;
-        let memory = Mapping::between_lines(layout.slab_bytes, LINE)?;
+        let memory = Mapping::private_for_device(layout.slab_bytes, LINE)?;
         let slab = Slab::over(Arc::new(memory), 0..layout.slab_bytes, Some(LINE));
         Ok(Rehearsal { rank, ours, object, arenas: Vec::new(), slab })
     }
@@ -128,9 +129,9 @@ struct Announced {
     number: u64,
     digest: u64,
     len: usize,
-    size: Size,
+    size: SizeClass,
     /// The address of its landing.
-    landing: Option<usize>,
+    destination: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -149,9 +150,9 @@ struct RehearsalLink {
 }
 
 /// Lets a message carry its operation's size: both ends must say the same. Digests of operations are even.
-fn digest_of(digest: u64, size: Size) -> u64 {
+fn digest_of(digest: u64, size: SizeClass) -> u64 {
     assert!(digest.is_multiple_of(2), "digests of operations are even");
-    digest | u64::from(size == Size::Bulk)
+    digest | u64::from(size == SizeClass::Bulk)
 }
 
 impl RehearsalLink {
@@ -167,7 +168,7 @@ impl RehearsalLink {
         Ok(progress)
     }
 
-    fn check_announced(&self, state: &RecvState, landing: Option<SpanMut<'_>>) {
+    fn check_announced(&self, state: &RecvState, destination: Option<SpanMut<'_>>) {
         let Some(first) = self.announced.front() else {
             assert_eq!(state.announced, None, "the link knows of no such announcement");
             return;
@@ -177,14 +178,16 @@ impl RehearsalLink {
             digest: state.digest,
             len: state.len,
             size: state.size,
-            landing: first.landing.and(landing.map(|landing| landing.as_mut_ptr() as usize)),
+            destination: first
+                .destination
+                .and(destination.map(|destination| destination.as_mut_ptr() as usize)),
         };
         assert_eq!(&polled, first, "another message was announced");
     }
 
-    fn spoil(landing: SpanMut<'_>) {
-        let len = landing.len().min(SPOILED_BYTES);
-        for part in [landing.sub(0, len), landing.sub(landing.len() - len, len)] {
+    fn spoil(destination: SpanMut<'_>) {
+        let len = destination.len().min(SPOILED_BYTES);
+        for part in [destination.sub(0, len), destination.sub(destination.len() - len, len)] {
             // SAFETY: the span's bytes are writable, and the caller has left them to the link.
             unsafe { part.as_mut_ptr().write_bytes(0x5a, part.len()) };
         }
@@ -240,7 +243,7 @@ impl Link for RehearsalLink {
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
         assert!(!self.aborted, "a link was used after its end");
-        self.check_announced(state, sink.landing());
+        self.check_announced(state, sink.destination());
         let mut receiving = RecvState { digest: digest_of(state.digest, state.size), ..*state };
         let progress = self.inner.poll_recv(&mut receiving, sink).map_err(|error| match error {
             TransportError::Mismatch { found, .. } => {
@@ -265,7 +268,7 @@ impl Link for RehearsalLink {
     fn announce(
         &mut self,
         state: &mut RecvState,
-        landing: Option<SpanMut<'_>>,
+        destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         assert!(!self.aborted, "a link was used after its end");
         assert_eq!(
@@ -276,10 +279,10 @@ impl Link for RehearsalLink {
         if self.announced.len() == MOST_ANNOUNCED {
             return Ok(false);
         }
-        if let Some(landing) = landing {
-            assert_eq!(landing.len(), state.len);
-            assert!(!landing.is_empty(), "nothing has no landing");
-            RehearsalLink::spoil(landing);
+        if let Some(destination) = destination {
+            assert_eq!(destination.len(), state.len);
+            assert!(!destination.is_empty(), "nothing has no landing");
+            RehearsalLink::spoil(destination);
         }
         let number = self.received + self.announced.len() as u64;
         state.announced = Some(number);
@@ -288,7 +291,7 @@ impl Link for RehearsalLink {
             digest: state.digest,
             len: state.len,
             size: state.size,
-            landing: landing.map(|landing| landing.as_mut_ptr() as usize),
+            destination: destination.map(|destination| destination.as_mut_ptr() as usize),
         });
         Ok(true)
     }

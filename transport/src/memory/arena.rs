@@ -1,27 +1,27 @@
-//! One rank's memory that its peers have mapped too.
+//! One rank's shared memory, which its peers map too.
 //!
-//! Layout, the same on every rank of a job, so that an offset means the same to all:
+//! The layout is the same on every rank of a job, so an offset has the same meaning on all of them:
 //!
 //! ```text
 //! | board | ring from rank 0 lane 0 | ring from rank 0 lane 1 | ... | slab                     |
 //! ```
 //!
 //! Every rank's arena has a ring for every rank and lane that may send to it. Pages take up memory only once
-//! they are used, so the arena can be generous with addresses.
+//! they are used, so an arena can reserve addresses generously.
 //!
 //! # Safety
-//! Addresses are derived from the mapping with offsets checked against its length, and everything that holds one
-//! also holds the `Arc<Mapping>`.
+//! Addresses are derived from the mapping with offsets checked against its length. Every value that holds
+//! such an address also holds the `Arc<Mapping>`.
 
 use crate::{
-    Board, TransportError,
-    memory::{Mapping, Span},
+    TransportError,
+    memory::{Board, Mapping, Span},
     ring::RingLayout,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use std::{ops::Range, sync::Arc};
 
-/// Where the parts of an arena are. Equal on all ranks of a job.
+/// Offsets of an arena's parts; equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaLayout {
     /// Ranks of the job.
@@ -52,7 +52,7 @@ impl ArenaLayout {
         self.slab_start() + self.slab_bytes
     }
 
-    /// Where the ring is that `source` sends to on `lane`.
+    /// Returns the offset of the ring that `source` sends to on `lane`.
     fn ring_start(&self, source: u32, lane: u8) -> usize {
         assert!(source < self.ranks && lane < self.lanes, "no ring from rank {source} on lane {lane}");
         let index = source as usize * usize::from(self.lanes) + usize::from(lane);
@@ -85,13 +85,15 @@ impl Arena {
         Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
     }
 
-    /// The same, with a slab that a device may be told of: it crosses an address that is a multiple of `line` only if it
-    /// is longer than that, and begins at one then.
+    /// Creates a shared arena whose slab can be registered with a device.
+    ///
+    /// The slab crosses an address that is a multiple of `boundary` only if it is longer than `boundary`; in that
+    /// case it begins at such an address.
     ///
     /// # Errors
-    /// When the memory is not to be had.
-    pub fn shared_between_lines(layout: ArenaLayout, line: u64) -> Result<(Arena, OwnedFd), TransportError> {
-        let (mapping, fd) = Mapping::shared_between_lines(layout.bytes(), layout.slab_start(), line)?;
+    /// [`TransportError::Memory`] when the system refuses the memory.
+    pub fn shared_for_device(layout: ArenaLayout, boundary: u64) -> Result<(Arena, OwnedFd), TransportError> {
+        let (mapping, fd) = Mapping::shared_for_device(layout.bytes(), layout.slab_start(), boundary)?;
         Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
     }
 
@@ -100,10 +102,10 @@ impl Arena {
     /// # Errors
     /// When it cannot be mapped.
     pub fn of_peer(layout: ArenaLayout, fd: impl AsFd) -> Result<Arena, TransportError> {
-        Ok(Arena { layout, mapping: Arc::new(Mapping::of_descriptor(fd, layout.bytes())?) })
+        Ok(Arena { layout, mapping: Arc::new(Mapping::from_descriptor(fd, layout.bytes())?) })
     }
 
-    /// Where its parts are.
+    /// Returns the offsets of the arena's parts.
     #[must_use]
     pub fn layout(&self) -> &ArenaLayout {
         &self.layout

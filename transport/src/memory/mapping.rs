@@ -1,11 +1,11 @@
 //! Pages of memory, private or shared with other processes.
 //!
-//! Shared pages have no name: on Linux they are a memfd, elsewhere a POSIX shared-memory object that is unlinked
-//! before anyone can see it fail, so that nothing is left behind however the processes end.
+//! Shared pages have no name. On Linux they are a memfd, elsewhere a POSIX shared-memory object that is
+//! unlinked right after its creation, so nothing is left behind however the processes end.
 //!
 //! # Safety
-//! A [`Mapping`] owns its pages: it maps them once, at an address the kernel chooses, and unmaps them when
-//! dropped. Everyone who derives an address from it keeps it alive (`Arc<Mapping>`).
+//! A [`Mapping`] owns its pages: it maps them once, at an address that the kernel chooses, and unmaps them
+//! when dropped. Every value that holds an address inside a mapping keeps the mapping alive (`Arc<Mapping>`).
 
 use crate::TransportError;
 use rustix::{
@@ -40,49 +40,55 @@ impl Mapping {
         Mapping::mapped(start, len)
     }
 
-    /// New pages that only this process sees, placed so that they cross an address that is a multiple of `line` only
-    /// if they are more than a line's worth, in which case they begin at one. `line` is a multiple of a page.
+    /// Maps private pages that a device can register as one region.
+    ///
+    /// The pages cross an address that is a multiple of `boundary` only if they are longer than `boundary`; in that
+    /// case they begin at such an address. `boundary` is a multiple of a page.
     ///
     /// # Errors
-    /// [`TransportError::Memory`] when the system refuses the address range, which is `line` bytes longer for a moment.
-    pub fn between_lines(len: usize, line: u64) -> Result<Mapping, TransportError> {
-        Mapping::placed(len, 0, line)
+    /// [`TransportError::Memory`] when the system refuses the address range, which is `boundary` bytes longer for
+    /// a moment.
+    pub fn private_for_device(len: usize, boundary: u64) -> Result<Mapping, TransportError> {
+        Mapping::map_at_boundary(len, 0, boundary)
     }
 
-    /// New pages that processes that are handed the descriptor see too. Those from `from` on, a multiple of a page, are
-    /// placed here as by [`Mapping::between_lines`].
+    /// Maps new pages that other processes can map from the descriptor.
+    ///
+    /// The pages from `from` on (a multiple of a page) are placed in this process as by
+    /// [`Mapping::private_for_device`].
     ///
     /// # Errors
-    /// As for [`Mapping::between_lines`] and [`Mapping::shared`].
-    pub fn shared_between_lines(
+    /// The same as [`Mapping::private_for_device`] and [`Mapping::shared`].
+    pub fn shared_for_device(
         len: usize,
         from: usize,
-        line: u64,
+        boundary: u64,
     ) -> Result<(Mapping, OwnedFd), TransportError> {
         let fd = new_object(len)?;
-        let place = Mapping::placed(len, from, line)?;
+        let place = Mapping::map_at_boundary(len, from, boundary)?;
         let (prot, flags) =
             (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED);
-        // SAFETY: replaces pages of `place`, which nobody has an address of yet, by as many of the object, which is as
-        // long. They belong to `place` as those before did.
+        // SAFETY: the call replaces the pages of `place`, which no other value has an address of yet, by the
+        // same number of pages of the object, which is as long. `place` owns them as it owned the pages
+        // before.
         let mapped = unsafe { mm::mmap(place.as_ptr().cast(), len, prot, flags, &fd, 0) };
-        mapped.map_err(|e| creation(e, len))?;
+        mapped.map_err(|e| creation_error(e, len))?;
         place.exclude_from_core_dumps();
         Ok((place, fd))
     }
 
     /// New pages that only this process sees, of which those from `from` on lie between lines.
-    fn placed(len: usize, from: usize, line: u64) -> Result<Mapping, TransportError> {
+    fn map_at_boundary(len: usize, from: usize, boundary: u64) -> Result<Mapping, TransportError> {
         let page = rustix::param::page_size();
-        let (len, line) = (len.next_multiple_of(page), line as usize);
+        let (len, boundary) = (len.next_multiple_of(page), boundary as usize);
         assert!(
-            from < len && from.is_multiple_of(page) && line.is_multiple_of(page),
+            from < len && from.is_multiple_of(page) && boundary.is_multiple_of(page),
             "whole pages, and not none"
         );
-        let reserved = Mapping::private(len.saturating_add(line))?;
+        let reserved = Mapping::private(len.saturating_add(boundary))?;
         let first = reserved.as_ptr() as usize + from;
-        let to_line = first.next_multiple_of(line) - first;
-        let skipped = if len - from <= to_line { 0 } else { to_line };
+        let to_boundary = first.next_multiple_of(boundary) - first;
+        let skipped = if len - from <= to_boundary { 0 } else { to_boundary };
         Ok(reserved.trimmed(skipped, len))
     }
 
@@ -92,8 +98,8 @@ impl Mapping {
         let kept = whole.as_ptr().wrapping_add(skipped);
         let parts = [(whole.as_ptr(), skipped), (kept.wrapping_add(len), whole.len - skipped - len)];
         for (start, unwanted) in parts.into_iter().filter(|(_, unwanted)| *unwanted > 0) {
-            // SAFETY: the range is part of the mapping that this function has taken over, and of which nobody has
-            // derived an address yet; what is kept lies outside of it.
+            // SAFETY: the range is part of the mapping that this function has taken over. No other value has
+            // an address of it yet, and the kept part lies outside it.
             let unmapped = unsafe { mm::munmap(start.cast(), unwanted) };
             debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
         }
@@ -106,7 +112,7 @@ impl Mapping {
     /// [`TransportError::Memory`] when the system refuses, with what to do about it.
     pub fn shared(len: usize) -> Result<(Mapping, OwnedFd), TransportError> {
         let fd = new_object(len)?;
-        let mapping = Mapping::of_descriptor(fd.as_fd(), len)?;
+        let mapping = Mapping::from_descriptor(fd.as_fd(), len)?;
         Ok((mapping, fd))
     }
 
@@ -114,14 +120,14 @@ impl Mapping {
     ///
     /// # Errors
     /// [`TransportError::Memory`] when the object is shorter than `len` or cannot be mapped.
-    pub fn of_descriptor(fd: impl AsFd, len: usize) -> Result<Mapping, TransportError> {
-        let size = fs::fstat(&fd).map_err(|e| creation(e, len))?.st_size;
+    pub fn from_descriptor(fd: impl AsFd, len: usize) -> Result<Mapping, TransportError> {
+        let size = fs::fstat(&fd).map_err(|e| creation_error(e, len))?.st_size;
         if (size as u64) < len as u64 {
-            return Err(creation(io::Errno::INVAL, len));
+            return Err(creation_error(io::Errno::INVAL, len));
         }
         let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory; the object is
-        // at least `len` bytes long and nobody of ours shortens it.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The object
+        // is at least `len` bytes long, and tbccl never shortens it.
         let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, fd, 0) };
         let mapping = Mapping::mapped(start, len)?;
         mapping.exclude_from_core_dumps();
@@ -167,13 +173,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by us, once, and whoever uses its bytes holds this value alive.
+        // SAFETY: this value mapped the range, once, and every user of its bytes keeps this value alive.
         let unmapped = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }
 }
 
-fn creation(errno: io::Errno, len: usize) -> TransportError {
+fn creation_error(errno: io::Errno, len: usize) -> TransportError {
     let remedy = match errno {
         io::Errno::MFILE | io::Errno::NFILE => "raise the limit on open files (ulimit -n)".to_owned(),
         io::Errno::NOSPC | io::Errno::NOMEM => {
@@ -188,12 +194,12 @@ fn creation(errno: io::Errno, len: usize) -> TransportError {
     }
 }
 
-/// A shared object of `len` bytes, all zero, whose length is fixed.
+/// Creates a shared object of `len` zero bytes with a fixed length.
 fn new_object(len: usize) -> Result<OwnedFd, TransportError> {
     check_file_size_limit(len)?;
-    let fd = anonymous_shared_object().map_err(|e| creation(e, len))?;
-    fs::ftruncate(&fd, len as u64).map_err(|e| creation(e, len))?;
-    seal(&fd).map_err(|e| creation(e, len))?;
+    let fd = anonymous_shared_object().map_err(|e| creation_error(e, len))?;
+    fs::ftruncate(&fd, len as u64).map_err(|e| creation_error(e, len))?;
+    seal(&fd).map_err(|e| creation_error(e, len))?;
     Ok(fd)
 }
 
@@ -214,7 +220,8 @@ fn anonymous_shared_object() -> io::Result<OwnedFd> {
     fs::memfd_create("tbccl", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING)
 }
 
-/// Fixes the object's length: whoever has it mapped may touch all of it, whatever others do with the descriptor.
+/// Fixes the object's length: a process that has it mapped may touch all of it, whatever other processes do
+/// with the descriptor.
 #[cfg(target_os = "linux")]
 fn seal(fd: &OwnedFd) -> io::Result<()> {
     fs::fcntl_add_seals(fd, fs::SealFlags::SHRINK | fs::SealFlags::GROW | fs::SealFlags::SEAL)
@@ -250,13 +257,16 @@ mod line_tests {
     use super::*;
 
     #[test]
-    fn mappings_lie_between_lines_or_begin_at_one() {
-        let line = 1 << 20;
+    fn mappings_lie_private_for_device_or_begin_at_one() {
+        let boundary = 1 << 20;
         let mut held = Vec::new();
         for len in [4096, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20].into_iter().cycle().take(100) {
-            let mapping = Mapping::between_lines(len, line).expect("addresses");
+            let mapping = Mapping::private_for_device(len, boundary).expect("addresses");
             let (first, last) = (mapping.as_ptr() as u64, mapping.as_ptr() as u64 + len as u64 - 1);
-            assert!(first / line == last / line || (len as u64 > line && first.is_multiple_of(line)));
+            assert!(
+                first / boundary == last / boundary
+                    || (len as u64 > boundary && first.is_multiple_of(boundary))
+            );
             assert!(mapping.len() >= len);
             // SAFETY: the mapping is `len` bytes long at least, and nobody else has it.
             unsafe {
@@ -268,15 +278,18 @@ mod line_tests {
     }
 
     #[test]
-    fn what_is_shared_lies_between_lines_from_a_place_on_and_others_see_it() {
-        let (line, from) = (1 << 20, 3 * 16384);
+    fn what_is_shared_lies_private_for_device_from_a_place_on_and_others_see_it() {
+        let (boundary, from) = (1 << 20, 3 * 16384);
         let mut held = Vec::new();
         for len in [16384, 1 << 19, 1 << 20, (1 << 20) + 16384].into_iter().cycle().take(60) {
-            let (ours, object) = Mapping::shared_between_lines(from + len, from, line).expect("memory");
-            let theirs = Mapping::of_descriptor(&object, from + len).expect("it can be mapped twice");
+            let (ours, object) = Mapping::shared_for_device(from + len, from, boundary).expect("memory");
+            let theirs = Mapping::from_descriptor(&object, from + len).expect("it can be mapped twice");
             let (first, last) =
                 (ours.as_ptr() as u64 + from as u64, ours.as_ptr() as u64 + (from + len) as u64 - 1);
-            assert!(first / line == last / line || (len as u64 > line && first.is_multiple_of(line)));
+            assert!(
+                first / boundary == last / boundary
+                    || (len as u64 > boundary && first.is_multiple_of(boundary))
+            );
             assert_eq!(ours.len(), from + len);
             // SAFETY: both mappings are that long, and nobody else has them.
             unsafe {

@@ -35,8 +35,10 @@ impl Ranges {
         }
     }
 
-    /// Takes `wanted` offsets from the first range that has them, where `fit` says that they can begin: the first
-    /// place at or after the one that it is given.
+    /// Removes `wanted` consecutive offsets from the first range that has room for them, and returns the
+    /// first of them.
+    ///
+    /// `fit` returns the first valid start at or after the given offset.
     pub(super) fn take(&mut self, wanted: u64, fit: impl Fn(u64) -> u64) -> Option<u64> {
         let (start, len, at) = self.0.iter().find_map(|(&start, &len)| {
             let at = fit(start);

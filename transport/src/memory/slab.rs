@@ -1,15 +1,15 @@
-//! The library's allocator: registered memory, which peers read in place.
+//! Allocator of registered memory, which peers read in place.
 //!
-//! Free ranges are kept by address and joined with their neighbours; the first one that fits is taken. Ranges are
-//! whole blocks of 64 KiB, so that no two buffers share a page on any platform.
+//! Free ranges are kept by address and merged with their neighbors; an allocation takes the first range that
+//! fits. Ranges are whole blocks of 64 KiB, so that no two buffers share a page on any platform.
 //!
-//! The slab of an arena gives the pages of a freed buffer back to the system. A slab over memory that a device knows
-//! ([`Slab::over`], [`Slab::for_device`]) keeps them, since the device would go on using the old ones; they are zeroed when
-//! they are handed out again.
+//! The slab of an arena gives the pages of a freed buffer back to the system. A slab over memory that is
+//! registered with a device ([`Slab::over`], [`Slab::for_device`]) keeps them, since the device would go on
+//! using the old pages. It zeroes them when it hands them out again.
 //!
 //! # Safety
-//! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and the range
-//! returns only when the buffer is dropped. The mapping lives as long as any buffer of it.
+//! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and a range
+//! returns only when its buffer is dropped. The mapping lives as long as any of its buffers.
 
 use crate::{
     TransportError,
@@ -33,14 +33,14 @@ struct Shared {
     mapping: Arc<Mapping>,
     /// The address of the slab.
     start: *mut u8,
-    /// Where the slab is in the shared object.
+    /// Offset of the slab in the shared object.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "pages are reserved on Linux only"))]
     object_start: u64,
     /// The shared object, where there is one.
     object: Option<OwnedFd>,
     total: u64,
     /// Addresses that are multiples of this lie within no buffer that can do without.
-    line: Option<u64>,
+    boundary: Option<u64>,
     blocks: Mutex<Blocks>,
 }
 
@@ -48,7 +48,8 @@ struct Shared {
 #[derive(Debug)]
 struct Blocks {
     free: Ranges,
-    /// Where pages are kept: those that have been handed out, ever.
+    /// Ranges ever handed out, where the slab keeps the pages of freed buffers; `None` where it gives them
+    /// back.
     used: Option<Ranges>,
 }
 
@@ -69,8 +70,10 @@ impl Slab {
     /// Ranges are multiples of this many bytes.
     pub const BLOCK_BYTES: u64 = 64 * 1024;
 
-    /// The allocator of our own arena. `object` is its descriptor where it has one: pages are then reserved when
-    /// a buffer is made, so that running out of memory is an error there and not a fault later.
+    /// Creates the allocator of this rank's arena.
+    ///
+    /// `object` is the arena's descriptor, if it has one. The allocator then reserves pages when a buffer is
+    /// allocated, so that exhausted memory is an error there and not a fault later.
     #[must_use]
     pub fn new(arena: &Arena, object: Option<OwnedFd>) -> Slab {
         let total = arena.layout().slab_bytes as u64 / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
@@ -80,17 +83,21 @@ impl Slab {
             object_start: arena.slab_start() as u64,
             object,
             total,
-            line: None,
+            boundary: None,
             blocks: Mutex::new(Blocks { free: Ranges::up_to(total), used: None }),
         }))
     }
 
-    /// The allocator of a part of a mapping, in bytes from its start, for memory that a device knows. No buffer
-    /// crosses an address that is a multiple of `line`, but one that is longer than a line begins at such an address.
+    /// Creates the allocator of a part of a mapping that is registered with a device.
     ///
-    /// Pages that no buffer has lain on are left alone.
+    /// `range` is in bytes from the mapping's start. No buffer crosses an address that is a multiple of
+    /// `boundary`, except that a buffer longer than `boundary` begins at such an address. Pages that were never part
+    /// of a buffer stay untouched.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping or does not begin at a page.
     #[must_use]
-    pub fn over(mapping: Arc<Mapping>, range: Range<usize>, line: Option<u64>) -> Slab {
+    pub fn over(mapping: Arc<Mapping>, range: Range<usize>, boundary: Option<u64>) -> Slab {
         assert!(range.start <= range.end && range.end <= mapping.len(), "a slab within its mapping");
         let start = mapping.as_ptr().wrapping_add(range.start);
         assert!((start as u64).is_multiple_of(4096), "a slab of whole pages");
@@ -102,15 +109,17 @@ impl Slab {
             object_start: 0,
             object: None,
             total,
-            line,
+            boundary,
             blocks: Mutex::new(blocks),
         }))
     }
 
-    /// The allocator of the first `bytes` of our own arena's slab, for memory that a device knows and peers have mapped.
-    /// `line` is as for [`Slab::over`], `object` as for [`Slab::new`].
+    /// Creates the allocator of the first `bytes` of this rank's slab, for memory that is registered with a
+    /// device and mapped by peers.
+    ///
+    /// `boundary` has the same meaning as for [`Slab::over`], and `object` as for [`Slab::new`].
     #[must_use]
-    pub fn for_device(arena: &Arena, object: OwnedFd, bytes: u64, line: u64) -> Slab {
+    pub fn for_device(arena: &Arena, object: OwnedFd, bytes: u64, boundary: u64) -> Slab {
         let total = bytes.min(arena.layout().slab_bytes as u64) / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
         let blocks = Blocks { free: Ranges::up_to(total), used: Some(Ranges::default()) };
         Slab(Arc::new(Shared {
@@ -119,13 +128,14 @@ impl Slab {
             object_start: arena.slab_start() as u64,
             object: Some(object),
             total,
-            line: Some(line),
+            boundary: Some(boundary),
             blocks: Mutex::new(blocks),
         }))
     }
 
-    /// The allocator of all of our own arena's slab once no device knows it any more that `former` was made for, and all
-    /// of whose buffers are gone.
+    /// Creates the allocator of the whole slab of this rank's arena after its device is closed.
+    ///
+    /// `former` is the allocator that was made for the device; all of its buffers must have been dropped.
     #[must_use]
     pub fn after(former: &Slab, arena: &Arena, object: OwnedFd) -> Slab {
         let slab = Slab::new(arena, Some(object));
@@ -133,9 +143,9 @@ impl Slab {
         slab
     }
 
-    /// Does it lie in this arena?
+    /// Whether the slab lies in this arena.
     #[must_use]
-    pub fn is_of(&self, arena: &Arena) -> bool {
+    pub fn is_in(&self, arena: &Arena) -> bool {
         Arc::ptr_eq(&self.0.mapping, arena.mapping())
     }
 
@@ -189,7 +199,7 @@ impl Shared {
     /// Takes `wanted` bytes from the first free range that has them, and makes them zero.
     fn take(&self, wanted: u64) -> Option<u64> {
         let mut blocks = self.lock();
-        let offset = blocks.free.take(wanted, |at| self.fit(at, wanted))?;
+        let offset = blocks.free.take(wanted, |at| self.next_start(at, wanted))?;
         let stale = blocks.used.as_mut().map(|used| used.cover(&(offset..offset + wanted)));
         drop(blocks);
         for range in stale.into_iter().flatten() {
@@ -201,20 +211,20 @@ impl Shared {
         Some(offset)
     }
 
-    /// Where a buffer of so many bytes can begin, at or after an offset.
-    fn fit(&self, at: u64, wanted: u64) -> u64 {
-        let Some(line) = self.line else { return at };
+    /// Returns the first offset at or after `at` where a buffer of `wanted` bytes may begin.
+    fn next_start(&self, at: u64, wanted: u64) -> u64 {
+        let Some(boundary) = self.boundary else { return at };
         let base = self.start as u64;
-        let to_line = (base + at).next_multiple_of(line) - (base + at);
-        if to_line == 0 || wanted <= to_line { at } else { at + to_line }
+        let to_boundary = (base + at).next_multiple_of(boundary) - (base + at);
+        if to_boundary == 0 || wanted <= to_boundary { at } else { at + to_boundary }
     }
 
-    fn give_back(&self, offset: u64, len: u64) {
+    fn return_range(&self, offset: u64, len: u64) {
         self.lock().free.insert(offset, len);
     }
 
-    /// Are freed pages left as they are?
-    fn keeps_pages(&self) -> bool {
+    /// Whether the slab keeps the pages of freed buffers.
+    fn has_kept_pages(&self) -> bool {
         self.lock().used.is_some()
     }
 
@@ -244,7 +254,7 @@ impl Shared {
 
     /// Gives the pages back to the system; they read as zero afterwards.
     fn release(&self, offset: u64, len: u64) {
-        if self.keeps_pages() {
+        if self.has_kept_pages() {
             return;
         }
         #[cfg(target_os = "linux")]
@@ -275,7 +285,7 @@ impl Registered {
         self.len
     }
 
-    /// Are there no bytes?
+    /// Whether the buffer has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -323,7 +333,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         let len = (self.len as u64).max(1).next_multiple_of(Slab::BLOCK_BYTES);
         self.slab.release(self.offset, len);
-        self.slab.give_back(self.offset, len);
+        self.slab.return_range(self.offset, len);
     }
 }
 
@@ -397,7 +407,7 @@ mod tests {
     #[test]
     fn no_buffer_crosses_a_line_and_untouched_pages_take_up_nothing() {
         let before = resident_bytes();
-        let mapping = Arc::new(Mapping::between_lines(6 * GIB, LINE).expect("addresses"));
+        let mapping = Arc::new(Mapping::private_for_device(6 * GIB, LINE).expect("addresses"));
         let slab = || Slab::over(Arc::clone(&mapping), 0..mapping.len(), Some(LINE));
         let crosses = |buffer: &Registered| {
             let first = buffer.as_ptr() as u64;
@@ -445,10 +455,10 @@ mod tests {
     #[test]
     fn memory_that_a_device_knew_is_zero_when_it_is_handed_out_without_the_device() {
         let layout = ArenaLayout { ranks: 1, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 20 };
-        let (arena, fd) = Arena::shared_between_lines(layout, LINE).expect("memory for a test");
+        let (arena, fd) = Arena::shared_for_device(layout, LINE).expect("memory for a test");
         let object = || fd.try_clone().expect("a descriptor");
         let former = Slab::for_device(&arena, object(), 512 << 10, LINE);
-        assert!(former.is_of(&arena) && former.free_bytes() == 512 << 10, "a part of it");
+        assert!(former.is_in(&arena) && former.free_bytes() == 512 << 10, "a part of it");
         let mut first = former.allocate(100_000).expect("room");
         assert!(arena.locate(first.as_ptr(), 100_000).is_some(), "peers have it mapped");
         first.as_mut_slice().fill(7);

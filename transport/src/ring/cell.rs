@@ -1,4 +1,4 @@
-//! One cache line of a ring: what a sender tells a receiver.
+//! One cache line of a ring: a descriptor that the sender passes to the receiver.
 //!
 //! | word | inline | staged piece | direct | pull |
 //! |---|---|---|---|---|
@@ -27,7 +27,7 @@ const KIND_STAGED: u64 = 2;
 const KIND_DIRECT: u64 = 3;
 const KIND_PULL: u64 = 4;
 
-/// What a cell says.
+/// Content of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content {
     /// A whole message.
@@ -41,8 +41,9 @@ pub(crate) enum Content {
 }
 
 impl Cell {
-    /// The stamp of the `index`-th cell since the ring was made. Cells start as zero, and no index that a cell
-    /// can be asked for next has the stamp it holds.
+    /// Returns the stamp of the `index`-th cell since the ring was created.
+    ///
+    /// Cells start as zero. A cell never already holds the stamp of the next index that it can be asked for.
     fn stamp(index: u64) -> u32 {
         (index as u32).wrapping_add(1)
     }
@@ -91,7 +92,7 @@ impl Cell {
         self.0[1].load(Relaxed)
     }
 
-    /// What an announced cell says.
+    /// Returns the content of an announced cell.
     #[inline]
     pub(super) fn content(&self, head: u64) -> Result<Content, TransportError> {
         let word = |i: usize| self.0[i].load(Relaxed);
@@ -117,7 +118,7 @@ impl Cell {
     }
 }
 
-/// The receiver's line: what it is done with.
+/// The receiver's cache line: its consumption counters.
 #[repr(C, align(64))]
 pub(super) struct ConsumerLine {
     /// Cells consumed since the ring was made.

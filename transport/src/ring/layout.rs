@@ -38,8 +38,8 @@ impl RingLayout {
 }
 
 impl Default for RingLayout {
-    /// 256 KiB of staging in pieces of 32 KiB: what is staged is still in a second-level cache of 1 MiB when it
-    /// is taken.
+    /// 256 KiB of staging in pieces of 32 KiB: a staged piece is still in a second-level cache of 1 MiB when
+    /// the receiver reads it.
     fn default() -> RingLayout {
         RingLayout { cells: 256, staging_bytes: 256 * 1024, piece_bytes: 32 * 1024 }
     }

@@ -1,20 +1,23 @@
-//! A one-way FIFO in shared memory: cells that carry flags and small payloads, and a staging area for more.
+//! A one-way FIFO in shared memory: cells that carry flags and small payloads, and a staging area for larger
+//! ones.
 //!
 //! ```text
 //! | consumer line | cell 0 | cell 1 | ... | staging area |
 //! ```
 //!
-//! A cell is one cache line: a head word, the digest, and 48 bytes. The head word's stamp says which message the
-//! cell holds, so a receiver that polls it learns of a small message and gets its payload with one line
-//! transfer. Larger messages put a descriptor into the cell: where in the staging area the piece is, where in the
-//! sender's registered memory, or at which address of the sender's process.
+//! A cell is one cache line: a head word, the digest and 48 bytes. The stamp in the head word says which
+//! message the cell holds. A receiver that polls the cell therefore learns of a small message and gets its
+//! payload with one line transfer. Larger messages put a descriptor into the cell: a position in the staging
+//! area, an offset in the sender's registered memory, or an address in the sender's process.
 //!
-//! The ring lives in the receiver's arena. The sender writes cells and staging bytes, the receiver writes the
-//! consumer line: how many cells and staging bytes it is done with, which are the sender's credits. It publishes
-//! small consumptions lazily, a quarter of the ring at a time, and those that a sender waits for at once.
+//! The ring lives in the receiver's arena. The sender writes cells and staging bytes. The receiver writes the
+//! consumer line: the numbers of cells and staging bytes consumed, which are the sender's credits. The
+//! receiver publishes small consumptions lazily, a quarter of the ring at a time, and publishes consumptions
+//! that a sender waits for at once.
 //!
-//! Invariants: only one sender and one receiver; a cell is written only when it was consumed; a stamp is stored
-//! after (release) all that it announces, and loaded before (acquire) any of it is read.
+//! Invariants: a ring has one sender and one receiver. The sender writes a cell only after its previous
+//! content was consumed. A stamp is stored (release) after everything that it announces, and loaded (acquire)
+//! before any of it is read.
 
 mod cell;
 mod layout;

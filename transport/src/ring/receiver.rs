@@ -1,8 +1,9 @@
 //! The receiving end of a ring.
 //!
 //! # Safety
-//! As for the sender; staging bytes are read only between the load of the stamp that announces them and the store
-//! of the counter that gives them back, and only within the staging area, whatever the cell says.
+//! The rules of the sender apply. Staging bytes are read only between the load of the stamp that announces
+//! them and the store of the counter that returns them. Reads stay inside the staging area, whatever the cell
+//! contains.
 
 use super::{
     RingLayout,
@@ -20,7 +21,7 @@ pub(crate) struct RingReceiver {
     cells: u64,
     /// Staging bytes consumed since the ring was made.
     staging: u64,
-    /// What the sender has been told of `cells` and `staging`.
+    /// Values of `cells` and `staging` last published to the sender.
     published_cells: u64,
     published_staging: u64,
 }
@@ -31,16 +32,18 @@ unsafe impl Send for RingReceiver {}
 /// When the sender is to learn of a consumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Publish {
-    /// It waits for it.
+    /// At once, because the sender waits for it.
     Now,
-    /// It is only a credit: when a quarter of the ring is due.
+    /// With the next batch of credits: once a quarter of the ring is due.
     Lazily,
 }
 
 impl RingReceiver {
+    /// Creates the receiving end.
+    ///
     /// # Safety
-    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value, and
-    /// this must be its only receiver.
+    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value.
+    /// This must be the ring's only receiver.
     pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingReceiver {
         layout.check();
         RingReceiver { base, layout, cells: 0, staging: 0, published_cells: 0, published_staging: 0 }
@@ -78,7 +81,7 @@ impl RingReceiver {
         self.cell().digest()
     }
 
-    /// What the next cell says, which has been announced.
+    /// Returns the content of the next cell, which must have been announced.
     #[inline]
     pub(crate) fn content(&self, head: u64) -> Result<Content, TransportError> {
         self.cell().content(head)
@@ -93,8 +96,8 @@ impl RingReceiver {
         if !follows || len == 0 || len > self.layout.piece_bytes || len > area - offset {
             return Err(TransportError::Corrupt("staged piece"));
         }
-        // SAFETY: the piece is inside of the staging area, checked above; the sender leaves it alone until it is
-        // consumed, which takes `&mut self`.
+        // SAFETY: the piece is inside the staging area, checked above. The sender does not write it until it
+        // is consumed, which takes `&mut self`.
         Ok(unsafe { Span::new(self.base.add(RingLayout::LINE * (1 + self.layout.cells) + offset), len) })
     }
 

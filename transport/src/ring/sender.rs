@@ -1,9 +1,9 @@
 //! The sending end of a ring.
 //!
 //! # Safety
-//! `base` is the address of a ring of `layout` in an arena whose mapping the owner of this value keeps alive. Cells and the
-//! consumer line are accessed as atomics. Bytes of the staging area are written only while the counters say that
-//! they are ours (free), and the store of the cell's stamp hands them over.
+//! `base` is the address of a ring of `layout` in an arena; the owner of this value keeps the arena's mapping
+//! alive. Cells and the consumer line are accessed as atomics. Bytes of the staging area are written only
+//! while the counters say that they are free. The store of the cell's stamp hands them to the receiver.
 
 use super::{
     RingLayout,
@@ -21,19 +21,21 @@ pub(crate) struct RingSender {
     cells: u64,
     /// Staging bytes handed out since the ring was made, with those skipped at the end of a lap.
     staging: u64,
-    /// What the receiver was last seen to have consumed.
+    /// Consumption counters as last read from the receiver's line.
     consumed_cells: u64,
     consumed_staging: u64,
 }
 
-// SAFETY: the addresses stay valid in every thread (the arena is shared memory), and `&mut self` methods make one
-// thread at a time the sender.
+// SAFETY: the addresses are valid in every thread (the arena is shared memory), and `&mut self` methods allow
+// one sending thread at a time.
 unsafe impl Send for RingSender {}
 
 impl RingSender {
+    /// Creates the sending end.
+    ///
     /// # Safety
-    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value, and
-    /// this must be its only sender.
+    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value.
+    /// This must be the ring's only sender.
     pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingSender {
         layout.check();
         RingSender { base, layout, cells: 0, staging: 0, consumed_cells: 0, consumed_staging: 0 }
@@ -74,7 +76,7 @@ impl RingSender {
         Ok(())
     }
 
-    /// Is there a free cell?
+    /// Whether a cell is free.
     #[inline]
     fn has_cell(&mut self) -> Result<bool, TransportError> {
         let room = self.layout.cells as u64;
@@ -149,7 +151,8 @@ impl RingSender {
         Ok(self.has_cell()?.then(|| self.publish(digest, &Content::Direct { total, offset })))
     }
 
-    /// Announces a whole message in our address space. `None` when there is no credit, else the cell to wait for.
+    /// Announces a whole message in this process's address space. Returns the cell to wait for, or `None`
+    /// when there is no credit.
     pub(crate) fn send_pull(
         &mut self,
         digest: u64,
@@ -159,7 +162,7 @@ impl RingSender {
         Ok(self.has_cell()?.then(|| self.publish(digest, &Content::Pull { total, address })))
     }
 
-    /// Has the receiver consumed the cell?
+    /// Whether the receiver has consumed the cell.
     #[inline]
     pub(crate) fn is_consumed(&mut self, cell: u64) -> Result<bool, TransportError> {
         if self.consumed_cells <= cell {

@@ -1,30 +1,37 @@
-//! AES-256-GCM in place, by the fastest code that this processor has.
+//! AES-256-GCM in place, by the fastest implementation that this processor supports.
 //!
-//! Two crates compute the same: `graviola`, with the instructions for AES and carry-less products (in vectors of 512
-//! bits where there are such), and `aes-gcm`, which runs everywhere. Which one it is, each end decides for itself when it
-//! gets a key. `graviola` needs no compiler but Rust's, and refuses to run without the instructions that it asks for; so
-//! they are asked about here first.
+//! Two crates compute the same function. `graviola` uses the instructions for AES and carry-less products (in
+//! vectors of 512 bits where available); `aes-gcm` runs everywhere. Each end chooses when it gets a key.
+//! `graviola` needs no compiler but Rust's. It refuses to run without the instructions that it requires, so
+//! this module checks for them first.
 //!
-//! Nothing here knows which nonces were used: see `record`.
+//! This module does not track nonces; see `record`.
 
 use aes_gcm::{AeadInPlace, Aes256Gcm, KeyInit, Nonce};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use graviola::aead::AesGcm;
 
-use super::{Tag, record::MOST};
+/// Bytes of an authentication tag, by which a sealed record is longer than its content.
+pub const TAG_BYTES: usize = 16;
 
-/// A key, expanded. Wiped when dropped, by the crates.
+/// Authentication tag of a record.
+pub type Tag = [u8; TAG_BYTES];
+
+/// Maximum bytes of one record.
+pub(super) const MAX_RECORD_BYTES: usize = 1 << 20;
+
+/// An expanded key. The crates wipe it when it is dropped.
 pub(super) enum Aead {
-    /// By the processor's instructions.
+    /// Hardware implementation (`graviola`).
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     Fast(Box<AesGcm>),
-    /// By what there is everywhere.
+    /// Portable implementation (`aes-gcm`).
     Portable(Box<Aes256Gcm>),
 }
 
-/// What was opened is not what was sealed.
+/// Authentication failure: the ciphertext, the header, the nonce or the tag differs from the sealed one.
 #[derive(Debug)]
-pub(super) struct NotAsSealed;
+pub(super) struct AuthenticationFailed;
 
 impl Aead {
     pub(super) fn new(key: &[u8; 32]) -> Aead {
@@ -39,10 +46,11 @@ impl Aead {
         Aead::Portable(Box::new(Aes256Gcm::new(key.into())))
     }
 
-    /// Encrypts `bytes` where they are; `header` is protected as well. No two calls with one key have the same nonce, and
-    /// neither part is longer than [`MOST`].
+    /// Encrypts `bytes` in place and authenticates `header` with it.
+    ///
+    /// The caller never repeats a nonce with the same key. Neither part is longer than [`MAX_RECORD_BYTES`].
     pub(super) fn seal(&self, nonce: &[u8; 12], header: &[u8], bytes: &mut [u8]) -> Tag {
-        debug_assert!(bytes.len() <= MOST && header.len() <= MOST);
+        debug_assert!(bytes.len() <= MAX_RECORD_BYTES && header.len() <= MAX_RECORD_BYTES);
         match self {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Aead::Fast(cipher) => {
@@ -57,25 +65,25 @@ impl Aead {
         }
     }
 
-    /// Decrypts `bytes` where they are. When they are not as they were sealed, what they hold then is of no use.
+    /// Decrypts `bytes` in place. After a failure their content is undefined.
     pub(super) fn open(
         &self,
         nonce: &[u8; 12],
         header: &[u8],
         bytes: &mut [u8],
         tag: &Tag,
-    ) -> Result<(), NotAsSealed> {
+    ) -> Result<(), AuthenticationFailed> {
         match self {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-            Aead::Fast(cipher) => cipher.decrypt(nonce, header, bytes, tag).map_err(|_| NotAsSealed),
+            Aead::Fast(cipher) => cipher.decrypt(nonce, header, bytes, tag).map_err(|_| AuthenticationFailed),
             Aead::Portable(cipher) => cipher
                 .decrypt_in_place_detached(Nonce::from_slice(nonce), header, bytes, tag.into())
-                .map_err(|_| NotAsSealed),
+                .map_err(|_| AuthenticationFailed),
         }
     }
 }
 
-/// Has this processor all that `graviola` asks for?
+/// Whether this processor has all instructions that `graviola` requires.
 #[cfg(target_arch = "x86_64")]
 fn has_instructions() -> bool {
     use std::arch::is_x86_feature_detected as has;
@@ -89,7 +97,7 @@ fn has_instructions() -> bool {
         && has!("bmi2")
 }
 
-/// Has this processor all that `graviola` asks for?
+/// Whether this processor has all instructions that `graviola` requires.
 #[cfg(target_arch = "aarch64")]
 fn has_instructions() -> bool {
     use std::arch::is_aarch64_feature_detected as has;
@@ -138,7 +146,7 @@ mod tests {
     #[test]
     fn what_one_way_seals_the_other_one_opens() {
         let (ours, other) = (Aead::new(&KEY), Aead::portable(&KEY));
-        let lens = (0..300).chain([511, 1024, 4095, 4096 + 17, 65_536 + 16, MOST]);
+        let lens = (0..300).chain([511, 1024, 4095, 4096 + 17, 65_536 + 16, MAX_RECORD_BYTES]);
         for (number, len) in lens.enumerate() {
             let plain: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
             let (nonce, header) = ([number as u8; 12], &plain[..number.min(40).min(len)]);

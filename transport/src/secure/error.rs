@@ -1,48 +1,48 @@
-//! Why a connection was not, or is no longer, trusted.
+//! Errors of handshakes and records.
 
 use super::{Purpose, VERSION};
 use thiserror::Error;
 
-/// Why a connection was not, or is no longer, trusted. Begins with the other end: "it ...".
+/// Reason why a connection is not, or no longer, trusted. The message's subject is the other end: "it ...".
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SecureError {
-    /// What came first is not the beginning of a handshake.
+    /// The first bytes are not the beginning of a handshake.
     #[error("it does not speak tbccl's protocol")]
-    Stranger,
-    /// A handshake of another version.
+    UnknownProtocol,
+    /// The other end uses another version of the handshake.
     #[error(
         "it speaks version {0} of tbccl's handshake and we speak version {VERSION}; run the same version of tbccl everywhere"
     )]
     Version(u8),
-    /// A connection of another kind, or one of a kind that there is not.
+    /// The other end asks for a connection of another or an unknown purpose.
     #[error(
         "it asks for a connection of kind {found} where those of kind {} are taken; is this the right port?", *expected as u8
     )]
     Purpose {
-        /// What the other end asks for, as the byte it sent.
+        /// The byte that the other end sent.
         found: u8,
-        /// What is expected here.
+        /// The purpose expected here.
         expected: Purpose,
     },
-    /// A message of a length that none has, or out of turn.
+    /// A message has an invalid length or is out of sequence.
     #[error("it sent a handshake message that can't be: {0}")]
     Malformed(&'static str),
-    /// A message that only who knows the secret can make was not made so.
+    /// A handshake message was not made with the job's secret.
     #[error(
         "it has another secret than this job (TBCCL_SECRET, TBCCL_SECRET_FILE), or what it sent was changed on the way"
     )]
     Secret,
-    /// A record that was not sealed by the peer, or not in this place.
+    /// A record was not sealed by the peer, or not at this position in the sequence.
     #[error("what it sent was changed on the way, or is not from it")]
     Record,
-    /// It closed the connection before it was through.
+    /// The other end closed the connection before the end of the handshake.
     #[error("it closed the connection during the handshake; it most likely has another secret than this job")]
     Closed,
-    /// It did not come to an end in time.
+    /// The deadline passed before the end of the handshake.
     #[error("it did not finish the handshake in time")]
     Late,
-    /// The system has no random numbers for us.
+    /// The system's random source failed.
     #[error("the system's random source failed")]
     Random,
     /// The connection failed.

@@ -1,71 +1,62 @@
-//! The three messages by which both ends of a connection prove that they know the job's secret.
+//! The Noise handshake: three messages that prove to both ends that the other one knows the job's secret.
 //!
 //! ```text
 //! initiator                                                responder
-//!     | -- 1: psk, e ------------------------------------------> |  knows: made with the secret, perhaps a recording
+//!     | -- 1: psk, e ------------------------------------------> |  knows: made with the secret, perhaps a replay
 //!     | <------------------------- 2: e, ee, responder's hello -- |
-//!     | -- 3: sealed with the session's key: initiator's hello -> |  knows: the initiator is there now
+//!     | -- 3: sealed with the session's key: initiator's hello -> |  knows: the initiator is live
 //! ```
 //!
-//! Each message has a header in plain sight (magic, version, purpose, number, length), which the prologue binds as
-//! far as it is the same for both, and which only serves to say clearly what is wrong.
+//! Each message has a plaintext header (magic, version, purpose, number, length). The prologue binds the
+//! fields that are equal for both ends. The header only serves to give clear errors.
 //!
-//! Bytes are handed in as they come and taken out as they can be written; nothing here waits.
+//! A [`Handshake`] is a state machine without I/O: the caller passes in received bytes and writes the
+//! outgoing ones. Nothing here waits.
 
-use super::{Opener, Sealer, Secret, SecureError, TAG_BYTES, Tag, VERSION};
+use super::{Opener, Purpose, Sealer, Secret, SecureError, TAG_BYTES, Tag, VERSION};
 use snow::{Builder, HandshakeState};
 use std::fmt;
 use zeroize::Zeroize;
 
-/// The most bytes that an end can say of itself.
-pub const HELLO_MOST: usize = 1024;
-
-/// What a connection is for. Both ends must mean the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Purpose {
-    /// Ranks come together, and know of each other's lives.
-    Bootstrap = 1,
-    /// Messages between two ranks.
-    Data = 2,
-}
+/// Maximum bytes of a hello, the payload by which an end describes itself.
+pub const MAX_HELLO_BYTES: usize = 1024;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const MAGIC: [u8; 3] = *b"tbc";
 const HEADER_BYTES: usize = 8;
-/// A public key of X25519.
+/// Bytes of an X25519 public key.
 const KEY_BYTES: usize = 32;
-/// The longest message behind its header.
-const MESSAGE_MOST: usize = KEY_BYTES + HELLO_MOST + TAG_BYTES;
+/// Maximum bytes of a message without its header.
+const MAX_MESSAGE_BYTES: usize = KEY_BYTES + MAX_HELLO_BYTES + TAG_BYTES;
 
-/// What is to come next.
+/// State of a handshake, named after the message that it expects next.
 enum Stage {
-    /// As responder: message 1.
+    /// Responder, before message 1.
     AwaitsFirst(Box<HandshakeState>),
-    /// As initiator: message 2.
+    /// Initiator, before message 2.
     AwaitsSecond(Box<HandshakeState>),
-    /// As responder: message 3.
+    /// Responder, before message 3.
     AwaitsThird(Sealer, Opener),
-    /// Nothing.
+    /// Complete.
     Done(Session),
-    /// Nothing: it failed.
+    /// Failed.
     Failed,
 }
 
-/// One end's part of a handshake.
+/// One end's state of a handshake.
 pub struct Handshake {
     purpose: Purpose,
-    /// What we say of ourselves.
+    /// Payload that describes this end.
     hello: Vec<u8>,
     stage: Stage,
-    /// The message that is coming: header and body, as far as it has come.
+    /// The bytes received so far of the current message: header and body.
     incoming: Vec<u8>,
-    /// What is to be written, from `written` on.
+    /// Bytes to send; those before `written` are sent.
     outgoing: Vec<u8>,
     written: usize,
 }
 
-/// What comes of a handshake: who the peer is, and keys for what follows.
+/// The result of a handshake: the peer's hello and the keys of the connection.
 pub struct Session {
     hello: Vec<u8>,
     sealer: Sealer,
@@ -73,13 +64,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// What the peer said of itself.
+    /// Returns the payload by which the peer describes itself.
     #[must_use]
     pub fn hello(&self) -> &[u8] {
         &self.hello
     }
 
-    /// What seals what we send, and what opens what the peer sends.
+    /// Returns the cipher states of this end's direction and the peer's direction.
     #[must_use]
     pub fn into_ciphers(self) -> (Sealer, Opener) {
         (self.sealer, self.opener)
@@ -87,68 +78,77 @@ impl Session {
 }
 
 impl Handshake {
-    /// The end that connects. `hello` is what it says of itself, [`HELLO_MOST`] bytes at most.
+    /// Starts a handshake as the initiator, the end that connects.
+    ///
+    /// `hello` is the payload by which this end describes itself, at most [`MAX_HELLO_BYTES`] bytes.
     ///
     /// # Errors
-    /// [`SecureError::Random`]; [`SecureError::Malformed`] when `hello` is too long.
+    /// - [`SecureError::Random`] when the system's random source fails.
+    /// - [`SecureError::Malformed`] when `hello` is too long.
     pub fn initiator(secret: &Secret, purpose: Purpose, hello: &[u8]) -> Result<Handshake, SecureError> {
-        let mut noise = begin(secret, purpose, |builder| builder.build_initiator())?;
+        let mut noise = noise_state(secret, purpose, |builder| builder.build_initiator())?;
         let mut handshake = Handshake::new(purpose, hello, Stage::Failed)?;
-        let mut message = [0; MESSAGE_MOST];
-        let len = noise.write_message(&[], &mut message).map_err(|error| trouble(&error))?;
-        handshake.say(1, &message[..len]);
+        let mut message = [0; MAX_MESSAGE_BYTES];
+        let len = noise.write_message(&[], &mut message).map_err(|error| handshake_error(&error))?;
+        handshake.queue_message(1, &message[..len]);
         handshake.stage = Stage::AwaitsSecond(Box::new(noise));
         Ok(handshake)
     }
 
-    /// The end that is connected to. It says nothing before the other one has shown a message made with the secret.
+    /// Starts a handshake as the responder, the end that is connected to.
+    ///
+    /// The responder sends nothing until the initiator has sent a message made with the secret.
     ///
     /// # Errors
-    /// As for [`Handshake::initiator`].
+    /// The same as [`Handshake::initiator`].
     pub fn responder(secret: &Secret, purpose: Purpose, hello: &[u8]) -> Result<Handshake, SecureError> {
-        let noise = begin(secret, purpose, |builder| builder.build_responder())?;
+        let noise = noise_state(secret, purpose, |builder| builder.build_responder())?;
         Handshake::new(purpose, hello, Stage::AwaitsFirst(Box::new(noise)))
     }
 
     fn new(purpose: Purpose, hello: &[u8], stage: Stage) -> Result<Handshake, SecureError> {
-        if hello.len() > HELLO_MOST {
+        if hello.len() > MAX_HELLO_BYTES {
             return Err(SecureError::Malformed("our own hello is too long"));
         }
         let (incoming, outgoing) = (Vec::new(), Vec::new());
         Ok(Handshake { purpose, hello: hello.to_vec(), stage, incoming, outgoing, written: 0 })
     }
 
-    /// Bytes to be written to the other end.
+    /// Returns the bytes to write to the other end.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         &self.outgoing[self.written..]
     }
 
-    /// So many of them were.
+    /// Marks the first `bytes` of [`Handshake::outgoing`] as written.
     pub fn written(&mut self, bytes: usize) {
         self.written = self.outgoing.len().min(self.written + bytes);
     }
 
-    /// How many bytes to read at most: what is missing of the message that is coming, as far as that is known. None
-    /// when no message is to come.
+    /// Returns the maximum number of bytes to read next.
+    ///
+    /// This is the missing part of the current message, or of its header while the length is unknown. It is 0
+    /// when no message is expected.
     #[must_use]
     pub fn wants(&self) -> usize {
         match self.stage {
             Stage::Done(_) | Stage::Failed => 0,
-            _ => self.incoming_bytes() - self.incoming.len(),
+            _ => self.incoming_len() - self.incoming.len(),
         }
     }
 
-    /// Is all said and written, so that [`Handshake::finish`] gives a session?
+    /// Whether the handshake is complete and everything is written, so that [`Handshake::finish`] returns a
+    /// session.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.stage, Stage::Done(_)) && self.outgoing().is_empty()
     }
 
-    /// Takes bytes that have come, [`Handshake::wants`] of them at most.
+    /// Processes received bytes, at most [`Handshake::wants`] of them.
     ///
     /// # Errors
-    /// When the other end is not one of ours; the connection is to be closed then.
+    /// Any [`SecureError`] except `Closed`, `Late` and `Io` when the other end does not prove to be a rank of
+    /// this job. The caller must close the connection then.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), SecureError> {
         while !bytes.is_empty() {
             let wanted = self.wants();
@@ -163,7 +163,7 @@ impl Handshake {
             }
             if self.incoming.len() >= HEADER_BYTES && self.wants() == 0 {
                 let message = std::mem::take(&mut self.incoming);
-                if let Err(error) = self.understand(&message[HEADER_BYTES..]) {
+                if let Err(error) = self.process_message(&message[HEADER_BYTES..]) {
                     return self.fail(error);
                 }
             }
@@ -171,10 +171,10 @@ impl Handshake {
         Ok(())
     }
 
-    /// The session, once it [is done](Handshake::is_done).
+    /// Returns the session, once the handshake [is done](Handshake::is_done).
     ///
     /// # Errors
-    /// [`SecureError::Malformed`] when it is not.
+    /// [`SecureError::Malformed`] when it is not done.
     pub fn finish(self) -> Result<Session, SecureError> {
         match self.stage {
             Stage::Done(session) if self.written == self.outgoing.len() => Ok(session),
@@ -187,69 +187,72 @@ impl Handshake {
         Err(error)
     }
 
-    /// The number of the message that is to come, and the lengths it may have.
-    fn awaited(&self) -> (u8, [usize; 2]) {
+    /// Returns the number of the expected message, and its minimum and maximum length.
+    fn expected_message(&self) -> (u8, [usize; 2]) {
         let plain = KEY_BYTES + TAG_BYTES;
         match self.stage {
             Stage::AwaitsFirst(_) => (1, [plain, plain]),
-            Stage::AwaitsSecond(_) => (2, [plain, plain + HELLO_MOST]),
-            _ => (3, [TAG_BYTES, TAG_BYTES + HELLO_MOST]),
+            Stage::AwaitsSecond(_) => (2, [plain, plain + MAX_HELLO_BYTES]),
+            _ => (3, [TAG_BYTES, TAG_BYTES + MAX_HELLO_BYTES]),
         }
     }
 
-    /// Bytes of the message that is coming, as far as they are known: at first those of its header.
-    fn incoming_bytes(&self) -> usize {
+    /// Returns the length of the current message with its header; the header's length while the message's is
+    /// unknown.
+    fn incoming_len(&self) -> usize {
         match self.incoming.get(6..HEADER_BYTES) {
             Some(len) => HEADER_BYTES + usize::from(u16::from_le_bytes([len[0], len[1]])),
             None => HEADER_BYTES,
         }
     }
 
-    /// Refuses a header as soon as a byte of it is wrong, before its length is used.
+    /// Rejects a header as soon as one of its bytes is wrong, before its length is used.
     fn check_header(&self) -> Result<(), SecureError> {
-        let came = &self.incoming;
-        if came.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
-            return Err(SecureError::Stranger);
+        let received = &self.incoming;
+        if received.iter().zip(MAGIC).any(|(found, expected)| *found != expected) {
+            return Err(SecureError::UnknownProtocol);
         }
-        match came.get(3) {
+        match received.get(3) {
             Some(&version) if version != VERSION => return Err(SecureError::Version(version)),
             _ => {}
         }
-        match came.get(4) {
+        match received.get(4) {
             Some(&found) if found != self.purpose as u8 => {
                 return Err(SecureError::Purpose { found, expected: self.purpose });
             }
             _ => {}
         }
-        let (number, [least, most]) = self.awaited();
-        if came.get(5).is_some_and(|found| *found != number) {
+        let (number, [least, most]) = self.expected_message();
+        if received.get(5).is_some_and(|found| *found != number) {
             return Err(SecureError::Malformed("out of turn"));
         }
-        if came.len() >= HEADER_BYTES && !(least..=most).contains(&(self.incoming_bytes() - HEADER_BYTES)) {
+        if received.len() >= HEADER_BYTES && !(least..=most).contains(&(self.incoming_len() - HEADER_BYTES)) {
             return Err(SecureError::Malformed("a length that none has"));
         }
         Ok(())
     }
 
-    fn understand(&mut self, message: &[u8]) -> Result<(), SecureError> {
-        let mut payload = [0; MESSAGE_MOST];
+    fn process_message(&mut self, message: &[u8]) -> Result<(), SecureError> {
+        let mut payload = [0; MAX_MESSAGE_BYTES];
         match std::mem::replace(&mut self.stage, Stage::Failed) {
             Stage::AwaitsFirst(mut noise) => {
-                noise.read_message(message, &mut payload).map_err(|error| trouble(&error))?;
-                let mut answer = [0; MESSAGE_MOST];
-                let len = noise.write_message(&self.hello, &mut answer).map_err(|error| trouble(&error))?;
-                self.say(2, &answer[..len]);
+                noise.read_message(message, &mut payload).map_err(|error| handshake_error(&error))?;
+                let mut answer = [0; MAX_MESSAGE_BYTES];
+                let len =
+                    noise.write_message(&self.hello, &mut answer).map_err(|error| handshake_error(&error))?;
+                self.queue_message(2, &answer[..len]);
                 let [initiators, ours] = keys(&mut noise);
                 self.stage = Stage::AwaitsThird(Sealer::new(ours), Opener::new(initiators));
             }
             Stage::AwaitsSecond(mut noise) => {
-                let len = noise.read_message(message, &mut payload).map_err(|error| trouble(&error))?;
+                let len =
+                    noise.read_message(message, &mut payload).map_err(|error| handshake_error(&error))?;
                 let [ours, responders] = keys(&mut noise);
                 let (mut sealer, opener) = (Sealer::new(ours), Opener::new(responders));
                 let mut hello = std::mem::take(&mut self.hello);
                 let tag = sealer.seal(&[], &mut hello);
                 hello.extend_from_slice(&tag);
-                self.say(3, &hello);
+                self.queue_message(3, &hello);
                 self.stage = Stage::Done(Session { hello: payload[..len].to_vec(), sealer, opener });
             }
             Stage::AwaitsThird(sealer, mut opener) => {
@@ -264,7 +267,7 @@ impl Handshake {
         Ok(())
     }
 
-    fn say(&mut self, number: u8, message: &[u8]) {
+    fn queue_message(&mut self, number: u8, message: &[u8]) {
         let [m, a, g] = MAGIC;
         let [low, high] = (message.len() as u16).to_le_bytes();
         self.outgoing.drain(..self.written);
@@ -274,18 +277,18 @@ impl Handshake {
     }
 }
 
-fn begin(
+fn noise_state(
     secret: &Secret,
     purpose: Purpose,
     build: fn(Builder<'_>) -> Result<HandshakeState, snow::Error>,
 ) -> Result<HandshakeState, SecureError> {
     let prologue = [MAGIC.as_slice(), &[VERSION, purpose as u8]].concat();
-    let parameters = PATTERN.parse().map_err(|error| trouble(&error))?;
+    let parameters = PATTERN.parse().map_err(|error| handshake_error(&error))?;
     let builder = Builder::new(parameters).prologue(&prologue).and_then(|b| b.psk(0, secret.bytes()));
-    builder.and_then(build).map_err(|error| trouble(&error))
+    builder.and_then(build).map_err(|error| handshake_error(&error))
 }
 
-/// The keys of what the initiator sends and of what the responder sends.
+/// Returns the keys of the initiator's and of the responder's direction.
 fn keys(noise: &mut HandshakeState) -> [[u8; 32]; 2] {
     let mut split = noise.dangerously_get_raw_split();
     let keys = [split.0, split.1];
@@ -294,10 +297,10 @@ fn keys(noise: &mut HandshakeState) -> [[u8; 32]; 2] {
     keys
 }
 
-fn trouble(error: &snow::Error) -> SecureError {
+fn handshake_error(error: &snow::Error) -> SecureError {
     match error {
         snow::Error::Rng => SecureError::Random,
-        // A public key that gives no secret in common is no more to be trusted than a message that can't be decrypted.
+        // A public key whose shared secret is zero is treated like a message that can't be decrypted.
         snow::Error::Decrypt | snow::Error::Dh => SecureError::Secret,
         _ => SecureError::Malformed("not a message of the Noise protocol"),
     }

@@ -1,47 +1,43 @@
-//! Encrypting what follows a handshake, record by record, in place.
+//! Encryption of the records that follow a handshake, in place.
 //!
-//! A record is any number of bytes, up to [`MOST`], a header that is protected and not hidden, and a [`Tag`]. Records
-//! are numbered by both ends, so that one that is left out, repeated or moved does not open.
+//! A record has up to [`MAX_RECORD_BYTES`] bytes, a header that is authenticated and not encrypted, and a [`Tag`]. Both
+//! ends count the records, so that a record that was dropped, repeated or moved does not open.
 //!
-//! No nonce is used twice with a key, which would undo all that AES-GCM promises. A nonce is the number of a record; a
-//! [`Sealer`] counts up before it seals, can't be cloned, and is the only one that seals with its key: each handshake
-//! makes new keys, one for each direction. After [`REKEY_EVERY`] records both ends take a new key, made with the one
-//! number that no record has, and numbers go on.
+//! No nonce is used twice with a key, because that would void all guarantees of AES-GCM. A nonce is the
+//! number of a record. A [`Sealer`] increments the number before it seals, can't be cloned, and is the only
+//! value that seals with its key. Each handshake makes new keys, one for each direction. After
+//! [`REKEY_EVERY`] records both ends rekey with the one nonce that no record has; the numbers continue.
 //!
-//! How much one key may seal: with 2^b blocks of AES, an attacker can tell the stream from a random one with a chance of
-//! about 2^(2b-129) (Luykx and Paterson, Limits on Authenticated Encryption Use in TLS, 2016). Records of [`MOST`] bytes
-//! make that 2^-57 until the key changes, and those of the TCP driver, of 64 KiB, 2^-65.
+//! Limit of one key: after 2^b blocks of AES, an attacker can distinguish the stream from a random one with a
+//! probability of about 2^(2b-129) (Luykx and Paterson, Limits on Authenticated Encryption Use in TLS, 2016).
+//! With records of [`MAX_RECORD_BYTES`] bytes that is 2^-57 until the key changes; with those of the TCP driver, of 64
+//! KiB, 2^-65.
 
-use super::{SecureError, aead::Aead};
+use super::{
+    SecureError,
+    aead::{Aead, MAX_RECORD_BYTES, Tag},
+};
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes that a record is longer than what is in it.
-pub const TAG_BYTES: usize = 16;
-
-/// What tells whether a record is as it was sealed.
-pub type Tag = [u8; TAG_BYTES];
-
-/// The most bytes of one record.
-pub(super) const MOST: usize = 1 << 20;
-
-/// Records of [`MOST`] bytes are 2^16 blocks: 2^36 blocks of AES with one key at most.
+/// With records of [`MAX_RECORD_BYTES`] bytes (2^16 blocks), one key encrypts at most 2^36 blocks of AES.
 const REKEY_EVERY: u64 = 1 << 20;
 
-/// A key, and the number of the next record. The number never comes round: 2^64 records take centuries.
-struct Numbered {
+/// A cipher state as in Noise: a key and the number of the next record. The number does not overflow: 2^64
+/// records take centuries.
+struct CipherState {
     key: Zeroizing<[u8; 32]>,
     cipher: Aead,
     next: u64,
 }
 
-impl Numbered {
-    fn new(key: [u8; 32]) -> Numbered {
+impl CipherState {
+    fn new(key: [u8; 32]) -> CipherState {
         let key = Zeroizing::new(key);
-        Numbered { cipher: Aead::new(&key), key, next: 0 }
+        CipherState { cipher: Aead::new(&key), key, next: 0 }
     }
 
-    /// As Noise has it: four zero bytes, and the number with its highest byte first.
+    /// Returns the nonce as Noise defines it for AES-GCM: four zero bytes and the number in big-endian order.
     fn nonce(number: u64) -> [u8; 12] {
         let mut nonce = [0; 12];
         nonce[4..].copy_from_slice(&number.to_be_bytes());
@@ -53,34 +49,42 @@ impl Numbered {
             self.rekey();
         }
         self.next += 1;
-        Numbered::nonce(self.next - 1)
+        CipherState::nonce(self.next - 1)
     }
 
-    /// Noise's REKEY: the encryption of zeros under a number that no record has.
+    /// Noise's REKEY: the encryption of zeros under the nonce 2^64-1, which no record has.
     fn rekey(&mut self) {
         let mut key = [0; 32];
-        let _ = self.cipher.seal(&Numbered::nonce(u64::MAX), &[], &mut key);
+        let _ = self.cipher.seal(&CipherState::nonce(u64::MAX), &[], &mut key);
         self.key.copy_from_slice(&key);
         key.zeroize();
         self.cipher = Aead::new(&self.key);
     }
 }
 
-/// Seals what one end sends.
-pub struct Sealer(Numbered);
+/// Cipher state of the sending direction.
+pub struct Sealer(CipherState);
 
-/// Opens what the other end's [`Sealer`] has sealed, in the same order.
-pub struct Opener(Numbered);
+/// Cipher state of the receiving direction: opens the other end's records in the order in which they were
+/// sealed.
+pub struct Opener(CipherState);
 
 impl Sealer {
     pub(crate) fn new(key: [u8; 32]) -> Sealer {
-        Sealer(Numbered::new(key))
+        Sealer(CipherState::new(key))
     }
 
-    /// Encrypts the next record where it is. `header` goes with it in plain sight. Panics beyond 1 MiB.
+    /// Encrypts the next record in place and returns its tag. `header` is authenticated and stays plaintext.
+    ///
+    /// # Panics
+    /// If the record or the header is longer than 1 MiB.
     #[must_use = "without its tag a record can't be opened"]
     pub fn seal(&mut self, header: &[u8], record: &mut [u8]) -> Tag {
-        assert!(record.len() <= MOST && header.len() <= MOST, "a record of {} bytes", record.len());
+        assert!(
+            record.len() <= MAX_RECORD_BYTES && header.len() <= MAX_RECORD_BYTES,
+            "a record of {} bytes",
+            record.len()
+        );
         let nonce = self.0.next_nonce();
         self.0.cipher.seal(&nonce, header, record)
     }
@@ -88,14 +92,14 @@ impl Sealer {
 
 impl Opener {
     pub(crate) fn new(key: [u8; 32]) -> Opener {
-        Opener(Numbered::new(key))
+        Opener(CipherState::new(key))
     }
 
-    /// Decrypts the next record where it is.
+    /// Decrypts the next record in place.
     ///
     /// # Errors
-    /// [`SecureError::Record`] when it, its header, its tag or its place among the records is not as it was sealed.
-    /// The connection is of no further use then.
+    /// [`SecureError::Record`] when the record, its header, its tag or its position in the sequence is not as
+    /// it was sealed. The connection is of no further use then.
     pub fn open(&mut self, header: &[u8], record: &mut [u8], tag: &Tag) -> Result<(), SecureError> {
         let nonce = self.0.next_nonce();
         self.0.cipher.open(&nonce, header, record, tag).map_err(|_| SecureError::Record)
@@ -137,10 +141,10 @@ mod tests {
 
     #[test]
     fn what_was_changed_moved_repeated_or_left_out_does_not_open() {
-        type Spoil = fn(&mut [u8], &mut Vec<u8>, &mut Tag);
-        let spoils: [Spoil; 3] =
+        type Tamper = fn(&mut [u8], &mut Vec<u8>, &mut Tag);
+        let tamperings: [Tamper; 3] =
             [|header, _, _| header[0] ^= 1, |_, record, _| record[50] ^= 0x80, |_, _, tag| tag[15] ^= 1];
-        for spoil in spoils {
+        for spoil in tamperings {
             let (mut sealer, mut opener) = pair();
             let (mut header, mut record) = ([1, 2, 3], vec![9; 100]);
             let mut tag = sealer.seal(&header, &mut record);

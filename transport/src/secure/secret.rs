@@ -1,4 +1,4 @@
-//! The secret of a job: who knows it belongs to the job.
+//! The shared secret of a job, which every rank of the job knows.
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::{
@@ -10,45 +10,45 @@ use std::{
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The 32 bytes that all ranks of a job know, and nobody else. Wiped when dropped; no formatting shows them.
+/// The 32-byte shared secret of a job. It is wiped when dropped, and no formatting shows it.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<[u8; Secret::BYTES]>);
 
-/// Why there is no secret. Never says what it is.
+/// Reason why a secret is missing or unusable. The error never contains the secret.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// Not 64 hexadecimal digits.
+    /// The text is not 64 hexadecimal digits.
     #[error("{found} characters, not 64 hexadecimal digits; `openssl rand -hex 32` makes some")]
     Digits {
-        /// How many characters there are.
+        /// Characters found.
         found: usize,
     },
     /// The file can't be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Others than its owner may read or change it, or its owner is somebody else.
+    /// Other users may read or change the file, or another user owns it.
     #[error("{path}: {what}; run: chmod 600 {path}")]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
-    /// The file has no secret in it.
+    /// The file does not contain a secret.
     #[error("{path}: {why}")]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with what is in it.
+        /// The error in its content.
         why: Box<SecretError>,
     },
-    /// The system has no random numbers for us.
+    /// The system's random source failed.
     #[error("the system's random source failed: {0}")]
     Random(getrandom::Error),
 }
@@ -57,26 +57,26 @@ impl Secret {
     /// Bytes of a secret.
     pub const BYTES: usize = 32;
 
-    /// A new one.
+    /// Generates a random secret.
     ///
     /// # Errors
-    /// [`SecretError::Random`].
+    /// [`SecretError::Random`] when the system's random source fails.
     pub fn generate() -> Result<Secret, SecretError> {
         let mut secret = Secret(Zeroizing::new([0; Secret::BYTES]));
         getrandom::fill(secret.0.as_mut_slice()).map_err(SecretError::Random)?;
         Ok(secret)
     }
 
-    /// The one with these bytes.
+    /// Creates a secret from its bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Secret::BYTES]) -> Secret {
         Secret(Zeroizing::new(bytes))
     }
 
-    /// From 64 hexadecimal digits, with white space around them or not.
+    /// Parses 64 hexadecimal digits; white space around them is ignored.
     ///
     /// # Errors
-    /// [`SecretError::Digits`].
+    /// [`SecretError::Digits`] for any other text.
     pub fn from_hex(text: &str) -> Result<Secret, SecretError> {
         let digits = text.trim().as_bytes();
         let wrong = || SecretError::Digits { found: text.trim().chars().count() };
@@ -91,20 +91,23 @@ impl Secret {
         Ok(secret)
     }
 
-    /// As 64 hexadecimal digits.
+    /// Returns the secret as 64 hexadecimal digits.
     #[must_use]
     pub fn to_hex(&self) -> Zeroizing<String> {
         let digit = |value: u8| char::from_digit(u32::from(value), 16).expect("below 16");
         Zeroizing::new(self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
     }
 
-    /// The one in a file, as 64 hexadecimal digits. The file must be ours and nobody else's to read (mode 0600).
+    /// Reads the secret from a file of 64 hexadecimal digits.
+    ///
+    /// The file must belong to this user and be readable by nobody else (mode 0600).
     ///
     /// # Errors
-    /// All but [`SecretError::Random`]; each names the file.
+    /// [`SecretError::File`], [`SecretError::Exposed`] or [`SecretError::Content`]; each names the file.
     pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
         let failed = |source: std::io::Error| SecretError::File { path: path.to_owned(), source };
-        // What is asked about and what is read are the same file, and opening it waits for nobody.
+        // `fstat` and the read use the same descriptor, so both see the same file. NONBLOCK keeps `open` from
+        // waiting for the writer of a pipe.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
         let about = fstat(&file).map_err(|errno| failed(errno.into()))?;
@@ -126,10 +129,10 @@ impl Secret {
             .map_err(|why| SecretError::Content { path: path.to_owned(), why: Box::new(why) })
     }
 
-    /// Writes it to a new file that only we may read.
+    /// Writes the secret to a new file of mode 0600.
     ///
     /// # Errors
-    /// [`SecretError::File`], also when there is such a file already.
+    /// [`SecretError::File`], also when the file exists.
     pub fn to_new_file(&self, path: &Path) -> Result<(), SecretError> {
         let failed = |source: std::io::Error| SecretError::File { path: path.to_owned(), source };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -138,7 +141,7 @@ impl Secret {
         File::from(file).write_all(text.as_bytes()).map_err(failed)
     }
 
-    /// Its bytes, to be handed on to those who may know them; wiped when dropped.
+    /// Returns a copy of the bytes, which is wiped when dropped.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<[u8; Secret::BYTES]> {
         self.0.clone()

@@ -8,33 +8,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A stream whose reads and writes can be told to give up after a while.
+/// A blocking stream with a timeout for reads and writes.
 pub trait TimedStream: Read + Write {
-    /// From now on no read or write takes longer; `None` for no limit.
+    /// Sets the timeout of all further reads and writes; `None` for no timeout.
     ///
     /// # Errors
-    /// What the system said.
-    fn limit(&self, most: Option<Duration>) -> io::Result<()>;
+    /// The system's error.
+    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()>;
 }
 
 impl TimedStream for TcpStream {
-    fn limit(&self, most: Option<Duration>) -> io::Result<()> {
+    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(most)?;
         self.set_write_timeout(most)
     }
 }
 
 impl TimedStream for UnixStream {
-    fn limit(&self, most: Option<Duration>) -> io::Result<()> {
+    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(most)?;
         self.set_write_timeout(most)
     }
 }
 
-/// Carries out a handshake until `deadline`. Nothing that follows it is read. Afterwards the stream has no time limit.
+/// Runs a handshake until `deadline`.
+///
+/// It reads no byte after the handshake. Afterwards the stream has no timeout.
 ///
 /// # Errors
-/// All of [`SecureError`]; the stream is of no further use then.
+/// Any [`SecureError`]; the stream is of no further use then.
 pub fn over_stream<S: TimedStream>(
     stream: &mut S,
     mut handshake: Handshake,
@@ -46,10 +48,10 @@ pub fn over_stream<S: TimedStream>(
         if left.is_zero() {
             return Err(SecureError::Late);
         }
-        stream.limit(Some(left))?;
+        stream.set_timeout(Some(left))?;
         let outgoing = handshake.outgoing();
         if !outgoing.is_empty() {
-            let written = again_later(stream.write(outgoing))?;
+            let written = zero_if_interrupted(stream.write(outgoing))?;
             handshake.written(written);
             continue;
         }
@@ -57,17 +59,17 @@ pub fn over_stream<S: TimedStream>(
         match stream.read(&mut bytes[..wanted]) {
             Ok(0) => return Err(SecureError::Closed),
             other => {
-                let got = again_later(other)?;
+                let got = zero_if_interrupted(other)?;
                 handshake.take(&bytes[..got])?;
             }
         }
     }
-    stream.limit(None)?;
+    stream.set_timeout(None)?;
     handshake.finish()
 }
 
-/// None when the time was over or a signal came: the deadline decides.
-fn again_later(done: io::Result<usize>) -> Result<usize, SecureError> {
+/// Treats a timeout and a signal as 0 bytes: the caller's deadline decides.
+fn zero_if_interrupted(done: io::Result<usize>) -> Result<usize, SecureError> {
     match done {
         Err(e)
             if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>

@@ -1,9 +1,10 @@
-//! Which of a port's addresses to connect from.
+//! Selection of the source GID of a port.
 //!
-//! Tables of addresses have holes, and entries move when a link goes down and up, so all of the table is looked at and
-//! the place that was found is used. On Thunderbolt the IPv4-mapped address is missing for up to minutes after a
-//! restart, until the system has given up on DHCP and assigned one itself, while a link-local IPv6 address is there
-//! from the beginning; connections from that one work with some systems only, so IPv4 is waited for.
+//! GID tables have empty entries, and entries move when a link goes down and up, so the search covers the
+//! whole table and returns the index it found. On Thunderbolt the IPv4-mapped GID is missing for up to
+//! minutes after a restart, until the system gives up on DHCP and assigns an address itself. A link-local
+//! IPv6 GID is there from the beginning, but connections from it work on some systems only, so the search
+//! waits for IPv4.
 
 use super::{Cause, Context, Gid, VerbsError};
 use std::{
@@ -12,31 +13,32 @@ use std::{
 };
 use verbs_sys::PortState;
 
-/// Between two looks at the table.
+/// Interval between two reads of the table.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Between two messages.
+/// Interval between two messages to `on_wait`.
 const REMINDER: Duration = Duration::from_secs(5);
 
-/// The address to connect from, and its place in the port's table: an IPv4-mapped one, else a link-local one, else any.
+/// Selects the GID to connect from and returns it with its index.
 ///
-/// Returns at once when there is an IPv4-mapped address, or the device is none of Thunderbolt and has another one.
-/// Otherwise it waits for so long, and tells `on_wait` what for, at the beginning and every few seconds; then it takes
-/// what there is.
+/// The order of preference is IPv4-mapped, link-local, any other. The function returns at once when there is
+/// an IPv4-mapped GID, or any GID on a device other than Thunderbolt. Otherwise it waits up to `timeout` and
+/// then takes the best GID there is. `on_wait` gets a message with the reason at the beginning of the wait
+/// and every few seconds.
 ///
 /// # Errors
-/// [`VerbsError::NoAddress`] when there is no address in the end, or the port is still down.
+/// [`VerbsError::NoAddress`] when the table is still empty or the port still down at the end.
 pub fn find_gid(
     context: &Context,
-    patience: Duration,
+    timeout: Duration,
     on_wait: &mut dyn FnMut(&str),
 ) -> Result<(u8, Gid), VerbsError> {
     let began = Instant::now();
-    let mut told: Option<Instant> = None;
+    let mut last_message: Option<Instant> = None;
     loop {
-        let best = best_of(&context.gids());
+        let best = best_gid(&context.gids());
         let is_down = context.port().is_ok_and(|port| port.state == PortState::DOWN);
-        let (waited, may_wait) = (began.elapsed(), began.elapsed() < patience);
+        let (waited, may_wait) = (began.elapsed(), began.elapsed() < timeout);
         match best {
             Some(found) if found.1.is_ipv4_mapped() || !context.is_thunderbolt() => return Ok(found),
             Some(found) if !may_wait && !is_down => return Ok(found),
@@ -46,20 +48,20 @@ pub fn find_gid(
             }
             _ => {}
         }
-        if told.is_none_or(|told| told.elapsed() >= REMINDER) {
-            told = Some(Instant::now());
-            on_wait(&waiting_for(context.name(), is_down, patience.saturating_sub(waited)));
+        if last_message.is_none_or(|last_message| last_message.elapsed() >= REMINDER) {
+            last_message = Some(Instant::now());
+            on_wait(&wait_message(context.name(), is_down, timeout.saturating_sub(waited)));
         }
-        thread::sleep(INTERVAL.min(patience.saturating_sub(waited)));
+        thread::sleep(INTERVAL.min(timeout.saturating_sub(waited)));
     }
 }
 
-fn waiting_for(device: &str, is_down: bool, left: Duration) -> String {
+fn wait_message(device: &str, is_down: bool, left: Duration) -> String {
     let what = if is_down { "its port to come up" } else { "an IPv4 address to be assigned to its port" };
     format!("{device}: waiting for {what}, for {:.0} s at most", left.as_secs_f64().ceil())
 }
 
-fn best_of(gids: &[(u8, Gid)]) -> Option<(u8, Gid)> {
+fn best_gid(gids: &[(u8, Gid)]) -> Option<(u8, Gid)> {
     let first = |is_right: fn(&Gid) -> bool| gids.iter().find(|(_, gid)| is_right(gid));
     first(|gid| gid.is_ipv4_mapped())
         .or_else(|| first(|gid| gid.is_link_local()))
@@ -76,19 +78,19 @@ mod tests {
     fn ipv4_comes_before_link_local_before_others_wherever_they_stand() {
         let gid = |text: &str| Gid(text.parse::<Ipv6Addr>().expect("an address").octets());
         let table = [(0, gid("fd00::1")), (1, gid("fe80::1")), (4, gid("::ffff:10.0.0.1"))];
-        assert_eq!(best_of(&table), Some(table[2]));
-        assert_eq!(best_of(&table[..2]), Some(table[1]));
-        assert_eq!(best_of(&table[..1]), Some(table[0]));
-        assert_eq!(best_of(&[]), None);
+        assert_eq!(best_gid(&table), Some(table[2]));
+        assert_eq!(best_gid(&table[..2]), Some(table[1]));
+        assert_eq!(best_gid(&table[..1]), Some(table[0]));
+        assert_eq!(best_gid(&[]), None);
     }
 
     #[test]
     fn messages_say_what_is_waited_for() {
         let left = Duration::from_millis(1500);
         assert_eq!(
-            waiting_for("rdma_en2", false, left),
+            wait_message("rdma_en2", false, left),
             "rdma_en2: waiting for an IPv4 address to be assigned to its port, for 2 s at most"
         );
-        assert!(waiting_for("rdma_en2", true, left).contains("its port to come up"));
+        assert!(wait_message("rdma_en2", true, left).contains("its port to come up"));
     }
 }

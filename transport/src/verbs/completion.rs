@@ -1,13 +1,14 @@
-//! Completion queues, and the channels on which they announce themselves.
+//! Completion queues and completion channels.
 //!
 //! # Safety
-//! A queue lives until its last owner is dropped; queue pairs own it, and it owns its channel. Verbs promise that
-//! several threads may poll a queue at a time. A poll writes as many completions as it returns, and no others are
-//! read. Every announcement that is fetched is acknowledged once, before its queue can end: the library waits for that.
+//! A queue lives until its last owner is dropped; queue pairs own it, and it owns its channel. Verbs allow
+//! several threads to poll a queue at the same time. A poll writes as many completions as it returns, and no
+//! others are read. Every completion event is acknowledged once, before its queue can be destroyed: the
+//! library waits for the acknowledgement.
 
 use super::{
     Action, Context, VerbsError,
-    context::unblock,
+    context::set_nonblocking,
     errno::{Errno, check},
 };
 use std::{
@@ -19,23 +20,23 @@ use std::{
 };
 use verbs_sys::{CompChannel, Cq, Wc, WcFlags, WcOpcode, WcStatus};
 
-/// The most completions that one poll takes.
+/// Maximum completions that one poll returns.
 pub const POLL_BATCH: usize = 16;
 
-/// How a piece of work came out.
+/// A work completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// As it was posted.
+    /// The work request's identifier.
     pub id: u64,
-    /// How it came out.
+    /// Status of the work request.
     pub status: WcStatus,
-    /// What it was; only to be believed when it went well.
+    /// Operation of the work request; valid only on success.
     pub opcode: WcOpcode,
-    /// The bytes that were received.
+    /// Bytes received.
     pub bytes: u32,
-    /// The number that was sent along, in our byte order.
+    /// Immediate data, in host byte order.
     pub imm: Option<u32>,
-    /// Our queue pair.
+    /// Number of this end's queue pair.
     pub qp: u32,
 }
 
@@ -60,7 +61,16 @@ impl From<&Wc> for Completion {
     }
 }
 
-/// A completion queue. Clones are the same one.
+impl VerbsError {
+    /// Returns the error of a work request that completed with a failure status.
+    #[must_use]
+    pub fn of_work(context: &Context, completion: &Completion) -> VerbsError {
+        let (device, queue_pair) = (context.name().to_owned(), completion.qp);
+        VerbsError::Work { device, queue_pair, status: completion.status }
+    }
+}
+
+/// A completion queue. Clones share it.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
 
@@ -69,7 +79,7 @@ struct Inner {
     raw: NonNull<Cq>,
     depth: u32,
     context: Context,
-    /// Ended after the queue.
+    /// Destroyed after the queue.
     _channel: Option<Channel>,
 }
 
@@ -77,6 +87,28 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
+
+impl Context {
+    /// Creates a completion channel with a non-blocking descriptor.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`], with `EOPNOTSUPP` where the device has no completion events.
+    pub fn channel(&self) -> Result<Channel, VerbsError> {
+        Channel::of(self)
+    }
+
+    /// Creates a completion queue for `depth` completions. An armed queue sends its events to `channel`.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the device does not grant the queue.
+    pub fn completion_queue(
+        &self,
+        depth: u32,
+        channel: Option<&Channel>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::of(self, depth, channel)
+    }
+}
 
 impl CompletionQueue {
     pub(super) fn of(
@@ -88,12 +120,12 @@ impl CompletionQueue {
         let cqe = c_int::try_from(depth).map_err(|_| refused(Errno::EINVAL))?;
         let raw_channel = channel.map_or(ptr::null_mut(), Channel::raw);
         Errno::clear();
-        // SAFETY: device and channel live; the first completion vector is there on every device.
+        // SAFETY: device and channel are alive; every device has completion vector 0.
         let raw = unsafe {
             (context.functions().ibv_create_cq)(context.raw(), cqe, ptr::null_mut(), raw_channel, 0)
         };
         let raw = NonNull::new(raw).ok_or_else(|| refused(Errno::last()))?;
-        // SAFETY: just made.
+        // SAFETY: the queue was created above.
         let granted = unsafe { (&raw const (*raw.as_ptr()).cqe).read() };
         let depth = u32::try_from(granted).unwrap_or(0).max(depth);
         Ok(CompletionQueue(Arc::new(Inner {
@@ -104,13 +136,13 @@ impl CompletionQueue {
         })))
     }
 
-    /// How many completions it has room for.
+    /// Returns the number of completions that the queue has room for.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.0.depth
     }
 
-    /// Takes the completions that are there, up to [`POLL_BATCH`].
+    /// Removes up to [`POLL_BATCH`] completions from the queue and returns them.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the queue has failed.
@@ -119,7 +151,7 @@ impl CompletionQueue {
         self.poll_up_to(POLL_BATCH, out)
     }
 
-    /// Takes the completions that are there, up to `most`.
+    /// Removes up to `most` completions from the queue and returns them.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the queue has failed.
@@ -132,7 +164,8 @@ impl CompletionQueue {
         let mut found = [const { MaybeUninit::<Wc>::uninit() }; POLL_BATCH];
         let most = most.min(POLL_BATCH);
         let raw = self.0.raw.as_ptr();
-        // SAFETY: the queue lives and with it its device, whose table has the slot: `Context::open` has looked.
+        // SAFETY: the queue is alive and with it its device; `Context::open` checked that the device's table
+        // has the operation.
         let poll = unsafe { (*(*raw).context).ops.poll_cq };
         let Some(poll) = poll else { return Err(self.refused(Action::Poll, Errno::ENOSYS)) };
         // SAFETY: the queue lives, and there is room for `most` completions.
@@ -147,8 +180,9 @@ impl CompletionQueue {
         Ok(&out[..count.min(most)])
     }
 
-    /// Asks for an announcement of the next completion. What is there already is not announced, so poll once more
-    /// before you sleep.
+    /// Requests an event for the next completion.
+    ///
+    /// Completions that are in the queue already cause no event, so poll once more before sleeping.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] where the device has no completion events, or the queue no channel.
@@ -173,12 +207,12 @@ impl CompletionQueue {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the last owner goes; queue pairs owned one.
+        // SAFETY: the last owner is dropped, so no queue pair uses the queue.
         let _ = check(unsafe { (self.context.functions().ibv_destroy_cq)(self.raw.as_ptr()) });
     }
 }
 
-/// A completion channel. Clones are the same one.
+/// A completion channel. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Channel(Arc<ChannelInner>);
 
@@ -207,18 +241,18 @@ impl Channel {
         // SAFETY: the device is open.
         let raw = NonNull::new(unsafe { create(context.raw()) }).ok_or_else(|| refused(Errno::last()))?;
         let channel = Channel(Arc::new(ChannelInner { raw, context: context.clone() }));
-        unblock(channel.fd()).map_err(refused)?;
+        set_nonblocking(channel.fd()).map_err(refused)?;
         Ok(channel)
     }
 
-    /// Readable when a queue has announced itself.
+    /// Returns the descriptor, which is readable when a queue has sent an event.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives as long as the borrow, and its descriptor with it.
         unsafe { BorrowedFd::borrow_raw((&raw const (*self.raw()).fd).read()) }
     }
 
-    /// Takes and acknowledges all announcements that are there, and says how many they were. Does not wait.
+    /// Takes and acknowledges all pending events without waiting, and returns their number.
     pub fn drain(&self) -> u32 {
         let functions = self.0.context.functions();
         let (Some(get), Some(acknowledge)) = (functions.ibv_get_cq_event, functions.ibv_ack_cq_events) else {
@@ -245,7 +279,7 @@ impl Channel {
 impl Drop for ChannelInner {
     fn drop(&mut self) {
         let Some(destroy) = self.context.functions().ibv_destroy_comp_channel else { return };
-        // SAFETY: the last owner goes; completion queues owned one.
+        // SAFETY: the last owner is dropped, so no completion queue uses the channel.
         let _ = check(unsafe { destroy(self.raw.as_ptr()) });
     }
 }

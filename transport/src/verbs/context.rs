@@ -1,15 +1,16 @@
-//! An open device.
+//! Open devices.
 //!
 //! # Safety
-//! The context is open from [`Context::open`] until the last owner is dropped, and every object made from it owns a
-//! [`Context`]. Verbs promise that contexts may be used by several threads at a time. Structures that are passed live
-//! until the call returns; asynchronous events are acknowledged exactly once, and only after they were fetched.
+//! The context is open from [`Context::open`] until the last owner is dropped, and every object made from it
+//! owns a [`Context`]. Verbs allow several threads to use a context at the same time. Structures passed to
+//! the library live until the call returns. Asynchronous events are acknowledged exactly once, and only after
+//! they were fetched.
 
 use super::{
-    Action, AsyncEvent, Cause, Channel, CompletionQueue, DeviceInfo, Domain, Gid, Library, Refusal,
-    VerbsError,
+    Action, AsyncEvent, Cause, DeviceInfo, Gid, Library, Refusal, VerbsError,
     errno::{Errno, check},
     functions::Functions,
+    port::PORT,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::{
@@ -20,10 +21,7 @@ use std::{
 };
 use verbs_sys::{Device, DeviceAttr, PortAttr, PortState, TransportType};
 
-/// The port that we use. Thunderbolt devices have no other, and RoCE adapters list each port as a device of its own.
-pub(super) const PORT: u8 = 1;
-
-/// An open device. Clones are the same one.
+/// An open device. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Inner>);
 
@@ -32,63 +30,71 @@ struct Inner {
     raw: NonNull<verbs_sys::Context>,
     info: DeviceInfo,
     attributes: Option<DeviceAttr>,
-    /// Where events are announced, if that can be looked at without blocking.
+    /// Descriptor of asynchronous events, if it could be made non-blocking.
     async_fd: Option<RawFd>,
     library: Library,
 }
 
-// SAFETY: verbs promise that contexts may be used by any thread, several at a time; the rest does not change.
+// SAFETY: verbs allow any thread to use a context, several at a time; the other fields are immutable.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
+impl Library {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// - [`VerbsError::UnknownDevice`], with the most similar name and all names.
+    /// - [`VerbsError::Refused`] when the device can't be opened.
+    /// - [`VerbsError::Symbol`] when its operations table is incomplete.
+    pub fn open(&self, name: &str) -> Result<Context, VerbsError> {
+        self.with_device(name, |info, device| Context::open(self, info, device))
+    }
+}
+
 impl Context {
-    pub(super) fn open(
-        library: &Library,
-        info: DeviceInfo,
-        device: NonNull<Device>,
-    ) -> Result<Context, VerbsError> {
+    fn open(library: &Library, info: DeviceInfo, device: NonNull<Device>) -> Result<Context, VerbsError> {
         let functions = library.functions();
         Errno::clear();
-        // SAFETY: a device of a living list.
+        // SAFETY: the device is in a list that is alive.
         let raw = unsafe { (functions.ibv_open_device)(device.as_ptr()) };
-        let raw =
-            NonNull::new(raw).ok_or_else(|| Refusal::of_library(&info.name, Action::Open, Errno::last()))?;
-        // From here on it is closed whatever happens.
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| VerbsError::of_library(&info.name, Action::Open, Errno::last()))?;
+        // From here on, dropping `inner` closes the device on every path.
         let mut inner = Inner { raw, info, attributes: None, async_fd: None, library: library.clone() };
         inner.check_operations()?;
         inner.attributes = inner.query_attributes();
-        inner.async_fd = inner.unblocked_async_fd();
+        inner.async_fd = inner.nonblocking_async_fd();
         Ok(Context(Arc::new(inner)))
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.info.name
     }
 
-    /// What the list of devices said.
+    /// Returns the device's entry in the device list.
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
 
-    /// The device's limits, if it tells any. Not all of them can be believed.
+    /// Returns the device's limits, if it reports any. Some devices report wrong limits.
     #[must_use]
     pub fn attributes(&self) -> Option<&DeviceAttr> {
         self.0.attributes.as_ref()
     }
 
-    /// The port as it is now.
+    /// Queries the port's attributes.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the device does not answer.
     pub fn port(&self) -> Result<PortAttr, VerbsError> {
-        self.0.port().map_err(|errno| Refusal::of_library(self.name(), Action::QueryPort, errno))
+        self.0.port().map_err(|errno| VerbsError::of_library(self.name(), Action::QueryPort, errno))
     }
 
-    /// The addresses of the port as they are now, with their places in its table. Places without one are left out.
+    /// Reads the port's GID table; returns the non-empty entries with their indices.
     #[must_use]
     pub fn gids(&self) -> Vec<(u8, Gid)> {
         let len = self.0.port().map_or(0, |port| port.gid_tbl_len.clamp(0, 256));
@@ -96,9 +102,9 @@ impl Context {
         table.filter(|(_, gid)| !gid.is_empty()).collect()
     }
 
-    /// What will keep the port from being connected, if something will.
+    /// Returns the reason why connections through the port would fail, if one is known.
     #[must_use]
-    pub fn doubt(&self) -> Option<Cause> {
+    pub fn port_problem(&self) -> Option<Cause> {
         match self.port() {
             Ok(port) if port.state == PortState::ACTIVE => {
                 Cause::of_addresses(&self.gids(), self.is_thunderbolt())
@@ -108,15 +114,16 @@ impl Context {
         }
     }
 
-    /// Readable when there is an event to fetch; `None` where a device has none, or could not be asked without
-    /// blocking.
+    /// Returns the descriptor of asynchronous events, which is readable when an event is pending.
+    ///
+    /// `None` where a device has none, or where the descriptor could not be made non-blocking.
     #[must_use]
     pub fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: open as long as the device, which outlives the borrow.
         self.0.async_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Fetches and acknowledges an event, if there is one. Does not wait.
+    /// Fetches and acknowledges a pending event, if there is one. Does not wait.
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {
         self.0.async_fd?;
@@ -127,43 +134,16 @@ impl Context {
         if unsafe { get(self.raw(), &raw mut event) } != 0 {
             return None;
         }
-        // SAFETY: both members are plain data, valid in whatever bits the library wrote over zeroes.
+        // SAFETY: both members are plain data, valid for all bits that the library may have written over the
+        // zeroes.
         let (port, object) = unsafe { (event.element.port_num, event.element.qp.addr()) };
-        let told = AsyncEvent::of(event.event_type, port, object);
+        let fetched = AsyncEvent::of(event.event_type, port, object);
         // SAFETY: fetched above, acknowledged once.
         unsafe { acknowledge(&raw mut event) };
-        Some(told)
+        Some(fetched)
     }
 
-    /// Makes a protection domain.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`]: there are too many, or the port is down.
-    pub fn domain(&self) -> Result<Domain, VerbsError> {
-        Domain::of(self)
-    }
-
-    /// Makes a completion channel, whose descriptor does not block.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`], with `EOPNOTSUPP` where the device has no completion events.
-    pub fn channel(&self) -> Result<Channel, VerbsError> {
-        Channel::of(self)
-    }
-
-    /// Makes a completion queue with room for `depth` completions, announced on a channel once it is armed.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`].
-    pub fn completion_queue(
-        &self,
-        depth: u32,
-        channel: Option<&Channel>,
-    ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::of(self, depth, channel)
-    }
-
-    /// Does Thunderbolt run on its wire, whose devices differ from all others?
+    /// Whether the device's transport is Thunderbolt, whose devices differ from all others.
     #[must_use]
     pub fn is_thunderbolt(&self) -> bool {
         self.0.info.transport_type == TransportType::THUNDERBOLT
@@ -177,7 +157,7 @@ impl Context {
         self.0.library.functions()
     }
 
-    /// The error for a refused call, with what can be known now.
+    /// Returns the error of a failed call, with the port's present state and GIDs.
     #[cold]
     pub(super) fn refused(&self, action: Action, errno: Errno) -> VerbsError {
         VerbsError::Refused(Box::new(Refusal {
@@ -193,7 +173,7 @@ impl Context {
 }
 
 impl Inner {
-    /// What has no name must be in the table of operations.
+    /// Checks the operations that have no symbol and must be in the operations table.
     fn check_operations(&self) -> Result<(), VerbsError> {
         // SAFETY: the device is open.
         let ops = unsafe { (&raw const (*self.raw.as_ptr()).ops).read() };
@@ -216,14 +196,14 @@ impl Inner {
         Some(attr)
     }
 
-    fn unblocked_async_fd(&self) -> Option<RawFd> {
+    fn nonblocking_async_fd(&self) -> Option<RawFd> {
         // SAFETY: the device is open.
         let fd: c_int = unsafe { (&raw const (*self.raw.as_ptr()).async_fd).read() };
         if fd < 0 {
             return None;
         }
         // SAFETY: the library keeps it open as long as the device.
-        unblock(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+        set_nonblocking(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
         Some(fd)
     }
 
@@ -251,7 +231,7 @@ impl Drop for Inner {
 }
 
 /// Lets reads from a descriptor return at once.
-pub(super) fn unblock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let set = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
     set.map_err(|error| Errno(error.raw_os_error()))
 }

@@ -1,9 +1,9 @@
-//! What the list of devices says about one of them.
+//! Entries of the device list.
 //!
 //! # Safety
-//! Devices are read while the list that has them lives; names end with zero.
+//! Devices are read while their list is alive; names end with zero.
 
-use super::Library;
+use super::functions::Functions;
 use std::{ffi::CStr, ptr::NonNull};
 use verbs_sys::{Device, NodeType, TransportType};
 
@@ -14,16 +14,16 @@ pub struct DeviceInfo {
     pub name: String,
     /// Its number in the world; 0 when the library does not tell.
     pub guid: u64,
-    /// What kind of device it is.
+    /// Type of the node.
     pub node_type: NodeType,
-    /// What runs on its wire.
+    /// Type of the transport.
     pub transport_type: TransportType,
 }
 
 /// Its name.
-pub(super) fn name_of(library: &Library, device: NonNull<Device>) -> String {
+pub(super) fn name_of(functions: &Functions, device: NonNull<Device>) -> String {
     // SAFETY: a device of a living list.
-    let name = unsafe { (library.functions().ibv_get_device_name)(device.as_ptr()) };
+    let name = unsafe { (functions.ibv_get_device_name)(device.as_ptr()) };
     if name.is_null() {
         return String::new();
     }
@@ -32,15 +32,15 @@ pub(super) fn name_of(library: &Library, device: NonNull<Device>) -> String {
 }
 
 /// All that is known.
-pub(super) fn describe(library: &Library, device: NonNull<Device>) -> DeviceInfo {
+pub(super) fn describe(functions: &Functions, device: NonNull<Device>) -> DeviceInfo {
     // SAFETY: a device of a living list; libraries put their own data behind these two members.
     let (node_type, transport_type) = unsafe {
         let device = device.as_ptr();
         ((&raw const (*device).node_type).read(), (&raw const (*device).transport_type).read())
     };
-    let guid = library.functions().ibv_get_device_guid.map_or(0, |ask| {
+    let guid = functions.ibv_get_device_guid.map_or(0, |ask| {
         // SAFETY: a device of a living list.
         u64::from_be(unsafe { ask(device.as_ptr()) })
     });
-    DeviceInfo { name: name_of(library, device), guid, node_type, transport_type }
+    DeviceInfo { name: name_of(functions, device), guid, node_type, transport_type }
 }

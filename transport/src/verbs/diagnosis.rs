@@ -1,12 +1,12 @@
-//! What a refusal means, and what to do about it.
+//! Diagnosis of failed calls: the cause and the remedy.
 //!
-//! Verbs libraries answer with a number, and the same number means different things: `EINVAL` of a connection attempt
-//! may be a bridge, a missing address, or one that has moved. The table here goes by what was being done, the number,
-//! the kind of wire, and the state and the addresses of the port at that moment. What numbers mean on Apple's device is
-//! taken from public runbooks and issues (mlx 3162, 3467, 3755, 3777, 4191, 4209, omlx 3037); elsewhere from the
-//! verbs manual.
+//! Verbs libraries answer with an error number, and the same number has different meanings: `EINVAL` of a
+//! connection attempt may be a bridge, a missing address, or one that has moved. The table here therefore
+//! depends on the action, the number, the transport, and the state and GIDs of the port at that moment. The
+//! meanings on Apple's device come from public runbooks and issues (mlx 3162, 3467, 3755, 3777, 4191, 4209,
+//! omlx 3037), all others from the verbs manual.
 //!
-//! The name of the system chooses words of advice here, and nothing else anywhere.
+//! The system's name selects wording of advice here, and nothing else anywhere.
 
 use super::{Action, Errno, Gid, Refusal};
 use std::fmt;
@@ -61,7 +61,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// What is the matter, in a few words.
+    /// Returns a short description of the cause.
     #[must_use]
     pub const fn what(self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ impl Cause {
         }
     }
 
-    /// What can be done about it.
+    /// Returns advice to the user.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -153,8 +153,10 @@ impl Cause {
         }
     }
 
-    /// Why a library that works knows no device. `is_enabled` is what `rdma_ctl status` says, where there is such a
-    /// program: it says "enabled" on Macs that will never have a device, too.
+    /// Returns the reason why a working library lists no device.
+    ///
+    /// `is_enabled` is the answer of `rdma_ctl status`, where that program exists. It also answers "enabled"
+    /// on Macs that will never have a device.
     #[must_use]
     pub const fn of_no_devices(is_enabled: Option<bool>) -> Cause {
         match is_enabled {
@@ -165,7 +167,7 @@ impl Cause {
         }
     }
 
-    /// What keeps a port with these addresses from being connected, as far as can be said before it is tried.
+    /// Returns the reason why a port with these GIDs can't be connected, as far as the GIDs show it.
     #[must_use]
     pub fn of_addresses(gids: &[(u8, Gid)], is_thunderbolt: bool) -> Option<Cause> {
         let has_ipv4 = gids.iter().any(|(_, gid)| gid.is_ipv4_mapped());
@@ -251,6 +253,19 @@ impl fmt::Display for Cause {
         write!(f, "{}; {}", self.what(), self.remedy())
     }
 }
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal { action, device, port, errno, .. } = self;
+        let cause = Cause::of(self);
+        match port {
+            0 => write!(f, "{device}: {action} failed with {errno}: {cause}"),
+            port => write!(f, "{device}/{port}: {action} failed with {errno}: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 #[cfg(test)]
 mod tests {
@@ -346,7 +361,7 @@ mod tests {
         assert_eq!(Cause::of(&refusal(Action::Open, Errno::EACCES)), Cause::Permission);
         assert_eq!(Cause::of(&refusal(Action::Open, Errno::ENODEV)), Cause::Gone);
         assert_eq!(Cause::of(&refusal(Action::ListDevices, Errno::ENOSYS)), Cause::NoDriver);
-        assert_eq!(Cause::of(&refusal(Action::Initialise, Errno::EINVAL)), Cause::Unknown);
+        assert_eq!(Cause::of(&refusal(Action::Initialize, Errno::EINVAL)), Cause::Unknown);
     }
 
     #[test]

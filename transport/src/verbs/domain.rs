@@ -1,12 +1,12 @@
-//! Protection domains and registered memory.
+//! Protection domains and memory regions.
 //!
 //! # Safety
-//! A domain lives until its last owner is dropped; regions and queue pairs own one. Domains and regions may be used by
-//! several threads, as verbs promise. Registering touches no memory; that what is registered stays mapped is the
-//! promise of whoever registers.
+//! A domain lives until its last owner is dropped; regions and queue pairs own one. Verbs allow several
+//! threads to use domains and regions. Registering touches no memory; the caller of `register` promises that
+//! the memory stays mapped.
 
 use super::{
-    Action, CompletionQueue, Context, QueuePair, QueuePairSpec, VerbsError,
+    Action, Context, VerbsError,
     errno::{Errno, check},
 };
 use std::{
@@ -19,15 +19,15 @@ use std::{
 };
 use verbs_sys::{AccessFlags, Mr, Pd};
 
-/// A protection domain: queue pairs use the regions of their own only. Clones are the same one.
+/// A protection domain. A queue pair uses only the regions of its own domain. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     raw: NonNull<Pd>,
-    /// Has the device refused to register with all rights, and taken the least?
-    least_rights: AtomicBool,
+    /// Whether the device rejected registration with all access rights and accepted `LOCAL_WRITE` alone.
+    local_write_only: AtomicBool,
     context: Context,
 }
 
@@ -36,7 +36,7 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// Who may write to registered memory.
+/// Writers that registered memory admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The device, for receives.
@@ -46,7 +46,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// As queue pairs take it: what peers may do.
+    /// Returns the access flags of a queue pair: the rights of the peer.
     pub(super) const fn of_queue_pair(self) -> AccessFlags {
         match self {
             Access::Local => AccessFlags::NONE,
@@ -59,10 +59,22 @@ impl Access {
     }
 }
 
-/// What JACCL, llama.cpp and ds4 register with on Apple's device, where other programs get along with `LOCAL_WRITE`
-/// and one is told that it does not suffice. It has no remote access, so more rights grant nothing.
-const ALL_THREE: AccessFlags =
+/// Rights with which JACCL, llama.cpp and ds4 register memory on Apple's device.
+///
+/// Other programs work with `LOCAL_WRITE` alone, and one is reported to fail with it. The device has no
+/// remote access, so further rights grant nothing.
+const ALL_RIGHTS: AccessFlags =
     AccessFlags::LOCAL_WRITE.with(AccessFlags::REMOTE_READ).with(AccessFlags::REMOTE_WRITE);
+
+impl Context {
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`]: there are too many, or the port is down.
+    pub fn domain(&self) -> Result<Domain, VerbsError> {
+        Domain::of(self)
+    }
+}
 
 impl Domain {
     pub(super) fn of(context: &Context) -> Result<Domain, VerbsError> {
@@ -70,28 +82,31 @@ impl Domain {
         // SAFETY: the device is open.
         let raw = unsafe { (context.functions().ibv_alloc_pd)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| context.refused(Action::Domain, Errno::last()))?;
-        Ok(Domain(Arc::new(Inner { raw, least_rights: AtomicBool::new(false), context: context.clone() })))
+        Ok(Domain(Arc::new(Inner {
+            raw,
+            local_write_only: AtomicBool::new(false),
+            context: context.clone(),
+        })))
     }
 
-    /// The device that it belongs to.
+    /// Returns the device of the domain.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// Registers memory, so that the device can reach it.
+    /// Registers memory with the device.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device does not register it.
     ///
     /// # Safety
-    /// The memory must stay mapped as long as the region lives. What peers or the device write there appears behind
-    /// the compiler's back, so it must be memory that is only looked at through pointers or when nothing is under
-    /// way.
+    /// The memory must stay mapped as long as the region lives. The device and peers write to it without the
+    /// compiler's knowledge. Access it only through pointers, or while no work on it is in progress.
     pub unsafe fn register(&self, start: *mut u8, len: usize, access: Access) -> Result<Region, VerbsError> {
         let refused = |errno| self.context().refused(Action::Register { bytes: len as u64 }, errno);
-        if self.context().is_thunderbolt() && !self.0.least_rights.load(Relaxed) {
-            match self.try_register(start, len, ALL_THREE) {
+        if self.context().is_thunderbolt() && !self.0.local_write_only.load(Relaxed) {
+            match self.try_register(start, len, ALL_RIGHTS) {
                 Ok(region) => return Ok(region),
                 // These are not about rights.
                 Err(errno @ (Errno::ENOMEM | Errno::EFAULT | Errno::EBUSY | Errno::EAGAIN)) => {
@@ -100,50 +115,24 @@ impl Domain {
                 Err(_) => {}
             }
             let region = self.try_register(start, len, AccessFlags::LOCAL_WRITE).map_err(refused)?;
-            self.0.least_rights.store(true, Relaxed);
+            self.0.local_write_only.store(true, Relaxed);
             return Ok(region);
         }
         let flags =
-            if self.0.least_rights.load(Relaxed) { AccessFlags::LOCAL_WRITE } else { access.of_region() };
+            if self.0.local_write_only.load(Relaxed) { AccessFlags::LOCAL_WRITE } else { access.of_region() };
         self.try_register(start, len, flags).map_err(refused)
     }
 
     fn try_register(&self, start: *mut u8, len: usize, flags: AccessFlags) -> Result<Region, Errno> {
         let register = self.context().functions().ibv_reg_mr;
         Errno::clear();
-        // SAFETY: the domain lives; the device touches the memory only on work that is posted, which is unsafe.
+        // SAFETY: the domain is alive. The device touches the memory only for posted work, and posting is
+        // unsafe.
         let raw = unsafe { register(self.raw(), start.cast(), len, flags.0 as c_int) };
         let raw = NonNull::new(raw).ok_or_else(Errno::last)?;
         // SAFETY: just made.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         Ok(Region { raw, lkey, rkey, start, len, domain: self.clone() })
-    }
-
-    /// Makes a queue pair whose completions all go to one queue.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`].
-    pub fn queue_pair(&self, spec: &QueuePairSpec, cq: &CompletionQueue) -> Result<QueuePair, VerbsError> {
-        QueuePair::of(self, spec, (cq, cq))
-    }
-
-    /// Makes a queue pair whose completions of sends and of receives go to different queues, so that neither waits
-    /// behind the other.
-    ///
-    /// # Errors
-    /// [`VerbsError::Refused`].
-    pub fn queue_pair_on(
-        &self,
-        spec: &QueuePairSpec,
-        sends: &CompletionQueue,
-        receives: &CompletionQueue,
-    ) -> Result<QueuePair, VerbsError> {
-        QueuePair::of(self, spec, (sends, receives))
-    }
-
-    /// The error for memory that the system did not even map.
-    pub(super) fn no_memory(&self, bytes: usize) -> VerbsError {
-        self.context().refused(Action::Register { bytes: bytes as u64 }, Errno::ENOMEM)
     }
 
     pub(super) fn raw(&self) -> *mut Pd {
@@ -153,13 +142,15 @@ impl Domain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the last owner goes; regions and queue pairs owned one.
+        // SAFETY: the last owner is dropped, so no region and no queue pair uses the domain.
         let _ = check(unsafe { (self.context.functions().ibv_dealloc_pd)(self.raw.as_ptr()) });
     }
 }
 
-/// Registered memory. It is deregistered when this is dropped, which must be after the queue pairs with work on it
-/// were reset, failed or dropped: see [`QueuePair::post_send`].
+/// A memory region, deregistered when dropped.
+///
+/// Drop it only after the queue pairs with work on it were reset, failed or dropped: see
+/// [`QueuePair::post_send`](super::QueuePair::post_send).
 #[derive(Debug)]
 pub struct Region {
     raw: NonNull<Mr>,
@@ -172,35 +163,35 @@ pub struct Region {
 
 // SAFETY: the keys don't change, and verbs promise that any thread may deregister.
 unsafe impl Send for Region {}
-// SAFETY: as above; `start` is handed out, not looked through.
+// SAFETY: as above; `start` is returned, never dereferenced.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// What work of our own names it by.
+    /// Returns the local key, which work requests of this process use.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// What a peer's work names it by; 0 where devices have no remote access.
+    /// Returns the remote key, which the peer's work requests use; 0 on devices without remote access.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// Where it begins.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
         self.start
     }
 
-    /// Its bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Has it no bytes? Devices don't register such memory.
+    /// Whether the region has no bytes. Devices don't register such memory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -209,7 +200,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: registered once, deregistered once. Work that is under way is excluded by the promise of who posted.
+        // SAFETY: registered once, deregistered once. The callers of the post methods promised that no work
+        // on it is in progress.
         let _ = check(unsafe { (self.domain.context().functions().ibv_dereg_mr)(self.raw.as_ptr()) });
     }
 }

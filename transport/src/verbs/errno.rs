@@ -1,10 +1,10 @@
-//! Numbers of errors, as verbs libraries give them.
+//! Error numbers of verbs libraries.
 //!
-//! Functions that make an object return null and set `errno`; others return the number, its negative, or -1 with
-//! `errno` set, and no two libraries agree. All of it becomes an [`Errno`] here.
+//! Functions that create an object return null and set `errno`. Others return the number, its negative, or -1
+//! with `errno` set, and no two libraries agree. This module converts all of them to an [`Errno`].
 //!
 //! # Safety
-//! The one unsafe thing is to write this thread's `errno`, whose address the C library gives.
+//! The only unsafe operation writes this thread's `errno`, at the address that the C library returns.
 
 use std::{ffi::c_int, fmt, io};
 
@@ -39,10 +39,10 @@ names! {
 }
 
 impl Errno {
-    /// Does the device not have what was asked for?
+    /// Whether the device lacks the requested feature.
     #[must_use]
     pub const fn is_unsupported(self) -> bool {
-        // What Linux calls ENOTSUPP inside the kernel gets out of some drivers.
+        // Linux's ENOTSUPP, a number internal to the kernel, which some drivers return to programs.
         const KERNEL_ENOTSUPP: i32 = 524;
         matches!(self, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::ENOSYS)
             || matches!(self.0, libc::ENOTSUP | KERNEL_ENOTSUPP)
@@ -62,12 +62,12 @@ impl Errno {
         }
     }
 
-    /// What this thread's last call left.
+    /// Returns the `errno` that this thread's last call set.
     pub(super) fn last() -> Errno {
         Errno(io::Error::last_os_error().raw_os_error().unwrap_or_default())
     }
 
-    /// What the result of a function means that is not zero.
+    /// Converts the nonzero result of a library function.
     #[cold]
     pub(super) fn of_result(result: c_int) -> Errno {
         match result {

@@ -1,22 +1,21 @@
-//! What devices tell without having been asked: ports that go up and down, queue pairs that fail.
+//! Asynchronous events of devices: port state changes and queue pair failures.
 
-use super::QueuePair;
 use verbs_sys::EventType;
 
 /// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// Type of the event.
     pub kind: EventType,
-    /// To whom.
+    /// Object of the event.
     pub subject: Subject,
 }
 
-/// What an event is about. Objects are compared, never looked into: they may have ended since.
+/// Object of an event. Addresses are compared and never dereferenced, because the object may no longer exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {
-    /// The device as a whole, or something that we have none of.
+    /// The device as a whole, or an object of a kind that this crate does not use.
     Device,
     /// A port.
     Port(u8),
@@ -27,13 +26,7 @@ pub enum Subject {
 }
 
 impl AsyncEvent {
-    /// Did it happen to this queue pair?
-    #[must_use]
-    pub fn is_about(&self, queue_pair: &QueuePair) -> bool {
-        self.subject == Subject::QueuePair(queue_pair.address())
-    }
-
-    /// Which member of the C structure says what it is about.
+    /// Creates the event; its type selects the member of the C structure that identifies the object.
     pub(super) fn of(kind: EventType, port: i32, object: usize) -> AsyncEvent {
         let subject = match kind {
             EventType::CQ_ERR => Subject::CompletionQueue(object),

@@ -1,9 +1,10 @@
-//! The functions of a verbs library that have names. Posting, polling and arming have none; they are in the table of
-//! operations of an open device.
+//! Functions that a verbs library exports.
+//!
+//! Posting, polling and arming have no symbols; they are in the operations table of an open device.
 //!
 //! # Safety
-//! A symbol is given the type that the verbs manual gives the function of that name. The library is never unloaded
-//! (see `library`), so the pointers stay valid.
+//! Each symbol gets the type that the verbs manual gives the function of that name. The library is never
+//! unloaded (see `library`), so the pointers stay valid.
 
 use super::VerbsError;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -16,7 +17,7 @@ macro_rules! functions {
         required { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)* }
         optional { $($extra:ident($($extra_argument:ty),*) $(-> $extra_result:ty)?;)* }
     ) => {
-        /// Those that we call. Some libraries do without the optional ones.
+        /// The functions that this crate calls. Some libraries lack the optional ones.
         #[derive(Clone, Copy, Debug)]
         #[allow(non_snake_case, reason = "as in C")]
         pub(super) struct Functions {
@@ -25,7 +26,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Looks them up; `name` is the library's, for the error.
+            /// Looks up all functions; `name` is the library's name, for the error.
             pub(super) fn find(library: &libloading::Library, name: &str) -> Result<Functions, VerbsError> {
                 $(
                     let symbol = stringify!($name);

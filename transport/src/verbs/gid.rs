@@ -1,25 +1,25 @@
-//! Addresses of ports.
+//! GIDs, the addresses of ports.
 
 use std::{fmt, net::Ipv6Addr};
 
-/// The address of a port, in network byte order.
+/// A GID, the address of a port, in network byte order.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Is there no address? Tables have such holes.
+    /// Whether the table entry is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         u128::from_be_bytes(self.0) == 0
     }
 
-    /// Is it the address of an IPv4 network, `::ffff:a.b.c.d`?
+    /// Whether the address is IPv4-mapped, `::ffff:a.b.c.d`.
     #[must_use]
     pub const fn is_ipv4_mapped(self) -> bool {
         self.address().to_ipv4_mapped().is_some()
     }
 
-    /// Does it only mean something on its own cable: `fe80::`, or an IPv4 address in 169.254.0.0/16?
+    /// Whether the address is link-local: `fe80::`, or an IPv4 address in 169.254.0.0/16.
     #[must_use]
     pub const fn is_link_local(self) -> bool {
         match self.address().to_ipv4_mapped() {

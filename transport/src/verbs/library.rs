@@ -1,18 +1,18 @@
-//! A verbs library, loaded at run time.
+//! Verbs libraries, loaded at run time.
 //!
-//! It is looked for where its users expect it, or at a path that the caller was given. Nothing is linked, so a
-//! program starts on machines without it. A library that was loaded stays loaded: its providers have threads and
-//! handlers of their own.
+//! The library is loaded from its usual place or from a path that the caller passes. Nothing is linked, so a
+//! program starts on machines without the library. A loaded library is never unloaded, because its providers
+//! have threads and handlers of their own.
 //!
 //! # Safety
-//! Loading runs the initialisers of a library that the user or the system has put there, which is as safe as starting
-//! the program. Lists of devices are freed once, and what is read from them is copied before.
+//! Loading runs the initializers of a library that the user or the system installed, which is as safe as
+//! starting the program. Device lists are freed once, after everything read from them was copied.
 
 use super::{
-    Action, Cause, Context, DeviceInfo, VerbsError,
+    Action, Cause, DeviceInfo, VerbsError,
     device::{describe, name_of},
     errno::Errno,
-    error::{Refusal, advice},
+    error::advice,
     functions::Functions,
 };
 use std::{
@@ -23,8 +23,8 @@ use std::{
 };
 use verbs_sys::Device;
 
-/// Where the library is when nobody says otherwise.
-const DEFAULT: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
+/// Default name of the library.
+const DEFAULT_NAME: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
 
 /// A verbs library. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -37,64 +37,67 @@ struct Inner {
 }
 
 impl Library {
-    /// Loads the one at a path, or the system's.
+    /// Loads the library at a path, or the system's.
     ///
     /// # Errors
     /// [`VerbsError::Library`] when it can't be loaded, [`VerbsError::Symbol`] when it lacks a function.
     pub fn load(path: Option<&Path>) -> Result<Library, VerbsError> {
-        let path = path.map_or_else(|| PathBuf::from(DEFAULT), Path::to_owned);
+        let path = path.map_or_else(|| PathBuf::from(DEFAULT_NAME), Path::to_owned);
         let name = path.display().to_string();
-        // SAFETY: see the module.
+        // SAFETY: see the module's documentation.
         let library = unsafe { libloading::Library::new(&path) };
         let library = library.map_err(|error| {
-            // What the loader said is one level down.
+            // The loader's message is the error's source.
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             VerbsError::Library { library: name.clone(), reason }
         })?;
         let functions = Functions::find(&library, &name)?;
-        // It stays.
+        // The library is never unloaded.
         std::mem::forget(library);
         Ok(Library(Arc::new(Inner { name, functions })))
     }
 
-    /// What it was loaded as.
+    /// Returns the name or path from which the library was loaded.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The devices that it knows, in its order.
+    /// Returns the library's devices, in its order.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when it can't list them.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
         match DeviceList::of(self) {
-            Ok(list) => Ok(list.iter().map(|device| describe(self, device)).collect()),
-            // On systems without any driver for it, libibverbs finds nothing to list.
+            Ok(list) => Ok(list.iter().map(|device| describe(self.functions(), device)).collect()),
+            // libibverbs returns no list on systems without any RDMA driver.
             Err(VerbsError::Refused(refusal)) if refusal.errno.is_unsupported() => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// The error for a list of devices that is empty. `is_enabled` is what `rdma_ctl status` says, where there is
-    /// such a program.
+    /// Returns the error of an empty device list.
+    ///
+    /// `is_enabled` is the answer of `rdma_ctl status`, where that program exists.
     #[must_use]
     pub fn no_devices(&self, is_enabled: Option<bool>) -> VerbsError {
         VerbsError::NoDevices { library: self.name().to_owned(), cause: Cause::of_no_devices(is_enabled) }
     }
 
-    /// Opens a device.
-    ///
-    /// # Errors
-    /// [`VerbsError::UnknownDevice`] with the nearest name and all of them; [`VerbsError::Refused`].
-    pub fn open(&self, name: &str) -> Result<Context, VerbsError> {
+    /// Calls `open` with the named device while the device list is alive.
+    pub(super) fn with_device<T>(
+        &self,
+        name: &str,
+        open: impl FnOnce(DeviceInfo, NonNull<Device>) -> Result<T, VerbsError>,
+    ) -> Result<T, VerbsError> {
         let list = DeviceList::of(self)?;
-        let Some(device) = list.iter().find(|device| name_of(self, *device) == name) else {
-            let known: Vec<String> = list.iter().map(|device| name_of(self, device)).collect();
+        let functions = self.functions();
+        let Some(device) = list.iter().find(|device| name_of(functions, *device) == name) else {
+            let known: Vec<String> = list.iter().map(|device| name_of(functions, device)).collect();
             let advice = advice(name, &known);
             return Err(VerbsError::UnknownDevice { name: name.to_owned(), advice });
         };
-        Context::open(self, describe(self, device), device)
+        open(describe(functions, device), device)
     }
 
     pub(super) fn functions(&self) -> &Functions {
@@ -102,7 +105,7 @@ impl Library {
     }
 }
 
-/// A list of devices, freed at the end. An opened device does not need it any more.
+/// A device list, freed when dropped. An open device no longer needs it.
 struct DeviceList<'a> {
     library: &'a Library,
     list: NonNull<*mut Device>,
@@ -111,11 +114,11 @@ struct DeviceList<'a> {
 impl DeviceList<'_> {
     fn of(library: &Library) -> Result<DeviceList<'_>, VerbsError> {
         Errno::clear();
-        // SAFETY: the count may be left out.
+        // SAFETY: the argument for the count is optional.
         let list = unsafe { (library.functions().ibv_get_device_list)(ptr::null_mut()) };
         match NonNull::new(list) {
             Some(list) => Ok(DeviceList { library, list }),
-            None => Err(Refusal::of_library(library.name(), Action::ListDevices, Errno::last())),
+            None => Err(VerbsError::of_library(library.name(), Action::ListDevices, Errno::last())),
         }
     }
 

@@ -1,16 +1,17 @@
-//! The device layer: verbs objects that own themselves, from a library that is loaded at run time.
+//! RDMA devices: owned verbs objects, from a library that is loaded at run time.
 //!
-//! [`Library`] -> [`Context`] -> [`Domain`], [`CompletionQueue`], [`Channel`] -> [`Region`], [`QueuePair`]. Each keeps
-//! what it was made from alive, so they end in the order that verbs ask for, however they are dropped: queue pair,
-//! then completion queue and domain, then channel, then context. The one order that types don't keep is that of
-//! regions and what is posted to them: posting is unsafe, and says so.
+//! [`Library`] -> [`Context`] -> [`Domain`], [`CompletionQueue`], [`Channel`] -> [`Region`], [`QueuePair`].
+//! Each object keeps the objects it was made from alive. They are therefore destroyed in the order that verbs
+//! require, in whatever order they are dropped: queue pair, then completion queue and domain, then channel,
+//! then context. Types do not enforce one order: that of regions and the work posted on them. Posting is
+//! therefore unsafe.
 //!
-//! Invariants: nothing here sleeps but [`find_gid`], which says for how long at most, and nothing waits for a peer; posting and polling go straight through the
-//! library's table of operations, without allocation and without a lock of ours; every refusal becomes a
-//! [`VerbsError`] that says what was being done, on which device, and what the library answered.
+//! Invariants: nothing here waits for a peer, and only [`find_gid`] sleeps, up to its timeout. Posting and
+//! polling call the library's operations table directly, without allocation and without a lock of this crate.
+//! Every failed call becomes a [`VerbsError`] with the action, the device and the library's answer.
 //!
-//! What a device can do is asked of it, never concluded from the system's name. This module knows no protocol, keeps
-//! no credits, and does not know that there is a software device.
+//! The module asks a device for its capabilities and never derives them from the system's name. It knows no
+//! protocol, keeps no credits, and does not distinguish the software device.
 
 mod address;
 mod capabilities;
@@ -25,26 +26,28 @@ mod event;
 mod functions;
 mod gid;
 mod library;
+mod port;
 mod post;
 mod queue_pair;
-mod speed;
+mod refusal;
 mod status;
 
 pub use address::find_gid;
-pub use capabilities::Abilities;
+pub use capabilities::DeviceCapabilities;
 pub use completion::{Channel, Completion, CompletionQueue, POLL_BATCH};
 pub use context::Context;
 pub use device::DeviceInfo;
 pub use diagnosis::Cause;
 pub use domain::{Access, Domain, Region};
 pub use errno::Errno;
-pub use error::{Action, Refusal, VerbsError};
+pub use error::VerbsError;
 pub use event::{AsyncEvent, Subject};
 pub use gid::Gid;
 pub use library::Library;
+pub use port::gigabits;
 pub use post::{LocalRun, Operation, PostError, RemoteRun, SendRequest};
 pub use queue_pair::{LocalAddress, QueuePair, QueuePairSpec, RemoteAddress};
-pub use speed::gigabits;
+pub use refusal::{Action, Refusal};
 pub use status::explain;
 pub use verbs_sys::{
     DeviceAttr, EventType, LinkLayer, Mtu, NodeType, PortAttr, PortState, QpCap, QpState, QpType,

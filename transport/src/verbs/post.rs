@@ -1,83 +1,86 @@
-//! What is posted to queue pairs, as plain values.
+//! Work requests, as plain values.
 //!
 //! # Safety
-//! Addresses are handed to the device and not looked through here.
+//! Addresses are passed to the device and never dereferenced here.
 
 use super::errno::Errno;
 use std::ptr;
 use verbs_sys::{RdmaTarget, RecvWr, SendFlags, SendTarget, SendWr, Sge, WrOpcode};
 
-/// A run of our memory, in one registered region.
+/// A range of this process's memory, inside one registered region.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalRun {
-    /// Where it begins.
+    /// Address of the first byte.
     pub start: *mut u8,
-    /// Its bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// The region's key; not looked at for work that is inline.
+    /// Local key of the region; ignored for inline requests.
     pub lkey: u32,
 }
 
-// SAFETY: an address and numbers; whoever posts it promises that it is valid then.
+// SAFETY: the value is an address and numbers; the poster promises that the address is valid when it is
+// posted.
 unsafe impl Send for LocalRun {}
 // SAFETY: as above.
 unsafe impl Sync for LocalRun {}
 
 impl LocalRun {
-    /// No bytes at all: for notifications that carry a number only, and the receives that meet them.
+    /// The empty range, for writes that carry only immediate data and for the receives that they complete.
     pub const EMPTY: LocalRun = LocalRun { start: ptr::null_mut(), len: 0, lkey: 0 };
 
     #[inline]
-    fn piece(self) -> Sge {
-        // The device turns it back into a pointer: its provenance is given away.
+    fn sge(self) -> Sge {
+        // The device turns the address back into a pointer, so its provenance is exposed.
         Sge { addr: self.start.expose_provenance() as u64, length: self.len, lkey: self.lkey }
     }
 }
 
-/// A place in the peer's memory.
+/// An address in the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRun {
-    /// Its address over there.
+    /// Address in the peer's process.
     pub address: u64,
-    /// The key of the peer's region.
+    /// Remote key of the peer's region.
     pub rkey: u32,
 }
 
-/// What is done with a run.
+/// Operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is sent into the peer's next receive.
+    /// Send, which consumes the peer's next receive.
     Send,
-    /// It is written into the peer's memory, who does not learn of it.
+    /// RDMA write, of which the peer gets no notification.
     Write(RemoteRun),
-    /// It is written into the peer's memory, and its next receive completes with this number.
+    /// RDMA write with immediate data, which also completes the peer's next receive.
     WriteImm(RemoteRun, u32),
 }
 
-/// Work for a send queue.
+/// A work request for a send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
-    /// Comes back in the completion.
+    /// Identifier that the completion returns.
     pub id: u64,
-    /// What is sent or written.
+    /// Memory to send or write.
     pub run: LocalRun,
-    /// How.
+    /// Operation.
     pub operation: Operation,
-    /// Is there a completion when it goes well? If not, its place in the queue is free when a later one has completed.
+    /// Whether success produces a completion. Otherwise the queue entry is free once a later request has
+    /// completed.
     pub signaled: bool,
-    /// Are the bytes taken when it is posted, so that the memory may be used again at once and need not be registered?
+    /// Whether the bytes are copied when the request is posted. The memory may be reused at once and need not
+    /// be registered.
     pub inline: bool,
 }
 
 impl SendRequest {
-    /// Calls `post` with the request as C has it, which lives as long as the call.
+    /// Calls `post` with the C form of the request, which lives as long as the call.
     #[inline]
     pub(super) fn with_c<T>(&self, post: impl FnOnce(*mut SendWr) -> T) -> T {
-        let mut piece = self.run.piece();
+        let mut sge = self.run.sge();
         let mut wr = SendWr::zeroed();
         wr.wr_id = self.id;
         if self.run.len > 0 {
-            wr.sg_list = &raw mut piece;
+            wr.sg_list = &raw mut sge;
             wr.num_sge = 1;
         }
         let to =
@@ -97,22 +100,22 @@ impl SendRequest {
     }
 }
 
-/// Calls `post` with a receive as C has it, which lives as long as the call.
+/// Calls `post` with the C form of a receive request, which lives as long as the call.
 #[inline]
 pub(super) fn with_receive<T>(id: u64, run: LocalRun, post: impl FnOnce(*mut RecvWr) -> T) -> T {
-    let mut piece = run.piece();
-    let (sg_list, num_sge) = if run.len > 0 { (&raw mut piece, 1) } else { (ptr::null_mut(), 0) };
+    let mut sge = run.sge();
+    let (sg_list, num_sge) = if run.len > 0 { (&raw mut sge, 1) } else { (ptr::null_mut(), 0) };
     let mut wr = RecvWr { wr_id: id, next: ptr::null_mut(), sg_list, num_sge };
     post(&raw mut wr)
 }
 
-/// Why work was not taken. Nothing of it was done.
+/// Reason why a request was not posted. Nothing of it was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The queue has no room: take completions and try again.
+    /// The queue is full: poll completions and try again.
     #[error("the queue is full")]
     Full,
-    /// The library does not take it, now or ever.
+    /// The library rejected the request.
     #[error("posting failed: {0}")]
     Failed(Errno),
 }
@@ -140,17 +143,17 @@ mod tests {
     fn requests_become_those_of_c() {
         let remote = RemoteRun { address: 0x1000, rkey: 5 };
         request(Operation::WriteImm(remote, 0x0102_0304), 3).with_c(|wr| {
-            // SAFETY: lives during this call; its piece too.
-            let (wr, piece, target) = unsafe { (*wr, *(*wr).sg_list, (*wr).wr.rdma) };
+            // SAFETY: the request and its scatter/gather entry live during this call.
+            let (wr, sge, target) = unsafe { (*wr, *(*wr).sg_list, (*wr).wr.rdma) };
             assert_eq!((wr.wr_id, wr.opcode, wr.num_sge), (9, WrOpcode::RDMA_WRITE_WITH_IMM, 1));
             assert_eq!(wr.imm_data, 0x0102_0304_u32.to_be());
-            assert_eq!((piece.addr, piece.length, piece.lkey), (4096, 3, 7));
+            assert_eq!((sge.addr, sge.length, sge.lkey), (4096, 3, 7));
             assert_eq!((target.remote_addr, target.rkey), (0x1000, 5));
             assert_eq!(wr.send_flags, SendFlags::SIGNALED.0);
         });
         let inline = SendRequest { inline: true, signaled: false, ..request(Operation::Send, 0) };
         inline.with_c(|wr| {
-            // SAFETY: lives during this call.
+            // SAFETY: the request lives during this call.
             let wr = unsafe { *wr };
             assert_eq!((wr.opcode, wr.num_sge, wr.sg_list.is_null()), (WrOpcode::SEND, 0, true));
             assert_eq!(wr.send_flags, SendFlags::INLINE.0);

@@ -1,18 +1,19 @@
-//! Queue pairs: their states, and posting to them.
+//! Queue pairs: state transitions and posting.
 //!
 //! ```text
 //! RESET -> INIT (receives may be posted) -> RTR -> RTS (sends may be posted)      any -> ERR, any -> RESET
 //! ```
 //!
 //! # Safety
-//! A queue pair lives until it is dropped, and owns the completion queue and the domain that it was made from. Verbs
-//! promise that several threads may post to it at a time. Requests live until the call that posts them returns; the
-//! memory they name is the poster's promise.
+//! A queue pair lives until it is dropped, and owns the completion queue and the domain that it was made
+//! from. Verbs allow several threads to post to it at the same time. Requests live until the call that posts
+//! them returns; the poster promises that the memory they name is valid.
 
 use super::{
-    Access, Action, CompletionQueue, Context, Domain, Gid, LocalRun, PostError, SendRequest, VerbsError,
-    context::PORT,
+    Access, Action, AsyncEvent, CompletionQueue, Context, Domain, Gid, LocalRun, PostError, SendRequest,
+    Subject, VerbsError,
     errno::{Errno, check},
+    port::PORT,
     post::with_receive,
 };
 use std::{
@@ -22,51 +23,52 @@ use std::{
 };
 use verbs_sys::{AhAttr, Mtu, Qp, QpAttr, QpAttrMask as Mask, QpCap, QpInitAttr, QpState, QpType};
 
-/// Of what kind a queue pair is, and how deep. Work has one run of memory each.
+/// Type and depths of a queue pair. Every work request has at most one scatter/gather entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairSpec {
-    /// `RC` or `UC`.
+    /// Service type: `RC` or `UC`.
     pub service: QpType,
-    /// Room for sends and writes.
+    /// Send queue depth, in work requests.
     pub send_depth: u32,
-    /// Room for receives.
+    /// Receive queue depth, in work requests.
     pub recv_depth: u32,
-    /// Bytes that can be taken when work is posted.
+    /// Inline data of a work request, in bytes.
     pub inline_bytes: u32,
 }
 
-/// Our end of a connection.
+/// This end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// Where our address stands in the port's table.
+    /// Index of the source GID.
     pub gid_index: u8,
-    /// The packets of the connection; equal at both ends.
+    /// Path MTU; equal at both ends.
     pub mtu: Mtu,
-    /// The number of our first packet, 24 bits.
+    /// Packet sequence number of the first packet, 24 bits.
     pub psn: u32,
 }
 
 /// The peer's end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Its queue pair.
+    /// Queue pair number.
     pub qp: u32,
-    /// The address of its port.
+    /// GID of the port.
     pub gid: Gid,
-    /// The local address of its port; 0 on all but InfiniBand.
+    /// Local identifier (LID) of the port; 0 on all but InfiniBand.
     pub lid: u16,
-    /// The number of its first packet, 24 bits.
+    /// Packet sequence number of the first packet, 24 bits.
     pub psn: u32,
 }
 
-/// How reliable connections deal with a peer that does not answer or has no receive: 4.096 us << 17 is 0.54 s for each
-/// of 7 attempts, so a peer that is slow for a moment is not given up; a port that goes down and a process that dies are
-/// noticed otherwise, and sooner. Receives are waited for without end, 10 us at a time, since deadlines are the business
-/// of whoever waits.
-mod patience {
+/// Timers of reliable connections.
+///
+/// The acknowledgement timeout is 4.096 us << 17 = 0.54 s for each of 7 attempts, so that a peer that is slow
+/// for a moment is not given up. A port that goes down and a process that dies are detected by other means,
+/// and sooner. RNR retries are unlimited (7) and 10 us apart, since deadlines belong to the callers.
+mod timers {
     pub(super) const TIMEOUT: u8 = 17;
     pub(super) const RETRIES: u8 = 7;
-    pub(super) const RETRIES_WITHOUT_RECEIVE: u8 = 7;
+    pub(super) const RNR_RETRIES: u8 = 7;
     pub(super) const RNR_TIMER: u8 = 1;
 }
 
@@ -77,16 +79,42 @@ pub struct QueuePair {
     number: u32,
     service: QpType,
     granted: QpCap,
-    /// Is it known to be in RESET? Then it needs not be taken there, which not every device has to like.
+    /// Whether the queue pair is known to be in RESET. It then needs no transition to RESET, which some
+    /// devices may reject.
     is_reset: AtomicBool,
     _completions: [CompletionQueue; 2],
     domain: Domain,
 }
 
-// SAFETY: verbs promise that queue pairs may be used by any thread, several at a time; the rest does not change.
+// SAFETY: verbs allow any thread to use a queue pair, several at a time; the other fields are immutable or
+// atomic.
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
+
+impl Domain {
+    /// Creates a queue pair with one completion queue for sends and receives.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the device does not grant the queue pair.
+    pub fn queue_pair(&self, spec: &QueuePairSpec, cq: &CompletionQueue) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, (cq, cq))
+    }
+
+    /// Creates a queue pair with separate completion queues, so that sends and receives do not delay each
+    /// other's completions.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the device does not grant the queue pair.
+    pub fn queue_pair_on(
+        &self,
+        spec: &QueuePairSpec,
+        sends: &CompletionQueue,
+        receives: &CompletionQueue,
+    ) -> Result<QueuePair, VerbsError> {
+        QueuePair::of(self, spec, (sends, receives))
+    }
+}
 
 impl QueuePair {
     pub(super) fn of(
@@ -111,7 +139,7 @@ impl QueuePair {
         let raw = NonNull::new(raw).ok_or_else(|| context.refused(action, Errno::last()))?;
         // SAFETY: just made.
         let number = unsafe { (&raw const (*raw.as_ptr()).qp_num).read() };
-        let mut made = QueuePair {
+        let mut created = QueuePair {
             raw,
             number,
             service: spec.service,
@@ -120,12 +148,12 @@ impl QueuePair {
             _completions: [sends.clone(), receives.clone()],
             domain: domain.clone(),
         };
-        made.granted = made.asked_cap().unwrap_or(init.cap);
-        Ok(made)
+        created.granted = created.query_capacities().unwrap_or(init.cap);
+        Ok(created)
     }
 
-    /// What the device says when it is asked again: TN3205 tells to, since depths may have been changed.
-    fn asked_cap(&self) -> Option<QpCap> {
+    /// Queries the granted capacities: TN3205 requires it, since the device may have changed the depths.
+    fn query_capacities(&self) -> Option<QpCap> {
         let (mut attr, mut init) = (QpAttr::zeroed(), QpInitAttr::zeroed());
         let ask = self.context().functions().ibv_query_qp?;
         // SAFETY: the queue pair lives, and there is room for the answers.
@@ -133,29 +161,31 @@ impl QueuePair {
         (init.cap.max_send_wr > 0 && init.cap.max_recv_wr > 0).then_some(init.cap)
     }
 
-    /// Its number, by which the peer knows it.
+    /// Returns the queue pair number, which the peer connects to.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its service.
+    /// Returns the service type.
     #[must_use]
     pub fn service(&self) -> QpType {
         self.service
     }
 
-    /// The depths that it has, which may be more than was asked for.
+    /// Returns the granted depths, which may exceed the requested ones.
     #[must_use]
     pub fn granted(&self) -> QpCap {
         self.granted
     }
 
-    /// Takes it from any state to INIT. What was posted is gone; receives may be posted from now on.
+    /// Moves the queue pair from any state to INIT.
+    ///
+    /// All posted work is discarded. Receives may be posted from now on.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
-    pub fn initialise(&self, access: Access) -> Result<(), VerbsError> {
+    /// [`VerbsError::Refused`] when the device rejects a transition.
+    pub fn initialize(&self, access: Access) -> Result<(), VerbsError> {
         if !self.is_reset.load(Relaxed) {
             self.reset()?;
         }
@@ -164,14 +194,16 @@ impl QueuePair {
         attr.port_num = PORT;
         attr.qp_access_flags = access.of_queue_pair().0;
         self.is_reset.store(false, Relaxed);
-        self.modify(&attr, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, Action::Initialise)
+        self.modify(&attr, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS, Action::Initialize)
     }
 
-    /// Connects it to its peer: from INIT to RTR and RTS. On devices that know no later registrations, those of now
-    /// are the ones it can use.
+    /// Connects the queue pair to its peer: from INIT to RTR and RTS.
+    ///
+    /// On devices without [`late_registration`](super::DeviceCapabilities::late_registration) the queue pair can use
+    /// only the regions registered before this call.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device rejects a transition.
     pub fn connect(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> Result<(), VerbsError> {
         let is_reliable = self.service == QpType::RC;
         let mut attr = QpAttr::zeroed();
@@ -179,11 +211,11 @@ impl QueuePair {
         attr.path_mtu = ours.mtu;
         attr.dest_qp_num = theirs.qp;
         attr.rq_psn = theirs.psn & 0xff_ffff;
-        attr.ah_attr = self.path(ours, theirs);
+        attr.ah_attr = self.address_vector(ours, theirs);
         let mut mask = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
         if is_reliable {
-            attr.max_dest_rd_atomic = self.reads();
-            attr.min_rnr_timer = patience::RNR_TIMER;
+            attr.max_dest_rd_atomic = self.outstanding_reads();
+            attr.min_rnr_timer = timers::RNR_TIMER;
             mask |= Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
         }
         self.modify(&attr, mask, Action::Connect { peer: theirs.gid, gid_index: ours.gid_index })?;
@@ -192,19 +224,19 @@ impl QueuePair {
         attr.sq_psn = ours.psn & 0xff_ffff;
         let mut mask = Mask::SQ_PSN;
         if is_reliable {
-            attr.timeout = patience::TIMEOUT;
-            attr.retry_cnt = patience::RETRIES;
-            attr.rnr_retry = patience::RETRIES_WITHOUT_RECEIVE;
-            attr.max_rd_atomic = self.reads();
+            attr.timeout = timers::TIMEOUT;
+            attr.retry_cnt = timers::RETRIES;
+            attr.rnr_retry = timers::RNR_RETRIES;
+            attr.max_rd_atomic = self.outstanding_reads();
             mask |= Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
         }
         self.modify(&attr, mask, Action::Send)
     }
 
-    /// Takes it to RESET: what was posted is gone without completions.
+    /// Moves the queue pair to RESET: posted work is discarded without completions.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device rejects the transition.
     pub fn reset(&self) -> Result<(), VerbsError> {
         let mut attr = QpAttr::zeroed();
         attr.qp_state = QpState::RESET;
@@ -213,10 +245,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes it to ERR: what was posted completes with `WR_FLUSH_ERR`.
+    /// Moves the queue pair to ERR: posted work completes with `WR_FLUSH_ERR`.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`].
+    /// [`VerbsError::Refused`] when the device rejects the transition.
     pub fn fail(&self) -> Result<(), VerbsError> {
         let mut attr = QpAttr::zeroed();
         attr.qp_state = QpState::ERR;
@@ -227,33 +259,34 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError::Full`] or [`PostError::Failed`]; nothing was posted then.
     ///
     /// # Safety
-    /// The memory of `run` must stay mapped and registered, and nobody may rely on what it holds, until the receive
-    /// has completed or this queue pair was reset, failed or dropped.
+    /// The memory of `run` must stay mapped and registered, and its content must not be relied on, until the
+    /// receive has completed or this queue pair was reset, failed or dropped.
     #[inline]
     pub unsafe fn post_receive(&self, id: u64, run: LocalRun) -> Result<(), PostError> {
-        // SAFETY: the queue pair lives, and with it its device, whose table has the slot: `Context::open` has looked.
+        // SAFETY: the queue pair is alive and with it its device; `Context::open` checked that the device's
+        // table has the operation.
         let post = unsafe { (*(*self.raw.as_ptr()).context).ops.post_recv };
         let Some(post) = post else { return Err(PostError::Failed(Errno::ENOSYS)) };
         let result = with_receive(id, run, |wr| {
             let mut bad = ptr::null_mut();
-            // SAFETY: the queue pair and the request live; the memory by the caller's promise.
+            // SAFETY: the queue pair and the request are alive; the caller promises the memory.
             unsafe { post(self.raw.as_ptr(), wr, &raw mut bad) }
         });
         if result == 0 { Ok(()) } else { Err(PostError::of_result(result)) }
     }
 
-    /// Posts a send or a write.
+    /// Posts a send or an RDMA write.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError::Full`] or [`PostError::Failed`]; nothing was posted then.
     ///
     /// # Safety
-    /// The memory of the request's run must stay mapped, registered (unless it is inline) and unchanged until the
-    /// work, or some later signaled work, has completed, or this queue pair was reset, failed or dropped. Of inline
-    /// work it must be readable during the call.
+    /// The memory of the request's run must stay mapped, registered (unless the request is inline) and
+    /// unchanged until this request, or a later signaled one, has completed, or this queue pair was reset,
+    /// failed or dropped. The memory of an inline request must be readable during the call.
     #[inline]
     pub unsafe fn post_send(&self, request: &SendRequest) -> Result<(), PostError> {
         // SAFETY: as in `post_receive`.
@@ -261,13 +294,13 @@ impl QueuePair {
         let Some(post) = post else { return Err(PostError::Failed(Errno::ENOSYS)) };
         let result = request.with_c(|wr| {
             let mut bad = ptr::null_mut();
-            // SAFETY: the queue pair and the request live; the memory by the caller's promise.
+            // SAFETY: the queue pair and the request are alive; the caller promises the memory.
             unsafe { post(self.raw.as_ptr(), wr, &raw mut bad) }
         });
         if result == 0 { Ok(()) } else { Err(PostError::of_result(result)) }
     }
 
-    /// What events name it by.
+    /// Returns the address by which events name the queue pair.
     pub(super) fn address(&self) -> usize {
         self.raw.as_ptr().addr()
     }
@@ -276,23 +309,24 @@ impl QueuePair {
         self.domain.context()
     }
 
-    /// Reads under way. We post none, but devices may want a number.
-    fn reads(&self) -> u8 {
+    /// Returns the number of outstanding RDMA reads. The crate posts none, but some devices require a number.
+    fn outstanding_reads(&self) -> u8 {
         let most = self.context().attributes().map_or(1, |attr| attr.max_qp_rd_atom);
         u8::from(most > 0)
     }
 
-    /// The way to the peer. Link-local addresses and Thunderbolt cables lead nowhere else, so one hop suffices.
-    fn path(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> AhAttr {
+    /// Returns the address vector of the peer. Link-local addresses and Thunderbolt cables have no routers,
+    /// so one hop suffices.
+    fn address_vector(&self, ours: &LocalAddress, theirs: &RemoteAddress) -> AhAttr {
         let is_near = theirs.gid.is_link_local() || self.context().is_thunderbolt();
-        let mut path = AhAttr::zeroed();
-        path.is_global = 1;
-        path.port_num = PORT;
-        path.dlid = theirs.lid;
-        path.grh.dgid = theirs.gid.into();
-        path.grh.sgid_index = ours.gid_index;
-        path.grh.hop_limit = if is_near { 1 } else { 64 };
-        path
+        let mut address_vector = AhAttr::zeroed();
+        address_vector.is_global = 1;
+        address_vector.port_num = PORT;
+        address_vector.dlid = theirs.lid;
+        address_vector.grh.dgid = theirs.gid.into();
+        address_vector.grh.sgid_index = ours.gid_index;
+        address_vector.grh.hop_limit = if is_near { 1 } else { 64 };
+        address_vector
     }
 
     fn modify(&self, attr: &QpAttr, mask: Mask, action: Action) -> Result<(), VerbsError> {
@@ -302,6 +336,14 @@ impl QueuePair {
         // SAFETY: the queue pair lives.
         let result = unsafe { modify(self.raw.as_ptr(), &raw mut attr, (mask | Mask::STATE).0 as c_int) };
         check(result).map_err(|errno| self.context().refused(action, errno))
+    }
+}
+
+impl AsyncEvent {
+    /// Whether the event is about this queue pair.
+    #[must_use]
+    pub fn is_about(&self, queue_pair: &QueuePair) -> bool {
+        self.subject == Subject::QueuePair(queue_pair.address())
     }
 }
 

@@ -1,8 +1,8 @@
-//! What the statuses of completions mean, and what to do about them.
+//! Meanings of completion statuses, and advice.
 
 use verbs_sys::WcStatus;
 
-/// What a status means, and what to do about it.
+/// Returns the meaning of a status and advice to the user.
 #[must_use]
 pub const fn explain(status: WcStatus) -> (&'static str, &'static str) {
     match status {

@@ -17,7 +17,7 @@ struct Vandal(Mapping);
 impl Vandal {
     fn of(pair: &Pair) -> Vandal {
         let object = pair.0[1].object.as_ref().expect("shared memory");
-        Vandal(Mapping::of_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
+        Vandal(Mapping::from_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
     }
 
     /// Word 0 is the first of the consumer line, word 8 the first of cell 0.
@@ -103,7 +103,7 @@ fn credits_that_nobody_gave_are_an_error_and_not_an_overwrite() {
 fn memory_that_cannot_be_pulled_is_an_error_that_names_the_process() {
     let mut pair = Pair::shm();
     if !pair.protocols().contains(&Protocol::Pull) {
-        eprintln!("skipped: this system forbids reading another process's memory");
+        support::missing("the right to read another process's memory");
         return;
     }
     let (a, b) = pair.ends(0);

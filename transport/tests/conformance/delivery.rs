@@ -14,10 +14,10 @@ pub(crate) fn every_size_arrives_whole_by_every_protocol(mut pair: Pair) {
                 let bytes = noise(len, len as u64 * 3 + from as u64);
                 let memory = registered(&pair.0[from].slab, &bytes);
                 let src = if protocol == Protocol::Direct { memory.span() } else { Span::from(&*bytes) };
-                let (mut landing, mut folding) = (vec![0xee; len], vec![0xee; len]);
-                transfer(pair.from(from, 1), protocol, src, &mut Landing(&mut landing));
+                let (mut destination, mut folding) = (vec![0xee; len], vec![0xee; len]);
+                transfer(pair.from(from, 1), protocol, src, &mut Landing(&mut destination));
                 transfer(pair.from(from, 1), protocol, src, &mut Folding(&mut folding));
-                assert!(landing == bytes && folding == bytes, "{len} bytes by {protocol:?}");
+                assert!(destination == bytes && folding == bytes, "{len} bytes by {protocol:?}");
             }
         }
     }

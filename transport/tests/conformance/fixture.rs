@@ -131,7 +131,7 @@ impl Sink for Landing<'_> {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         Some(SpanMut::from(&mut *self.0))
     }
 }
@@ -145,7 +145,7 @@ impl Sink for Folding<'_> {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         None
     }
 }

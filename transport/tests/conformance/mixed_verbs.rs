@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{path::PathBuf, time::Instant};
 use transport::{
-    Protocol, RecvProgress, RecvState, SendProgress, SendState, Size, TransportError,
+    Protocol, RecvProgress, RecvState, SendProgress, SendState, SizeClass, TransportError,
     driver::{
         Endpoint, Home, Preferred,
         mixed::{Between, Mixed},
@@ -98,8 +98,8 @@ pub(crate) fn one_buffer_is_read_by_a_neighbour_and_put_into_another_host_withou
         let mut dst = pair.0[1].slab.allocate(len).expect("room");
         let (a, b) = pair.ends(1);
         let before = (a.counters(), b.counters());
-        let mut send = SendState::new(9, Protocol::Copy).sized(Size::Bulk);
-        let mut recv = RecvState::new(9, len).sized(Size::Bulk);
+        let mut send = SendState::new(9, Protocol::Copy).with_size(SizeClass::Bulk);
+        let mut recv = RecvState::new(9, len).with_size(SizeClass::Bulk);
         assert!(b.announce(&mut recv, Some(dst.span_mut())).expect("announced"));
         let (mut sent, mut received) = (false, false);
         let until = Instant::now() + PATIENCE;

@@ -10,7 +10,7 @@ use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
     driver::{
         Endpoint,
-        tcp::{Bind, Say, Security, TcpConfig, TcpEndpoint},
+        tcp::{Bind, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
     secure::Secret,
@@ -35,7 +35,7 @@ pub(crate) fn config(address: &str, sockets: u32, security: Security) -> TcpConf
 }
 
 pub(crate) fn open(config: &TcpConfig, rank: usize) -> TcpEndpoint {
-    let say = Say::to(|what| eprintln!("{what}"));
+    let say = WarningHandler::new(|what| eprintln!("{what}"));
     TcpEndpoint::open(config, rank as u32, say).expect("an endpoint")
 }
 
@@ -129,12 +129,12 @@ pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair
         let mut got = Vec::new();
         // A long one is not even posted before somebody receives it.
         let mut recv = RecvState::new(digest, len);
-        let mut landing = vec![0; len];
+        let mut destination = vec![0; len];
         let received = wait(|| match a.poll_send(&mut state, Span::from(&*bytes)).expect("send") {
             SendProgress::Posted => Some(false),
             SendProgress::Complete => panic!("nobody has received it"),
             _ if len > BUFFER_BYTES => {
-                let progress = b.poll_recv(&mut recv, &mut Landing(&mut landing)).expect("recv");
+                let progress = b.poll_recv(&mut recv, &mut Landing(&mut destination)).expect("recv");
                 (progress == RecvProgress::Complete).then_some(true)
             }
             _ => None,
@@ -144,13 +144,13 @@ pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair
             assert!(received || progress == SendProgress::Posted, "nobody has received it");
         }
         if received {
-            got.append(&mut landing);
+            got.append(&mut destination);
         } else {
             wait(|| {
-                let progress = b.poll_recv(&mut recv, &mut Landing(&mut landing)).expect("recv");
+                let progress = b.poll_recv(&mut recv, &mut Landing(&mut destination)).expect("recv");
                 (progress == RecvProgress::Complete).then_some(())
             });
-            got.append(&mut landing);
+            got.append(&mut destination);
         }
         assert!(got == bytes);
         wait(|| {

@@ -6,7 +6,7 @@
 use crate::fixture::*;
 use std::{path::PathBuf, time::Instant};
 use transport::{
-    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, Size,
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, SizeClass,
     driver::{
         Endpoint,
         verbs::{VerbsConfig, VerbsEndpoint},
@@ -140,7 +140,7 @@ impl Sink for Placed<'_> {
         panic!("{} bytes at {offset} were not put where they belong", data.len());
     }
 
-    fn landing(&mut self) -> Option<SpanMut<'_>> {
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
         Some(self.0)
     }
 }
@@ -155,8 +155,8 @@ fn registered_memory_is_never_copied_between(pair: &mut Pair) {
         let src = registered(&pair.0[0].slab, &bytes);
         let mut dst = pair.0[1].slab.allocate(len).expect("room");
         let (a, b) = pair.ends(1);
-        let mut send = SendState::new(9, Protocol::Copy).sized(Size::Bulk);
-        let mut recv = RecvState::new(9, len).sized(Size::Bulk);
+        let mut send = SendState::new(9, Protocol::Copy).with_size(SizeClass::Bulk);
+        let mut recv = RecvState::new(9, len).with_size(SizeClass::Bulk);
         let before = (a.counters(), b.counters());
         assert!(b.announce(&mut recv, Some(dst.span_mut())).expect("announced"));
         let (mut sent, mut received) = (false, false);
@@ -235,18 +235,18 @@ pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
         let idle = link.poll_recv(&mut RecvState::new(1, 8), &mut Landing(&mut [0; 8]));
         assert_eq!(idle.expect("nothing is amiss"), RecvProgress::Idle);
     };
-    let expect = |link: &mut Box<dyn Link>, landing: &mut Registered| {
-        let mut recv = RecvState::new(9, bytes.len()).sized(Size::Bulk);
-        assert!(link.announce(&mut recv, Some(landing.span_mut())).expect("announced"));
+    let expect = |link: &mut Box<dyn Link>, destination: &mut Registered| {
+        let mut recv = RecvState::new(9, bytes.len()).with_size(SizeClass::Bulk);
+        assert!(link.announce(&mut recv, Some(destination.span_mut())).expect("announced"));
         recv
     };
-    let is_received = |link: &mut Box<dyn Link>, recv: &mut RecvState, landing: &mut Registered| {
-        link.poll_recv(recv, &mut Placed(landing.span_mut())).expect("recv") == RecvProgress::Complete
+    let is_received = |link: &mut Box<dyn Link>, recv: &mut RecvState, destination: &mut Registered| {
+        link.poll_recv(recv, &mut Placed(destination.span_mut())).expect("recv") == RecvProgress::Complete
     };
     let mut recv = [0, 1].map(|lane| expect(&mut into[lane], &mut dst[lane]));
     // What is on the second lane is found first, and granted anew last.
     for lane in [1, 0] {
-        let mut send = SendState::new(9, Protocol::Copy).sized(Size::Bulk);
+        let mut send = SendState::new(9, Protocol::Copy).with_size(SizeClass::Bulk);
         while from[lane].poll_send(&mut send, src.span()).expect("send") != SendProgress::Complete {
             assert!(Instant::now() < until, "stuck");
         }
@@ -278,17 +278,17 @@ pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
     const LEN: usize = 64 << 10;
     let bytes = noise(LEN, 3);
     let src = registered(&pair.0[0].slab, &bytes);
-    let memory = Mapping::between_lines(LEN, 4 << 30).expect("memory for a test");
+    let memory = Mapping::private_for_device(LEN, 4 << 30).expect("memory for a test");
     let endpoint = pair.0[1].endpoint.as_mut().expect("an endpoint");
     // SAFETY: the mapping stays until the lease is dropped.
     let lease = unsafe { endpoint.lend(memory.as_ptr(), LEN) }.expect("not lent yet");
     // SAFETY: all of the mapping, for as long as it is there; nobody else uses it.
-    let landing = unsafe { SpanMut::new(memory.as_ptr(), LEN) };
-    endpoint.begin_use(landing.as_span());
+    let destination = unsafe { SpanMut::new(memory.as_ptr(), LEN) };
+    endpoint.begin_use(destination.as_span());
     let (a, b) = pair.ends(0);
-    let mut recv = RecvState::new(9, LEN).sized(Size::Bulk);
-    assert!(b.announce(&mut recv, Some(landing)).expect("announced"));
-    let mut send = SendState::new(9, Protocol::Copy).sized(Size::Bulk);
+    let mut recv = RecvState::new(9, LEN).with_size(SizeClass::Bulk);
+    assert!(b.announce(&mut recv, Some(destination)).expect("announced"));
+    let mut send = SendState::new(9, Protocol::Copy).with_size(SizeClass::Bulk);
     let until = Instant::now() + PATIENCE;
     while a.poll_send(&mut send, src.span()).expect("send") != SendProgress::Posted {
         assert!(Instant::now() < until, "stuck");

@@ -13,7 +13,7 @@ use transport::{
     Link, Protocol, RecvState, SendState, TransportError,
     driver::{
         Endpoint, SILENCE,
-        tcp::{Bind, Say, Security, TcpConfig, TcpEndpoint},
+        tcp::{Bind, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
 };
@@ -112,7 +112,8 @@ fn cut(hosts: &Hosts, security: Security, silence: Duration, acts: [Act; 2]) {
         hosts.enter(rank);
         let address = Bind::Address([10, 77, 0, rank as u8 + 1].into());
         let config = TcpConfig { bind: address, security, sockets: Some(1), silence, ..config() };
-        let mut end = TcpEndpoint::open(&config, rank as u32, Say::to(|_| ())).expect("an endpoint");
+        let mut end =
+            TcpEndpoint::open(&config, rank as u32, WarningHandler::new(|_| ())).expect("an endpoint");
         let mut heard = Vec::new();
         while let Some(word) = end.converse(&heard).expect("a word") {
             words.lock().expect("no panics")[rank] = word;
@@ -193,7 +194,7 @@ impl Unless for dyn Link + '_ {
 #[test]
 fn ranks_whose_cable_is_cut_find_out_while_something_is_under_way() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: this process may not make network namespaces, or there is no `ip`");
+        support::missing("network namespaces, and `ip`");
         return;
     };
     cut(&hosts, Security::Authenticate, SILENCE, [keeps_sending, keeps_sending]);

@@ -1,12 +1,12 @@
 //! What devices are found to be able to.
 
 use crate::fabric::{APPLE, IB, USB4, on};
-use transport::verbs::{Abilities, Library, QpType};
+use transport::verbs::{DeviceCapabilities, Library, QpType};
 
-fn probe(library: &Library, device: &str) -> Abilities {
+fn probe(library: &Library, device: &str) -> DeviceCapabilities {
     let context = library.open(device).expect("a device");
     let domain = context.domain().expect("a domain");
-    Abilities::probe(&context, &domain).expect("abilities")
+    DeviceCapabilities::probe(&context, &domain).expect("abilities")
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn probing_leaves_nothing_behind() {
         let context = library.open("rdma_en2").expect("a device");
         let domain = context.domain().expect("a domain");
         for _ in 0..150 {
-            Abilities::probe(&context, &domain).expect("abilities");
+            DeviceCapabilities::probe(&context, &domain).expect("abilities");
         }
     });
 }

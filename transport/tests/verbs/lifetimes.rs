@@ -60,7 +60,7 @@ fn what_was_made_first_ends_last() {
             drop(context);
             let queue_pair = domain.queue_pair(&spec(QpType::RC), &cq).expect("a queue pair");
             drop((domain, cq));
-            queue_pair.initialise(Access::Remote).expect("all that it needs is there");
+            queue_pair.initialize(Access::Remote).expect("all that it needs is there");
             channel
         };
         assert_eq!(channel.drain(), 0);
@@ -75,7 +75,7 @@ fn queue_pairs_are_failed_reset_and_used_again() {
         a.queue_pair.fail().expect("failed");
         assert_eq!(a.completion(1).status, WcStatus::WR_FLUSH_ERR);
         for end in [&a, &b] {
-            end.queue_pair.initialise(Access::Remote).expect("initialised again");
+            end.queue_pair.initialize(Access::Remote).expect("initialised again");
         }
         a.connect(&b.address());
         b.connect(&a.address());
@@ -102,8 +102,8 @@ fn armed_queues_announce_completions() {
         let channel = b.context.channel().expect("a channel");
         let cq = b.context.completion_queue(16, Some(&channel)).expect("a queue");
         let end = b.domain.queue_pair(&spec(QpType::RC), &cq).expect("a queue pair");
-        end.initialise(Access::Remote).expect("initialised");
-        a.queue_pair.initialise(Access::Remote).expect("initialised again");
+        end.initialize(Access::Remote).expect("initialised");
+        a.queue_pair.initialize(Access::Remote).expect("initialised again");
         let theirs = transport::verbs::RemoteAddress { qp: end.number(), ..b.address() };
         a.connect(&theirs);
         let (gid_index, _) = b.gid();

@@ -136,7 +136,7 @@ fn a_cable_that_leads_elsewhere() {
         expect(&error, Cause::WrongCable, Errno::ETIMEDOUT);
         assert!(error.to_string().contains(&there.gid().1.to_string()), "{error}");
         let right = end(library, "rdma_en3");
-        here.queue_pair.initialise(Access::Local).expect("once more");
+        here.queue_pair.initialize(Access::Local).expect("once more");
         connect(&here, right.gid().1, here.gid().0).expect("the right cable");
     });
 }

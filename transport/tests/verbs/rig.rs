@@ -52,7 +52,7 @@ impl End {
         // SAFETY: the memory is mapped until after the region has ended.
         let region = unsafe { domain.register(start, BYTES, access) }.expect("registered");
         let queue_pair = domain.queue_pair(&spec, &completions).expect("a queue pair");
-        queue_pair.initialise(access).expect("initialised");
+        queue_pair.initialize(access).expect("initialised");
         End { queue_pair, region, memory, completions, domain, context, came: Vec::new() }
     }
 

@@ -11,7 +11,8 @@
 //! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and experience",
 //! Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm); both ways is folklore.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans an all-gather round a ring in both directions.

@@ -11,8 +11,9 @@
 //! J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby: "Efficient algorithms for all-to-all communications in
 //! multiport message-passing systems", IEEE Transactions on Parallel and Distributed Systems 8(11), 1997.
 
+use crate::builder::Builder;
 use crate::plan::trees::runs;
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -9,7 +9,8 @@
 //!
 //! The "linear" or "direct" all-gather of MPI libraries.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans an all-gather over direct links.

@@ -14,7 +14,8 @@
 //!
 //! J. L. Träff: "Efficient allgather for regular SMP-clusters", EuroPVM/MPI 2006.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

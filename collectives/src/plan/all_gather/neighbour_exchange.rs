@@ -13,7 +13,8 @@
 //! fast Ethernet", HPC Asia 2005.
 
 use super::ring;
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

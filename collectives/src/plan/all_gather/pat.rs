@@ -13,8 +13,9 @@
 //!
 //! S. Jeaugey: "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
 
+use crate::builder::Builder;
 use crate::plan::aggregated::{Layout, Round};
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use std::ops::Range;
 

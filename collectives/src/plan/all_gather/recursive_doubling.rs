@@ -12,7 +12,8 @@
 //! Journal of High Performance Computing Applications 19(1), 2005.
 
 use super::bruck;
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -14,7 +14,8 @@
 //! folklore.
 
 use super::ring::{Ring, ring_stage};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

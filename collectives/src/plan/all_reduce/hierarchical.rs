@@ -16,8 +16,9 @@
 //! M. Cho, U. Finkler, M. Serrano, D. Kung, H. Hunter: "BlueConnect: decomposing all-reduce for deep learning on
 //! heterogeneous network hierarchy", IBM Journal of Research and Development 63(6), 2019.
 
+use crate::builder::Builder;
 use crate::plan::circle::Circle;
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{Hosts, PlanError, Spec};
 use topology::Rank;
 

@@ -18,8 +18,9 @@
 //! The "linear" all-reduce of MPI libraries, and the "one-shot" all-reduce of GPU libraries, e.g. A. Shah et
 //! al.: "MSCCL++: rethinking GPU communication abstractions", arXiv 2504.09014, 2025.
 
+use crate::builder::Builder;
 use crate::plan::fold::{self, Places};
-use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{Numerics, PlanError, Spec};
 use topology::Rank;
 

@@ -14,8 +14,9 @@
 //! Journal of Parallel and Distributed Computing 69(2), 2009; NCCL runs one on every channel: Z. Hu et al.:
 //! "Demystifying NCCL", arXiv 2507.04786, 2025.
 
+use crate::builder::Builder;
 use crate::plan::circle::Circle;
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -18,8 +18,9 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
 //! International Journal of High Performance Computing Applications 19(1), 2005.
 
+use crate::builder::Builder;
 use crate::numerics::Core;
-use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -12,8 +12,9 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
 //! International Journal of High Performance Computing Applications 19(1), 2005 (reduce, then broadcast).
 
+use crate::builder::Builder;
 use crate::plan::reduce::binomial::{holder, steps_up};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -14,8 +14,9 @@
 //! R. Rabenseifner: "Optimization of collective reduction operations", ICCS 2004, for the two halves; with
 //! direct exchange in both, the "two-shot" all-reduce of GPU libraries.
 
+use crate::builder::Builder;
 use crate::plan::fold::{self, Places};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{Numerics, PlanError, Spec};
 use topology::Rank;
 

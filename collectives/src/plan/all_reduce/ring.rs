@@ -13,7 +13,8 @@
 //! P. Patarasuk, X. Yuan: "Bandwidth optimal all-reduce algorithms for clusters of workstations", Journal of
 //! Parallel and Distributed Computing 69(2), 2009.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

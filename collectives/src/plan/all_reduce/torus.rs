@@ -16,8 +16,9 @@
 //! H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y. Kageyama: "Massively distributed SGD: ImageNet/ResNet-50 training
 //! in a flash", arXiv 1811.05233, 2018.
 
+use crate::builder::Builder;
 use crate::plan::circle::Circle;
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -12,7 +12,8 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
 //! International Journal of High Performance Computing Applications 19(1), 2005.
 
-use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans an all-to-all over direct links.

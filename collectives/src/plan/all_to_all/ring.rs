@@ -17,7 +17,8 @@
 //! multiport message-passing systems", IEEE Transactions on Parallel and Distributed Systems 8(11), 1997 (with one step
 //! at a time).
 
-use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans an all-to-all round a ring.

@@ -13,8 +13,9 @@
 //! J. M. Mellor-Crummey, M. L. Scott: "Algorithms for scalable synchronization on shared-memory multiprocessors", ACM
 //! Transactions on Computer Systems 9(1), 1991 (the tree barriers).
 
+use crate::builder::Builder;
 use crate::plan::trees::{above, below};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

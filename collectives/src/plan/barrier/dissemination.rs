@@ -14,7 +14,8 @@
 //! D. Hensgen, R. Finkel, U. Manber: "Two algorithms for barrier synchronization", International Journal of
 //! Parallel Programming 17(1), 1988.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a barrier.

@@ -15,8 +15,9 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
 //! Journal of High Performance Computing Applications 19(1), 2005 (the exchange of all-reduce, without data).
 
+use crate::builder::Builder;
 use crate::numerics::Core;
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a barrier by doubling.

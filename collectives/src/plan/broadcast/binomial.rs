@@ -12,7 +12,8 @@
 //! International Journal of High Performance Computing Applications 19(1), 2005 (broadcast of short
 //! messages).
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a broadcast down a binomial tree.

@@ -10,7 +10,8 @@
 //! J. Watts, R. van de Geijn: "A pipelined broadcast for multidimensional meshes", Parallel Processing
 //! Letters 5(2), 1995.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a broadcast down a line.

@@ -8,7 +8,8 @@
 //!
 //! The "linear" broadcast of MPI libraries.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a broadcast over direct links.

@@ -12,8 +12,9 @@
 //! P. Sanders, J. Speck, J. L. Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
 //! Computing 35(12), 2009.
 
+use crate::builder::Builder;
 use crate::plan::trees::{Node, stages_up};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

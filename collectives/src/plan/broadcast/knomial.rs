@@ -11,8 +11,9 @@
 //! The k-nomial trees of R. Thakur, W. Gropp: "Improving the performance of collective operations in MPICH",
 //! EuroPVM/MPI 2003, as UCC and MPI libraries have them with a radix to choose.
 
+use crate::builder::Builder;
 use crate::plan::trees::{knomial_above, knomial_below};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a broadcast down a tree of radix 4.

@@ -12,8 +12,9 @@
 //! M. Barnett, S. Gupta, D. Payne, L. Shuler, R. van de Geijn, J. Watts: "Interprocessor collective communication library
 //! (InterCom)", Scalable High Performance Computing Conference 1994.
 
+use crate::builder::Builder;
 use crate::plan::trees::{above, below, subtree};
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use std::ops::Range;
 use topology::Rank;

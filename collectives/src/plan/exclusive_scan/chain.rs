@@ -10,7 +10,8 @@
 //!
 //! P. Sanders, J. L. Träff: "Parallel prefix (scan) algorithms for MPI", EuroPVM/MPI 2006 (the pipeline).
 
-use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -12,7 +12,8 @@
 //! W. D. Hillis, G. L. Steele: "Data parallel algorithms", Communications of the ACM 29(12), 1986; with two sums as MPI
 //! libraries have it.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

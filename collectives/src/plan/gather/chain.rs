@@ -10,7 +10,8 @@
 //! The bucket algorithm of E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory,
 //! practice, and experience", Concurrency and Computation: Practice and Experience 19(13), 2007, on a line.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a gather down a line.

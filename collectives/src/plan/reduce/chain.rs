@@ -12,7 +12,8 @@
 //! J. Watts, R. van de Geijn: "A pipelined broadcast for multidimensional meshes", Parallel Processing
 //! Letters 5(2), 1995 (the other way round).
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a reduce down a line.

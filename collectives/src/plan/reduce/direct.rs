@@ -9,8 +9,9 @@
 //!
 //! The "linear" reduce of MPI libraries.
 
+use crate::builder::Builder;
 use crate::plan::fold::{self, Places};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a reduce over direct links.

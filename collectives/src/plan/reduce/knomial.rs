@@ -12,8 +12,9 @@
 //! The k-nomial trees of R. Thakur, W. Gropp: "Improving the performance of collective operations in MPICH",
 //! EuroPVM/MPI 2003, as UCC and MPI libraries have them with a radix to choose.
 
+use crate::builder::Builder;
 use crate::plan::trees::{knomial_above, knomial_below, knomial_stages};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 const RADIX: u32 = 4;

@@ -13,9 +13,10 @@
 //!
 //! R. Rabenseifner: "Optimization of collective reduction operations", ICCS 2004.
 
+use crate::builder::Builder;
 use crate::numerics::Core;
 use crate::plan::halving::{Halver, Halves};
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

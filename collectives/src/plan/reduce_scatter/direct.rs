@@ -12,8 +12,9 @@
 //! International Journal of High Performance Computing Applications 19(1), 2005 (the pairwise exchange, all
 //! at once).
 
+use crate::builder::Builder;
 use crate::plan::fold::{self, Places};
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{Numerics, PlanError, Spec};
 
 /// Plans a reduce-scatter over direct links.

@@ -13,8 +13,9 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
 //! Journal of High Performance Computing Applications 19(1), 2005.
 
+use crate::builder::Builder;
 use crate::plan::pairs::partners;
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a reduce-scatter by pairwise exchange.

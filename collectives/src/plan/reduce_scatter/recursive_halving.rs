@@ -19,8 +19,9 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
 //! Journal of High Performance Computing Applications 19(1), 2005.
 
+use crate::builder::Builder;
 use crate::numerics::Core;
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{Numerics, PlanError, Spec};
 use std::ops::Range;
 use topology::Rank;

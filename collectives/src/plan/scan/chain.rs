@@ -9,7 +9,8 @@
 //!
 //! P. Sanders, J. L. Träff: "Parallel prefix (scan) algorithms for MPI", EuroPVM/MPI 2006 (the pipeline).
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

@@ -9,7 +9,8 @@
 //!
 //! The one-shot exchange of [`mesh`](crate::plan::all_reduce::mesh), among those that need it.
 
-use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

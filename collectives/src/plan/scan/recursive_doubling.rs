@@ -10,7 +10,8 @@
 //!
 //! W. D. Hillis, G. L. Steele: "Data parallel algorithms", Communications of the ACM 29(12), 1986.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 

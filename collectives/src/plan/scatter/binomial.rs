@@ -11,8 +11,9 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
 //! Journal of High Performance Computing Applications 19(1), 2005.
 
+use crate::builder::Builder;
 use crate::plan::trees::{above, below, kept_for_others, runs, subtree};
-use crate::schedule::{Buffer, Builder, ChunkRange, Schedule};
+use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use std::ops::Range;
 

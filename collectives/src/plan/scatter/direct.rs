@@ -9,7 +9,8 @@
 //!
 //! The "linear" scatter of MPI libraries.
 
-use crate::schedule::{Builder, ChunkRange, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a scatter over direct links.

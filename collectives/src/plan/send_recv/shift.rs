@@ -7,7 +7,8 @@
 //!
 //! `MPI_Sendrecv` of the MPI standard on a circular shift; the pattern of nccl-tests' `sendrecv_perf`.
 
-use crate::schedule::{Builder, ChunkRange, InPlace, Schedule};
+use crate::builder::Builder;
+use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
 
 /// Plans a circular shift.

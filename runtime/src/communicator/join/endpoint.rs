@@ -1,4 +1,4 @@
-//! Joining over a driver whose ranks share no memory: they exchange how they are reached.
+//! Joining over a driver without shared memory: ranks exchange their addresses in rounds.
 
 use super::{
     super::{Communicator, Parts},
@@ -12,7 +12,7 @@ use crate::{
     agreement::Agreement,
     error::{Error, Result},
 };
-use bootstrap::{Connection, Identity, Joined, Muster};
+use bootstrap::{Connection, Identity, Joined, ReconnectListener};
 use topology::{Rank, Reach};
 use transport::{TransportError, driver::Endpoint};
 
@@ -21,10 +21,10 @@ pub(super) fn join_if_opened(
     opened: Result<Box<dyn Endpoint>>,
     identity: &Identity,
     config: &Config,
-    muster: Option<Muster>,
+    reconnect_listener: Option<ReconnectListener>,
 ) -> Result<Communicator> {
     match opened {
-        Ok(endpoint) => join(endpoint, identity, config, muster),
+        Ok(endpoint) => join(endpoint, identity, config, reconnect_listener),
         Err(error) => {
             tell_why_not(&error, identity, config);
             Err(error)
@@ -32,29 +32,29 @@ pub(super) fn join_if_opened(
     }
 }
 
-/// Joins over a driver whose ranks have no memory in common: they exchange how they are reached.
+/// Joins over a driver without shared memory.
 pub(super) fn join(
     mut endpoint: Box<dyn Endpoint>,
     identity: &Identity,
     config: &Config,
-    muster: Option<Muster>,
+    reconnect_listener: Option<ReconnectListener>,
 ) -> Result<Communicator> {
-    let Identity { rank, size, place, .. } = identity;
-    let hello = greeting(identity, config, None, &0, muster.as_ref());
-    let Joined { mut connection, members, .. } = Connection::join(place, &hello, None)?;
-    connection.agree_on_pulling(Some("there is no memory in common".into()))?;
+    let Identity { rank, size, rendezvous, .. } = identity;
+    let hello = greeting(identity, config, None, &0, reconnect_listener.as_ref());
+    let Joined { mut connection, members, .. } = Connection::join(rendezvous, &hello, None)?;
+    connection.start(Some("there is no memory in common".into()))?;
     let mut heard = Vec::new();
     loop {
         match endpoint.converse(&heard) {
             Ok(Some(word)) => heard = connection.exchange(&word)?,
             Ok(None) => break,
             Err(error) => {
-                // The others are told whose word it is.
+                // The other ranks are told whose message it is.
                 let said = match &error {
                     TransportError::Wiring { rank: of, what } if of == rank => what.clone(),
                     error => error.to_string(),
                 };
-                connection.give_up(&said);
+                connection.abort_start(&said);
                 return Err(not_started(*rank, error));
             }
         }
@@ -73,9 +73,9 @@ pub(super) fn join(
             given => given.name(),
         },
         endpoint: Some(endpoint),
-        rejoin: Rejoin::processes(muster, &members, identity),
+        rejoin: Rejoin::processes(reconnect_listener, &members, identity),
         keeper: keeper(&members),
-        is_first: identity.descent.is_none(),
+        is_first: identity.parent.is_none(),
     };
     Ok(Communicator::assemble(parts, config))
 }
@@ -83,13 +83,15 @@ pub(super) fn join(
 /// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
 fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
     let hello = greeting(identity, config, None, &0, None);
-    let Ok(Joined { mut connection, .. }) = Connection::join(&identity.place, &hello, None) else { return };
-    if connection.agree_on_pulling(Some("there is no memory in common".into())).is_ok() {
+    let Ok(Joined { mut connection, .. }) = Connection::join(&identity.rendezvous, &hello, None) else {
+        return;
+    };
+    if connection.start(Some("there is no memory in common".into())).is_ok() {
         let said = error.to_string();
-        // The others are told whose word it is.
+        // The other ranks are told whose message it is.
         let own =
             [format!("rank {}: ", identity.rank), format!("rank {} on {}: ", identity.rank, host_name())];
         let rest = own.iter().find_map(|own| said.strip_prefix(own.as_str()));
-        connection.give_up(rest.unwrap_or(&said));
+        connection.abort_start(rest.unwrap_or(&said));
     }
 }

@@ -1,14 +1,14 @@
-//! Errors of a rank whose transport does not come up.
+//! Errors of a rank whose transport could not be opened.
 
 use crate::error::Error;
 use std::sync::Arc;
 use topology::Rank;
 use transport::TransportError;
 
-/// The error of a rank whose transport does not come up. Some say themselves which rank they are about.
+/// Returns the error of a rank whose transport could not be opened. Some errors name their rank themselves.
 pub(super) fn not_started(rank: u32, error: TransportError) -> Error {
     match error {
-        TransportError::Wiring { .. } | TransportError::Introduction { .. } => error.into(),
+        TransportError::Wiring { .. } | TransportError::DeviceDescription { .. } => error.into(),
         other => Error::Start { rank: Rank(rank), host: host_name(), error: Arc::new(other) },
     }
 }

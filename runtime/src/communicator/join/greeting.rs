@@ -2,36 +2,39 @@
 
 use super::failure::host_name;
 use crate::{Config, error::PeerName};
-use bootstrap::{Hello, Identity, Member, Muster};
+use bootstrap::{Hello, Identity, Member, ReconnectListener};
 use rustix::fd::OwnedFd;
 use topology::Rank;
 
-/// How a rank greets the others; `probe` is a word that they may try to read, and `muster` where it is met later on.
+/// Returns this rank's greeting. `probe` is a word that the others may try to read, `muster` the listener for
+/// later communicators.
 pub(super) fn greeting(
     identity: &Identity,
     config: &Config,
     arena: Option<&OwnedFd>,
     probe: &u64,
-    muster: Option<&Muster>,
+    reconnect_listener: Option<&ReconnectListener>,
 ) -> Hello {
     Hello {
         magic: bootstrap::MAGIC.into(),
         protocol: bootstrap::PROTOCOL,
         size: identity.size,
-        job: identity.descent.as_ref().map(|descent| descent.job.clone()).unwrap_or_default(),
+        job: identity.parent.as_ref().map(|parent| parent.job.clone()).unwrap_or_default(),
         member: Member {
             rank: identity.rank,
             pid: std::process::id(),
             host: host_name(),
             probe_address: std::ptr::from_ref::<u64>(probe) as u64,
             probe_value: *probe,
-            muster: muster.map(|muster| muster.addresses().to_owned()).unwrap_or_default(),
-            keeps: identity.keeps,
+            reconnect_addresses: reconnect_listener
+                .map(|listener| listener.addresses().to_owned())
+                .unwrap_or_default(),
+            hosts_rendezvous: identity.hosts_rendezvous,
         },
         options: config.shared(),
         arena: arena.is_some(),
-        patience_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
-        silence_ms: config.tcp.peer_timeout.as_millis() as u64,
+        timeout_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+        peer_timeout_ms: config.tcp.peer_timeout.as_millis() as u64,
     }
 }
 
@@ -39,7 +42,7 @@ pub(super) fn names(members: &[Member]) -> Vec<PeerName> {
     members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect()
 }
 
-/// In whose process the rendezvous is, if it is one of these.
+/// Returns the rank whose process has the rendezvous, if any.
 pub(super) fn keeper(members: &[Member]) -> Option<Rank> {
-    members.iter().find(|member| member.keeps).map(|member| Rank(member.rank))
+    members.iter().find(|member| member.hosts_rendezvous).map(|member| Rank(member.rank))
 }

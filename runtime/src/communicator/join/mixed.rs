@@ -52,7 +52,7 @@ fn over_either(identity: &Identity, config: &Config) -> Result<Between> {
     let patient = Config { timeout: config.timeout.min(ADDRESS_PATIENCE), ..config.clone() };
     let options = verbs::options(identity, &patient)
         .map_err(|error| TransportError::Wiring { rank, what: error.to_string() });
-    let says = rank == 0 && identity.descent.is_none();
+    let says = rank == 0 && identity.parent.is_none();
     let second = tcp::open_between(identity, config)?;
     Ok(Box::new(move |home: &mut Home| {
         let first = options.and_then(|options| over_verbs(&options, rank, home, &mut |_| ()));

@@ -3,12 +3,12 @@
 //! | module | purpose |
 //! |---|---|
 //! | `shm` | shared memory between processes |
-//! | `endpoint` | drivers whose ranks share no memory; `tcp`, `verbs` and `mixed` open them from options |
+//! | `endpoint` | drivers without shared memory; `tcp`, `verbs` and `mixed` open them from options |
 //! | `threads` | ranks that are threads of one process |
 //! | `rejoin` | how ranks find each other again, for communicators made from others |
-//! | `greeting` | what ranks tell each other when they meet |
+//! | `greeting` | the greeting of a rank |
 //! | `titles` | names of ranks that have changed their number |
-//! | `failure` | errors of a rank whose transport does not come up |
+//! | `failure` | errors of a rank whose transport could not be opened |
 
 mod endpoint;
 mod failure;
@@ -28,7 +28,7 @@ use crate::{
     Config, Transport,
     error::{Error, Result},
 };
-use bootstrap::{Announced, Identity, Met, Muster, UniqueId};
+use bootstrap::{Identity, LaunchInfo, ReconnectListener, Resolved, UniqueId};
 use threads::Threads;
 use topology::{Rank, Reach};
 use transport::{
@@ -48,11 +48,12 @@ fn layout(ranks: u32, config: &Config) -> ArenaLayout {
 }
 
 impl Communicator {
-    /// Joins the job that the launcher started this process for; waits until all ranks have joined.
+    /// Joins the job that the launcher started this process for, and waits until all ranks have joined.
     ///
     /// # Errors
-    /// [`Error::Bootstrap`] when this process was not started by a launcher, or the ranks do not come together
-    /// within the time limit or disagree on an option; others when the system refuses memory or descriptors.
+    /// [`Error::Bootstrap`] when this process was not started by a launcher, or the ranks do not join within
+    /// the time limit or disagree on an option; [`Error::System`] and [`Error::Transport`] when the system
+    /// refuses memory or descriptors.
     pub fn from_env() -> Result<Communicator> {
         Communicator::from_env_with(&Config::from_env()?)
     }
@@ -62,7 +63,7 @@ impl Communicator {
     /// # Errors
     /// As for [`Communicator::from_env`].
     pub fn from_env_with(config: &Config) -> Result<Communicator> {
-        let Met { identity, server } = Announced::from_env()?.meet(config.timeout)?;
+        let Resolved { identity, server } = LaunchInfo::from_env()?.resolve(config.timeout)?;
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
         if let Some(folder) = &config.dump {
@@ -71,11 +72,12 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Joins the job of a unique id as one of `size` ranks; waits until all have joined. All ranks give the same id,
-    /// which one of them, or another process that lives as long, has made with [`UniqueId::create`].
+    /// Joins the job of a unique id as one of `size` ranks, and waits until all have joined. All ranks pass
+    /// the same id, which one of them, or another process that lives as long, has created with
+    /// [`UniqueId::create`].
     ///
     /// # Errors
-    /// As for [`Communicator::from_env`]; [`Error::InvalidArgument`] for a rank that there is not.
+    /// As for [`Communicator::from_env`]; [`Error::InvalidArgument`] for a rank that is not below `size`.
     pub fn from_unique_id(id: &UniqueId, rank: u32, size: u32, config: &Config) -> Result<Communicator> {
         if rank >= size || size > collectives::MAX_RANKS {
             return Err(Error::InvalidArgument(format!(
@@ -83,18 +85,18 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
-        let (place, server) = id.meet(config.timeout)?;
-        let identity = Identity { rank, size, place, keeps: server.is_some(), descent: None };
+        let (rendezvous, server) = id.resolve(config.timeout)?;
+        let identity = Identity { rank, size, rendezvous, hosts_rendezvous: server.is_some(), parent: None };
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
         Ok(communicator)
     }
 
-    /// Tries whether this machine's limits let a rank of a job of `ranks` ranks have the memory that it needs, so that a
-    /// launcher can say so once instead of every rank.
+    /// Checks that this machine's limits let a rank of a job of `ranks` ranks have its memory, so that a
+    /// launcher can report the shortage once instead of once per rank.
     ///
     /// # Errors
-    /// What a rank would say.
+    /// The error of a rank.
     pub fn preflight(ranks: u32, config: &Config) -> Result<()> {
         let layout = layout(ranks, config);
         let (_ours, object) = Arena::shared(layout)?;
@@ -133,39 +135,50 @@ fn links(
         .collect()
 }
 
-/// A communicator whose options say where its flight recorder goes is written on SIGUSR2, however it was made.
+/// Catches SIGUSR2 if the options name a folder for flight recorders.
 fn listen_if_wanted(config: &Config) -> Result<()> {
     if config.dump.is_some() { catch_signal() } else { Ok(()) }
 }
 
 /// Joins the job that an identity is for.
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
-    // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may be where they meet.
-    let may_span_hosts = identity.place.secret.is_some();
+    // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may have the
+    // rendezvous.
+    let may_span_hosts = identity.rendezvous.secret.is_some();
     let config = match config.transport {
         Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
         _ => config,
     };
     listen_if_wanted(config)?;
-    let muster = open_muster(identity, config);
+    let reconnect_listener = open_reconnect_listener(identity, config);
     match config.transport {
-        Transport::Auto | Transport::Shm => shm::join(identity, config, muster),
+        Transport::Auto | Transport::Shm => shm::join(identity, config, reconnect_listener),
         Transport::Mixed | Transport::MixedVerbs | Transport::MixedAuto => {
             let layout = layout(identity.size, config);
-            endpoint::join_if_opened(mixed::open(identity, config, layout), identity, config, muster)
+            endpoint::join_if_opened(
+                mixed::open(identity, config, layout),
+                identity,
+                config,
+                reconnect_listener,
+            )
         }
-        Transport::Tcp => endpoint::join_if_opened(tcp::open(identity, config), identity, config, muster),
-        Transport::Verbs => endpoint::join_if_opened(verbs::open(identity, config), identity, config, muster),
+        Transport::Tcp => {
+            endpoint::join_if_opened(tcp::open(identity, config), identity, config, reconnect_listener)
+        }
+        Transport::Verbs => {
+            endpoint::join_if_opened(verbs::open(identity, config), identity, config, reconnect_listener)
+        }
         Transport::Rehearsal => {
             let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
-            endpoint::join(Box::new(endpoint), identity, config, muster)
+            endpoint::join(Box::new(endpoint), identity, config, reconnect_listener)
         }
     }
 }
 
-/// Sockets at which this rank can be met later on. A job can do without: what can't be made then is another one of it.
-fn open_muster(identity: &Identity, config: &Config) -> Option<Muster> {
-    let secret = identity.place.secret.clone();
+/// Opens the sockets at which this rank can be met for later communicators. Without them only such
+/// communicators fail.
+fn open_reconnect_listener(identity: &Identity, config: &Config) -> Option<ReconnectListener> {
+    let secret = identity.rendezvous.secret.clone();
     let at = if secret.is_some() { tcp::own_addresses(identity, config) } else { Vec::new() };
-    Muster::open(&at, secret).ok()
+    ReconnectListener::open(&at, secret).ok()
 }

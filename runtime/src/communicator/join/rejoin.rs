@@ -1,19 +1,19 @@
-//! How processes find each other again to make another communicator.
+//! Rejoining: how ranks find each other again to make another communicator.
 //!
-//! Each rank has opened sockets of its own before the ranks came together, and all have heard of all. The first of the new
-//! ranks that has some serves them, and the others go there; from then on it is as if they had been started anew. Nothing
-//! is asked of the first rendezvous, nor of any rank that is not to take part.
+//! Each rank opens listening sockets before the ranks first meet, and all learn of all. The first of the new
+//! ranks that has sockets serves them, and the others connect there; from then on it is as if they had been
+//! started anew. The first rendezvous is not involved, nor is any rank outside the new communicator.
 
 use super::{super::Communicator, threads::ThreadRendezvous, titles::titles};
 use crate::{
     Config,
     error::{Error, PeerName, Result},
 };
-use bootstrap::{Descent, Identity, Keeper, Member, Muster, Origins, Secret};
+use bootstrap::{Identity, Member, Parent, ReconnectListener, RendezvousHost, Secret, WorldRanks};
 use std::sync::Arc;
 use topology::Rank;
 
-/// By what ranks find each other again.
+/// The way by which ranks find each other again.
 #[derive(Debug)]
 pub(in super::super) enum Rejoin {
     /// Threads of one process.
@@ -25,13 +25,13 @@ pub(in super::super) enum Rejoin {
 /// Ranks that are processes, as one of them knows them.
 #[derive(Debug)]
 pub(in super::super) struct Processes {
-    /// Where this one can be met, if the system let it have the sockets.
-    muster: Option<Muster>,
-    /// By rank: where each can be met, as text; empty if nowhere.
+    /// The listener of this rank, if the system granted the sockets.
+    reconnect_listener: Option<ReconnectListener>,
+    /// The listeners' addresses by rank, as text; empty if there is none.
     places: Vec<String>,
     secret: Option<Secret>,
-    /// What they are called in the job that they come from.
-    origins: Arc<Origins>,
+    /// The ranks' numbers in the first job.
+    world_ranks: Arc<WorldRanks>,
 }
 
 impl From<Arc<ThreadRendezvous>> for Rejoin {
@@ -41,17 +41,17 @@ impl From<Arc<ThreadRendezvous>> for Rejoin {
 }
 
 impl Rejoin {
-    /// Those who have come together.
+    /// Returns the way for processes that have met.
     pub(in super::super) fn processes(
-        muster: Option<Muster>,
+        reconnect_listener: Option<ReconnectListener>,
         members: &[Member],
         identity: &Identity,
     ) -> Rejoin {
         Rejoin::Processes(Box::new(Processes {
-            muster,
-            places: members.iter().map(|member| member.muster.clone()).collect(),
-            secret: identity.place.secret.clone(),
-            origins: identity.origins(),
+            reconnect_listener,
+            places: members.iter().map(|member| member.reconnect_addresses.clone()).collect(),
+            secret: identity.rendezvous.secret.clone(),
+            world_ranks: identity.world_ranks(),
         }))
     }
 }
@@ -72,22 +72,27 @@ impl Processes {
             )));
         };
         let titles = named(members, names);
-        let server = match &self.muster {
-            Some(muster) if members[keeper] == me => Some(muster.serve(job, &titles)?),
+        let server = match &self.reconnect_listener {
+            Some(reconnect_listener) if members[keeper] == me => {
+                Some(reconnect_listener.serve(job, &titles)?)
+            }
             _ => None,
         };
         let there = &self.places[members[keeper].index()];
-        let keeper = Keeper { rank: keeper as u32, titles: titles.into() };
-        let place = Muster::place(there, self.secret.as_ref(), keeper, config.timeout);
+        let keeper = RendezvousHost { rank: keeper as u32, labels: titles.into() };
+        let rendezvous = ReconnectListener::connect_spec(there, self.secret.as_ref(), keeper, config.timeout);
         let rank = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
         let identity = Identity {
             rank,
             size: members.len() as u32,
-            place: place.map_err(Error::Bootstrap)?,
-            keeps: server.is_some(),
-            descent: Some(Descent { job: job.to_owned(), origins: Arc::new(self.origins.of(members)) }),
+            rendezvous: rendezvous.map_err(Error::Bootstrap)?,
+            hosts_rendezvous: server.is_some(),
+            parent: Some(Parent {
+                job: job.to_owned(),
+                world_ranks: Arc::new(self.world_ranks.of_members(members)),
+            }),
         };
-        // What a model says of machines and cables it says of the ranks of the whole job.
+        // A model of machines and cables describes the ranks of the whole job.
         let mut config = config.clone();
         config.selection.model = None;
         let mut communicator = super::join(&identity, &config)?;
@@ -96,7 +101,7 @@ impl Processes {
     }
 }
 
-/// What people call the members: their numbers, and where they run.
+/// Returns descriptions of the members for people: their numbers, processes and hosts.
 fn named(members: &[Rank], names: &[PeerName]) -> Vec<String> {
     let where_it_runs = |member: &Rank| {
         let name = names.get(member.index());

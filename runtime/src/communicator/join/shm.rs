@@ -7,7 +7,7 @@ use super::{
     rejoin::Rejoin,
 };
 use crate::{Config, agreement::Agreement, error::Result};
-use bootstrap::{Connection, Identity, Joined, Member, Muster};
+use bootstrap::{Connection, Identity, Joined, Member, ReconnectListener};
 use topology::{Rank, Reach};
 use transport::{
     driver::shm,
@@ -15,20 +15,24 @@ use transport::{
 };
 
 /// Joins over shared memory: everyone maps everyone's arena.
-pub(super) fn join(identity: &Identity, config: &Config, muster: Option<Muster>) -> Result<Communicator> {
-    let Identity { rank, size, place, .. } = identity;
+pub(super) fn join(
+    identity: &Identity,
+    config: &Config,
+    reconnect_listener: Option<ReconnectListener>,
+) -> Result<Communicator> {
+    let Identity { rank, size, rendezvous, .. } = identity;
     let layout = layout(*size, config);
     let (ours, object) = Arena::shared(layout)?;
     // The word that others try to read; it must stay where it is until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
-    let hello = greeting(identity, config, Some(&object), &probe, muster.as_ref());
-    let Joined { mut connection, members, arenas } = Connection::join(place, &hello, Some(&object))?;
+    let hello = greeting(identity, config, Some(&object), &probe, reconnect_listener.as_ref());
+    let Joined { mut connection, members, arenas } = Connection::join(rendezvous, &hello, Some(&object))?;
     let arenas = arenas
         .iter()
         .enumerate()
         .map(|(peer, fd)| if peer as u32 == *rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
         .collect::<Result<Vec<Arena>, _>>()?;
-    let pull = agree_on_pulling(&mut connection, &members, identity, config)?;
+    let pull = agree_on_reading(&mut connection, &members, identity, config)?;
     let links = links(*rank, *size, &Reach::complete(), |peer, lane| {
         let pull = pull.then(|| members[peer as usize].pid);
         shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
@@ -43,9 +47,9 @@ pub(super) fn join(identity: &Identity, config: &Config, muster: Option<Muster>)
         connection: Some(connection),
         endpoint: None,
         transport: "shm",
-        rejoin: Rejoin::processes(muster, &members, identity),
+        rejoin: Rejoin::processes(reconnect_listener, &members, identity),
         keeper: keeper(&members),
-        is_first: identity.descent.is_none(),
+        is_first: identity.parent.is_none(),
     };
     drop(probe);
     Ok(Communicator::assemble(parts, config))
@@ -56,7 +60,7 @@ fn target_of(member: &Member) -> shm::PullTarget {
 }
 
 /// Tries to read the others' memory; true when every rank can. Rank 0 says once why not.
-fn agree_on_pulling(
+fn agree_on_reading(
     connection: &mut Connection,
     members: &[Member],
     identity: &Identity,
@@ -71,12 +75,12 @@ fn agree_on_pulling(
     } else {
         Some("TBCCL_PULL=0".to_owned())
     };
-    let first = connection.agree_on_pulling(obstacle)?;
+    let first = connection.start(obstacle)?;
     if let Some(obstacle) = &first
         && config.shm.pull
         && config.shm.pull_min_bytes < usize::MAX
         && rank == 0
-        && identity.descent.is_none()
+        && identity.parent.is_none()
     {
         eprintln!(
             "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the \

@@ -5,14 +5,14 @@ use crate::{
     Config,
     error::{Error, Result},
 };
-use bootstrap::{Identity, Place, resolve};
+use bootstrap::{ConnectSpec, Identity, resolve};
 use std::net::IpAddr;
 use transport::driver::{
     Endpoint,
-    tcp::{Bind, Say, TcpConfig, TcpEndpoint, addresses_of_interface, local_address_towards},
+    tcp::{Bind, TcpConfig, TcpEndpoint, WarningHandler, addresses_of_interface, local_address_towards},
 };
 
-/// Bytes of address space for registered memory, when nothing else is said: what is not touched costs nothing.
+/// Default address space for registered memory; untouched memory costs nothing.
 const SLAB_BYTES: u64 = 16 << 30;
 /// As much as is never used, where registered memory is another driver's.
 const NO_SLAB: u64 = 1 << 20;
@@ -28,17 +28,17 @@ pub(super) fn open_between(identity: &Identity, config: &Config) -> Result<Box<d
 }
 
 fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Box<dyn Endpoint>> {
-    let Identity { rank, place, .. } = identity;
-    if place.secret.is_none() && place.addresses.iter().any(|address| address.is_remote()) {
+    let Identity { rank, rendezvous, .. } = identity;
+    if rendezvous.secret.is_none() && rendezvous.addresses.iter().any(|address| address.is_remote()) {
         return Err(Error::Bootstrap(format!(
             "rank {rank} has no secret, without which the other ranks can't tell it from a stranger: set TBCCL_SECRET or \
              TBCCL_SECRET_FILE on all ranks"
         )));
     }
     let options = TcpConfig {
-        bind: config.tcp.interface.clone().unwrap_or_else(|| address_towards(place)),
+        bind: config.tcp.interface.clone().unwrap_or_else(|| address_towards(rendezvous)),
         // Without one the rendezvous is of this host and this user, and so are all who hear rank 0's.
-        secret: place.secret.clone(),
+        secret: rendezvous.secret.clone(),
         security: config.tcp.security,
         sockets: config.tcp.sockets,
         slab_bytes: slab_bytes as usize,
@@ -49,7 +49,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
         ..TcpConfig::default()
     };
     let of = *rank;
-    let say = Say::to(move |what| eprintln!("tbccl: warning: rank {of}: {what}"));
+    let say = WarningHandler::new(move |what| eprintln!("tbccl: warning: rank {of}: {what}"));
     match TcpEndpoint::open(&options, *rank, say) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
         Err(error) => Err(not_started(*rank, error)),
@@ -58,7 +58,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
 
 /// The addresses at which other ranks reach this one, as far as that can be said without asking them.
 pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr> {
-    let towards = || match address_towards(&identity.place) {
+    let towards = || match address_towards(&identity.rendezvous) {
         Bind::Address(address) => vec![address],
         Bind::Interface(_) => Vec::new(),
     };
@@ -72,9 +72,9 @@ pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr>
     }
 }
 
-/// The address of ours from which the rendezvous is reached; that of this host alone where it is not over a network.
-fn address_towards(place: &Place) -> Bind {
-    let addresses = place.addresses.iter().filter_map(|address| resolve(address).ok()).flatten();
+/// Returns the local address from which the rendezvous is reached; loopback if that is not over a network.
+fn address_towards(rendezvous: &ConnectSpec) -> Bind {
+    let addresses = rendezvous.addresses.iter().filter_map(|address| resolve(address).ok()).flatten();
     let ours = addresses.filter_map(|address| local_address_towards(address).ok());
     ours.map(Bind::Address).next().unwrap_or_default()
 }

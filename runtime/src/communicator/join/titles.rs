@@ -2,7 +2,7 @@
 
 use topology::Rank;
 
-/// What people call the ranks of a new communicator, by rank.
+/// Returns names of the ranks of a new communicator for people, by rank.
 pub(super) fn titles(members: &[Rank]) -> Vec<String> {
     let title = |(new, old): (u32, &Rank)| match old.0 {
         old if old == new => new.to_string(),

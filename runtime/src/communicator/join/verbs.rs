@@ -27,21 +27,22 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
     move |what| eprintln!("tbccl: rank {rank}: {what}")
 }
 
-/// What the driver is told. The device matrix is read, where there is one.
+/// Returns the driver's options. Reads the device matrix, if one is named.
 pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
-    let origins = identity.origins();
+    let world_ranks = identity.world_ranks();
     // One rank alone, as a split may leave it, has no cable that a matrix could name.
-    let path = config.verbs.devices.as_ref().filter(|_| identity.descent.is_none() || identity.size > 1);
+    let path = config.verbs.devices.as_ref().filter(|_| identity.parent.is_none() || identity.size > 1);
     let matrix = path.map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
             broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))
         })?;
         let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
-        matrix.check_size(origins.ranks).map_err(|error| broken(error.to_string()))?;
-        let row = |from: &u32| origins.of.iter().map(|to| (Rank(*from), Rank(*to))).collect::<Vec<_>>();
+        matrix.check_size(world_ranks.size).map_err(|error| broken(error.to_string()))?;
+        let row =
+            |from: &u32| world_ranks.by_rank.iter().map(|to| (Rank(*from), Rank(*to))).collect::<Vec<_>>();
         Ok::<_, Error>(
-            (origins.of.iter())
+            (world_ranks.by_rank.iter())
                 .map(|from| row(from).into_iter().map(|(from, to)| matrix.rails(from, to).to_vec()).collect())
                 .collect(),
         )

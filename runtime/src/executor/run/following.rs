@@ -1,9 +1,10 @@
-//! Sends that follow a receive: polled with what that has combined so far, while it is under way.
+//! Sends that follow a receive: polled with the bytes combined so far, while the receive is in flight.
 //!
-//! A send is not begun before its receive has something, nor is it through before the receive is complete: the order of steps
-//! rests on that (`collectives::pass::fuse`). Once the receive is complete, the send is like any other.
+//! A send does not begin before its receive has some bytes, nor does it end before the receive is complete:
+//! the order of steps relies on that (`collectives::pass::fuse`). Once the receive is complete, the send is
+//! like any other.
 //!
-//! What a link makes of the beginning of a message is its business; it may wait for the rest.
+//! A link may send the beginning of a message or wait for the rest.
 
 use super::{Run, link};
 use crate::executor::{
@@ -56,6 +57,6 @@ pub(super) fn begun(
     let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
     let size = binding.size_of(protocols, src.len());
     let protocol = protocols.choose(link.capabilities(), size, src.len(), registered);
-    let state = SendState::new(binding.digest, protocol).sized(size);
+    let state = SendState::new(binding.digest, protocol).with_size(size);
     if binding.confirmed { state.confirmed() } else { state }
 }

@@ -1,4 +1,4 @@
-//! What a run says of itself when a wait gets long, who decides then whether it goes on, and why it ended if it does not.
+//! The state of a run in a long wait, the watch that decides whether it goes on, and the reason for its end.
 
 use crate::{
     error::Error,
@@ -17,7 +17,7 @@ pub(crate) enum Stop {
     Watch(Error),
 }
 
-/// What somebody is waiting for.
+/// The subject of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting<'a> {
     pub(super) at: At<'a>,
@@ -26,12 +26,12 @@ pub(crate) struct Waiting<'a> {
     pub(crate) waited: Duration,
 }
 
-/// Where a wait is.
+/// The place of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At<'a> {
     /// In a run, and at which step of it, if one is known.
     Step(&'a Program, Option<(u32, Rank)>),
-    /// Where somebody says who uses links without a program.
+    /// A description from a caller that uses links without a program.
     Said(&'a str),
 }
 

@@ -19,7 +19,7 @@ use std::sync::{
 };
 use topology::Rank;
 use transport::{
-    Capabilities, Link, SendProgress, Size,
+    Capabilities, Link, SendProgress, SizeClass,
     memory::{Span, SpanMut},
 };
 
@@ -36,7 +36,8 @@ fn silent(told: &Arc<AtomicU32>) -> impl Link + 'static {
     Deaf { capabilities: &SILENT, send, told: Arc::clone(told) }
 }
 
-/// What each peer of rank 0 of four is told while it runs these steps, on a megabyte, and nothing arrives.
+/// Returns the announcements to each peer of rank 0 of four while it runs these steps, on a megabyte, and
+/// nothing arrives.
 fn told(steps: Vec<Step>) -> [u32; 4] {
     let schedule = Schedule {
         collective: Collective::AllReduce,
@@ -65,7 +66,7 @@ fn told(steps: Vec<Step>) -> [u32; 4] {
         reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
         ranks: 4,
         threads: Threads::ONE,
-        sizing: Sizing::ByCall(Size::Bulk),
+        sizing: Sizing::ByCall(SizeClass::Bulk),
         digest: 8,
         uneven: None,
         packed: None,
@@ -77,8 +78,9 @@ fn told(steps: Vec<Step>) -> [u32; 4] {
 
 const WHOLE: ChunkRange = ChunkRange { buffer: Buffer::Output, first: 0, len: 1 };
 
-/// Large messages come when they are asked for. Those that are added up one after the other must all be asked for at
-/// once, or their ways would come one after the other, too. What will lie where others still work must not.
+/// Large messages arrive when they are asked for. Receives that reduce one after the other must all be
+/// announced at the same time, or their transfers would be sequential as well. Receives into memory in use
+/// must not be announced.
 #[test]
 fn what_will_be_reduced_is_asked_for_before_its_turn() {
     let (local, dst) = (WHOLE, WHOLE);
@@ -91,7 +93,8 @@ fn what_will_be_reduced_is_asked_for_before_its_turn() {
     assert_eq!(told(steps), [0, 1, 1, 0]);
 }
 
-/// What is sent first goes first, also through queues: a word behind a megabyte has a peer wait for it.
+/// Messages are sent in the order of sending, through queues as well: a peer would wait for an announcement
+/// behind a megabyte.
 #[test]
 fn peers_are_told_what_to_send_before_anything_is_sent_to_them() {
     let step = |action| Step { action, lane: 0, after: After::new(), follows: None };

@@ -1,4 +1,4 @@
-//! A link on which nothing arrives, and whose sends do what a test says.
+//! A link on which nothing arrives, with sends controlled by a test.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use transport::{
 
 pub(super) struct Deaf<F> {
     pub(super) capabilities: &'static Capabilities,
-    /// What becomes of a message that is polled.
+    /// The progress of a polled send.
     pub(super) send: F,
     /// How many receives it was told of.
     pub(super) told: Arc<AtomicU32>,

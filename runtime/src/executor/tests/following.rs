@@ -1,4 +1,5 @@
-//! Sends that follow receives: every plan with its marks, in messages of many pieces, against the same plan without them.
+//! Sends that follow receives: every plan with its marks, in messages of many pieces, against the same plan
+//! without them.
 
 use super::{
     ELEM_BYTES, Executor, Job, LANES, Links, Protocols, executor, layout, links, outputs, over_local,
@@ -82,9 +83,9 @@ impl Link for Counting {
     fn announce(
         &mut self,
         state: &mut RecvState,
-        landing: Option<SpanMut<'_>>,
+        destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
-        self.inner.announce(state, landing)
+        self.inner.announce(state, destination)
     }
 }
 

@@ -7,7 +7,7 @@ mod system {
     use rustix::thread::{MembarrierCommand, membarrier};
     use std::sync::LazyLock;
 
-    /// Has this process been granted it? Old systems and some containers refuse.
+    /// Whether the system grants this process the fence. Old systems and some containers refuse.
     static CAN: LazyLock<bool> =
         LazyLock::new(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok());
 
@@ -37,7 +37,7 @@ mod system {
     }
 }
 
-/// Can we have all threads of this process pass a fence?
+/// Whether all threads of this process can be made to pass a fence.
 pub(super) fn others_can() -> bool {
     system::others_can()
 }

@@ -1,8 +1,8 @@
-//! A value behind a seat, which is lent to it.
+//! A value behind a biased lock, which is lent to it.
 //!
 //! # Safety
-//! What a [`Guarded`] guards is used by whoever holds the taken seat that is lent to the value, and by one at a time: it is
-//! borrowed from what holds that ([`Guard`]), or as long as that is borrowed exclusively ([`Guarded::with`]).
+//! A guarded value is used by the thread that holds the lock lent to it, and by one at a time: it is borrowed
+//! from the guard ([`Guard`]), or as long as the guard is borrowed exclusively ([`Guarded::with`]).
 
 use super::{Seat, Taken, VACANT, this_thread};
 use std::{
@@ -25,8 +25,8 @@ static UNUSED: Mutex<Vec<&'static Seat>> = Mutex::new(Vec::new());
 struct Lent(&'static Seat);
 
 impl Lent {
-    /// One that this thread is or can be the favourite of, unless there are many others that nobody uses. A seat has one
-    /// favourite in all its time, so that what that does in error is never taken for what another one does.
+    /// Returns a lock that this thread owns or can own, unless there are many unused ones of others. A lock
+    /// has one owner in all its time, so that an error of one owner is never taken for another one's.
     fn new() -> Lent {
         const MANY: usize = 64;
         let mut unused = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,10 +46,10 @@ impl Drop for Lent {
     }
 }
 
-/// A value that is for whoever has taken its seat.
+/// A value for the thread that holds its lock.
 pub(crate) struct Guarded<T> {
     seat: Lent,
-    /// Has a thread panicked that had the seat? Written while it is taken.
+    /// Whether a thread has panicked while it held the lock. Written while it is taken.
     broken: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Guarded<T> {
 // SAFETY: one thread at a time reaches the value, any of them, so it need not be `Sync`; the rest is atomic.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
-/// A value whose seat is taken, and left with this.
+/// A value whose lock is held, and released with this.
 pub(crate) struct Guard<'g, T> {
     guarded: &'g Guarded<T>,
     /// Did the thread panic before?
@@ -76,14 +76,14 @@ impl<T> Guarded<T> {
         self.seat.0
     }
 
-    /// Works on the value, for whoever has taken the seat; `None` for who has another one.
+    /// Works on the value, for a thread that holds its lock; `None` for one that holds another lock.
     #[inline(always)] // What is worked on is a call that takes some dozens of nanoseconds.
     pub(crate) fn with<R>(&self, taken: &mut Taken, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         if !ptr::eq(taken.seat, self.seat.0) {
             return None;
         }
         let breaking = Breaking(&self.broken);
-        // SAFETY: the caller has taken the seat that is lent to the value, and lends it to us while we use the value.
+        // SAFETY: the caller holds the lock that is lent to the value, and lends it to this call.
         let done = work(unsafe { &mut *self.value.get() });
         // Only a panic drops it: there is nothing to look at when all goes well.
         mem::forget(breaking);
@@ -107,7 +107,7 @@ impl<T> Guarded<T> {
         Guard { guarded: self, panicked: thread::panicking(), _taken: taken }
     }
 
-    /// Has a thread panicked while it had the value?
+    /// Whether a thread has panicked while it held the lock.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Relaxed)

@@ -1,4 +1,5 @@
-//! Patterns of integers. They wrap, so any bits are exact; what counts is that no result hides a rank's part.
+//! Patterns of integers. They wrap, so any bits are exact; the patterns ensure that every rank's part shows
+//! in the result.
 
 use super::{At, Value};
 use tbccl::ReduceOp;

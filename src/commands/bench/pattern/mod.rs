@@ -1,11 +1,11 @@
-//! Inputs whose result is the same to the bit under any order of combination, and what that result is.
+//! Inputs whose result is the same to the bit under any order of combination, and that result.
 //!
-//! The number of wrong elements is then a count, not an estimate. Sums are of integers so small that no partial sum
-//! needs rounding in the element type; products are of powers of two whose partial products stay in range, and one
-//! odd factor; averages divide evenly. Every rank's part matters somewhere.
+//! The number of wrong elements is then a count, not an estimate. Sums are of integers so small that no
+//! partial sum needs rounding in the element type; products are of powers of two whose partial products stay
+//! in range, and one odd factor; averages divide evenly. Every rank's part matters at some index.
 //!
-//! What must come out is computed here, without the kernels. Values repeat after [`PERIOD`] elements, a prime, so
-//! that data which lands in the wrong place differs, and comparing is as quick as comparing bytes.
+//! Expected results are computed here, without the kernels. Values repeat after [`PERIOD`] elements, a prime,
+//! so that data at a wrong place differs, and comparing is as quick as comparing bytes.
 
 mod complex;
 mod float;
@@ -22,10 +22,10 @@ pub(super) const PERIOD: usize = 8191;
 
 /// An element type that has patterns.
 pub(in crate::commands) trait Value: Element + PartialEq + Default {
-    /// What a rank has at an index, for an operation, or to be copied.
+    /// Returns a rank's element at an index, for an operation, or for copying.
     fn input(op: Option<ReduceOp>, at: At) -> Self;
 
-    /// What the inputs of the first ranks come to, as many as the place says.
+    /// Returns the combination of the inputs of the first ranks, as many as `at` says.
     fn reduced(op: ReduceOp, at: At) -> Self;
 
     /// Anything but this.
@@ -65,7 +65,7 @@ impl At {
         (0..self.among).map(move |rank| At { rank, ..self })
     }
 
-    /// Is this the one rank that decides the element? For operations in which most ranks must hold back.
+    /// Whether this rank alone decides the element, for operations in which most ranks must hold back.
     fn decides(self) -> bool {
         mix(self.shared()) % u64::from(self.ranks) == u64::from(self.rank)
     }
@@ -83,13 +83,13 @@ fn mix(word: u64) -> u64 {
 pub(super) struct Table<T>(Vec<T>);
 
 impl<T: Value> Table<T> {
-    /// What `rank` has, for a buffer of `len` elements.
+    /// Returns the input of `rank`, for a buffer of `len` elements.
     pub(super) fn input(op: Option<ReduceOp>, rank: u32, ranks: u32, seed: u64, len: usize) -> Table<T> {
         let value = |index| T::input(op, At { rank, ranks, among: ranks, index, seed });
         Table((0..len.min(PERIOD) as u64).map(value).collect())
     }
 
-    /// What the inputs of the first `among` ranks come to.
+    /// Returns the combination of the inputs of the first `among` ranks.
     pub(super) fn reduced(op: ReduceOp, among: u32, ranks: u32, seed: u64, len: usize) -> Table<T> {
         let value = |index| T::reduced(op, At { rank: 0, ranks, among, index, seed });
         Table((0..len.min(PERIOD) as u64).map(value).collect())

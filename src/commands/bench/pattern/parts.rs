@@ -1,4 +1,4 @@
-//! What a rank contributes to a sum, an average or a product of floats, as integers.
+//! A rank's contribution to a sum, an average or a product of floats, as integers.
 //!
 //! `limit` is the largest integer up to which the type holds all; no partial sum exceeds it.
 
@@ -34,7 +34,7 @@ pub(super) fn sum(at: At, limit: u64) -> i64 {
     at.on_every_rank().map(|at| term(at, limit)).sum()
 }
 
-/// What the shares of an average come to.
+/// Returns the average of all contributions.
 pub(super) fn mean(at: At, limit: u64) -> i64 {
     spread(at.shared(), most(at, limit))
 }

@@ -1,5 +1,5 @@
-//! Patterns are exact in any order, and every rank's part matters. Elements are combined here by arithmetic of its own,
-//! neither the kernels' nor the patterns'.
+//! Tests that patterns are exact in any order, and that every rank's part matters. Elements are combined here
+//! by separate arithmetic, neither the kernels' nor the patterns'.
 
 use super::{At, PERIOD, Table, Value};
 use collectives::DType;
@@ -8,7 +8,7 @@ use num_complex::Complex32;
 use std::fmt::Debug;
 use tbccl::ReduceOp;
 
-/// What the type itself makes of two elements.
+/// The type's own arithmetic on two elements.
 trait Arithmetic: Value + Debug {
     fn combined(op: ReduceOp, a: Self, b: Self) -> Self;
     fn divided(self, ranks: u32) -> Self;

@@ -1,4 +1,4 @@
-//! Patterns of truth values: where one rank is enough to decide, only one tries.
+//! Patterns of truth values: where one rank is enough to decide, only one does.
 
 use super::{At, Value};
 use tbccl::ReduceOp;

@@ -4,7 +4,7 @@ use super::{Facts, Line, bandwidths, bytes};
 use collectives::Codec;
 use serde::Serialize;
 
-/// What a line holds. Names are those of the benchmarks of other libraries that we are compared with.
+/// The fields of a line. Names are those of other libraries' benchmarks.
 #[derive(Serialize)]
 struct Row<'a> {
     peer: &'static str,
@@ -17,7 +17,8 @@ struct Row<'a> {
     algbw_gbs: f64,
     busbw_gbs: f64,
     wrong: u64,
-    /// Was the in-place form asked for? A broadcast as MPI has it counts as the usual form, though it is in place.
+    /// Whether the in-place form was requested. A broadcast as in MPI counts as the usual form, though it is
+    /// in place.
     inplace: u8,
     samples: u64,
     batch: u64,

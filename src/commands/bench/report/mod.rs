@@ -1,4 +1,4 @@
-//! What rank 0 tells the world: a table, lines of JSON, and how far it is.
+//! Rank 0's report: a table, lines of JSON, and progress.
 
 mod json;
 mod table;
@@ -6,9 +6,9 @@ mod table;
 use super::{
     super::{Failed, progress::Progress},
     job::{Job, Output},
+    measured::Measured,
     operation::Form,
     stats::{self, RankStats},
-    worker::Measured,
 };
 use collectives::{DType, ReduceOp};
 use std::{
@@ -35,9 +35,9 @@ pub(super) struct Line {
 /// Why a report ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// Nobody reads it any more.
+    /// The reader has closed the output.
     Unread,
-    /// It can't be written.
+    /// The output cannot be written.
     Failed(Failed),
 }
 
@@ -66,7 +66,7 @@ impl Reporter {
         }
     }
 
-    /// What comes before the first line.
+    /// Writes the head of the report.
     pub(super) fn begin(&mut self) -> Result<(), Stop> {
         match &self.table {
             Some(_) => self.progress.aside(|| Sink::Stdout.write(&table::header(&self.facts))),
@@ -89,7 +89,7 @@ impl Reporter {
         })
     }
 
-    /// What comes after the last line.
+    /// Writes the end of the report.
     pub(super) fn end(&mut self) -> Result<(), Stop> {
         self.progress.finish();
         match &self.table {
@@ -98,7 +98,7 @@ impl Reporter {
         }
     }
 
-    /// Everyone's totals: below the table, and as lines of JSON where results are such.
+    /// Writes the totals of all ranks: below the table, and as lines of JSON where results are JSON.
     pub(super) fn stats(&mut self, rows: &[RankStats]) -> Result<(), Stop> {
         if self.table.is_some() {
             Sink::Stdout.write(&stats::table(rows))?;
@@ -110,7 +110,7 @@ impl Reporter {
     }
 }
 
-/// Where text goes, and whether it arrived.
+/// The destination of text.
 #[derive(Debug)]
 enum Sink {
     Stdout,
@@ -167,7 +167,7 @@ fn bytes(facts: &Facts, line: &Line) -> u64 {
     line.count * line.dtype.size() as u64 * u64::from(facts.blocks)
 }
 
-/// Of a line, what was measured in a form.
+/// Returns the measurement of a form.
 fn in_form(line: &Line, form: Form) -> Option<&Measured> {
     line.measured.iter().find(|m| m.form == form)
 }

@@ -1,14 +1,14 @@
 //! The table that nccl-tests prints.
 
 use super::{
-    super::{job::Job, operation::Form, worker::Measured},
+    super::{job::Job, measured::Measured, operation::Form},
     Line, bandwidths, bytes, in_form,
 };
 use collectives::Codec;
 use std::fmt::Write;
 use tbccl::{Communicator, kernels};
 
-/// What is the same on every line.
+/// Facts that are equal on every line.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Facts {
     pub(super) spelling: String,
@@ -50,7 +50,7 @@ impl Facts {
     }
 }
 
-/// What the footer sums up.
+/// Sums for the footer.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     busbw_sum: f64,

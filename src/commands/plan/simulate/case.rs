@@ -20,9 +20,9 @@ pub(super) struct Case {
     pub(super) collective: Collective,
     pub(super) ranks: u32,
     pub(super) root: Rank,
-    /// Of the larger side of the operation.
+    /// Bytes of the larger side of the operation.
     pub(super) bytes: u64,
-    /// Those of a call where none are given.
+    /// Default segments of a call.
     pub(super) segments: Option<u32>,
     /// How messages are packed, if they are.
     pub(super) codec: Option<Codec>,
@@ -37,11 +37,11 @@ pub(super) enum Way {
     Theirs(&'static Peer),
 }
 
-/// What a peer does.
+/// A peer's algorithm.
 pub(super) struct Peer {
     name: &'static str,
     planner: fn(&Spec) -> Result<Schedule, PlanError>,
-    /// The chunks of its plan for so many ranks.
+    /// Chunks of its plan by number of ranks.
     chunks: fn(u32) -> u32,
 }
 
@@ -58,7 +58,7 @@ const PEER_BUFFER: u64 = 512 << 10;
 /// The steps of all ranks in plans that are tried out.
 const MOST_STEPS: usize = 600_000;
 
-/// What became of it.
+/// The result of a run.
 pub(super) struct Run {
     pub(super) way: Way,
     pub(super) schedule: Schedule,
@@ -102,7 +102,7 @@ impl Case {
         self.bytes / self.blocks().max(1) / ELEMENT * ELEMENT
     }
 
-    /// What no plan can undercut.
+    /// Returns lower bounds of any plan.
     pub(super) fn bounds(&self) -> Bounds {
         bounds(self.collective, self.ranks, self.block_bytes(), &self.cluster, &self.costs)
     }
@@ -150,8 +150,8 @@ impl Case {
         segments(call, algorithm, &Tuning::default())
     }
 
-    /// The run with the fewest microseconds, of all numbers of segments up to `most` that are powers of two, as far as the plan
-    /// has not too many steps.
+    /// Returns the fastest run over all powers of two of segments up to `most`, as far as the plan has not
+    /// too many steps.
     pub(super) fn best(&self, way: Way, most: u32) -> Result<Run, Failed> {
         let (cluster, costs) = (self.cluster.clone(), self.costs.clone());
         let mut case = Case { segments: Some(1), cluster, costs, ..*self };

@@ -125,7 +125,7 @@ impl Figure {
         }
     }
 
-    /// Of many ranks not every piece is looked at.
+    /// With many ranks, pieces are sampled.
     fn costs(&self) -> Costs {
         let most_pieces = if self.cluster.ranks() > 64 { 4 } else { Costs::rdma().most_pieces };
         Costs { most_pieces, ..Costs::rdma() }

@@ -57,15 +57,15 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, value_name = "R", default_value = "0")]
     root: u32,
 
-    /// Cut every chunk into so many pieces [default: as a call would]
+    /// Cut every chunk into this many pieces [default: as a call would]
     #[arg(long, value_name = "K")]
     segments: Option<u32>,
 
-    /// Have messages of an all_reduce travel packed: int8, int8/64, int8/256 or bf16
+    /// Pack messages of an all_reduce: int8, int8/64, int8/256 or bf16
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 
-    /// What messages and work cost: ideal, rdma or jaccl, or a file
+    /// Costs of messages and work: ideal, rdma or jaccl, or a file
     #[arg(long, value_name = "NAME|FILE", default_value = "rdma")]
     costs: String,
 

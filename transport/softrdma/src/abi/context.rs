@@ -1,26 +1,20 @@
-//! Open devices, and what can be asked of them.
+//! Open devices, and queries about them.
 //!
 //! # Safety
 //! See the module above. A context's structure ends a larger one, so its object begins a known distance
 //! before it.
 
-use super::{
-    code, cq, cq_ex, device::DeviceObject, device::fill, device::leave_at_exit, object, place, qp, qp_create,
-    receives, srq,
-};
-use crate::{nic::Nic, profile::Profile, shm::epoch};
-use rustix::{
-    fd::{AsRawFd, OwnedFd},
-    io::Errno,
-};
+use super::{device::write_c_str, output, status_of, watched::Watched};
+use crate::{nic::Nic, profile::Profile, shm::fork_epoch};
+use rustix::{fd::OwnedFd, io::Errno};
 use std::{
     ffi::c_int,
     mem, ptr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 use verbs_sys::{
-    ABI_IS_EXTENDED, Clock, Context, Device, DeviceAttr, DeviceAttrEx, DeviceCapFlags, Gid, GidEntry,
-    GidType, LinkLayer, PortAttr, PortCapFlags, PortState, QueryDeviceExInput, ValuesEx, VerbsContext,
+    Clock, Context, DeviceAttr, DeviceAttrEx, DeviceCapFlags, Gid, GidEntry, GidType, LinkLayer, PortAttr,
+    PortCapFlags, PortState, QueryDeviceExInput, ValuesEx, VerbsContext,
 };
 
 /// An open device.
@@ -32,25 +26,40 @@ pub(super) struct ContextObject {
     /// The fabric's number of the device's port.
     pub(super) port: u32,
     epoch: u32,
-    /// The channel on which asynchronous events are announced.
+    /// The channel on which asynchronous events are reported.
     pub(super) async_channel: u32,
     pub(super) async_fd: OwnedFd,
     /// Objects that asynchronous events can be about.
-    pub(super) watched: Mutex<super::events::Watched>,
+    pub(super) watched: Mutex<Watched>,
 }
 
 impl ContextObject {
-    const PLACE: usize = mem::offset_of!(VerbsContext, context);
+    const OFFSET: usize = mem::offset_of!(VerbsContext, context);
 
-    /// The object that a C program names. Refuses those that were opened before a fork.
+    /// Creates the object of a newly opened device. Adds this file's queries to `verbs`.
+    pub(super) fn new(
+        mut verbs: VerbsContext,
+        nic: Arc<Nic>,
+        port: u32,
+        async_channel: u32,
+        async_fd: OwnedFd,
+    ) -> ContextObject {
+        verbs.query_port = Some(query_port_by_size);
+        verbs.query_rt_values = Some(query_rt_values);
+        verbs.query_device_ex = Some(query_device_ex);
+        let watched = Mutex::default();
+        ContextObject { verbs, nic, port, epoch: fork_epoch(), async_channel, async_fd, watched }
+    }
+
+    /// Returns the object that a C program names. Refuses devices that were opened before a fork.
     #[inline]
     pub(super) fn from_c<'a>(pointer: *mut Context) -> Result<&'a ContextObject, Errno> {
         if pointer.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: contexts that C programs have are the ends of such objects.
-        let context = unsafe { &*pointer.cast::<u8>().sub(Self::PLACE).cast::<ContextObject>() };
-        if context.epoch == epoch() { Ok(context) } else { Err(Errno::INVAL) }
+        // SAFETY: contexts of C programs end such objects.
+        let context = unsafe { &*pointer.cast::<u8>().sub(Self::OFFSET).cast::<ContextObject>() };
+        if context.epoch == fork_epoch() { Ok(context) } else { Err(Errno::INVAL) }
     }
 
     pub(super) fn as_c(&self) -> *mut Context {
@@ -59,20 +68,20 @@ impl ContextObject {
 
     #[inline]
     pub(super) fn profile(&self) -> &'static Profile {
-        self.nic.world.profile(self.port)
+        self.nic.fabric().profile(self.port)
     }
 
-    fn is_port(&self, number: u8) -> Result<(), Errno> {
+    fn check_port(&self, number: u8) -> Result<(), Errno> {
         if number == 1 { Ok(()) } else { Err(Errno::INVAL) }
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.nic.world.has_link(self.nic.control(), self.port)
+        self.nic.fabric().has_link(self.nic.control(), self.port)
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Gid, Errno> {
-        self.is_port(port)?;
-        let table = self.nic.world.gids(self.nic.control(), self.port);
+        self.check_port(port)?;
+        let table = self.nic.fabric().gids(self.nic.control(), self.port);
         table.get(index as usize).copied().ok_or(Errno::INVAL)
     }
 
@@ -93,7 +102,7 @@ impl ContextObject {
         attr.phys_state = if is_up { 5 } else { 3 };
         attr.link_layer = profile.link_layer;
         if profile.link_layer == LinkLayer::INFINIBAND {
-            attr.lid = self.nic.world.lid(self.port);
+            attr.lid = self.nic.fabric().lid(self.port);
             attr.sm_lid = 1;
         }
         attr
@@ -101,9 +110,9 @@ impl ContextObject {
 
     fn device_attr(&self) -> DeviceAttr {
         let profile = self.profile();
-        let guid = self.nic.world.device(self.port).guid().to_be();
+        let guid = self.nic.fabric().device(self.port).guid().to_be();
         let mut attr = DeviceAttr::zeroed();
-        fill(&mut attr.fw_ver, profile.firmware);
+        write_c_str(&mut attr.fw_ver, profile.firmware);
         attr.node_guid = guid;
         attr.sys_image_guid = guid;
         attr.max_mr_size = profile.max_mr_bytes;
@@ -139,52 +148,10 @@ impl ContextObject {
         attr
     }
 
-    fn open(device: &DeviceObject) -> Result<*mut Context, Errno> {
-        leave_at_exit();
-        let nic = device.node.nic()?;
-        let async_channel = nic.process.new_channel();
-        let async_fd = nic.process.waker.listen(nic.process.me.slot, async_channel)?;
-        let profile = nic.world.profile(device.port);
-        let mut verbs = VerbsContext::zeroed();
-        verbs.query_port = Some(query_port_by_size);
-        verbs.query_rt_values = Some(query_rt_values);
-        verbs.query_device_ex = Some(query_device_ex);
-        if profile.extended_verbs {
-            verbs.create_cq_ex = Some(cq_ex::create);
-            verbs.create_qp_ex = Some(qp_create::create_ex);
-            verbs.create_srq_ex = Some(srq::create_ex);
-            verbs.get_srq_num = Some(srq::number);
-        }
-        verbs.sz = size_of::<VerbsContext>();
-        let context = &mut verbs.context;
-        context.device = (&raw const *device).cast_mut().cast();
-        context.cmd_fd = -1;
-        context.async_fd = async_fd.as_raw_fd();
-        context.num_comp_vectors = 1;
-        context.abi_compat = ABI_IS_EXTENDED;
-        context.ops.poll_cq = Some(cq::poll);
-        context.ops.req_notify_cq = Some(cq::request_notification);
-        context.ops.post_send = Some(qp::post_send);
-        context.ops.post_recv = Some(receives::post);
-        context.ops.post_srq_recv = Some(receives::post_shared);
-        let opened = Box::new(ContextObject {
-            verbs,
-            nic,
-            port: device.port,
-            epoch: epoch(),
-            async_channel,
-            async_fd,
-            watched: Mutex::default(),
-        });
-        opened.note_state();
-        Ok(Box::leak(opened).as_c())
+    /// Changes the lists of objects.
+    pub(super) fn watch(&self, change: impl FnOnce(&mut Watched)) {
+        change(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
     }
-}
-
-/// `ibv_open_device`
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
-    object(|| ContextObject::open(super::Object::from_c(device)?))
 }
 
 /// `ibv_close_device`
@@ -193,9 +160,9 @@ pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 /// The context must not be used again, nor what was made with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
-        found.nic.process.waker.forget(found.nic.process.me.slot, found.async_channel);
+        found.nic.process().waker.forget(found.nic.process().me.slot, found.async_channel);
         let start = (&raw const *found).cast_mut();
         // SAFETY: made by `open` in a box, and not used again by the caller's promise.
         drop(unsafe { Box::from_raw(start) });
@@ -206,8 +173,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
 /// `ibv_query_device`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
-    code(|| {
-        *place(attr)? = ContextObject::from_c(context)?.device_attr();
+    status_of(|| {
+        *output(attr)? = ContextObject::from_c(context)?.device_attr();
         Ok(())
     })
 }
@@ -218,7 +185,7 @@ unsafe extern "C" fn query_device_ex(
     attr: *mut DeviceAttrEx,
     size: usize,
 ) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
         let mut all = DeviceAttrEx::zeroed();
         all.orig_attr = found.device_attr();
@@ -226,17 +193,17 @@ unsafe extern "C" fn query_device_ex(
         all.hca_core_clock = 1_000_000;
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
         all.phys_port_cnt_ex = 1;
-        place(attr)?;
-        // SAFETY: the caller has room for as many bytes as it says.
+        output(attr)?;
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&all, attr, size) };
         Ok(())
     })
 }
 
-/// `ibv_query_port` as its oldest callers know it: without the members that were added later.
+/// `ibv_query_port` for its oldest callers: without the members that were added later.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    // SAFETY: callers have room for that much.
+    // SAFETY: callers have room for that many bytes.
     unsafe { query_port_by_size(context, port, attr, PortAttr::COMPAT_BYTES) }
 }
 
@@ -246,19 +213,19 @@ unsafe extern "C" fn query_port_by_size(
     attr: *mut PortAttr,
     size: usize,
 ) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
-        found.is_port(port)?;
+        found.check_port(port)?;
         if attr.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller has room for as many bytes as it says.
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&found.port_attr(), attr, size) };
         Ok(())
     })
 }
 
-/// Writes as much of a structure as its caller knows, and zeroes behind it what only the caller knows.
+/// Writes as much of a structure as its caller knows, and zeros into the members that only the caller knows.
 ///
 /// # Safety
 /// `to` must have room for `size` bytes.
@@ -272,10 +239,10 @@ unsafe fn copy_prefix<T>(from: &T, to: *mut T, size: usize) {
 }
 
 unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesEx) -> c_int {
-    code(|| {
+    status_of(|| {
         ContextObject::from_c(context)?;
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        place(values)?.raw_clock = Clock(libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
+        output(values)?.raw_clock = Clock(libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
         Ok(())
     })
 }
@@ -283,9 +250,9 @@ unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesE
 /// `ibv_query_gid`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int {
-    let asked = code(|| {
+    let asked = status_of(|| {
         let found = ContextObject::from_c(context)?.gid(port, index as u32)?;
-        *place(gid)? = found;
+        *output(gid)? = found;
         Ok(())
     });
     if asked == 0 { 0 } else { -1 }
@@ -302,10 +269,10 @@ fn gid_type(found: &ContextObject, gid: Gid) -> GidType {
 /// `ibv_query_gid_type`: for its oldest callers, with two values.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_gid_type(context: *mut Context, port: u8, index: u32, kind: *mut u32) -> c_int {
-    let asked = code(|| {
+    let asked = status_of(|| {
         let found = ContextObject::from_c(context)?;
         let gid = found.gid(port, index)?;
-        *place(kind)? = u32::from(gid_type(found, gid) == GidType::ROCE_V2);
+        *output(kind)? = u32::from(gid_type(found, gid) == GidType::ROCE_V2);
         Ok(())
     });
     if asked == 0 { 0 } else { -1 }
@@ -327,21 +294,21 @@ pub extern "C" fn _ibv_query_gid_ex(
     _flags: u32,
     size: usize,
 ) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = ContextObject::from_c(context)?;
-        found.is_port(u8::try_from(port).map_err(|_| Errno::INVAL)?)?;
+        found.check_port(u8::try_from(port).map_err(|_| Errno::INVAL)?)?;
         let known = gid_entry(found, index)?;
         if known.gid.is_empty() {
             return Err(Errno::NODATA);
         }
-        place(entry)?;
-        // SAFETY: the caller has room for as many bytes as it says.
+        output(entry)?;
+        // SAFETY: the caller has room for `size` bytes.
         unsafe { copy_prefix(&known, entry, size) };
         Ok(())
     })
 }
 
-/// `ibv_query_gid_table`: the addresses that are there.
+/// `ibv_query_gid_table`: returns the addresses that are not empty.
 ///
 /// # Safety
 /// `entries` must have room for `room` entries of `size` bytes.
@@ -353,7 +320,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     _flags: u32,
     size: usize,
 ) -> isize {
-    super::value(-(libc::EIO as isize), || {
+    super::value_of(-(libc::EIO as isize), || {
         let Ok(found) = ContextObject::from_c(context) else { return -(libc::EINVAL as isize) };
         let known = (0..crate::fabric::GID_TABLE_LEN as u32).filter_map(|index| gid_entry(found, index).ok());
         let mut count = 0;
@@ -372,18 +339,18 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
 /// `ibv_query_pkey`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
-    let asked = code(|| {
-        ContextObject::from_c(context)?.is_port(port)?;
+    let asked = status_of(|| {
+        ContextObject::from_c(context)?.check_port(port)?;
         if index != 0 {
             return Err(Errno::INVAL);
         }
-        *place(pkey)? = 0xffff;
+        *output(pkey)? = 0xffff;
         Ok(())
     });
     if asked == 0 { 0 } else { -1 }
 }
 
-/// `ibv_get_pkey_index`: in network byte order.
+/// `ibv_get_pkey_index`: `pkey` is in network byte order.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_pkey_index(_context: *mut Context, _port: u8, pkey: u16) -> c_int {
     if pkey == 0xffff { 0 } else { -1 }

@@ -1,18 +1,19 @@
-//! Completion queues: making, polling, arming.
+//! Completion queues: creation, polling, arming.
 //!
-//! Completions that are still on their way, by the model of their cable, wait in a list of this process until
-//! they are due, so that a later one of another queue pair can overtake them.
+//! Completions that are due later, by the model of their cable, wait in a list of this process. So a later
+//! one of another queue pair can overtake them.
 //!
 //! # Safety
-//! See the module above. What only the polling thread may touch is behind `poll_lock`.
+//! See the module above. `poll_lock` protects the members that only the polling thread may touch.
 
 use super::{
-    Object, SpinLock, channel::ChannelObject, code, context::ContextObject, errno, events::Told, object,
-    place,
+    Object, SpinLock, acks::EventAcks, channel::ChannelObject, context::ContextObject, errno, output,
+    pointer_of, status_of,
 };
 use crate::{
-    nic::{Nic, now, number},
-    shm::{CQS, Completion, CqRecord, Kind},
+    clock::now,
+    nic::{Nic, qp_number},
+    shm::{CQS, Completion, CqRecord, QueueKind},
 };
 use rustix::io::Errno;
 use std::{
@@ -20,7 +21,7 @@ use std::{
     collections::VecDeque,
     ffi::{c_int, c_void},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     thread,
@@ -36,26 +37,26 @@ pub(super) struct CqObject {
     pub(super) index: u32,
     port: u32,
     ring: (u64, u64),
-    /// Queue pairs that complete here.
+    /// Queue pairs that report completions to this queue.
     pub(super) users: Arc<AtomicU32>,
-    /// Announcements on its channel.
-    pub(super) announced: Told,
-    pub(super) told: Told,
+    /// Notifications on the queue's channel.
+    pub(super) notification_acks: EventAcks,
+    pub(super) event_acks: EventAcks,
     pub(super) poll_lock: SpinLock,
-    /// Under `poll_lock`.
+    /// Protected by `poll_lock`.
     pub(super) polling: UnsafeCell<Polling>,
 }
 
-/// The polling thread's part.
+/// State of the polling thread.
 #[derive(Debug, Default)]
 pub(super) struct Polling {
-    /// Completions taken off the ring.
+    /// Completions taken off the ring so far.
     head: u64,
-    /// Those of them that are not due yet, the earliest first.
+    /// Completions of these that are not due yet, the earliest first.
     delayed: VecDeque<Completion>,
-    /// Polls without result since the last one with.
+    /// Polls without a completion since the last completion.
     empty: u32,
-    /// The completion that a program reads piece by piece.
+    /// The completion whose members a program reads with extended calls.
     pub(super) current: Completion,
 }
 
@@ -64,31 +65,31 @@ unsafe impl Object<Cq> for CqObject {}
 // SAFETY: as above.
 unsafe impl Object<CqEx> for CqObject {}
 
-/// Who polls more often than this in vain does nothing else.
-const STEADY: u32 = 4;
+/// Polls without a completion after which the program counts as one that only polls.
+const STEADY_POLLS: u32 = 4;
 
-/// Slots are as large as a cache line.
-const LINE: u64 = 64;
+/// Bytes of a completion's slot: a cache line.
+const SLOT_BYTES: u64 = 64;
 
 impl CqObject {
     #[inline]
     pub(super) fn record(&self) -> Result<&CqRecord, Errno> {
-        self.nic.process.own().cq(self.index).ok_or(Errno::INVAL)
+        self.nic.process().own().cq(self.index).ok_or(Errno::INVAL)
     }
 
-    /// The next completion that may be seen.
+    /// Returns the next completion that may be seen.
     #[inline]
-    pub(super) fn next(&self, polling: &mut Polling) -> Option<Completion> {
+    pub(super) fn next_completion(&self, polling: &mut Polling) -> Option<Completion> {
         let record = self.record().ok()?;
         if self.nic.is_stalled(self.port) {
-            self.idle(polling);
+            self.note_empty_poll(polling);
             return None;
         }
         loop {
             let completion = if polling.delayed.is_empty() {
-                match self.fetch(record, polling) {
+                match self.take_from_ring(record, polling) {
                     Some(completion) if completion.due != 0 && completion.due > now() => {
-                        delay(&mut polling.delayed, completion);
+                        insert_by_due(&mut polling.delayed, completion);
                         self.next_delayed(record, polling)
                     }
                     other => other,
@@ -97,13 +98,13 @@ impl CqObject {
                 self.next_delayed(record, polling)
             };
             match completion {
-                Some(completion) if !self.credit(&completion) => {}
+                Some(completion) if !self.return_credit(&completion) => {}
                 Some(completion) => {
                     polling.empty = 0;
                     return Some(completion);
                 }
                 None => {
-                    self.idle(polling);
+                    self.note_empty_poll(polling);
                     return None;
                 }
             }
@@ -111,8 +112,8 @@ impl CqObject {
     }
 
     #[inline]
-    fn fetch(&self, record: &CqRecord, polling: &mut Polling) -> Option<Completion> {
-        let completion = record.peek(self.nic.process.own(), polling.head)?;
+    fn take_from_ring(&self, record: &CqRecord, polling: &mut Polling) -> Option<Completion> {
+        let completion = record.peek(self.nic.process().own(), polling.head)?;
         polling.head += 1;
         record.consume(polling.head);
         Some(completion)
@@ -120,60 +121,58 @@ impl CqObject {
 
     #[cold]
     fn next_delayed(&self, record: &CqRecord, polling: &mut Polling) -> Option<Completion> {
-        while let Some(completion) = self.fetch(record, polling) {
-            delay(&mut polling.delayed, completion);
+        while let Some(completion) = self.take_from_ring(record, polling) {
+            insert_by_due(&mut polling.delayed, completion);
         }
         let first = polling.delayed.front()?;
         let now = now();
         if first.due <= now {
             return polling.delayed.pop_front();
         }
-        if polling.empty > STEADY {
+        if polling.empty > STEADY_POLLS {
             self.nic.note_poll(now);
         }
         if record.fixed.armed.load(Relaxed) != 0 {
-            // It was armed after these had been sent.
-            polling.delayed.iter().for_each(|completion| record.announce_later(completion));
-            self.nic.remind_queue(self.nic.process.own(), self.index, first.due);
+            // The queue was armed after these completions had been written.
+            polling.delayed.iter().for_each(|completion| record.defer_notification(completion));
+            self.nic.schedule_cq(self.index, first.due);
         }
         None
     }
 
-    /// Forgets the completions of a queue pair that ends or begins anew.
+    /// Drops the completions of a queue pair that is destroyed or reset.
     pub(super) fn purge(&self, qpn: u32) {
-        let _held = self.poll_lock.hold();
+        let _held = self.poll_lock.lock();
         // SAFETY: under `poll_lock`.
         let polling = unsafe { &mut *self.polling.get() };
         let Ok(record) = self.record() else { return };
-        while let Some(completion) = self.fetch(record, polling) {
-            delay(&mut polling.delayed, completion);
+        while let Some(completion) = self.take_from_ring(record, polling) {
+            insert_by_due(&mut polling.delayed, completion);
         }
         polling.delayed.retain(|completion| completion.qpn != qpn);
     }
 
-    /// Frees the room of what is completed. False for completions of queue pairs that are gone.
+    /// Frees the slot of a completed request. Returns false for completions of queue pairs that no longer
+    /// exist.
     #[inline]
-    fn credit(&self, completion: &Completion) -> bool {
-        let index = number::index(completion.qpn);
-        let Some(at) = self.nic.own_qp(index) else { return false };
+    fn return_credit(&self, completion: &Completion) -> bool {
+        let index = qp_number::index(completion.qpn);
+        let Some(qp_ref) = self.nic.own_qp(index) else { return false };
         match completion.kind {
-            Kind::Send => self.nic.sent[index as usize].store(completion.number + 1, Relaxed),
-            Kind::Receive | Kind::SharedReceive => {
-                let rq = at.qp.fixed.rq.load(Relaxed) as usize;
-                if let Some(received) = self.nic.received.get(rq) {
-                    received.fetch_add(1, Relaxed);
-                }
+            QueueKind::Send => self.nic.credits().set_freed_sends(index, completion.number + 1),
+            QueueKind::Receive | QueueKind::SharedReceive => {
+                self.nic.credits().free_receive(qp_ref.record.fixed.rq.load(Relaxed));
             }
         }
-        at.qpn() == completion.qpn
+        qp_ref.qpn() == completion.qpn
     }
 
-    /// Nothing was found: looks after what others left, and lets other processes run.
-    fn idle(&self, polling: &mut Polling) {
+    /// Notes a poll without a completion: runs timers and maintenance, and lets other processes run.
+    fn note_empty_poll(&self, polling: &mut Polling) {
         polling.empty = polling.empty.wrapping_add(1);
-        self.nic.look_at_the_clock(polling.empty > STEADY);
+        self.nic.poll_timers(polling.empty > STEADY_POLLS);
         if polling.empty.is_multiple_of(32) {
-            self.nic.tend();
+            self.nic.maintain();
         }
         if polling.empty.is_multiple_of(256) {
             thread::yield_now();
@@ -181,13 +180,13 @@ impl CqObject {
     }
 }
 
-/// Keeps the list in the order in which completions are due.
-fn delay(delayed: &mut VecDeque<Completion>, completion: Completion) {
+/// Inserts a completion, and keeps the list in the order of due times.
+fn insert_by_due(delayed: &mut VecDeque<Completion>, completion: Completion) {
     let at = delayed.partition_point(|other| other.due <= completion.due);
     delayed.insert(at, completion);
 }
 
-/// What a C program reads of a completion.
+/// Returns the C structure of a completion.
 pub(super) fn work_completion(completion: &Completion) -> Wc {
     let mut wc = Wc::zeroed();
     wc.wr_id = completion.wr_id;
@@ -202,18 +201,18 @@ pub(super) fn work_completion(completion: &Completion) -> Wc {
 }
 
 pub(super) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
-    super::value(-1, || {
+    super::value_of(-1, || {
         let Ok(found) = CqObject::from_c(cq) else { return -1 };
-        if found.nic.process.is_inherited() {
+        if found.nic.process().is_inherited() {
             return -1;
         }
-        let _held = found.poll_lock.hold();
+        let _held = found.poll_lock.lock();
         // SAFETY: under `poll_lock`.
         let polling = unsafe { &mut *found.polling.get() };
         let mut polled = 0;
         while polled < count {
-            let Some(completion) = found.next(polling) else { break };
-            // SAFETY: the caller has room for `count` of them.
+            let Some(completion) = found.next_completion(polling) else { break };
+            // SAFETY: the caller has room for `count` completions.
             unsafe { wc.add(polled as usize).write(work_completion(&completion)) };
             polled += 1;
         }
@@ -225,7 +224,7 @@ pub(super) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> 
 }
 
 pub(super) unsafe extern "C" fn request_notification(cq: *mut Cq, solicited_only: c_int) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = CqObject::from_c(cq)?;
         if found.cq.channel.is_null() {
             return Err(Errno::INVAL);
@@ -236,8 +235,8 @@ pub(super) unsafe extern "C" fn request_notification(cq: *mut Cq, solicited_only
     })
 }
 
-/// Makes a completion queue.
-pub(super) fn make(
+/// Creates a completion queue.
+pub(super) fn create(
     context: *mut Context,
     cqe: u64,
     cq_context: *mut c_void,
@@ -252,20 +251,20 @@ pub(super) fn make(
     if !channel.is_null() && !profile.completion_events {
         return Err(errno(profile.errnos.unsupported));
     }
-    let number = if channel.is_null() { 0 } else { ChannelObject::from_c(channel)?.listening.number };
+    let number = if channel.is_null() { 0 } else { ChannelObject::from_c(channel)?.event_channel.number };
     let slots = cqe.next_power_of_two();
-    let ring = nic.process.take(slots * LINE)?;
-    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = nic.process.own();
+    let ring = nic.process().allocate(slots * SLOT_BYTES)?;
+    let guard = nic.tables().lock();
+    let own = nic.process().own();
     // Index 0 stands for none.
     let free = (1..CQS.min(profile.max_cq + 1))
         .find(|&index| own.cq(index).is_some_and(|record| record.fixed.capacity.load(Relaxed) == 0));
     let Some((index, record)) = free.and_then(|index| Some((index, own.cq(index)?))) else {
         drop(guard);
-        nic.process.give(ring);
+        nic.process().free(ring);
         return Err(Errno::NOMEM);
     };
-    record.begin(ring.0, slots, cqe, number, found.async_channel);
+    record.init(ring.0, slots, cqe, number, found.async_channel);
     drop(guard);
     let mut cq = CqEx::zeroed();
     cq.context = context;
@@ -280,15 +279,15 @@ pub(super) fn make(
         port: found.port,
         ring,
         users: Arc::default(),
-        announced: Told::default(),
-        told: Told::default(),
+        notification_acks: EventAcks::default(),
+        event_acks: EventAcks::default(),
         poll_lock: SpinLock::default(),
         polling: UnsafeCell::default(),
     })
 }
 
-/// Hands a new queue out, known to its channel and its context.
-pub(super) fn hand_out(queue: CqObject) -> Result<*mut Cq, Errno> {
+/// Passes a new queue to the C program, after adding it to its channel and its context.
+pub(super) fn publish(queue: CqObject) -> Result<*mut Cq, Errno> {
     let (context, channel) = (queue.cq.context, queue.cq.channel);
     let handed: *mut Cq = Object::<Cq>::into_c(queue);
     if let Ok(channel) = ChannelObject::from_c(channel) {
@@ -307,27 +306,27 @@ pub extern "C" fn ibv_create_cq(
     channel: *mut CompChannel,
     vector: c_int,
 ) -> *mut Cq {
-    object(|| {
+    pointer_of(|| {
         let cqe = u64::try_from(cqe).map_err(|_| Errno::INVAL)?;
-        hand_out(make(context, cqe, cq_context, channel, vector as u64)?)
+        publish(create(context, cqe, cq_context, channel, vector as u64)?)
     })
 }
 
-/// `ibv_resize_cq`: not offered, as by many drivers.
+/// `ibv_resize_cq`: not supported, as by many drivers.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_resize_cq(_cq: *mut Cq, _cqe: c_int) -> c_int {
-    code(|| Err(Errno::OPNOTSUPP))
+    status_of(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_destroy_cq`: waits until all announcements and events that were fetched are acknowledged.
+/// `ibv_destroy_cq`: waits until all fetched notifications and events are acknowledged.
 ///
 /// # Safety
 /// The queue must not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
-    code(|| {
+    status_of(|| {
         let found: &CqObject = Object::<Cq>::from_c(cq)?;
-        if found.nic.process.is_inherited() {
+        if found.nic.process().is_inherited() {
             return Err(Errno::INVAL);
         }
         if found.users.load(Relaxed) != 0 {
@@ -339,19 +338,19 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
         if let Ok(context) = ContextObject::from_c(found.cq.context) {
             context.watch(|watched| watched.cqs.retain(|&known| known != cq as usize));
         }
-        found.announced.wait();
-        found.told.wait();
+        found.notification_acks.wait();
+        found.event_acks.wait();
         let record = found.record()?;
         record.fixed.capacity.store(0, Relaxed);
-        found.nic.process.give(found.ring);
-        // SAFETY: made by `hand_out`, and not used again by the caller's promise.
+        found.nic.process().free(found.ring);
+        // SAFETY: made by `publish`, and not used again by the caller's promise.
         drop(unsafe { <CqObject as Object<Cq>>::take_back(cq) });
         Ok(())
     })
 }
 
-/// The queue that a C program names when it makes a queue pair.
+/// Returns the queue that a C program passes to create a queue pair.
 pub(super) fn named<'a>(cq: *mut Cq) -> Result<&'a CqObject, Errno> {
-    place(cq)?;
+    output(cq)?;
     Object::<Cq>::from_c(cq)
 }

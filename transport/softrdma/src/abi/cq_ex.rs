@@ -1,23 +1,23 @@
-//! Polling by calls: `ibv_start_poll`, a call for each member of a completion, `ibv_next_poll`,
+//! Extended polling: `ibv_start_poll`, a call for each member of a completion, `ibv_next_poll`,
 //! `ibv_end_poll`.
 //!
 //! # Safety
-//! See the module above. The lock that `start_poll` takes when it returns 0 is held until `end_poll`;
-//! between, the calls come from the thread that holds it.
+//! See the module above. The lock that `start_poll` takes when it returns 0 is held until `end_poll`. Between
+//! them, the calls come from the thread that holds it.
 
 use super::{
     Object,
     cq::{self, CqObject, Polling},
 };
-use crate::{nic::now, shm::Completion};
+use crate::{clock::now, shm::Completion};
 use rustix::io::Errno;
 use std::{ffi::c_int, sync::atomic::Ordering::Relaxed};
 use verbs_sys::{
     Context, CqEx, CqInitAttrEx, CqInitAttrMask, CreateCqWcFlags, PollCqAttr, WcOpcode, WcStatus,
 };
 
-/// What can be read of completions.
-const KNOWN: u64 = (CreateCqWcFlags::BYTE_LEN.0
+/// Members of completions that can be read.
+const SUPPORTED: u64 = (CreateCqWcFlags::BYTE_LEN.0
     | CreateCqWcFlags::IMM.0
     | CreateCqWcFlags::QP_NUM.0
     | CreateCqWcFlags::SRC_QP.0
@@ -27,27 +27,27 @@ const KNOWN: u64 = (CreateCqWcFlags::BYTE_LEN.0
     | CreateCqWcFlags::COMPLETION_TIMESTAMP.0
     | CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK.0) as u64;
 
-/// Those that say when.
+/// Members that are times.
 const TIMES: u64 =
     (CreateCqWcFlags::COMPLETION_TIMESTAMP.0 | CreateCqWcFlags::COMPLETION_TIMESTAMP_WALLCLOCK.0) as u64;
 
 pub(super) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
-    super::object(|| {
-        let attr = super::given(attr)?;
-        if attr.wc_flags & !KNOWN != 0 || attr.comp_mask & !CqInitAttrMask::FLAGS.0 != 0 {
+    super::pointer_of(|| {
+        let attr = super::input(attr)?;
+        if attr.wc_flags & !SUPPORTED != 0 || attr.comp_mask & !CqInitAttrMask::FLAGS.0 != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let mut queue =
-            cq::make(context, attr.cqe.into(), attr.cq_context, attr.channel, attr.comp_vector.into())?;
-        fill(&mut queue.cq);
+            cq::create(context, attr.cqe.into(), attr.cq_context, attr.channel, attr.comp_vector.into())?;
+        set_calls(&mut queue.cq);
         let wants_times = attr.wc_flags & TIMES != 0;
         queue.record()?.fixed.wants_times.store(wants_times.into(), Relaxed);
-        cq::hand_out(queue).map(<*mut _>::cast)
+        cq::publish(queue).map(<*mut _>::cast)
     })
 }
 
-/// Fills the table of calls.
-fn fill(cq: &mut CqEx) {
+/// Sets the table of calls.
+fn set_calls(cq: &mut CqEx) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
     cq.end_poll = Some(end_poll);
@@ -71,9 +71,9 @@ fn advance(cq: *mut CqEx, found: &CqObject) -> Result<(), Errno> {
     let polling: &mut Polling = unsafe { &mut *found.polling.get() };
     let is_overrun = || found.record().is_ok_and(|record| record.fixed.overrun.load(Relaxed) != 0);
     let none = || if is_overrun() { Errno::IO } else { Errno::NOENT };
-    let completion = found.next(polling).ok_or_else(none)?;
+    let completion = found.next_completion(polling).ok_or_else(none)?;
     polling.current = completion;
-    // SAFETY: the caller's queue; members that programs read of the current completion.
+    // SAFETY: the caller's queue; programs read these members of the current completion.
     unsafe {
         (*cq).wr_id = completion.wr_id;
         (*cq).status = WcStatus(completion.status.into());
@@ -82,16 +82,16 @@ fn advance(cq: *mut CqEx, found: &CqObject) -> Result<(), Errno> {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
-    super::value(libc::EIO, || {
+    super::value_of(libc::EIO, || {
         let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) else { return libc::EINVAL };
-        if super::given(attr).is_ok_and(|attr| attr.comp_mask != 0) || found.nic.process.is_inherited() {
+        if super::input(attr).is_ok_and(|attr| attr.comp_mask != 0) || found.nic.process().is_inherited() {
             return libc::EINVAL;
         }
-        found.poll_lock.lock();
+        found.poll_lock.acquire();
         match advance(cq, found) {
             Ok(()) => 0,
             Err(error) => {
-                found.poll_lock.unlock();
+                found.poll_lock.release();
                 error.raw_os_error()
             }
         }
@@ -99,23 +99,23 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
 }
 
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
-    super::value(libc::EIO, || match <CqObject as Object<CqEx>>::from_c(cq) {
+    super::value_of(libc::EIO, || match <CqObject as Object<CqEx>>::from_c(cq) {
         Ok(found) => advance(cq, found).map_or_else(Errno::raw_os_error, |()| 0),
         Err(error) => error.raw_os_error(),
     })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut CqEx) {
-    super::value((), || {
+    super::value_of((), || {
         if let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) {
-            found.poll_lock.unlock();
+            found.poll_lock.release();
         }
     });
 }
 
-/// Reads of the current completion.
+/// Reads from the current completion.
 fn current<T: Default>(cq: *mut CqEx, member: impl FnOnce(&Completion) -> T) -> T {
-    super::value(T::default(), || {
+    super::value_of(T::default(), || {
         let Ok(found) = <CqObject as Object<CqEx>>::from_c(cq) else { return T::default() };
         // SAFETY: between `start_poll` and `end_poll` the caller holds the polling lock.
         let polling = unsafe { &*found.polling.get() };
@@ -160,12 +160,12 @@ unsafe extern "C" fn read_zero_byte(_cq: *mut CqEx) -> u8 {
     0
 }
 
-/// When the completion came, by the clock that `ibv_query_rt_values_ex` reads.
+/// Returns the time of the completion, by the clock of `ibv_query_rt_values_ex`.
 unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
     current(cq, |completion| completion.at)
 }
 
-/// When the completion came, by the clock on the wall as it goes now.
+/// Returns the time of the completion by the wall clock, computed from the clock's present value.
 unsafe extern "C" fn read_wallclock(cq: *mut CqEx) -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let wall = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;

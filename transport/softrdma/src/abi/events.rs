@@ -1,63 +1,26 @@
-//! Asynchronous events: what happens to objects and ports without having been asked for.
+//! Asynchronous events of objects and ports.
 //!
-//! They stand as bits in the records of the objects, and ports have a state that differs from the last that was
-//! told; a datagram on the context's channel says that there is something to be found. So that the descriptor is
-//! readable exactly while there is, whoever fetches an event takes all datagrams, and sends itself one if there is
-//! more.
+//! Events of objects are bits in their records. An event of a port is a state that differs from the last
+//! reported one. A datagram on the context's channel says that there is an event. The descriptor must be
+//! readable exactly while there is one, so a thread that fetches an event takes all datagrams, and sends a
+//! new one if there are more events.
 //!
 //! # Safety
-//! See the module above. Objects take themselves off the context's lists before they are destroyed.
+//! See the module above. Objects remove themselves from the context's lists before they are destroyed.
 
-use super::{Object, code, context::ContextObject, cq::CqObject, place, qp::QpObject, srq::SrqObject};
+use super::{
+    Object, acks::EventAcks, context::ContextObject, cq::CqObject, output, qp::QpObject, srq::SrqObject,
+    status_of,
+};
 use crate::{shm::take_one, sync::AtomicU32};
 use std::{
     ffi::c_int,
     sync::{PoisonError, atomic::Ordering::SeqCst},
-    thread,
-    time::Duration,
 };
 use verbs_sys::{AsyncElement, AsyncEvent, Context, Cq, EventType, Qp, Srq};
 
-/// The objects of a context, as addresses.
-#[derive(Debug, Default)]
-pub(super) struct Watched {
-    pub(super) cqs: Vec<usize>,
-    pub(super) qps: Vec<usize>,
-    pub(super) srqs: Vec<usize>,
-    /// The port as it was when last looked at.
-    was_up: bool,
-    gid_changes: u32,
-}
-
-/// Asynchronous events about an object: those that were fetched, and those of them that were acknowledged.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    fetched: AtomicU32,
-    acknowledged: AtomicU32,
-}
-
-impl Told {
-    pub(super) fn fetch(&self) {
-        self.fetched.fetch_add(1, SeqCst);
-    }
-
-    pub(super) fn acknowledge(&self, count: u32) {
-        self.acknowledged.fetch_add(count, SeqCst);
-    }
-
-    /// Waits until all are acknowledged, for ever if need be, as libibverbs does: the object that they name ends
-    /// after this. No more must be fetched meanwhile.
-    pub(super) fn wait(&self) {
-        let mut turns = 0u32;
-        while self.fetched.load(SeqCst) != self.acknowledged.load(SeqCst) {
-            turns += 1;
-            if turns < 1000 { thread::yield_now() } else { thread::sleep(Duration::from_millis(1)) }
-        }
-    }
-}
-
 /// Takes one bit of a word of events.
-fn take(events: &AtomicU32) -> Option<EventType> {
+fn take_event(events: &AtomicU32) -> Option<EventType> {
     let bits = events.load(SeqCst);
     if bits == 0 {
         return None;
@@ -71,18 +34,13 @@ fn event(event_type: EventType, element: AsyncElement) -> AsyncEvent {
 }
 
 impl ContextObject {
-    /// Changes the lists of objects.
-    pub(super) fn watch(&self, change: impl FnOnce(&mut Watched)) {
-        change(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Remembers how the port is, so that changes from now on are events.
+    /// Notes the present state of the port, so that later changes are events.
     pub(super) fn note_state(&self) {
         let gid_changes = self.nic.control().ports[self.port as usize].gid_change.load(SeqCst);
         self.watch(|watched| (watched.was_up, watched.gid_changes) = (self.is_up(), gid_changes));
     }
 
-    /// Is there an event of the port that nobody has fetched?
+    /// Fetches an event of the port.
     fn port_event(&self) -> Option<EventType> {
         let is_up = self.is_up();
         let gid_changes = self.nic.control().ports[self.port as usize].gid_change.load(SeqCst);
@@ -98,7 +56,7 @@ impl ContextObject {
         None
     }
 
-    /// Is there anything left that [`ContextObject::next_event`] would find?
+    /// Whether [`ContextObject::next_event`] would find an event.
     fn has_event(&self) -> bool {
         let (is_up, ports) = (self.is_up(), &self.nic.control().ports);
         let gid_changes = ports[self.port as usize].gid_change.load(SeqCst);
@@ -110,12 +68,12 @@ impl ContextObject {
         };
         let qp = |address: &usize| {
             let object = <QpObject as Object<Qp>>::from_c(*address as *mut Qp);
-            object.and_then(QpObject::at).is_ok_and(|at| is_set(&at.qp.signals.events))
+            object.and_then(QpObject::qp_ref).is_ok_and(|qp_ref| is_set(&qp_ref.record.signals.events))
         };
         let srq = |address: &usize| {
             let object = SrqObject::from_c(*address as *mut Srq).ok();
             let record = object.and_then(|object| object.queue.record());
-            record.is_some_and(|record| is_set(&record.poster.events))
+            record.is_some_and(|record| is_set(&record.producer.events))
         };
         watched.was_up != is_up
             || watched.gid_changes != gid_changes
@@ -132,24 +90,26 @@ impl ContextObject {
         for &address in &watched.cqs {
             let cq = address as *mut Cq;
             let object = <CqObject as Object<Cq>>::from_c(cq).ok()?;
-            if let Some(kind) = object.record().ok().and_then(|record| take(&record.fixed.events)) {
-                object.told.fetch();
+            if let Some(kind) = object.record().ok().and_then(|record| take_event(&record.fixed.events)) {
+                object.event_acks.fetch();
                 return Some(event(kind, AsyncElement { cq }));
             }
         }
         for &address in &watched.qps {
             let qp = address as *mut Qp;
             let object = <QpObject as Object<Qp>>::from_c(qp).ok()?;
-            if let Some(kind) = object.at().ok().and_then(|at| take(&at.qp.signals.events)) {
-                object.told.fetch();
+            if let Some(kind) =
+                object.qp_ref().ok().and_then(|qp_ref| take_event(&qp_ref.record.signals.events))
+            {
+                object.event_acks.fetch();
                 return Some(event(kind, AsyncElement { qp }));
             }
         }
         for &address in &watched.srqs {
             let srq = address as *mut Srq;
             let object = SrqObject::from_c(srq).ok()?;
-            if let Some(kind) = object.queue.record().and_then(|record| take(&record.poster.events)) {
-                object.told.fetch();
+            if let Some(kind) = object.queue.record().and_then(|record| take_event(&record.producer.events)) {
+                object.event_acks.fetch();
                 return Some(event(kind, AsyncElement { srq }));
             }
         }
@@ -157,19 +117,19 @@ impl ContextObject {
     }
 }
 
-/// `ibv_get_async_event`: waits for one, unless the descriptor is non-blocking.
+/// `ibv_get_async_event`: waits for an event, unless the descriptor is non-blocking.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent) -> c_int {
-    let result = code(|| {
+    let result = status_of(|| {
         let found = ContextObject::from_c(context)?;
-        let to = place(to)?;
+        let to = output(to)?;
         loop {
             while take_one(&found.async_fd, false).is_ok() {}
-            found.nic.notice();
+            found.nic.poll_commands();
             if let Some(next) = found.next_event() {
                 *to = next;
                 if found.has_event() {
-                    let process = &found.nic.process;
+                    let process = found.nic.process();
                     process.waker.wake(process.me.slot, found.async_channel);
                 }
                 return Ok(());
@@ -180,17 +140,17 @@ pub extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent
     if result == 0 { 0 } else { -1 }
 }
 
-/// The events of an object that an event is about; none for those of ports.
-fn told_of<'a>(event: &AsyncEvent) -> Option<&'a Told> {
-    // SAFETY: all members of the union are pointers or plain numbers, and the kind says which counts. The object is
-    // there: it does not end before this is acknowledged.
+/// Returns the counts of the object that an event is about; none for events of ports.
+fn acks_of<'a>(event: &AsyncEvent) -> Option<&'a EventAcks> {
+    // SAFETY: all members of the union are pointers or plain numbers, and the kind says which one counts. The
+    // object exists: it is not destroyed before this event is acknowledged.
     unsafe {
         match event.event_type {
             EventType::CQ_ERR => {
-                <CqObject as Object<Cq>>::from_c(event.element.cq).ok().map(|object| &object.told)
+                <CqObject as Object<Cq>>::from_c(event.element.cq).ok().map(|object| &object.event_acks)
             }
             EventType::SRQ_ERR | EventType::SRQ_LIMIT_REACHED => {
-                SrqObject::from_c(event.element.srq).ok().map(|object| &object.told)
+                SrqObject::from_c(event.element.srq).ok().map(|object| &object.event_acks)
             }
             EventType::QP_FATAL
             | EventType::QP_REQ_ERR
@@ -200,19 +160,19 @@ fn told_of<'a>(event: &AsyncEvent) -> Option<&'a Told> {
             | EventType::PATH_MIG
             | EventType::PATH_MIG_ERR
             | EventType::QP_LAST_WQE_REACHED => {
-                <QpObject as Object<Qp>>::from_c(event.element.qp).ok().map(|object| &object.told)
+                <QpObject as Object<Qp>>::from_c(event.element.qp).ok().map(|object| &object.event_acks)
             }
             _ => None,
         }
     }
 }
 
-/// `ibv_ack_async_event`: whoever destroys the object waits for it.
+/// `ibv_ack_async_event`: lets the destruction of the event's object continue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
-    super::value((), || {
-        if let Some(told) = super::given(event).ok().and_then(told_of) {
-            told.acknowledge(1);
+    super::value_of((), || {
+        if let Some(event_acks) = super::input(event).ok().and_then(acks_of) {
+            event_acks.acknowledge(1);
         }
     });
 }

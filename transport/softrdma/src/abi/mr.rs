@@ -1,14 +1,15 @@
-//! Registering memory.
+//! Memory registration.
 //!
 //! # Safety
-//! See the module above. Sharing pages replaces them by others with the same content; `remap` says when that
-//! is done.
+//! See the module above. Sharing pages replaces them by others with the same content; `remap` documents the
+//! conditions.
 
 use super::{
-    Object, code,
+    Object,
     context::ContextObject,
-    errno, object,
-    pd::{PdObject, Use},
+    errno,
+    pd::{PdObject, UseGuard},
+    pointer_of, status_of,
 };
 use crate::{
     log,
@@ -20,26 +21,26 @@ use rustix::io::Errno;
 use std::{
     ffi::{c_int, c_uint, c_void},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::Ordering::{Relaxed, SeqCst},
     },
 };
 use verbs_sys::{AccessFlags, Mr, Pd};
 
-/// A registration.
+/// A memory region.
 #[derive(Debug)]
 #[repr(C)]
 struct MrObject {
     mr: Mr,
     nic: Arc<Nic>,
     index: u32,
-    _pd: Use,
+    _pd: UseGuard,
 }
 
 // SAFETY: `repr(C)`, and the structure is the first member.
 unsafe impl Object<Mr> for MrObject {}
 
-const KNOWN: AccessFlags = AccessFlags::LOCAL_WRITE
+const SUPPORTED: AccessFlags = AccessFlags::LOCAL_WRITE
     .with(AccessFlags::REMOTE_WRITE)
     .with(AccessFlags::REMOTE_READ)
     .with(AccessFlags::REMOTE_ATOMIC)
@@ -48,10 +49,10 @@ const KNOWN: AccessFlags = AccessFlags::LOCAL_WRITE
     .with(AccessFlags::HUGETLB)
     .with(AccessFlags(0x3ff << 20));
 
-/// Checks what is wanted of memory.
+/// Checks a registration against the device's profile.
 fn check(context: &ContextObject, start: u64, len: u64, iova: u64, access: AccessFlags) -> Result<(), Errno> {
     let profile = context.profile();
-    let is_known = access.without(KNOWN) == AccessFlags::NONE;
+    let is_known = access.without(SUPPORTED) == AccessFlags::NONE;
     let writes = access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC);
     let end = start.checked_add(len).ok_or(Errno::INVAL)?;
     iova.checked_add(len).ok_or(Errno::INVAL)?;
@@ -88,13 +89,13 @@ fn register(
             "{len} bytes at {address:#x} cross a 4 GiB line: what lies beyond it is written 4 GiB lower"
         ));
     }
-    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = nic.process.own();
+    let guard = nic.tables().lock();
+    let own = nic.process().own();
     let is_ours =
         |record: &&MrRecord| record.key.load(Relaxed) != 0 && record.port.load(Relaxed) == context.port;
-    // On devices with few, the others' count too.
+    // On devices with few regions, those of other processes count, too.
     let taken = if profile.max_mr < MRS {
-        let all = nic.process.everyone().flat_map(|view| (0..MRS).filter_map(|index| view.mr(index)));
+        let all = nic.process().live_views().flat_map(|view| (0..MRS).filter_map(|index| view.mr(index)));
         all.filter(is_ours).count()
     } else {
         0
@@ -102,12 +103,12 @@ fn register(
     if taken >= profile.max_mr as usize {
         return Err(errno(profile.errnos.no_registration));
     }
-    // Index 0 would make the key of the first generation small numbers that people guess.
+    // Index 0 would make the first keys small numbers, which are easy to guess.
     let free = (1..MRS).find(|&index| own.mr(index).is_some_and(|record| record.key.load(Relaxed) == 0));
     let index = free.ok_or(errno(profile.errnos.no_registration))?;
     let record = own.mr(index).ok_or(Errno::NOMEM)?;
-    let shared_at = if nic.remap { remap::share(&nic.process, address, len as u64) } else { None };
-    let serial = nic.serials.fetch_add(1, Relaxed) + 1;
+    let shared_at = if nic.shares_pages() { remap::share(nic.process(), address, len as u64) } else { None };
+    let serial = nic.tables().next_serial();
     let key = index << 8 | serial & 0xff;
     record.pd.store(domain.number, Relaxed);
     record.access.store(access.0, Relaxed);
@@ -131,8 +132,8 @@ fn register(
     Ok(MrObject { mr, nic: Arc::clone(nic), index, _pd: domain.used() }.into_c())
 }
 
-/// The address by which peers name memory that has no other: its own, or 0.
-fn usual(start: *mut c_void, access: AccessFlags) -> u64 {
+/// Returns the address by which peers name memory that was registered without one.
+fn default_iova(start: *mut c_void, access: AccessFlags) -> u64 {
     if access.contains(AccessFlags::ZERO_BASED) { 0 } else { start as u64 }
 }
 
@@ -140,7 +141,7 @@ fn usual(start: *mut c_void, access: AccessFlags) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     let access = AccessFlags(access as u32);
-    object(|| register(pd, addr, length, usual(addr, access), access))
+    pointer_of(|| register(pd, addr, length, default_iova(addr, access), access))
 }
 
 /// `ibv_reg_mr_iova`
@@ -152,7 +153,7 @@ pub extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut Mr {
-    object(|| register(pd, addr, length, iova, AccessFlags(access as u32)))
+    pointer_of(|| register(pd, addr, length, iova, AccessFlags(access as u32)))
 }
 
 /// `ibv_reg_mr_iova2`
@@ -166,29 +167,29 @@ pub extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut Mr {
     let access = AccessFlags(access);
     let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { iova };
-    object(|| register(pd, addr, length, iova, access))
+    pointer_of(|| register(pd, addr, length, iova, access))
 }
 
-/// `ibv_dereg_mr`: returns when nobody uses the memory any more.
+/// `ibv_dereg_mr`: returns once no process uses the memory.
 ///
 /// # Safety
 /// The registration must not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
-    code(|| {
+    status_of(|| {
         let found = MrObject::from_c(mr)?;
-        if found.nic.process.is_inherited() {
+        if found.nic.process().is_inherited() {
             return Err(Errno::INVAL);
         }
-        let record = found.nic.process.own().mr(found.index).ok_or(Errno::INVAL)?;
-        found.nic.withdraw(&record.key);
+        let record = found.nic.process().own().mr(found.index).ok_or(Errno::INVAL)?;
+        found.nic.revoke_key(&record.key);
         // SAFETY: made by `register`, and not used again by the caller's promise.
         drop(unsafe { MrObject::take_back(mr) });
         Ok(())
     })
 }
 
-/// `ibv_rereg_mr`: not offered, as by many drivers. The registration stays valid, which is what -1 says.
+/// `ibv_rereg_mr`: not supported, as by many drivers. The result -1 says that the registration stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rereg_mr(
     _mr: *mut Mr,
@@ -198,10 +199,10 @@ pub extern "C" fn ibv_rereg_mr(
     _length: usize,
     _access: c_int,
 ) -> c_int {
-    set_unsupported(-1)
+    fail_unsupported(-1)
 }
 
-/// `ibv_reg_dmabuf_mr`: not offered.
+/// `ibv_reg_dmabuf_mr`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut Pd,
@@ -211,10 +212,10 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     _fd: c_int,
     _access: c_int,
 ) -> *mut Mr {
-    set_unsupported(std::ptr::null_mut())
+    fail_unsupported(std::ptr::null_mut())
 }
 
-fn set_unsupported<T>(result: T) -> T {
+fn fail_unsupported<T>(result: T) -> T {
     super::set_errno(Errno::OPNOTSUPP);
     result
 }

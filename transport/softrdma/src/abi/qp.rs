@@ -1,19 +1,21 @@
-//! Queue pairs, and posting sends.
+//! Queue pairs, and posting of sends.
 //!
 //! # Safety
-//! See the module above. Slots are written while `post_lock` is held and before the tail covers them; none is
-//! written that holds a request whose room is not free again.
+//! See the module above. Slots are written while `post_lock` is held and before the tail covers them. A slot
+//! is written only once the room of its earlier request is free again.
 
 use super::{
-    Object, SpinLock, code,
+    Object, SpinLock,
+    acks::EventAcks,
     cq::CqObject,
     errno,
-    events::Told,
-    pd::{AhObject, Use},
-    receives::ReceiveQueue,
+    pd::{AhObject, UseGuard},
+    receive_queue::ReceiveQueue,
+    status_of,
 };
 use crate::{
-    nic::{At, Nic, now},
+    clock::now,
+    nic::{Nic, QpRef},
     profile::{Profile, UnplugBehavior},
     shm::{INLINE_BYTES, SEND_SGES, SendSlot, Sge},
 };
@@ -39,31 +41,31 @@ pub(super) struct QpObject {
     pub(super) index: u32,
     pub(super) kind: QpType,
     pub(super) cap: QpCap,
-    /// So much of its depth can be used, in requests or frames.
+    /// Usable depth of the send queue, in requests or frames.
     pub(super) send_depth: u32,
     pub(super) signals_all: bool,
-    /// Does its cable take time?
+    /// Whether the cable takes time.
     pub(super) is_timed: bool,
     pub(super) ring: (u64, u64),
-    /// Its own receives; none when it uses a shared queue.
+    /// The queue pair's own receives; none if it uses a shared queue.
     pub(super) receives: Option<ReceiveQueue>,
     pub(super) post_lock: SpinLock,
-    /// Under `post_lock`.
+    /// Protected by `post_lock`.
     pub(super) posting: UnsafeCell<Posting>,
-    /// What was set last, for whoever asks; under `post_lock`.
+    /// The attributes that were set last; protected by `post_lock`.
     pub(super) attr: UnsafeCell<QpAttr>,
-    pub(super) told: Told,
-    pub(super) _uses: Vec<Use>,
+    pub(super) event_acks: EventAcks,
+    pub(super) _uses: Vec<UseGuard>,
 }
 
-/// The posting thread's part.
+/// State of the posting thread.
 #[derive(Debug, Default)]
 pub(super) struct Posting {
-    /// Requests written, of which the tail may not tell yet.
+    /// Requests written so far. The shared tail may be behind.
     pub(super) tail: u64,
-    /// Why the batch that is being built can't be posted.
+    /// The error that keeps the present batch from being posted.
     pub(super) error: Option<Errno>,
-    /// Depth used by all requests up to and including each, by its slot: on devices that count frames.
+    /// On devices that count frames: the depth used by all requests up to and including each, by slot.
     frames: Vec<u64>,
 }
 
@@ -73,10 +75,10 @@ unsafe impl Object<Qp> for QpObject {}
 unsafe impl Object<QpEx> for QpObject {}
 
 impl QpObject {
-    /// Its record. Refuses queue pairs that a fork has left behind.
+    /// Returns the queue pair's record. Refuses queue pairs from before a fork.
     #[inline]
-    pub(super) fn at(&self) -> Result<At<'_>, Errno> {
-        if self.nic.process.is_inherited() {
+    pub(super) fn qp_ref(&self) -> Result<QpRef<'_>, Errno> {
+        if self.nic.process().is_inherited() {
             return Err(Errno::INVAL);
         }
         self.nic.own_qp(self.index).ok_or(Errno::INVAL)
@@ -86,7 +88,7 @@ impl QpObject {
         Object::<Cq>::from_c(queue)
     }
 
-    /// The posting thread's part.
+    /// Returns the state of the posting thread.
     ///
     /// # Safety
     /// `post_lock` must be held by this thread for as long as the result is used.
@@ -96,19 +98,19 @@ impl QpObject {
         unsafe { &mut *self.posting.get() }
     }
 
-    /// The slot for the next request, when there is room for one.
+    /// Returns the slot of the next request. Fails if the queue is full.
     #[inline]
-    pub(super) fn next_slot(&self, at: At<'_>, posting: &Posting) -> Result<*mut SendSlot, Errno> {
-        let freed = self.nic.sent[self.index as usize].load(Relaxed);
+    pub(super) fn next_slot(&self, qp_ref: QpRef<'_>, posting: &Posting) -> Result<*mut SendSlot, Errno> {
+        let freed = self.nic.credits().freed_sends(self.index);
         if posting.tail.wrapping_sub(freed) >= u64::from(self.send_depth) {
             return Err(errno(self.profile.errnos.queue_full));
         }
-        let slot = posting.tail & at.qp.send.mask.load(Relaxed);
+        let slot = posting.tail & qp_ref.record.send.mask.load(Relaxed);
         let offset = self.ring.0 + slot * size_of::<SendSlot>() as u64;
-        at.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)
+        qp_ref.view.range().at::<SendSlot>(offset).ok_or(Errno::INVAL)
     }
 
-    /// On devices that count frames: is there depth for a message of so many bytes?
+    /// On devices that count frames: checks and takes the depth of a message of `bytes` bytes.
     #[inline]
     pub(super) fn count_frames(&self, posting: &mut Posting, bytes: u32) -> Result<(), Errno> {
         if self.profile.frame_bytes.is_none() {
@@ -116,7 +118,7 @@ impl QpObject {
         }
         let slots = (self.cap.max_send_wr as usize).next_power_of_two();
         posting.frames.resize(slots, 0);
-        let freed = self.nic.sent[self.index as usize].load(Relaxed);
+        let freed = self.nic.credits().freed_sends(self.index);
         let up_to = |frames: &[u64], number: u64| match number {
             0 => 0,
             number => frames[(number - 1) as usize & (slots - 1)],
@@ -130,23 +132,23 @@ impl QpObject {
         Ok(())
     }
 
-    /// The time for a request that is posted, if it matters.
+    /// Returns the time for a posted request; zero where no cable takes time.
     #[inline]
-    pub(super) fn stamp(&self) -> u64 {
+    pub(super) fn post_time(&self) -> u64 {
         if self.is_timed { now() } else { 0 }
     }
 
-    /// On devices that crash whoever posts while the cable is out: lets them.
+    /// On devices that crash programs that post without a cable: checks the cable.
     #[inline]
-    pub(super) fn touch_doorbell(&self) {
+    pub(super) fn check_cable(&self) {
         if self.profile.unplug_behavior == UnplugBehavior::Crashes
-            && let Ok(at) = self.at()
+            && let Ok(qp_ref) = self.qp_ref()
         {
-            self.nic.touch_doorbell(at.qp.fixed.port.load(Relaxed));
+            self.nic.check_cable(qp_ref.record.fixed.port.load(Relaxed));
         }
     }
 
-    /// Can this be posted at all?
+    /// Checks that the device supports an operation on this queue pair.
     #[inline]
     pub(super) fn check_opcode(&self, opcode: WrOpcode) -> Result<(), Errno> {
         if self.profile.supports_opcode(self.kind, opcode) {
@@ -156,24 +158,24 @@ impl QpObject {
         Err(if is_known { errno(self.profile.errnos.unsupported) } else { Errno::INVAL })
     }
 
-    /// Shows requests up to the tail to whoever carries them out, and carries them out.
+    /// Publishes requests up to the tail, and executes them.
     #[inline]
-    pub(super) fn ring_doorbell(&self, at: At<'_>, tail: u64) {
-        at.qp.producer.tail.store(tail, Release);
-        self.nic.work(at);
+    pub(super) fn ring_doorbell(&self, qp_ref: QpRef<'_>, tail: u64) {
+        qp_ref.record.producer.tail.store(tail, Release);
+        self.nic.execute(qp_ref);
     }
 
-    /// May work be posted in this state?
-    pub(super) fn check_state(at: At<'_>) -> Result<(), Errno> {
-        match at.state() {
+    /// Checks that work may be posted in the present state.
+    pub(super) fn check_state(qp_ref: QpRef<'_>) -> Result<(), Errno> {
+        match qp_ref.state() {
             QpState::RESET | QpState::INIT | QpState::RTR => Err(Errno::INVAL),
             _ => Ok(()),
         }
     }
 
-    /// Writes a request of a list into a slot.
+    /// Writes a request into a slot. Returns its bytes.
     #[inline]
-    fn write(&self, slot: *mut SendSlot, request: &SendWr) -> Result<u32, Errno> {
+    fn write_request(&self, slot: *mut SendSlot, request: &SendWr) -> Result<u32, Errno> {
         self.check_opcode(request.opcode)?;
         let count = u32::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
         let flags = SendFlags(request.send_flags);
@@ -189,10 +191,10 @@ impl QpObject {
         slot.opcode = request.opcode.0;
         slot.flags = request.send_flags | if self.signals_all { SendFlags::SIGNALED.0 } else { 0 };
         slot.imm = request.imm_data;
-        slot.posted_at = self.stamp();
+        slot.posted_at = self.post_time();
         slot.sges = count;
         // SAFETY: all members of the union are plain numbers and pointers; the opcode and the kind say which
-        // counts.
+        // one counts.
         unsafe {
             match request.opcode {
                 _ if self.kind == QpType::UD => {
@@ -231,7 +233,7 @@ impl QpObject {
         Ok(bytes)
     }
 
-    /// Takes the bytes of the pieces along with the request.
+    /// Copies the bytes of the pieces into the slot (inline data). Returns their number.
     fn copy_inline(&self, slot: &mut SendSlot, first: *const Sge, count: u32) -> Result<u32, Errno> {
         let room = slot.pieces.as_mut_ptr().cast::<u8>();
         let mut filled = 0;
@@ -250,7 +252,7 @@ impl QpObject {
         Ok(slot.bytes)
     }
 
-    /// Says whom a datagram is for.
+    /// Sets the destination of a datagram.
     pub(super) fn address(
         &self,
         slot: &mut SendSlot,
@@ -258,10 +260,10 @@ impl QpObject {
         qpn: u32,
         qkey: u32,
     ) -> Result<(), Errno> {
-        let at = self.at()?;
+        let qp_ref = self.qp_ref()?;
         slot.dest_qpn = qpn & 0xff_ffff;
-        // The highest bit asks for the sender's own key.
-        let own = at.qp.fixed.qkey.load(Relaxed);
+        // The highest bit asks for the sender's own queue key.
+        let own = qp_ref.record.fixed.qkey.load(Relaxed);
         slot.dest_qkey = if qkey >> 31 == 0 { qkey } else { own };
         slot.dest_port = ah.port;
         slot.source_gid = ah.source_gid;
@@ -271,19 +273,19 @@ impl QpObject {
 
     #[inline]
     fn post(&self, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> Result<(), Errno> {
-        self.nic.notice();
-        self.touch_doorbell();
-        let _held = self.post_lock.hold();
-        let checked = self.at().and_then(|at| Self::check_state(at).map(|()| at));
+        self.nic.poll_commands();
+        self.check_cable();
+        let _held = self.post_lock.lock();
+        let checked = self.qp_ref().and_then(|qp_ref| Self::check_state(qp_ref).map(|()| qp_ref));
         // SAFETY: under `post_lock`.
         let posting = unsafe { self.posting() };
         let before = posting.tail;
         let mut result = checked.map(|_| ());
         // SAFETY: null, or a request of the caller's list.
-        while let (Ok(at), Some(request)) = (checked, unsafe { wr.as_ref() }) {
+        while let (Ok(qp_ref), Some(request)) = (checked, unsafe { wr.as_ref() }) {
             let posted = self
-                .next_slot(at, posting)
-                .and_then(|slot| self.write(slot, request))
+                .next_slot(qp_ref, posting)
+                .and_then(|slot| self.write_request(slot, request))
                 .and_then(|bytes| self.count_frames(posting, bytes));
             if let Err(error) = posted {
                 result = Err(error);
@@ -292,10 +294,10 @@ impl QpObject {
             posting.tail += 1;
             wr = request.next;
         }
-        if let Ok(at) = checked
+        if let Ok(qp_ref) = checked
             && posting.tail != before
         {
-            self.ring_doorbell(at, posting.tail);
+            self.ring_doorbell(qp_ref, posting.tail);
         }
         if result.is_err() && !bad.is_null() {
             // SAFETY: a place for the address.
@@ -306,5 +308,5 @@ impl QpObject {
 }
 
 pub(super) unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
-    code(|| <QpObject as Object<Qp>>::from_c(qp)?.post(wr, bad))
+    status_of(|| <QpObject as Object<Qp>>::from_c(qp)?.post(wr, bad))
 }

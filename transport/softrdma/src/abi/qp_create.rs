@@ -1,23 +1,23 @@
-//! Making and ending queue pairs.
+//! Creation and destruction of queue pairs.
 //!
 //! # Safety
 //! See the module above.
 
 use super::{
-    Object, SpinLock, code,
+    Object, SpinLock,
+    acks::EventAcks,
     context::ContextObject,
-    cq, errno,
-    events::Told,
-    given, object,
-    pd::{PdObject, Use},
-    place,
+    cq, errno, input, output,
+    pd::{PdObject, UseGuard},
+    pointer_of,
     qp::QpObject,
     qp_ex,
-    receives::{For, ReceiveQueue},
+    receive_queue::{ReceiveQueue, ReceiveQueueAttr},
     srq::SrqObject,
+    status_of,
 };
 use crate::{
-    nic::{Nic, number},
+    nic::{Nic, qp_number},
     profile::Profile,
     shm::{QPS, QpRecord, SEND_SGES, SendSlot},
 };
@@ -26,7 +26,7 @@ use std::{
     cell::UnsafeCell,
     ffi::c_int,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::Ordering::{Relaxed, Release},
     },
 };
@@ -34,7 +34,7 @@ use verbs_sys::{
     Context, Pd, Qp, QpAttr, QpEx, QpInitAttr, QpInitAttrEx, QpInitAttrMask, QpState, QpType, SendOpsFlags,
 };
 
-/// Checks what is wanted, and says what is granted.
+/// Checks the requested capabilities, and replaces them by those that are granted.
 fn grant(profile: &Profile, attr: &mut QpInitAttr) -> Result<(), Errno> {
     if !profile.supports_service(attr.qp_type) {
         return Err(errno(profile.errnos.unsupported));
@@ -52,16 +52,16 @@ fn grant(profile: &Profile, attr: &mut QpInitAttr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes a free record for a queue pair.
-fn take<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord, u32), Errno> {
+/// Takes a free record for a queue pair. Returns its index, the record, and the queue pair number.
+fn allocate_record<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord, u32), Errno> {
     let profile = context.profile();
-    let own = nic.process.own();
+    let own = nic.process().own();
     let is_ours = |record: &&QpRecord| {
         record.fixed.qpn.load(Relaxed) != 0 && record.fixed.port.load(Relaxed) == context.port
     };
-    // On devices with few, the others' count too.
+    // On devices with few queue pairs, those of other processes count, too.
     let taken = if profile.usable_qps < QPS {
-        let all = nic.process.everyone().flat_map(|view| (0..QPS).filter_map(|index| view.qp(index)));
+        let all = nic.process().live_views().flat_map(|view| (0..QPS).filter_map(|index| view.qp(index)));
         all.filter(is_ours).count()
     } else {
         0
@@ -70,16 +70,16 @@ fn take<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'a QpRecord,
     if taken >= profile.usable_qps as usize {
         return Err(none);
     }
-    // Index 0 and with it the numbers 0 and 1 are left to the management of subnets.
+    // Index 0, with the numbers 0 and 1, is reserved for subnet management.
     let free =
         (1..QPS).find(|&index| own.qp(index).is_some_and(|record| record.fixed.qpn.load(Relaxed) == 0));
     let index = free.ok_or(none)?;
     let record = own.qp(index).ok_or(none)?;
-    let generation = nic.serials.fetch_add(1, Relaxed);
-    Ok((index, record, number::of(nic.process.me.slot, generation, index)))
+    let generation = nic.tables().next_serial();
+    Ok((index, record, qp_number::compose(nic.process().me.slot, generation, index)))
 }
 
-fn begin(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
+fn init_record(record: &QpRecord, attr: &QpInitAttr, ring: u64, slots: u64) {
     let QpRecord { fixed, send, producer, flight, signals } = record;
     send.lock.reset();
     for word in [&send.head, &send.intent, &send.waits_since, &send.last_due, &send.last_used, &producer.tail]
@@ -119,22 +119,26 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
     let receives = match shared {
         Some(_) => None,
         None => {
-            let what = For { pd: domain.number, is_shared: false, async_channel: context.async_channel };
+            let rq_attr = ReceiveQueueAttr {
+                pd: domain.number,
+                is_shared: false,
+                async_channel: context.async_channel,
+            };
             let (depth, sges) = (attr.cap.max_recv_wr, attr.cap.max_recv_sge);
-            Some(ReceiveQueue::new(nic, context.port, depth, sges, what)?)
+            Some(ReceiveQueue::new(nic, context.port, depth, sges, rq_attr)?)
         }
     };
     let slots = u64::from(attr.cap.max_send_wr.max(1)).next_power_of_two();
-    let ring = nic.process.take(slots * size_of::<SendSlot>() as u64)?;
-    let guard = nic.tables.lock().unwrap_or_else(PoisonError::into_inner);
-    let (index, record, qpn) = match take(nic, context) {
+    let ring = nic.process().allocate(slots * size_of::<SendSlot>() as u64)?;
+    let guard = nic.tables().lock();
+    let (index, record, qpn) = match allocate_record(nic, context) {
         Ok(taken) => taken,
         Err(error) => {
-            nic.process.give(ring);
+            nic.process().free(ring);
             return Err(error);
         }
     };
-    begin(record, attr, ring.0, slots);
+    init_record(record, attr, ring.0, slots);
     let fixed = &record.fixed;
     fixed.pd.store(domain.number, Relaxed);
     fixed.port.store(context.port, Relaxed);
@@ -143,14 +147,14 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
     let rq = receives.as_ref().map(|queue| queue.index).or(shared.map(|shared| shared.queue.index));
     fixed.rq.store(rq.unwrap_or(u32::MAX), Relaxed);
     record.signals.async_channel.store(context.async_channel, Relaxed);
-    nic.sent[index as usize].store(0, Relaxed);
+    nic.credits().set_freed_sends(index, 0);
     fixed.qpn.store(qpn, Release);
     drop(guard);
     let mut uses = vec![domain.used()];
     let used = [Some(&send_cq.users), Some(&recv_cq.users), shared.map(|shared| &shared.users)];
     for users in used.into_iter().flatten() {
         users.fetch_add(1, Relaxed);
-        uses.push(Use(Arc::clone(users)));
+        uses.push(UseGuard(Arc::clone(users)));
     }
     let mut qp = QpEx::zeroed();
     let base = &mut qp.qp_base;
@@ -171,20 +175,20 @@ fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<QpObject, Errno> {
         index,
         kind: attr.qp_type,
         cap: attr.cap,
-        send_depth: attr.cap.max_send_wr.min(nic.world.device(context.port).usable_depth),
+        send_depth: attr.cap.max_send_wr.min(nic.fabric().device(context.port).usable_depth),
         signals_all: attr.sq_sig_all != 0,
-        is_timed: nic.world.is_timed(context.port),
+        is_timed: nic.fabric().is_timed(context.port),
         ring,
         receives,
         post_lock: SpinLock::default(),
         posting: UnsafeCell::default(),
         attr: UnsafeCell::new(QpAttr::zeroed()),
-        told: Told::default(),
+        event_acks: EventAcks::default(),
         _uses: uses,
     })
 }
 
-fn hand_out(qp: QpObject) -> Result<*mut Qp, Errno> {
+fn publish(qp: QpObject) -> Result<*mut Qp, Errno> {
     let context = ContextObject::from_c(qp.qp.qp_base.context)?;
     let handed: *mut Qp = Object::<Qp>::into_c(qp);
     context.watch(|watched| watched.qps.push(handed as usize));
@@ -194,18 +198,19 @@ fn hand_out(qp: QpObject) -> Result<*mut Qp, Errno> {
 /// `ibv_create_qp`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
-    object(|| hand_out(create(pd, place(attr)?)?))
+    pointer_of(|| publish(create(pd, output(attr)?)?))
 }
 
-/// What can be asked of a queue pair with extended calls.
-const KNOWN: u32 = QpInitAttrMask::PD.0 | QpInitAttrMask::SEND_OPS_FLAGS.0 | QpInitAttrMask::CREATE_FLAGS.0;
+/// Attributes that are supported for queue pairs with extended calls.
+const SUPPORTED: u32 =
+    QpInitAttrMask::PD.0 | QpInitAttrMask::SEND_OPS_FLAGS.0 | QpInitAttrMask::CREATE_FLAGS.0;
 
 pub(super) unsafe extern "C" fn create_ex(_context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
-    object(|| {
-        let attr = place(attr)?;
+    pointer_of(|| {
+        let attr = output(attr)?;
         let has_pd = attr.comp_mask & QpInitAttrMask::PD.0 != 0;
         let has_flags = attr.comp_mask & QpInitAttrMask::CREATE_FLAGS.0 != 0 && attr.create_flags != 0;
-        if attr.comp_mask & !KNOWN != 0 || !has_pd || has_flags {
+        if attr.comp_mask & !SUPPORTED != 0 || !has_pd || has_flags {
             return Err(Errno::OPNOTSUPP);
         }
         // The larger structure begins as the smaller one does.
@@ -220,50 +225,50 @@ pub(super) unsafe extern "C" fn create_ex(_context: *mut Context, attr: *mut QpI
         };
         let profile = PdObject::from_c(attr.pd)?.context()?.profile();
         let wants_calls = attr.comp_mask & QpInitAttrMask::SEND_OPS_FLAGS.0 != 0;
-        if wants_calls && !qp_ex::has(profile, attr.qp_type, SendOpsFlags(attr.send_ops_flags as u32)) {
+        if wants_calls && !qp_ex::supports(profile, attr.qp_type, SendOpsFlags(attr.send_ops_flags as u32)) {
             return Err(Errno::OPNOTSUPP);
         }
         let mut made = create(attr.pd, &mut plain)?;
         if wants_calls {
-            qp_ex::fill(&mut made.qp);
+            qp_ex::set_calls(&mut made.qp);
         }
         attr.cap = plain.cap;
-        hand_out(made)
+        publish(made)
     })
 }
 
 /// `ibv_qp_to_qp_ex`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
-    let is_extended = given(qp.cast::<QpEx>()).is_ok_and(|qp| qp.wr_start.is_some());
+    let is_extended = input(qp.cast::<QpEx>()).is_ok_and(|qp| qp.wr_start.is_some());
     if is_extended { qp.cast() } else { std::ptr::null_mut() }
 }
 
-/// `ibv_destroy_qp`: waits until all events that were fetched are acknowledged.
+/// `ibv_destroy_qp`: waits until all fetched events are acknowledged.
 ///
 /// # Safety
 /// The queue pair must not be used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
-    code(|| {
+    status_of(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         let context = ContextObject::from_c(found.qp.qp_base.context)?;
         context.watch(|watched| watched.qps.retain(|&known| known != qp as usize));
-        found.told.wait();
-        at.qp.fixed.state.store(QpState::RESET.0, Release);
-        found.nic.discard(at, || at.qp.fixed.qpn.store(0, Release));
+        found.event_acks.wait();
+        qp_ref.record.fixed.state.store(QpState::RESET.0, Release);
+        found.nic.discard(qp_ref, || qp_ref.record.fixed.qpn.store(0, Release));
         for queue in [found.qp.qp_base.send_cq, found.qp.qp_base.recv_cq] {
-            QpObject::cq(queue)?.purge(at.qpn());
+            QpObject::cq(queue)?.purge(qp_ref.qpn());
         }
-        found.nic.process.give(found.ring);
-        // SAFETY: made by `hand_out`, and not used again by the caller's promise.
+        found.nic.process().free(found.ring);
+        // SAFETY: made by `publish`, and not used again by the caller's promise.
         drop(unsafe { <QpObject as Object<Qp>>::take_back(qp) });
         Ok(())
     })
 }
 
-/// Is the kind one that is connected to one peer?
+/// Whether queue pairs of this kind are connected to one peer.
 pub(super) fn is_connected(kind: QpType) -> bool {
     kind != QpType::UD
 }

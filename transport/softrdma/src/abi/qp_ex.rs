@@ -1,8 +1,8 @@
-//! Posting by calls: `ibv_wr_start`, one call for each request and its members, `ibv_wr_complete`.
+//! Extended posting: `ibv_wr_start`, a call for each request and its members, `ibv_wr_complete`.
 //!
 //! # Safety
-//! See the module above. The lock that `start` takes is held until `complete` or `abort`, as programs must
-//! call one of them; between, the calls come from the thread that holds it.
+//! See the module above. The lock that `start` takes is held until `complete` or `abort`, one of which
+//! programs must call. Between them, the calls come from the thread that holds it.
 
 use super::{Object, pd::AhObject, qp::QpObject};
 use crate::{
@@ -17,7 +17,7 @@ use std::{
 };
 use verbs_sys::{Ah, DataBuf, QpEx, QpType, SendFlags, SendOpsFlags, Sge as GivenSge, WrOpcode};
 
-/// Which calls need which opcode.
+/// The opcode that each call needs.
 const NEEDS: [(SendOpsFlags, WrOpcode); 7] = [
     (SendOpsFlags::RDMA_WRITE, WrOpcode::RDMA_WRITE),
     (SendOpsFlags::RDMA_WRITE_WITH_IMM, WrOpcode::RDMA_WRITE_WITH_IMM),
@@ -28,16 +28,16 @@ const NEEDS: [(SendOpsFlags, WrOpcode); 7] = [
     (SendOpsFlags::ATOMIC_FETCH_AND_ADD, WrOpcode::ATOMIC_FETCH_AND_ADD),
 ];
 
-/// Are there all of these calls?
-pub(super) fn has(profile: &Profile, kind: QpType, wanted: SendOpsFlags) -> bool {
+/// Whether all of these calls are supported.
+pub(super) fn supports(profile: &Profile, kind: QpType, wanted: SendOpsFlags) -> bool {
     let known = NEEDS.iter().fold(SendOpsFlags::NONE, |sum, (flag, _)| sum | *flag);
     let is_there =
         |flag: SendOpsFlags, opcode| !wanted.contains(flag) || profile.supports_opcode(kind, opcode);
     wanted.without(known) == SendOpsFlags::NONE && NEEDS.iter().all(|&(flag, opcode)| is_there(flag, opcode))
 }
 
-/// Fills the table of calls.
-pub(super) fn fill(qp: &mut QpEx) {
+/// Sets the table of calls.
+pub(super) fn set_calls(qp: &mut QpEx) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
     qp.wr_abort = Some(abort);
@@ -55,10 +55,10 @@ pub(super) fn fill(qp: &mut QpEx) {
     qp.wr_set_ud_addr = Some(set_ud_addr);
 }
 
-/// Runs a call on the queue pair; what goes wrong is reported by `complete`.
+/// Runs a call on the queue pair. `complete` reports its error.
 #[inline]
 fn with(qp: *mut QpEx, body: impl FnOnce(&QpObject) -> Result<(), Errno>) {
-    super::value((), || {
+    super::value_of((), || {
         let Ok(found) = <QpObject as Object<QpEx>>::from_c(qp) else { return };
         if let Err(error) = body(found) {
             // SAFETY: `start` took the lock.
@@ -69,30 +69,30 @@ fn with(qp: *mut QpEx, body: impl FnOnce(&QpObject) -> Result<(), Errno>) {
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
     with(qp, |found| {
-        found.nic.notice();
-        found.post_lock.lock();
-        let at = found.at()?;
+        found.nic.poll_commands();
+        found.post_lock.acquire();
+        let qp_ref = found.qp_ref()?;
         // SAFETY: the lock was just taken.
         let posting = unsafe { found.posting() };
-        posting.tail = at.qp.producer.tail.load(Relaxed);
-        posting.error = QpObject::check_state(at).err();
+        posting.tail = qp_ref.record.producer.tail.load(Relaxed);
+        posting.error = QpObject::check_state(qp_ref).err();
         Ok(())
     });
 }
 
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
-    super::code(|| {
+    super::status_of(|| {
         let found = <QpObject as Object<QpEx>>::from_c(qp)?;
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
         let result = match posting.error.take() {
-            None => found.at().map(|at| found.ring_doorbell(at, posting.tail)),
+            None => found.qp_ref().map(|qp_ref| found.ring_doorbell(qp_ref, posting.tail)),
             Some(error) => {
-                posting.tail = found.at().map_or(0, |at| at.qp.producer.tail.load(Relaxed));
+                posting.tail = found.qp_ref().map_or(0, |qp_ref| qp_ref.record.producer.tail.load(Relaxed));
                 Err(error)
             }
         };
-        found.post_lock.unlock();
+        found.post_lock.release();
         result
     })
 }
@@ -102,8 +102,8 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
         posting.error = None;
-        posting.tail = found.at().map_or(0, |at| at.qp.producer.tail.load(Relaxed));
-        found.post_lock.unlock();
+        posting.tail = found.qp_ref().map_or(0, |qp_ref| qp_ref.record.producer.tail.load(Relaxed));
+        found.post_lock.release();
         Ok(())
     });
 }
@@ -111,21 +111,21 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
 /// Begins a request.
 fn begin(qp: *mut QpEx, opcode: WrOpcode, set: impl FnOnce(&mut SendSlot)) {
     with(qp, |found| {
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
         if posting.error.is_some() {
             return Ok(());
         }
         found.check_opcode(opcode)?;
-        let slot = found.next_slot(at, posting)?;
+        let slot = found.next_slot(qp_ref, posting)?;
         // SAFETY: a free slot of our ring.
         let slot = unsafe { &mut *slot };
-        // SAFETY: the caller's queue pair; members that the program has set before.
+        // SAFETY: the caller's queue pair; the program has set these members before.
         let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
         slot.wr_id = wr_id;
         slot.opcode = opcode.0;
-        slot.posted_at = found.stamp();
+        slot.posted_at = found.post_time();
         slot.flags = flags & !SendFlags::INLINE.0;
         if found.signals_all {
             slot.flags |= SendFlags::SIGNALED.0;
@@ -139,18 +139,18 @@ fn begin(qp: *mut QpEx, opcode: WrOpcode, set: impl FnOnce(&mut SendSlot)) {
     });
 }
 
-/// Sets members of the request that was begun last.
+/// Sets members of the last request.
 fn set(qp: *mut QpEx, change: impl FnOnce(&QpObject, &mut SendSlot) -> Result<(), Errno>) {
     with(qp, |found| {
-        let at = found.at()?;
+        let qp_ref = found.qp_ref()?;
         // SAFETY: `start` took the lock.
         let posting = unsafe { found.posting() };
-        if posting.error.is_some() || posting.tail == at.qp.producer.tail.load(Relaxed) {
+        if posting.error.is_some() || posting.tail == qp_ref.record.producer.tail.load(Relaxed) {
             return Ok(());
         }
-        let index = (posting.tail - 1) & at.qp.send.mask.load(Relaxed);
+        let index = (posting.tail - 1) & qp_ref.record.send.mask.load(Relaxed);
         let offset = found.ring.0 + index * size_of::<SendSlot>() as u64;
-        let slot = at.view.area().at::<SendSlot>(offset).ok_or(Errno::INVAL)?;
+        let slot = qp_ref.view.range().at::<SendSlot>(offset).ok_or(Errno::INVAL)?;
         // SAFETY: the slot of a request that the tail does not cover yet.
         change(found, unsafe { &mut *slot })
     });
@@ -215,8 +215,8 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Give
     });
 }
 
-/// Takes bytes along with the request.
-fn take(found: &QpObject, slot: &mut SendSlot, buffers: &[DataBuf]) -> Result<(), Errno> {
+/// Copies bytes into the slot (inline data).
+fn copy_inline(found: &QpObject, slot: &mut SendSlot, buffers: &[DataBuf]) -> Result<(), Errno> {
     let room = slot.pieces.as_mut_ptr().cast::<u8>();
     let most = (found.cap.max_inline_data as usize).min(INLINE_BYTES);
     let mut filled = 0;
@@ -234,16 +234,16 @@ fn take(found: &QpObject, slot: &mut SendSlot, buffers: &[DataBuf]) -> Result<()
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: usize) {
-    set(qp, |found, slot| take(found, slot, &[DataBuf { addr, length }]));
+    set(qp, |found, slot| copy_inline(found, slot, &[DataBuf { addr, length }]));
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
     set(qp, |found, slot| {
         if count == 0 || list.is_null() {
-            return take(found, slot, &[]);
+            return copy_inline(found, slot, &[]);
         }
         // SAFETY: the caller's list has `count` buffers.
-        take(found, slot, unsafe { slice::from_raw_parts(list, count) })
+        copy_inline(found, slot, unsafe { slice::from_raw_parts(list, count) })
     });
 }
 

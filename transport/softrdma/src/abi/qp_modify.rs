@@ -1,13 +1,14 @@
-//! Changing and asking for the state of queue pairs.
+//! Changes and queries of the state of queue pairs.
 //!
 //! # Safety
 //! See the module above.
 
 use super::{
-    Object, code, context::ContextObject, errno, given, pd, place, qp::QpObject, qp_create::is_connected,
+    Object, context::ContextObject, errno, input, output, pd, qp::QpObject, qp_create::is_connected,
+    status_of,
 };
 use crate::{
-    nic::{At, number},
+    nic::{QpRef, qp_number},
     qp_state,
 };
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use std::{
 };
 use verbs_sys::{Mtu, Qp, QpAttr, QpAttrMask as Mask, QpInitAttr, QpState};
 
-/// Checks the members that count, whatever the change.
+/// Checks the members that `mask` selects.
 fn check(context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
     let most = context.profile().max_rd_atomic;
     let has = |bit, is_wrong: bool| mask.contains(bit) && is_wrong;
@@ -34,8 +35,8 @@ fn check(context: &ContextObject, attr: &QpAttr, mask: Mask) -> Result<(), Errno
     if is_wrong { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// Remembers the members that count, for whoever asks.
-fn remember(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
+/// Stores the members that `mask` selects, for queries.
+fn store_attr(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
     macro_rules! keep {
         ($($bit:ident => $($field:ident),+;)*) => {
             $(if mask.contains(Mask::$bit) { $(known.$field = attr.$field;)+ })*
@@ -62,15 +63,15 @@ fn remember(known: &mut QpAttr, attr: &QpAttr, mask: Mask) {
     }
 }
 
-/// Tells the adapter, which reads the record.
+/// Writes the members that `mask` selects to the record, which the NIC reads.
 fn apply(
     found: &QpObject,
-    at: At<'_>,
+    qp_ref: QpRef<'_>,
     context: &ContextObject,
     attr: &QpAttr,
     mask: Mask,
 ) -> Result<(), Errno> {
-    let (fixed, signals) = (&at.qp.fixed, &at.qp.signals);
+    let (fixed, signals) = (&qp_ref.record.fixed, &qp_ref.record.signals);
     if mask.contains(Mask::AV) && is_connected(found.kind) {
         let port = pd::resolve(context, &attr.ah_attr)?;
         if port == u32::MAX {
@@ -80,7 +81,7 @@ fn apply(
     }
     if mask.contains(Mask::DEST_QPN) {
         let qpn = attr.dest_qp_num & 0xff_ffff;
-        let peer = found.nic.process.view(number::slot(qpn), 0);
+        let peer = found.nic.process().view(qp_number::slot(qpn), 0);
         fixed.dest_qpn.store(qpn, Relaxed);
         fixed.dest_incarnation.store(peer.map_or(0, |view| view.owner.incarnation), Relaxed);
     }
@@ -101,9 +102,9 @@ fn apply(
 
 impl QpObject {
     fn modify(&self, qp: &mut Qp, attr: &QpAttr, mask: Mask) -> Result<(), Errno> {
-        let at = self.at()?;
+        let qp_ref = self.qp_ref()?;
         let context = ContextObject::from_c(self.qp.qp_base.context)?;
-        let from = at.state();
+        let from = qp_ref.state();
         let to = if mask.contains(Mask::STATE) { attr.qp_state } else { from };
         let is_other = mask.contains(Mask::CUR_STATE) && attr.cur_qp_state != from;
         if is_other || !qp_state::is_allowed(self.kind, from, to, mask) {
@@ -111,39 +112,39 @@ impl QpObject {
         }
         check(context, attr, mask)?;
         {
-            let _held = self.post_lock.hold();
-            apply(self, at, context, attr, mask)?;
+            let _held = self.post_lock.lock();
+            apply(self, qp_ref, context, attr, mask)?;
             // SAFETY: under `post_lock`.
-            remember(unsafe { &mut *self.attr.get() }, attr, mask);
+            store_attr(unsafe { &mut *self.attr.get() }, attr, mask);
         }
         if to == QpState::RTR && self.profile.registrations_bound_at_rtr {
-            at.qp.fixed.newest_mr.store(self.nic.serials.load(Relaxed), Relaxed);
+            qp_ref.record.fixed.newest_mr.store(self.nic.tables().last_serial(), Relaxed);
         }
         match to {
-            QpState::ERR => self.nic.fail(at, None),
-            QpState::RESET => self.reset(at)?,
+            QpState::ERR => self.nic.fail(qp_ref, None),
+            QpState::RESET => self.reset(qp_ref)?,
             _ => {
-                at.note_use();
+                qp_ref.note_use();
                 if from != to {
                     let wants_to_know = to == QpState::SQD && attr.en_sqd_async_notify != 0;
-                    at.qp.signals.drain.store(wants_to_know.into(), SeqCst);
+                    qp_ref.record.signals.drain.store(wants_to_know.into(), SeqCst);
                 }
-                at.qp.fixed.state.store(to.0, SeqCst);
-                // Whoever waited for us to be ready, and what we have posted ourselves meanwhile.
-                self.nic.serve(at);
-                self.nic.work(at);
+                qp_ref.record.fixed.state.store(to.0, SeqCst);
+                // The peer may have waited for this state, and requests may have been posted already.
+                self.nic.resume_peer(qp_ref);
+                self.nic.execute(qp_ref);
             }
         }
         qp.state = to;
         Ok(())
     }
 
-    fn reset(&self, at: At<'_>) -> Result<(), Errno> {
-        at.qp.fixed.state.store(QpState::RESET.0, Release);
-        at.qp.fixed.newest_mr.store(u32::MAX, Relaxed);
-        self.nic.discard(at, || {});
+    fn reset(&self, qp_ref: QpRef<'_>) -> Result<(), Errno> {
+        qp_ref.record.fixed.state.store(QpState::RESET.0, Release);
+        qp_ref.record.fixed.newest_mr.store(u32::MAX, Relaxed);
+        self.nic.discard(qp_ref, || {});
         for queue in [self.qp.qp_base.send_cq, self.qp.qp_base.recv_cq] {
-            QpObject::cq(queue)?.purge(at.qpn());
+            QpObject::cq(queue)?.purge(qp_ref.qpn());
         }
         Ok(())
     }
@@ -152,12 +153,12 @@ impl QpObject {
 /// `ibv_modify_qp`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
-    code(|| {
+    status_of(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let attr = *given(attr)?;
-        let mut shown = *given(qp)?;
+        let attr = *input(attr)?;
+        let mut shown = *input(qp)?;
         found.modify(&mut shown, &attr, Mask(mask as u32))?;
-        // SAFETY: the caller's queue pair; a number that programs read.
+        // SAFETY: the caller's queue pair; programs read this number.
         unsafe { (*qp).state = shown.state };
         Ok(())
     })
@@ -166,18 +167,18 @@ pub extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> 
 /// `ibv_query_qp`
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _mask: c_int, init: *mut QpInitAttr) -> c_int {
-    code(|| {
+    status_of(|| {
         let found: &QpObject = Object::<Qp>::from_c(qp)?;
-        let at = found.at()?;
-        let _held = found.post_lock.hold();
+        let qp_ref = found.qp_ref()?;
+        let _held = found.post_lock.lock();
         // SAFETY: under `post_lock`.
         let mut known = unsafe { *found.attr.get() };
-        known.qp_state = at.state();
+        known.qp_state = qp_ref.state();
         known.cur_qp_state = known.qp_state;
         known.cap = found.cap;
-        *place(attr)? = known;
+        *output(attr)? = known;
         let base = &found.qp.qp_base;
-        *place(init)? = QpInitAttr {
+        *output(init)? = QpInitAttr {
             qp_context: base.qp_context,
             send_cq: base.send_cq,
             recv_cq: base.recv_cq,
@@ -186,34 +187,34 @@ pub extern "C" fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _mask: c_int, ini
             qp_type: found.kind,
             sq_sig_all: found.signals_all.into(),
         };
-        // SAFETY: the caller's queue pair; a number that programs read.
+        // SAFETY: the caller's queue pair; programs read this number.
         unsafe { (*qp).state = known.qp_state };
         Ok(())
     })
 }
 
-/// `ibv_query_ece`: there are no options.
+/// `ibv_query_ece`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
-    code(|| Err(Errno::OPNOTSUPP))
+    status_of(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_set_ece`: there are no options.
+/// `ibv_set_ece`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_set_ece(_qp: *mut Qp, _ece: *mut verbs_sys::Ece) -> c_int {
-    code(|| Err(Errno::OPNOTSUPP))
+    status_of(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_attach_mcast`: there are no groups.
+/// `ibv_attach_mcast`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_attach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
-    code(|| Err(Errno::OPNOTSUPP))
+    status_of(|| Err(Errno::OPNOTSUPP))
 }
 
-/// `ibv_detach_mcast`: there are no groups.
+/// `ibv_detach_mcast`: not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_detach_mcast(_qp: *mut Qp, _gid: *const verbs_sys::Gid, _lid: u16) -> c_int {
-    code(|| Err(Errno::OPNOTSUPP))
+    status_of(|| Err(Errno::OPNOTSUPP))
 }
 
 /// `ibv_query_qp_data_in_order`: the last byte of a message is written last.

@@ -1,4 +1,4 @@
-//! Names of numbers, as libibverbs gives them.
+//! Texts for numbers, as in libibverbs.
 //!
 //! # Safety
 //! See the module above.
@@ -107,7 +107,7 @@ names!(
     ]
 );
 
-/// Numbers of rates, with their multiples of 2.5 Gb/s where there is one, and their megabits per second.
+/// Rate codes, with their multiples of 2.5 Gb/s where one exists, and their megabits per second.
 const RATES: &[(c_int, Option<c_int>, c_int)] = &[
     (2, Some(1), 2500),
     (5, Some(2), 5000),

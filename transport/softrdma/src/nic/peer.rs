@@ -1,84 +1,90 @@
-//! Who is at the other end.
+//! Finds the peer of a request.
 
-use super::{At, Nic, now, number};
+use super::{member::Member, qp::QpRef, qp_number};
 use crate::{
+    clock::now,
+    fabric_view::Wire,
     shm::{SendSlot, View},
-    world::Wire,
 };
 use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{QpState, QpType};
 
-/// Nanoseconds that a request waits before it is asked each time whether its peer lives.
-const A_WHILE: u64 = 1_000_000;
+/// Nanoseconds that a request waits before the kernel is asked at each look whether its peer lives.
+const LIVENESS_CHECK_AFTER: u64 = 1_000_000;
 
-/// Whom a request is for.
+/// The peer of a request.
 #[derive(Debug)]
 pub(super) enum Peer<'a> {
-    /// Somebody who takes it.
-    Ready(At<'a>, Wire<'a>),
-    /// Nobody answers, which may change.
+    /// A queue pair that takes the request.
+    Ready(QpRef<'a>, Wire<'a>),
+    /// No queue pair answers at present.
     Silent,
-    /// Its process is gone, which will not change.
-    Gone,
+    /// The peer's process is dead.
+    Dead,
 }
 
-impl Nic {
-    /// The queue pair that one is connected to.
-    pub(super) fn connected<'a>(&'a self, at: At<'a>) -> Peer<'a> {
-        let fixed = &at.qp.fixed;
-        let qpn = fixed.dest_qpn.load(Relaxed);
-        let wire = self.world.wire(self.control(), fixed.port.load(Relaxed), fixed.dest_port.load(Relaxed));
-        let known = fixed.dest_incarnation.load(Relaxed);
-        let Some(view) = self.process.view(number::slot(qpn), known) else {
-            return if known == 0 { Peer::Silent } else { Peer::Gone };
-        };
-        if known == 0 {
-            fixed.dest_incarnation.store(view.owner.incarnation, Relaxed);
-        }
-        if self.is_gone(at, view) {
-            return Peer::Gone;
-        }
-        let Some(qp) = view.qp(number::index(qpn)).filter(|qp| qp.fixed.qpn.load(Relaxed) == qpn) else {
-            return Peer::Silent;
-        };
-        let peer = At::new(view, qp);
-        let is_mutual = qp.fixed.dest_qpn.load(Relaxed) == at.qpn()
-            && qp.fixed.kind.load(Relaxed) == fixed.kind.load(Relaxed)
-            && qp.fixed.port.load(Relaxed) == fixed.dest_port.load(Relaxed);
-        match (peer.state(), wire) {
-            (QpState::RTR | QpState::RTS | QpState::SQD | QpState::SQE, Some(wire)) if is_mutual => {
-                Peer::Ready(peer, wire)
-            }
-            _ => {
-                // It looks at this word when it becomes ready.
-                qp.signals.note_waiting(None);
-                Peer::Silent
-            }
-        }
-    }
+/// Whether a queue pair in this state takes messages.
+fn can_receive(state: QpState) -> bool {
+    matches!(state, QpState::RTR | QpState::RTS | QpState::SQD | QpState::SQE)
+}
 
-    /// Is the peer dead? Asked now and then, and always once a request has waited for a while.
-    fn is_gone(&self, at: At<'_>, view: &View) -> bool {
-        let since = at.qp.send.waits_since.load(Relaxed);
-        if since != 0 && now().saturating_sub(since) > A_WHILE { view.is_dead() } else { view.seems_dead() }
+/// Returns the queue pair that `qp` is connected to.
+pub(super) fn connected<'a>(member: &'a Member, qp: QpRef<'a>) -> Peer<'a> {
+    let fixed = &qp.record.fixed;
+    let dest_qpn = fixed.dest_qpn.load(Relaxed);
+    let (port, dest_port) = (fixed.port.load(Relaxed), fixed.dest_port.load(Relaxed));
+    let wire = member.fabric().wire(member.control(), port, dest_port);
+    let known = fixed.dest_incarnation.load(Relaxed);
+    let Some(view) = member.process().view(qp_number::slot(dest_qpn), known) else {
+        return if known == 0 { Peer::Silent } else { Peer::Dead };
+    };
+    if known == 0 {
+        fixed.dest_incarnation.store(view.owner.incarnation, Relaxed);
     }
+    if is_dead(qp, view) {
+        return Peer::Dead;
+    }
+    let record = view.qp(qp_number::index(dest_qpn));
+    let Some(record) = record.filter(|record| record.fixed.qpn.load(Relaxed) == dest_qpn) else {
+        return Peer::Silent;
+    };
+    let peer = QpRef::new(view, record);
+    let is_mutual = record.fixed.dest_qpn.load(Relaxed) == qp.qpn()
+        && record.fixed.kind.load(Relaxed) == fixed.kind.load(Relaxed)
+        && record.fixed.port.load(Relaxed) == fixed.dest_port.load(Relaxed);
+    match wire {
+        Some(wire) if can_receive(peer.state()) && is_mutual => Peer::Ready(peer, wire),
+        _ => {
+            // The peer reads this word when it becomes ready.
+            record.signals.note_waiting(None);
+            Peer::Silent
+        }
+    }
+}
 
-    /// The queue pair that a datagram is addressed to.
-    pub(super) fn addressed<'a>(&'a self, at: At<'a>, slot: &SendSlot) -> Peer<'a> {
-        let from = at.qp.fixed.port.load(Relaxed);
-        let found = || {
-            let wire = self.world.wire(self.control(), from, slot.dest_port)?;
-            let view = self.process.view(number::slot(slot.dest_qpn), 0).filter(|view| !view.seems_dead())?;
-            let qp = view.qp(number::index(slot.dest_qpn))?;
-            let fixed = &qp.fixed;
-            let is_it = fixed.qpn.load(Relaxed) == slot.dest_qpn
-                && fixed.kind.load(Relaxed) == QpType::UD.0
-                && fixed.port.load(Relaxed) == slot.dest_port
-                && fixed.qkey.load(Relaxed) == slot.dest_qkey;
-            let peer = At::new(view, qp);
-            let is_ready = matches!(peer.state(), QpState::RTR | QpState::RTS | QpState::SQD | QpState::SQE);
-            (is_it && is_ready).then_some(Peer::Ready(peer, wire))
-        };
-        found().unwrap_or(Peer::Silent)
-    }
+/// Whether the peer's process is dead. Asks the kernel now and then, and always once a request has waited for
+/// a while.
+fn is_dead(qp: QpRef<'_>, view: &View) -> bool {
+    let since = qp.record.send.waits_since.load(Relaxed);
+    let has_waited = since != 0 && now().saturating_sub(since) > LIVENESS_CHECK_AFTER;
+    if has_waited { view.is_dead() } else { view.seems_dead() }
+}
+
+/// Returns the queue pair that a datagram is addressed to.
+pub(super) fn addressed<'a>(member: &'a Member, qp: QpRef<'a>, request: &SendSlot) -> Peer<'a> {
+    let port = qp.record.fixed.port.load(Relaxed);
+    let found = || {
+        let wire = member.fabric().wire(member.control(), port, request.dest_port)?;
+        let slot = qp_number::slot(request.dest_qpn);
+        let view = member.process().view(slot, 0).filter(|view| !view.seems_dead())?;
+        let record = view.qp(qp_number::index(request.dest_qpn))?;
+        let fixed = &record.fixed;
+        let is_match = fixed.qpn.load(Relaxed) == request.dest_qpn
+            && fixed.kind.load(Relaxed) == QpType::UD.0
+            && fixed.port.load(Relaxed) == request.dest_port
+            && fixed.qkey.load(Relaxed) == request.dest_qkey;
+        let peer = QpRef::new(view, record);
+        (is_match && can_receive(peer.state())).then_some(Peer::Ready(peer, wire))
+    };
+    found().unwrap_or(Peer::Silent)
 }

@@ -1,63 +1,72 @@
-//! Completion queues: many pushers in many processes, one polling process, no lock on the polling side.
+//! Completion queues: many producers in many processes, one polling process, and no lock on the polling side.
 //!
 //! A completion is one cache line whose first word, written last, is the number of the completion plus one.
-//! Pushers take turns by a [`RobustLock`]. One that dies between that word and the new tail leaves a
-//! completion that counts: the next pusher finds the word and moves the tail past it.
+//! Producers take turns by a [`RobustLock`](super::lock::RobustLock). A producer that dies after it has
+//! written that word and before it has moved the tail leaves a completion that counts: the next producer
+//! finds the word and moves the tail past it.
+//!
+//! # Safety
+//! Slots of the ring consist of atomics, which other processes read and write at any time.
 
 use super::{
-    lock::{Came, Owner},
+    lock::{Acquired, Owner},
+    map::Atomics,
     records::CqRecord,
 };
 use crate::sync::{AtomicU64, fence};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// The file of the process that a queue belongs to, as far as rings of completions go.
-pub(crate) trait Lines {
-    /// The completion at an offset.
-    fn line(&self, offset: u64) -> Option<&Line>;
+/// The file of the process that owns a queue, as the ring of its completions.
+pub(crate) trait CqeRing {
+    /// Returns the slot at an offset of the file.
+    fn cqe(&self, offset: u64) -> Option<&Cqe>;
 }
 
-/// What a completion says.
+/// The content of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Completion {
     pub(crate) wr_id: u64,
-    /// When it may be seen, in nanoseconds of the monotonic clock; zero for at once.
+    /// Time from which the completion may be seen, in nanoseconds of the monotonic clock; zero for at once.
     pub(crate) due: u64,
     pub(crate) qpn: u32,
     pub(crate) source_qpn: u32,
     pub(crate) bytes: u32,
-    /// In network order.
+    /// Immediate data in network order.
     pub(crate) imm: u32,
-    /// Which request of its queue it is about.
+    /// Number of the request or receive in its queue.
     pub(crate) number: u64,
-    /// When it came, in nanoseconds of the monotonic clock, if the queue wants to know.
+    /// Time of the completion in nanoseconds of the monotonic clock, where the queue records times; else
+    /// zero.
     pub(crate) at: u64,
     pub(crate) status: u8,
     pub(crate) opcode: u8,
     pub(crate) flags: u8,
-    pub(crate) kind: Kind,
+    pub(crate) kind: QueueKind,
     pub(crate) is_solicited: bool,
 }
 
-/// Which queue a completion is about.
+/// The queue whose entry is completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum QueueKind {
     #[default]
     Send = 0,
     Receive = 1,
     SharedReceive = 2,
 }
 
-/// A completion as it lies in its ring.
+/// A slot of a completion queue's ring (a completion queue entry).
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
-pub(crate) struct Line([AtomicU64; 8]);
+pub(crate) struct Cqe([AtomicU64; 8]);
+
+// SAFETY: an array of atomics.
+unsafe impl Atomics for Cqe {}
 
 impl Completion {
-    /// Is it one of those that whoever waits for solicited ones waits for?
-    fn is_called_for(&self) -> bool {
+    /// Whether an owner that waits for solicited completions is notified of this one.
+    fn is_solicited_or_error(&self) -> bool {
         self.is_solicited || self.status != 0
     }
 
@@ -92,41 +101,43 @@ impl Completion {
             opcode: (words[5] >> 8) as u8,
             flags: (words[5] >> 16) as u8,
             kind: match (words[5] >> 24) as u8 {
-                1 => Kind::Receive,
-                2 => Kind::SharedReceive,
-                _ => Kind::Send,
+                1 => QueueKind::Receive,
+                2 => QueueKind::SharedReceive,
+                _ => QueueKind::Send,
             },
             is_solicited: words[5] >> 32 & 1 != 0,
         }
     }
 }
 
-/// What came of pushing a completion.
+/// The outcome of pushing a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// Nobody waits for it.
-    Quietly,
-    /// The queue was armed: wake its channel.
-    ToWake,
-    /// The queue has a channel, and the completion may be seen later: remind its owner then.
-    Later,
-    /// The queue was full and is an error from now on.
+    /// The queue was not armed: nobody is notified.
+    Unnotified,
+    /// The queue was armed: its owner was notified.
+    Notified,
+    /// The queue has a channel, and the completion is due later: the caller schedules the notification.
+    Deferred,
+    /// The queue was full. It fails from now on.
     Overrun,
 }
 
-/// Where a pusher notes what it is about to write, so that whoever takes over can tell whether it did.
+/// The word in which a producer notes the place that it is about to write, plus one. The next holder of the
+/// lock reads it to tell whether the dead producer has written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Intent<'a>(pub(crate) &'a AtomicU64);
 
 impl CqRecord {
-    /// Makes the record new. Only its owner calls this, before anybody else knows of the queue.
-    pub(crate) fn begin(&self, ring: u64, slots: u64, capacity: u64, channel: u32, async_channel: u32) {
-        self.pushers.lock.reset();
-        self.pushers.tail.store(0, Relaxed);
-        self.pushers.seen_head.store(0, Relaxed);
-        self.popper.head.store(0, Relaxed);
+    /// Initializes the record of a new queue. Only the owner calls this, before other processes know the
+    /// queue.
+    pub(crate) fn init(&self, ring: u64, slots: u64, capacity: u64, channel: u32, async_channel: u32) {
+        self.producers.lock.reset();
+        self.producers.tail.store(0, Relaxed);
+        self.producers.seen_head.store(0, Relaxed);
+        self.consumer.head.store(0, Relaxed);
         let fixed = &self.fixed;
-        for word in &fixed.announce {
+        for word in &fixed.notify_at {
             word.store(u64::MAX, Relaxed);
         }
         for word in [&fixed.armed, &fixed.pending, &fixed.overrun, &fixed.events, &fixed.wants_times] {
@@ -139,158 +150,168 @@ impl CqRecord {
         fixed.ring.store(ring, Release);
     }
 
-    fn line<'a>(&self, view: &'a impl Lines, number: u64) -> Option<&'a Line> {
+    fn cqe<'a>(&self, view: &'a impl CqeRing, number: u64) -> Option<&'a Cqe> {
         let slot = number & self.fixed.mask.load(Relaxed);
-        let offset =
-            slot.checked_mul(size_of::<Line>() as u64)?.checked_add(self.fixed.ring.load(Relaxed))?;
-        view.line(offset)
+        let offset = slot.checked_mul(size_of::<Cqe>() as u64)?.checked_add(self.fixed.ring.load(Relaxed))?;
+        view.cqe(offset)
     }
 
-    /// Writes a completion behind the others. `view` is of the queue's owner, whom `wake` wakes. That is done before
-    /// the lock is free again: so a lock that is free means an owner who was told.
+    /// Writes a completion behind the others, and notifies the owner if the queue is armed.
+    ///
+    /// `view` is the file of the queue's owner, and `wake` wakes the owner. `wake` is called before the lock
+    /// is free again. So a free lock means that the owner has been notified.
     pub(crate) fn push(
         &self,
-        view: &impl Lines,
+        view: &impl CqeRing,
         me: Owner,
         is_dead: impl FnMut(Owner) -> bool,
         intent: Option<Intent<'_>>,
         completion: &Completion,
         wake: impl FnOnce(),
     ) -> Pushed {
-        let held = self.pushers.lock.hold(me, is_dead);
-        let mut tail = self.pushers.tail.load(Relaxed);
-        let mut is_untold = false;
-        if held.came == Came::Stolen {
+        let held = self.producers.lock.lock(me, is_dead);
+        let mut tail = self.producers.tail.load(Relaxed);
+        let mut has_unsent = false;
+        if held.acquired == Acquired::Stolen {
             if self.is_written(view, tail) {
                 tail += 1;
-                self.pushers.tail.store(tail, Relaxed);
+                self.producers.tail.store(tail, Relaxed);
             }
-            is_untold = self.fixed.pending.load(SeqCst) != 0;
+            has_unsent = self.fixed.pending.load(SeqCst) != 0;
         }
         let capacity = self.fixed.capacity.load(Relaxed);
-        if tail.wrapping_sub(self.pushers.seen_head.load(Relaxed)) >= capacity {
-            let head = self.popper.head.load(Acquire);
-            self.pushers.seen_head.store(head, Relaxed);
+        if tail.wrapping_sub(self.producers.seen_head.load(Relaxed)) >= capacity {
+            let head = self.consumer.head.load(Acquire);
+            self.producers.seen_head.store(head, Relaxed);
             if tail.wrapping_sub(head) >= capacity {
                 self.fixed.overrun.store(1, Relaxed);
             }
         }
-        let line = match self.line(view, tail) {
-            Some(line) if self.fixed.overrun.load(Relaxed) == 0 => line,
+        let cqe = match self.cqe(view, tail) {
+            Some(cqe) if self.fixed.overrun.load(Relaxed) == 0 => cqe,
             _ => return Pushed::Overrun,
         };
         if let Some(Intent(word)) = intent {
             word.store(tail + 1, Release);
         }
-        for (word, value) in line.0[1..].iter().zip(completion.words()) {
+        for (word, value) in cqe.0[1..].iter().zip(completion.words()) {
             word.store(value, Relaxed);
         }
-        line.0[0].store(tail + 1, Release);
-        self.pushers.tail.store(tail + 1, Relaxed);
-        let mut pushed = self.announce(completion);
-        if is_untold && pushed == Pushed::Quietly {
-            pushed = Pushed::ToWake;
+        cqe.0[0].store(tail + 1, Release);
+        self.producers.tail.store(tail + 1, Relaxed);
+        let mut pushed = self.notify(completion);
+        if has_unsent && pushed == Pushed::Unnotified {
+            pushed = Pushed::Notified;
         }
-        if pushed == Pushed::ToWake || is_untold {
+        if pushed == Pushed::Notified || has_unsent {
             wake();
         }
         drop(held);
         pushed
     }
 
-    /// The pusher's half of the agreement with [`CqRecord::arm`]: the completion is in place before the
-    /// pusher looks, and the owner polls once more after it has armed.
+    /// Notifies the owner if the queue is armed.
+    ///
+    /// The counterpart of [`CqRecord::arm`]: the producer writes the completion and then reads the arming;
+    /// the owner arms and then polls once more. So one of the two sees the other.
     #[inline]
-    fn announce(&self, completion: &Completion) -> Pushed {
+    fn notify(&self, completion: &Completion) -> Pushed {
         if self.fixed.channel.load(Relaxed) == 0 {
-            return Pushed::Quietly;
+            return Pushed::Unnotified;
         }
         if completion.due != 0 {
-            self.announce_later(completion);
-            return Pushed::Later;
+            self.defer_notification(completion);
+            return Pushed::Deferred;
         }
         fence(SeqCst);
         let armed = self.fixed.armed.load(Relaxed);
-        let wanted = armed == 1 || armed == 2 && completion.is_called_for();
+        let wanted = armed == 1 || armed == 2 && completion.is_solicited_or_error();
         if wanted && self.fixed.armed.swap(0, SeqCst) != 0 {
             self.fixed.pending.fetch_add(1, SeqCst);
-            return Pushed::ToWake;
+            return Pushed::Notified;
         }
-        Pushed::Quietly
+        Pushed::Unnotified
     }
 
-    /// Notes when a completion that is on its way is to be announced.
-    pub(crate) fn announce_later(&self, completion: &Completion) {
-        let [any, called_for] = &self.fixed.announce;
+    /// Notes the time at which the owner is to be notified of a completion that is due later.
+    pub(crate) fn defer_notification(&self, completion: &Completion) {
+        let [any, solicited] = &self.fixed.notify_at;
         any.fetch_min(completion.due, SeqCst);
-        if completion.is_called_for() {
-            called_for.fetch_min(completion.due, SeqCst);
+        if completion.is_solicited_or_error() {
+            solicited.fetch_min(completion.due, SeqCst);
         }
     }
 
-    /// Is it time to announce what the queue is armed for? For its owner, who wakes the channel then. Who arms
-    /// later finds by polling what was due before.
-    pub(crate) fn announce_due(&self, now: u64) -> bool {
+    /// Counts a notification if a completion is due that the queue is armed for. The owner calls this, and
+    /// then wakes its channel.
+    ///
+    /// An owner that arms the queue later finds the completions that were due before by polling.
+    pub(crate) fn notify_due(&self, now: u64) -> bool {
         let is_due = |word: &AtomicU64| {
             let due = word.load(SeqCst);
             due <= now && word.compare_exchange(due, u64::MAX, SeqCst, SeqCst).is_ok()
         };
-        let [any, called_for] = self.fixed.announce.each_ref().map(is_due);
+        let [any, solicited] = self.fixed.notify_at.each_ref().map(is_due);
         let armed = self.fixed.armed.load(SeqCst);
-        let wanted = armed == 1 && any || armed == 2 && called_for;
-        let announced = wanted && self.fixed.armed.swap(0, SeqCst) != 0;
-        if announced {
+        let wanted = armed == 1 && any || armed == 2 && solicited;
+        let notified = wanted && self.fixed.armed.swap(0, SeqCst) != 0;
+        if notified {
             self.fixed.pending.fetch_add(1, SeqCst);
         }
-        announced
+        notified
     }
 
-    /// Takes over what a pusher has left undone that died before it had woken the owner, who calls this, and says
-    /// whether there is something to be told. Nothing is announced that anybody who lives announces.
-    pub(crate) fn mend(
+    /// Finishes the work of a producer that died before it had notified the owner. The owner calls this.
+    ///
+    /// Returns whether the owner's channel is to be woken. Leaves alone what a living producer is about to
+    /// notify.
+    pub(crate) fn recover(
         &self,
-        view: &impl Lines,
+        view: &impl CqeRing,
         me: Owner,
         mut is_dead: impl FnMut(Owner) -> bool,
         now: u64,
     ) -> bool {
-        if !self.pushers.lock.holder().is_some_and(&mut is_dead) {
+        if !self.producers.lock.holder().is_some_and(&mut is_dead) {
             return false;
         }
-        let held = self.pushers.lock.hold(me, is_dead);
-        let tail = self.pushers.tail.load(Relaxed);
-        if held.came == Came::Stolen && self.is_written(view, tail) {
-            self.pushers.tail.store(tail + 1, Relaxed);
+        let held = self.producers.lock.lock(me, is_dead);
+        let tail = self.producers.tail.load(Relaxed);
+        if held.acquired == Acquired::Stolen && self.is_written(view, tail) {
+            self.producers.tail.store(tail + 1, Relaxed);
         }
-        held.came == Came::Stolen && (self.announce_missed(view, now) || self.fixed.pending.load(SeqCst) != 0)
+        held.acquired == Acquired::Stolen
+            && (self.notify_missed(view, now) || self.fixed.pending.load(SeqCst) != 0)
     }
 
-    /// Announces a completion that has come since the queue was armed. Under the lock of a dead pusher.
-    fn announce_missed(&self, view: &impl Lines, now: u64) -> bool {
+    /// Counts a notification if a completion has come since the queue was armed. The caller holds the lock of
+    /// a dead producer.
+    fn notify_missed(&self, view: &impl CqeRing, now: u64) -> bool {
         let armed = self.fixed.armed.load(SeqCst);
         if armed == 0 {
             return false;
         }
-        let first = self.popper.head.load(Acquire).max(self.fixed.armed_from.load(Relaxed));
+        let first = self.consumer.head.load(Acquire).max(self.fixed.armed_from.load(Relaxed));
         let unseen: Vec<Completion> = (first..).map_while(|number| self.peek(view, number)).collect();
-        unseen.iter().filter(|found| found.due > now).for_each(|found| self.announce_later(found));
-        let is_wanted = |found: &Completion| found.due <= now && (armed == 1 || found.is_called_for());
-        let announced = unseen.iter().any(is_wanted) && self.fixed.armed.swap(0, SeqCst) != 0;
-        if announced {
+        unseen.iter().filter(|found| found.due > now).for_each(|found| self.defer_notification(found));
+        let is_wanted =
+            |found: &Completion| found.due <= now && (armed == 1 || found.is_solicited_or_error());
+        let notified = unseen.iter().any(is_wanted) && self.fixed.armed.swap(0, SeqCst) != 0;
+        if notified {
             self.fixed.pending.fetch_add(1, SeqCst);
         }
-        announced
+        notified
     }
 
-    /// When there is something to announce next; `u64::MAX` for nothing.
-    pub(crate) fn next_announcement(&self) -> u64 {
-        self.fixed.announce.iter().map(|word| word.load(SeqCst)).min().unwrap_or(u64::MAX)
+    /// Returns the time of the next notification; `u64::MAX` for none.
+    pub(crate) fn next_notification(&self) -> u64 {
+        self.fixed.notify_at.iter().map(|word| word.load(SeqCst)).min().unwrap_or(u64::MAX)
     }
 
-    /// Asks for an announcement of the next completion, or of the next solicited one.
+    /// Asks for a notification of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, only_solicited: bool) {
-        self.fixed.armed_from.store(self.pushers.tail.load(Relaxed), Relaxed);
-        // Arming for any completion is not undone by arming for solicited ones.
+        self.fixed.armed_from.store(self.producers.tail.load(Relaxed), Relaxed);
+        // Arming for solicited completions does not undo arming for any.
         match only_solicited {
             false => self.fixed.armed.store(1, SeqCst),
             true => {
@@ -300,44 +321,46 @@ impl CqRecord {
         fence(SeqCst);
     }
 
-    fn is_written(&self, view: &impl Lines, number: u64) -> bool {
-        self.line(view, number).is_some_and(|line| line.0[0].load(Acquire) == number + 1)
+    fn is_written(&self, view: &impl CqeRing, number: u64) -> bool {
+        self.cqe(view, number).is_some_and(|cqe| cqe.0[0].load(Acquire) == number + 1)
     }
 
-    /// Did the holder of an intent get as far as writing the completion of request `number`? A queue that is
-    /// not shared says whose it is.
+    /// Whether the holder of an intent has written the completion of request `number`. `qpn` is the queue
+    /// pair, unless the queue is shared.
     pub(crate) fn was_pushed(
         &self,
-        view: &impl Lines,
+        view: &impl CqeRing,
         intent: u64,
         qpn: Option<u32>,
-        kind: Kind,
+        kind: QueueKind,
         number: u64,
     ) -> bool {
-        let Some(line) = intent.checked_sub(1).and_then(|at| self.line(view, at)) else {
+        let Some(cqe) = intent.checked_sub(1).and_then(|at| self.cqe(view, at)) else {
             return false;
         };
-        let seq = line.0[0].load(Acquire);
+        let seq = cqe.0[0].load(Acquire);
         if seq != intent {
-            // Later ones are in this place: ours was written and polled.
+            // The slot holds a later completion: the holder's was written and polled.
             return seq > intent;
         }
-        let found = Completion::of_words(std::array::from_fn(|i| line.0[i + 1].load(Relaxed)));
+        let found = Completion::of_words(std::array::from_fn(|i| cqe.0[i + 1].load(Relaxed)));
         found.kind == kind && found.number == number && qpn.is_none_or(|qpn| found.qpn == qpn)
     }
 
-    /// The completion numbered `head`, if it has been written. Only the owner polls, one thread at a time; to others
-    /// it may be another one by the time that they have read it.
+    /// Returns completion `head` if it has been written.
+    ///
+    /// Only the owner polls, one thread at a time. For other callers the completion may be replaced while
+    /// they read it.
     #[inline]
-    pub(crate) fn peek(&self, view: &impl Lines, head: u64) -> Option<Completion> {
-        let line = self.line(view, head)?;
-        (line.0[0].load(Acquire) == head + 1)
-            .then(|| Completion::of_words(std::array::from_fn(|i| line.0[i + 1].load(Relaxed))))
+    pub(crate) fn peek(&self, view: &impl CqeRing, head: u64) -> Option<Completion> {
+        let cqe = self.cqe(view, head)?;
+        (cqe.0[0].load(Acquire) == head + 1)
+            .then(|| Completion::of_words(std::array::from_fn(|i| cqe.0[i + 1].load(Relaxed))))
     }
 
-    /// Gives back the room of the completions before `head`.
+    /// Frees the slots of the completions before `head`.
     #[inline]
     pub(crate) fn consume(&self, head: u64) {
-        self.popper.head.store(head, Release);
+        self.consumer.head.store(head, Release);
     }
 }

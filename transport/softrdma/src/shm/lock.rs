@@ -1,8 +1,8 @@
-//! A lock in shared memory that death does not hold.
+//! A robust lock in shared memory: the death of its holder does not block the others.
 //!
-//! The word names the process that holds the lock, so whoever waits can ask whether that process still lives,
-//! and takes the lock over when it does not. What the lock protects must be such that the next holder can
-//! finish or repeat what the dead one left half done: each user says how.
+//! The word names the process that holds the lock. A waiter asks whether that process lives, and takes the
+//! lock over if not. The next holder must be able to finish or repeat what the dead one left half done. Each
+//! use of the lock documents how.
 
 use crate::sync::{AtomicU64, spin_loop, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -24,49 +24,49 @@ impl Owner {
     }
 }
 
-/// Zero when free, else its [`Owner`].
+/// The lock word: zero when free, else the [`Owner`].
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct RobustLock(AtomicU64);
 
-/// How a lock was come by.
+/// The way in which a lock was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
-    /// It was free.
+pub(crate) enum Acquired {
+    /// The lock was free.
     Free,
-    /// Its holder is dead: finish or repeat what it left.
+    /// The holder was dead. The new holder finishes or repeats its work.
     Stolen,
 }
 
-/// A held lock; free again when dropped.
+/// A held lock. Dropping it frees the lock.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct RobustGuard<'a> {
     lock: &'a RobustLock,
-    pub(crate) came: Came,
+    pub(crate) acquired: Acquired,
 }
 
 impl RobustLock {
     const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
     const YIELDS: u32 = if cfg!(loom) { 1 } else { 50 };
 
-    /// Waits for the lock. `is_dead` tells whether a holder is gone; it is asked only after a long wait.
+    /// Waits for the lock. `is_dead` tells whether a holder is dead; it is called only after a long wait.
     #[inline]
-    pub(crate) fn hold(&self, me: Owner, is_dead: impl FnMut(Owner) -> bool) -> Held<'_> {
-        let came = match self.0.compare_exchange(0, me.word(), Acquire, Relaxed) {
-            Ok(_) => Came::Free,
+    pub(crate) fn lock(&self, me: Owner, is_dead: impl FnMut(Owner) -> bool) -> RobustGuard<'_> {
+        let acquired = match self.0.compare_exchange(0, me.word(), Acquire, Relaxed) {
+            Ok(_) => Acquired::Free,
             Err(_) => self.wait(me, is_dead),
         };
-        Held { lock: self, came }
+        RobustGuard { lock: self, acquired }
     }
 
     #[cold]
-    fn wait(&self, me: Owner, mut is_dead: impl FnMut(Owner) -> bool) -> Came {
+    fn wait(&self, me: Owner, mut is_dead: impl FnMut(Owner) -> bool) -> Acquired {
         let mut turn = 0u32;
         loop {
             let holder = self.0.load(Relaxed);
             if holder == 0 {
                 if self.0.compare_exchange(0, me.word(), Acquire, Relaxed).is_ok() {
-                    return Came::Free;
+                    return Acquired::Free;
                 }
                 continue;
             }
@@ -81,23 +81,23 @@ impl RobustLock {
                 && is_dead(Owner::of(holder))
                 && self.0.compare_exchange(holder, me.word(), Acquire, Relaxed).is_ok()
             {
-                return Came::Stolen;
+                return Acquired::Stolen;
             }
         }
     }
 
-    /// Who holds it at the moment.
+    /// Returns the present holder.
     pub(crate) fn holder(&self) -> Option<Owner> {
         Some(self.0.load(Acquire)).filter(|&word| word != 0).map(Owner::of)
     }
 
-    /// Forgets whoever held it: for a record that is being made anew by its owner.
+    /// Frees the lock, even if held, for a record that its owner initializes anew.
     pub(crate) fn reset(&self) {
         self.0.store(0, Release);
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RobustGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.lock.0.store(0, Release);
@@ -115,24 +115,24 @@ mod tests {
     #[test]
     fn a_lock_of_the_dead_is_taken_over() {
         let lock = RobustLock::default();
-        std::mem::forget(lock.hold(OTHER, |_| unreachable!("the lock is free")));
-        let held = lock.hold(ME, |holder| holder == OTHER);
-        assert_eq!(held.came, Came::Stolen);
+        std::mem::forget(lock.lock(OTHER, |_| unreachable!("the lock is free")));
+        let held = lock.lock(ME, |holder| holder == OTHER);
+        assert_eq!(held.acquired, Acquired::Stolen);
         drop(held);
-        assert_eq!(lock.hold(ME, |_| unreachable!("the lock is free")).came, Came::Free);
+        assert_eq!(lock.lock(ME, |_| unreachable!("the lock is free")).acquired, Acquired::Free);
     }
 
     #[test]
     fn threads_of_one_process_exclude_each_other() {
         struct Count(std::cell::Cell<u64>);
-        // Only touched under the lock, as this test shows by its sum.
+        // Accessed only under the lock, as the sum shows.
         let lock = RobustLock::default();
         let sum = AtomicU64::new(0);
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..10_000 {
-                        let held = lock.hold(ME, |_| false);
+                        let held = lock.lock(ME, |_| false);
                         let count = Count(std::cell::Cell::new(sum.load(Relaxed)));
                         count.0.set(count.0.get() + 1);
                         sum.store(count.0.get(), Relaxed);

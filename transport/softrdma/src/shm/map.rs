@@ -1,11 +1,11 @@
-//! Pages of a file, mapped here, and typed places within them.
+//! Mapped files, and typed records in them.
 //!
 //! # Safety
-//! A [`Mapping`] owns its range of addresses: the kernel chose it and it is unmapped once, on drop. Files are
-//! never shortened while somebody may have them mapped: they are unlinked instead. [`Area::at`] checks offset
-//! and alignment against the mapping whatever the file says, so an offset out of a damaged file is an error
-//! and not a stray access. Records are made of atomics or are read and written through raw pointers, because
-//! other processes write to them at the same time.
+//! A [`Mapping`] owns its range of addresses: the kernel chose it, and it is unmapped once, on drop. Files
+//! are never shortened while a process may have them mapped; they are unlinked instead. [`MappedRange::at`]
+//! checks offset and alignment against the mapping, so an offset in a damaged file is an error and not a
+//! stray access. Records consist of atomics, or are read and written through raw pointers, because other
+//! processes write to them at the same time.
 
 use rustix::{fd::AsFd, io, mm};
 use std::{ffi::c_void, ptr};
@@ -17,13 +17,13 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the pages belong to the process; access to their bytes is synchronised by those who use them.
+// SAFETY: the pages belong to the process; the users of their bytes synchronize their accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the value itself does not change.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The first `len` bytes of the file, which must be that long.
+    /// Maps the first `len` bytes of a file, which must be that long.
     pub(crate) fn of_file(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
         if (rustix::fs::fstat(&fd)?.st_size as u64) < len as u64 {
             return Err(io::Errno::INVAL);
@@ -39,52 +39,53 @@ impl Mapping {
         Ok(Mapping { start: start.cast(), len })
     }
 
-    pub(crate) fn area(&self) -> Area {
-        Area { start: self.start, len: self.len }
+    pub(crate) fn range(&self) -> MappedRange {
+        MappedRange { start: self.start, len: self.len }
     }
 
-    /// Gives the memory behind the file back from this page on, whoever has it mapped. It reads as zeroes from now on.
+    /// Releases the memory of the file from this offset on, for all processes that have it mapped. It reads
+    /// as zeros from then on.
     pub(super) fn discard(&self, from: usize) {
         let from = from.min(self.len);
-        // SAFETY: within our mapping, of a file that is shared. Whoever reads it finds zeroes, as any other process
-        // could have written there.
+        // SAFETY: within our mapping of a shared file. Readers find zeros, as if another process had written
+        // them.
         unsafe {
             let start = self.start.wrapping_add(from).cast();
             let _ = mm::madvise(start, self.len - from, mm::Advice::LinuxRemove);
         }
     }
 
-    /// A record made of atomics at `offset`, when it lies inside and is aligned.
+    /// Returns a record of atomics at `offset`, if it is inside and aligned.
     #[inline]
     pub(super) fn record<T: Atomics>(&self, offset: u64) -> Option<&T> {
-        // SAFETY: inside of the mapping and aligned, checked by `at`, and mapped while `self` lives; every
-        // bit pattern is a valid `T` and all of it is atomic, which is what implementing `Atomics` promises.
-        self.area().at::<T>(offset).map(|place| unsafe { &*place })
+        // SAFETY: inside of the mapping and aligned, checked by `at`, and mapped while `self` lives. Every
+        // bit pattern is a valid `T` and all of it is atomic, by the promise of `Atomics`.
+        self.range().at::<T>(offset).map(|place| unsafe { &*place })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by us, once; whoever derives addresses from it keeps the value alive.
+        // SAFETY: mapped by us, once. The users of addresses from the mapping keep the value alive.
         let _ = unsafe { mm::munmap(self.start.cast::<c_void>(), self.len) };
     }
 }
 
-/// A range of mapped bytes, without owning it.
+/// A range of mapped bytes that it does not own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Area {
+pub(crate) struct MappedRange {
     start: *mut u8,
     len: usize,
 }
 
-impl Area {
-    /// The address of a `T` at `offset`, when it lies inside and is aligned.
+impl MappedRange {
+    /// Returns the address of a `T` at `offset`, if it is inside and aligned.
     #[inline]
     pub(crate) fn at<T>(&self, offset: u64) -> Option<*mut T> {
         self.bytes(offset, size_of::<T>()).map(<*mut u8>::cast::<T>).filter(|place| place.is_aligned())
     }
 
-    /// The address of `len` bytes at `offset`, when they lie inside.
+    /// Returns the address of `len` bytes at `offset`, if they are inside.
     #[inline]
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(offset).ok()?;
@@ -92,23 +93,8 @@ impl Area {
     }
 }
 
-/// Types that consist of atomics only, valid for every bit pattern.
+/// Types that consist of atomics only.
 ///
 /// # Safety
-/// That is the promise.
+/// Every bit pattern must be valid, and every member an atomic.
 pub(super) unsafe trait Atomics {}
-
-// SAFETY: each of these consists of `AtomicU32`, `AtomicU64` and arrays and structs of them.
-unsafe impl Atomics for super::records::Header {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::MrRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::QpRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::RqRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::records::CqRecord {}
-// SAFETY: as above.
-unsafe impl Atomics for super::complete::Line {}
-// SAFETY: as above.
-unsafe impl Atomics for super::directory::FabricHeader {}

@@ -1,17 +1,26 @@
-//! What processes of one fabric share: a folder with a file per process, and the queues inside of the files.
+//! Shared memory of the processes of a fabric: a folder with a file per process, and the queues in the files.
 //!
-//! Every process maps its own file and those of the peers it talks to. A file's lock is its owner's life: the
-//! kernel lets go of it however the owner ends, so a lock that is free means a process that is gone, and
-//! whoever notices takes over what it held and removes what it left.
+//! Every process maps its own file and those of its peers. The owner of a file holds a lock on it that the
+//! kernel releases however the owner ends. So a free lock means a dead process. The process that notices
+//! takes over the locks of the dead one and removes its files.
+//!
+//! - `directory`: the folder; `process`: this process's membership and its views; `liveness`: the locks of
+//!   living processes
+//! - `layout`, `limits`, `records`, `receive_ring`: the content of a process file; `map`: mapped files
+//! - `lock`: robust locks; `complete`: completion queues; `wait`: senders that wait for receives
+//! - `wake`: descriptors that wake another process
+//! - `heap`, `windows`: allocation in the files
 
 mod complete;
 mod directory;
 mod heap;
 mod layout;
-mod life;
+mod limits;
+mod liveness;
 mod lock;
 mod map;
 mod process;
+mod receive_ring;
 mod records;
 mod wait;
 mod wake;
@@ -22,14 +31,14 @@ mod models;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use complete::{Completion, Intent, Kind, Pushed};
+pub(crate) use complete::{Completion, Intent, Pushed, QueueKind};
 pub(crate) use directory::Directory;
-pub(crate) use layout::{CQS, MRS, QPS, RQS};
-pub(crate) use life::epoch;
-pub(crate) use lock::{Came, Held, Owner, RobustLock};
+pub(crate) use limits::{CQS, MRS, QPS, RQS};
+pub(crate) use liveness::fork_epoch;
+pub(crate) use lock::{Acquired, Owner, RobustGuard, RobustLock};
 pub(crate) use process::{Process, View};
 pub(crate) use records::{
-    Agenda, CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES,
-    SendSlot, Sge,
+    CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES, SendSlot,
+    Sge, TimerRecord,
 };
 pub(crate) use wake::{is_readable, take_one, wait_readable};

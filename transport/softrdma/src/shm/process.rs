@@ -1,21 +1,22 @@
-//! This process's place in a fabric, and its view of the others'.
+//! This process as a member of a fabric, and its views of the other members.
 //!
-//! A [`View`] is a process's file mapped here, with typed access to its records. Views of peers are made at
-//! first use and kept until this process leaves, also those of dead peers: somebody may be reading one.
+//! A [`View`] is a process's file mapped into this process, with typed access to its records. Views of peers
+//! are made at first use and kept until this process leaves, even those of dead peers: a thread may be
+//! reading one.
 //!
 //! # Safety
-//! Views are reached without a lock through an address that an `Arc` in the same [`Process`] keeps valid;
-//! such an
-//! `Arc` is never dropped before the process is.
+//! Views are reached without a lock through an address that an `Arc` in the same [`Process`] keeps valid.
+//! Such an `Arc` is never dropped before the process is.
 
 use super::{
-    complete::{Line, Lines},
-    directory::{Directory, Joined},
+    complete::{Cqe, CqeRing},
+    directory::{Directory, JoinedSlot},
     heap::Heap,
-    layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, SLOTS, VERSION},
-    life::{self, Life},
+    layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, VERSION},
+    limits::{self, SLOTS},
+    liveness::{self, LivenessLock},
     lock::Owner,
-    map::{Area, Mapping},
+    map::{MappedRange, Mapping},
     records::{CqRecord, Header, MrRecord, QpRecord, RqRecord},
     wake::Waker,
     windows::Windows,
@@ -33,27 +34,27 @@ use std::sync::{
     },
 };
 
-/// So much room is left for queues when pages are shared.
-const ROOM_LEFT: u64 = 8 << 20;
+/// Bytes that are left free for queues when pages are shared.
+const RESERVED_BYTES: u64 = 8 << 20;
 
-/// A process's file, mapped here.
+/// A process's file, mapped into this process.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) owner: Owner,
     pub(crate) pid: u32,
     file: Mapping,
-    /// For asking whether it lives; none for our own, and once it is dead.
+    /// The file, for asking whether its process lives; none for our own file, and once the process is dead.
     life: Mutex<Option<OwnedFd>>,
     was_found_dead: AtomicBool,
-    /// Requests since it was last asked whether it lives.
+    /// Requests since the kernel was last asked whether the process lives.
     unchecked: AtomicU32,
-    /// The memory that it shares, mapped when first needed.
+    /// The memory that the process shares, mapped when first needed.
     pages: OnceLock<Option<Mapping>>,
 }
 
 impl View {
-    pub(crate) fn area(&self) -> Area {
-        self.file.area()
+    pub(crate) fn range(&self) -> MappedRange {
+        self.file.range()
     }
 
     fn record<T: super::map::Atomics>(&self, start: u64, index: u32, count: u32) -> Option<&T> {
@@ -67,37 +68,40 @@ impl View {
 
     #[inline]
     pub(crate) fn qp(&self, index: u32) -> Option<&QpRecord> {
-        self.record(layout::QPS_START, index, layout::QPS)
+        self.record(layout::QPS_START, index, limits::QPS)
     }
 
     #[inline]
     pub(crate) fn rq(&self, index: u32) -> Option<&RqRecord> {
-        self.record(layout::RQS_START, index, layout::RQS)
+        self.record(layout::RQS_START, index, limits::RQS)
     }
 
     #[inline]
     pub(crate) fn cq(&self, index: u32) -> Option<&CqRecord> {
-        self.record(layout::CQS_START, index, layout::CQS)
+        self.record(layout::CQS_START, index, limits::CQS)
     }
 
     #[inline]
     pub(crate) fn mr(&self, index: u32) -> Option<&MrRecord> {
-        self.record(layout::MRS_START, index, layout::MRS)
+        self.record(layout::MRS_START, index, limits::MRS)
     }
 
-    /// Does its process live? Asks the kernel.
+    /// Whether the process is dead. Asks the kernel.
+    ///
+    /// The first caller that finds it dead releases the memory of its files.
     #[cold]
     pub(crate) fn is_dead(&self) -> bool {
         if self.was_found_dead.load(Relaxed) {
             return true;
         }
         let mut life = lock(&self.life);
-        let is_dead = life.as_ref().is_some_and(|life| !life::is_locked(life.as_fd()));
+        let is_dead = life.as_ref().is_some_and(|life| !liveness::is_locked(life.as_fd()));
         if is_dead {
             self.was_found_dead.store(true, Relaxed);
             *life = None;
-            // Our mappings stay, as others of our threads may be reading; they should not hold its memory.
-            // The page that says so stays, lest reading it should need memory; and is written before anything is gone.
+            // The mappings stay, because other threads may be reading them, but they should not hold memory.
+            // The first page stays, too, so that reading it needs no memory. It says that the file is
+            // released, and is written before anything is released.
             self.header().magic.store(0, SeqCst);
             self.file.discard(rustix::param::page_size());
             self.pages.get().into_iter().flatten().for_each(|pages| pages.discard(0));
@@ -105,17 +109,18 @@ impl View {
         is_dead || self.was_found_dead.load(Relaxed)
     }
 
-    /// Has somebody found it dead, and given back what it held in memory?
+    /// Whether a process has found the owner dead and has released its memory.
     #[inline]
-    pub(crate) fn is_wiped(&self) -> bool {
+    pub(crate) fn is_released(&self) -> bool {
         self.header().magic.load(Acquire) != MAGIC
     }
 
-    /// As [`View::is_dead`], but asks only now and then, because asking costs as much as a message.
+    /// Whether the process is dead, asking the kernel only once in 256 calls, because asking costs as much as
+    /// a message.
     #[inline]
     pub(crate) fn seems_dead(&self) -> bool {
-        // Not counted in one step, which would cost more than all else here. Threads may lose counts to each other, but
-        // none passes a multiple of 256 without one of them seeing it.
+        // Two steps instead of an atomic addition, which would cost more than the rest of this function.
+        // Threads may overwrite each other's counts, but every multiple of 256 is seen by one of them.
         let unchecked = self.unchecked.load(Relaxed);
         self.unchecked.store(unchecked.wrapping_add(1), Relaxed);
         if unchecked & 0xff == 0xff {
@@ -125,14 +130,14 @@ impl View {
     }
 }
 
-impl Lines for View {
+impl CqeRing for View {
     #[inline]
-    fn line(&self, offset: u64) -> Option<&Line> {
+    fn cqe(&self, offset: u64) -> Option<&Cqe> {
         self.file.record(offset)
     }
 }
 
-/// This process in a fabric. Leaves it when dropped.
+/// This process as a member of a fabric. Leaves the fabric when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) me: Owner,
@@ -143,31 +148,31 @@ pub(crate) struct Process {
     pages_fd: OwnedFd,
     windows: Mutex<Windows>,
     peers: Box<[Peer]>,
-    /// Views of dead users of slots.
-    past: Mutex<Vec<Arc<View>>>,
+    /// Views of dead earlier users of slots.
+    retired: Mutex<Vec<Arc<View>>>,
     channels: AtomicU32,
-    /// The epoch of the process that joined; a forked child is none of its business.
+    /// The fork epoch in which the process joined. Forked children must not use it.
     epoch: u32,
     has_left: AtomicBool,
-    life: Life,
+    life: LivenessLock,
 }
 
-/// The view of a slot's user, once somebody asked for it.
+/// The view of a slot's user, once it was asked for.
 #[derive(Debug, Default)]
 struct Peer {
-    /// The incarnation that `view` is of; zero for none. Written after it.
+    /// The incarnation that `view` belongs to, written after it; zero for none.
     incarnation: AtomicU32,
     view: Mutex<Option<Arc<View>>>,
-    /// A second reference for readers without the lock: an `Arc` that `view` or `past` keeps alive.
-    fast: std::sync::atomic::AtomicPtr<View>,
+    /// The same view for readers without the lock. An `Arc` in `view` or `retired` keeps it alive.
+    unlocked: std::sync::atomic::AtomicPtr<View>,
 }
 
 impl Process {
-    /// Joins the fabric in this folder, on the given node of it.
+    /// Joins the fabric in a folder, on a node of the fabric.
     pub(crate) fn join(directory: Arc<Directory>, node: u32) -> io::Result<Process> {
-        life::watch_forks();
+        liveness::watch_forks();
         let waker = Waker::new(io::fcntl_dupfd_cloexec(directory.folder(), 0)?)?;
-        let Joined { me, life, file, pages } = directory.join()?;
+        let JoinedSlot { me, life, file, pages } = directory.join()?;
         let pid = std::process::id();
         let own = View {
             owner: me,
@@ -183,7 +188,7 @@ impl Process {
         header.incarnation.store(me.incarnation, Relaxed);
         header.pid.store(pid, Relaxed);
         header.node.store(node, Relaxed);
-        header.agenda.due.store(u64::MAX, Relaxed);
+        header.timers.due.store(u64::MAX, Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(Process {
             me,
@@ -194,25 +199,25 @@ impl Process {
             pages_fd: pages,
             windows: Mutex::new(Windows::new(PAGES_BYTES)),
             peers: std::iter::repeat_with(Peer::default).take(SLOTS as usize).collect(),
-            past: Mutex::new(Vec::new()),
+            retired: Mutex::new(Vec::new()),
             channels: AtomicU32::new(0),
-            epoch: life::epoch(),
+            epoch: liveness::fork_epoch(),
             has_left: AtomicBool::new(false),
             life,
         })
     }
 
-    /// Gives our place back, for whoever does not leave otherwise: at the end of the process.
+    /// Frees the slot at the exit of a process that does not drop its membership.
     pub(crate) fn leave(&self) {
         if !self.is_inherited() && !self.has_left.swap(true, AcqRel) {
             self.directory.leave(self.me.slot);
         }
     }
 
-    /// Was it the parent of this process that joined, before a fork?
+    /// Whether the parent of this process has joined, before a fork.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
-        self.epoch != life::epoch()
+        self.epoch != liveness::fork_epoch()
     }
 
     #[inline]
@@ -220,13 +225,17 @@ impl Process {
         &self.own
     }
 
-    /// The number of a new channel.
+    /// Returns the view of this process's own file, for parts that keep it.
+    pub(crate) fn own_shared(&self) -> Arc<View> {
+        Arc::clone(&self.own)
+    }
+
+    /// Returns the number of a new channel.
     pub(crate) fn new_channel(&self) -> u32 {
         self.channels.fetch_add(1, Relaxed) + 1
     }
 
-    /// The process in a slot, or `None` when there is none. With an incarnation other than zero, only that
-    /// one.
+    /// Returns the process in a slot. With an incarnation other than zero, only that one.
     #[inline]
     pub(crate) fn view(&self, slot: u32, incarnation: u32) -> Option<&View> {
         if slot == self.me.slot {
@@ -237,18 +246,18 @@ impl Process {
         if known != 0 && known == incarnation {
             return self.known(peer);
         }
-        self.look(peer, slot, incarnation)
+        self.open_peer(peer, slot, incarnation)
     }
 
     fn known<'a>(&'a self, peer: &'a Peer) -> Option<&'a View> {
-        let view = peer.fast.load(Acquire);
-        // SAFETY: null or the address inside of an `Arc` that `view` or `past` of this process keeps until it
-        // is dropped, which cannot happen while `self` is borrowed.
+        let view = peer.unlocked.load(Acquire);
+        // SAFETY: null, or an address inside of an `Arc` that `view` or `retired` of this process keeps until
+        // the process is dropped, which cannot happen while `self` is borrowed.
         unsafe { view.as_ref() }
     }
 
     #[cold]
-    fn look<'a>(&'a self, peer: &'a Peer, slot: u32, incarnation: u32) -> Option<&'a View> {
+    fn open_peer<'a>(&'a self, peer: &'a Peer, slot: u32, incarnation: u32) -> Option<&'a View> {
         let mut view = peer.view.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = view.as_ref().is_some_and(|view| {
             if incarnation == 0 { !view.is_dead() } else { view.owner.incarnation == incarnation }
@@ -262,11 +271,11 @@ impl Process {
                 // Marks of earlier users of our slot.
                 mark.store(0, Release);
             }
-            peer.fast.store(Arc::as_ptr(&new).cast_mut(), Release);
+            peer.unlocked.store(Arc::as_ptr(&new).cast_mut(), Release);
             peer.incarnation.store(new.owner.incarnation, Release);
             if let Some(old) = view.replace(new) {
                 old.is_dead();
-                self.past.lock().unwrap_or_else(PoisonError::into_inner).push(old);
+                self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(old);
             }
         }
         drop(view);
@@ -275,7 +284,7 @@ impl Process {
 
     fn open(&self, slot: u32) -> io::Result<View> {
         let file = self.directory.file('p', slot)?;
-        if !life::is_locked(file.as_fd()) {
+        if !liveness::is_locked(file.as_fd()) {
             return Err(io::Errno::SRCH);
         }
         let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
@@ -296,13 +305,13 @@ impl Process {
         })
     }
 
-    /// Is the process gone that this lock names?
+    /// Whether the process that a lock names is dead.
     #[cold]
     pub(crate) fn is_dead(&self, owner: Owner) -> bool {
         owner != self.me && self.view(owner.slot, owner.incarnation).is_none_or(View::is_dead)
     }
 
-    /// The memory that the view's process shares.
+    /// Returns the memory that a process shares.
     #[inline]
     pub(crate) fn pages<'a>(&self, view: &'a View) -> Option<&'a Mapping> {
         view.pages
@@ -313,14 +322,14 @@ impl Process {
             .as_ref()
     }
 
-    /// Zeroed room for a ring in our file.
-    pub(crate) fn take(&self, bytes: u64) -> io::Result<(u64, u64)> {
-        let range = lock(&self.heap).take(bytes).ok_or(io::Errno::NOMEM)?;
+    /// Allocates zeroed room for a ring in our file. Returns its offset and length.
+    pub(crate) fn allocate(&self, bytes: u64) -> io::Result<(u64, u64)> {
+        let range = lock(&self.heap).allocate(bytes).ok_or(io::Errno::NOMEM)?;
         let fd = self.life.fd();
         match fs::fallocate(fd, FallocateFlags::empty(), range.0, range.1) {
             Ok(()) => Ok(range),
             Err(error) => {
-                lock(&self.heap).give(range);
+                lock(&self.heap).free(range);
                 if error == io::Errno::NOSPC {
                     crate::log::warn(format_args!(
                         "{} is full: no room for a queue",
@@ -332,34 +341,36 @@ impl Process {
         }
     }
 
-    /// Gives room for a ring back. It reads as zeroes from now on.
-    pub(crate) fn give(&self, range: (u64, u64)) {
+    /// Frees the room of a ring. It reads as zeros from then on.
+    pub(crate) fn free(&self, range: (u64, u64)) {
         let fd = self.life.fd();
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if fs::fallocate(fd, how, range.0, range.1).is_ok() {
-            lock(&self.heap).give(range);
+            lock(&self.heap).free(range);
         }
     }
 
-    /// Which addresses have a place in the file of shared pages.
+    /// Returns the address windows of the file of shared pages.
     pub(crate) fn windows(&self) -> std::sync::MutexGuard<'_, Windows> {
         lock(&self.windows)
     }
 
-    /// Gives shared pages back. They read as zeroes from now on.
-    pub(crate) fn empty_pages(&self, range: (u64, u64)) {
+    /// Releases shared pages. They read as zeros from then on.
+    pub(crate) fn release_pages(&self, range: (u64, u64)) {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = fs::fallocate(&self.pages_fd, how, range.0, range.1);
     }
 
-    /// Shares `more` bytes beside `shared`, if there is room for all of it and for what others have promised, should
-    /// every page be written that none has written yet.
-    pub(crate) fn promise_pages(&self, shared: u64, more: u64) -> Option<()> {
-        // One after the other, or two could count on the same room.
+    /// Reserves room to share `more` bytes beside `shared`.
+    ///
+    /// Succeeds if there is room for all pages that this process and the others may still write. Pages that
+    /// were shared but never written take up no room yet.
+    pub(crate) fn reserve_pages(&self, shared: u64, more: u64) -> Option<()> {
+        // Under a lock, because two processes could count on the same room otherwise.
         let _held = self.directory.lock().ok()?;
         let taken = |file: &OwnedFd| fs::fstat(file).map_or(0, |about| about.st_blocks as u64 * 512);
         let mut open = (shared + more).saturating_sub(taken(&self.pages_fd));
-        for view in self.everyone().skip(1).filter(|view| !view.is_dead()) {
+        for view in self.live_views().skip(1).filter(|view| !view.is_dead()) {
             let promised = view.header().shared_bytes.load(Relaxed);
             if promised != 0 {
                 let file = self.directory.file('m', view.owner.slot);
@@ -367,21 +378,24 @@ impl Process {
             }
         }
         let room = fs::fstatvfs(&self.pages_fd).ok()?;
-        // A file system without a limit says that it has no blocks.
-        if more > 0 && room.f_blocks != 0 && open + ROOM_LEFT > room.f_bavail.saturating_mul(room.f_frsize) {
+        // A file system without a limit reports zero blocks.
+        if more > 0
+            && room.f_blocks != 0
+            && open + RESERVED_BYTES > room.f_bavail.saturating_mul(room.f_frsize)
+        {
             return None;
         }
         self.own.header().shared_bytes.store(shared + more, Relaxed);
         Some(())
     }
 
-    /// The file through which memory is shared.
+    /// Returns the file of shared pages.
     pub(crate) fn pages_fd(&self) -> &OwnedFd {
         &self.pages_fd
     }
 
-    /// All processes of the fabric that live, our own first.
-    pub(crate) fn everyone(&self) -> impl Iterator<Item = &View> {
+    /// Returns all living members of the fabric, this process first.
+    pub(crate) fn live_views(&self) -> impl Iterator<Item = &View> {
         let others = (0..SLOTS).filter(|&slot| slot != self.me.slot).filter_map(|slot| self.view(slot, 0));
         std::iter::once(self.own()).chain(others)
     }

@@ -1,8 +1,8 @@
-//! Processes that share a folder, played by one.
+//! Processes that share a folder, all played by the test.
 
 use super::{
-    Completion, Directory, Kind, Process, Pushed,
-    lock::{Came, Owner},
+    Completion, Directory, Process, Pushed, QueueKind,
+    lock::{Acquired, Owner},
 };
 use std::sync::{
     Arc,
@@ -23,13 +23,13 @@ fn join(folder: &tempfile::TempDir) -> Process {
 /// A process with a completion queue of a few slots at index 1.
 fn with_queue(folder: &tempfile::TempDir) -> Process {
     let process = join(folder);
-    let ring = process.take(SLOTS * 64).expect("room");
-    process.own().cq(1).expect("a record").begin(ring.0, SLOTS, SLOTS, 1, 0);
+    let ring = process.allocate(SLOTS * 64).expect("room");
+    process.own().cq(1).expect("a record").init(ring.0, SLOTS, SLOTS, 1, 0);
     process
 }
 
 fn completion(number: u64) -> Completion {
-    Completion { wr_id: number, number, qpn: 7, kind: Kind::Receive, ..Completion::default() }
+    Completion { wr_id: number, number, qpn: 7, kind: QueueKind::Receive, ..Completion::default() }
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn completions_come_in_order_until_there_is_no_room() {
     let push = |number| record.push(there, peer.me, |_| false, None, &completion(number), || {});
     for lap in 0..3 {
         for number in lap * SLOTS..(lap + 1) * SLOTS {
-            assert_eq!(push(number), Pushed::Quietly);
+            assert_eq!(push(number), Pushed::Unnotified);
         }
         for number in lap * SLOTS..(lap + 1) * SLOTS {
             let own = owner.own().cq(1).expect("a record");
@@ -80,7 +80,7 @@ fn completions_come_in_order_until_there_is_no_room() {
             own.consume(number + 1);
         }
     }
-    (0..SLOTS).for_each(|number| assert_eq!(push(number), Pushed::Quietly));
+    (0..SLOTS).for_each(|number| assert_eq!(push(number), Pushed::Unnotified));
     assert_eq!(push(9), Pushed::Overrun);
 }
 
@@ -92,15 +92,16 @@ fn an_armed_queue_wakes_once() {
     let push =
         |completion: &Completion| record.push(owner.own(), owner.me, |_| false, None, completion, || {});
     record.arm(true);
-    assert_eq!(push(&completion(0)), Pushed::Quietly);
-    assert_eq!(push(&Completion { is_solicited: true, ..completion(1) }), Pushed::ToWake);
-    assert_eq!(push(&Completion { is_solicited: true, ..completion(2) }), Pushed::Quietly);
+    assert_eq!(push(&completion(0)), Pushed::Unnotified);
+    assert_eq!(push(&Completion { is_solicited: true, ..completion(1) }), Pushed::Notified);
+    assert_eq!(push(&Completion { is_solicited: true, ..completion(2) }), Pushed::Unnotified);
     record.arm(false);
-    assert_eq!(push(&completion(3)), Pushed::ToWake);
+    assert_eq!(push(&completion(3)), Pushed::Notified);
     assert_eq!(record.fixed.pending.load(SeqCst), 2);
 }
 
-/// Whoever is killed between writing a completion and moving the tail leaves one that counts, once.
+/// A process that is killed between writing a completion and moving the tail leaves a completion that counts,
+/// once.
 #[test]
 fn a_completion_of_the_dead_counts_once() {
     let folder = folder();
@@ -109,17 +110,17 @@ fn a_completion_of_the_dead_counts_once() {
     let dead = Owner { slot: 200, incarnation: 1 };
     let push =
         |number| record.push(owner.own(), owner.me, |who| who == dead, None, &completion(number), || {});
-    assert_eq!(push(0), Pushed::Quietly);
+    assert_eq!(push(0), Pushed::Unnotified);
     for is_written in [true, false] {
-        let tail = record.pushers.tail.load(Relaxed);
+        let tail = record.producers.tail.load(Relaxed);
         if is_written {
-            assert_eq!(push(tail), Pushed::Quietly);
-            record.pushers.tail.store(tail, Relaxed);
+            assert_eq!(push(tail), Pushed::Unnotified);
+            record.producers.tail.store(tail, Relaxed);
         }
-        std::mem::forget(record.pushers.lock.hold(dead, |_| false));
+        std::mem::forget(record.producers.lock.lock(dead, |_| false));
         let expected = tail + u64::from(is_written);
-        assert_eq!(push(expected), Pushed::Quietly);
-        assert_eq!(record.pushers.tail.load(Relaxed), expected + 1);
+        assert_eq!(push(expected), Pushed::Unnotified);
+        assert_eq!(record.producers.tail.load(Relaxed), expected + 1);
         assert_eq!(record.peek(owner.own(), expected).map(|found| found.number), Some(expected));
     }
 }
@@ -130,12 +131,12 @@ fn an_intent_tells_whether_a_completion_was_written() {
     let owner = with_queue(&folder);
     let record = owner.own().cq(1).expect("a record");
     let view = owner.own();
-    assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
+    assert!(!record.was_pushed(view, 1, Some(7), QueueKind::Receive, 0));
     record.push(view, owner.me, |_| false, None, &completion(0), || {});
-    assert!(record.was_pushed(view, 1, Some(7), Kind::Receive, 0));
-    assert!(!record.was_pushed(view, 1, Some(8), Kind::Receive, 0));
-    assert!(!record.was_pushed(view, 1, Some(7), Kind::Receive, 1));
-    assert!(!record.was_pushed(view, 0, Some(7), Kind::Receive, 0));
+    assert!(record.was_pushed(view, 1, Some(7), QueueKind::Receive, 0));
+    assert!(!record.was_pushed(view, 1, Some(8), QueueKind::Receive, 0));
+    assert!(!record.was_pushed(view, 1, Some(7), QueueKind::Receive, 1));
+    assert!(!record.was_pushed(view, 0, Some(7), QueueKind::Receive, 0));
 }
 
 #[test]
@@ -143,9 +144,9 @@ fn a_lock_of_a_process_that_left_is_taken_over() {
     let folder = folder();
     let (here, there) = (join(&folder), join(&folder));
     let lock = &here.own().header().atomics;
-    std::mem::forget(lock.hold(there.me, |_| false));
+    std::mem::forget(lock.lock(there.me, |_| false));
     drop(there);
-    assert_eq!(lock.hold(here.me, |who| here.is_dead(who)).came, Came::Stolen);
+    assert_eq!(lock.lock(here.me, |who| here.is_dead(who)).acquired, Acquired::Stolen);
 }
 
 fn names(folder: &std::path::Path) -> Vec<std::ffi::OsString> {
@@ -163,13 +164,13 @@ fn join_at(path: &std::path::Path) -> Process {
 }
 
 #[test]
-fn whoever_leaves_last_removes_a_folder_of_ours() {
+fn the_last_to_leave_removes_a_folder_of_ours() {
     let base = folder();
     let path = base.path().join("ours");
     let (first, second) = (join_at(&path), join_at(&path));
     drop(first);
     assert!(path.is_dir());
-    // What killed processes leave behind.
+    // Files of killed processes.
     for name in ["p9", "w9.1", "m10", "w11.2"] {
         std::fs::write(path.join(name), "").expect("room for a file");
     }
@@ -191,7 +192,7 @@ fn nobody_removes_what_others_have_made() {
     assert!(ours.join("notes").exists());
 }
 
-/// Whoever is killed after it has made the folder leaves one that is known for ours.
+/// A process that is killed after it has created the folder leaves one that is recognized.
 #[test]
 fn a_folder_of_a_killed_process_is_removed_by_the_next() {
     let base = folder();
@@ -201,7 +202,7 @@ fn a_folder_of_a_killed_process_is_removed_by_the_next() {
     assert!(!path.exists());
 }
 
-/// Those who join while the last one leaves are in a folder that is there.
+/// Processes that join while the last member leaves are in a folder that exists.
 #[test]
 fn joining_and_leaving_at_the_same_time_meet() {
     let base = folder();
@@ -229,7 +230,7 @@ fn a_place_that_was_half_made_is_no_obstacle() {
     assert_eq!(join(&folder).me.slot, 0);
 }
 
-/// Who has a dead process's file mapped keeps neither its memory nor a descriptor.
+/// A process that has a dead process's file mapped keeps neither its memory nor a descriptor.
 #[test]
 fn the_memory_of_the_dead_is_given_back() {
     use std::os::unix::fs::MetadataExt;
@@ -250,7 +251,7 @@ fn the_memory_of_the_dead_is_given_back() {
     assert!(file * 512 <= rustix::param::page_size() as u64 && pages == 0, "{file} and {pages} blocks");
 }
 
-/// Pages that nobody has written yet are promised only while there is room for all of them.
+/// Room for unwritten pages is promised only while there is room for all of them.
 #[test]
 fn no_more_is_promised_than_there_is() {
     let folder = folder();
@@ -260,11 +261,11 @@ fn no_more_is_promised_than_there_is() {
     if about.f_blocks == 0 {
         return;
     }
-    assert_eq!(a.promise_pages(0, room * 2), None);
-    assert_eq!(a.promise_pages(0, room / 2), Some(()));
-    assert_eq!(a.promise_pages(room / 2, room), None, "with what it has promised before");
-    assert_eq!(b.promise_pages(0, room / 3 * 2), None, "with what the other has promised");
-    assert_eq!(b.promise_pages(0, room / 4), Some(()));
+    assert_eq!(a.reserve_pages(0, room * 2), None);
+    assert_eq!(a.reserve_pages(0, room / 2), Some(()));
+    assert_eq!(a.reserve_pages(room / 2, room), None, "with what it has promised before");
+    assert_eq!(b.reserve_pages(0, room / 3 * 2), None, "with what the other has promised");
+    assert_eq!(b.reserve_pages(0, room / 4), Some(()));
     drop(a);
-    assert_eq!(b.promise_pages(room / 4, room / 2), Some(()), "the other is gone");
+    assert_eq!(b.reserve_pages(room / 4, room / 2), Some(()), "the other is gone");
 }

@@ -1,9 +1,8 @@
-//! Descriptors that become readable from another process: datagram sockets with a name in the fabric's
-//! folder.
+//! Descriptors that another process makes readable: datagram sockets with a name in the fabric's folder.
 //!
-//! What happened stands in shared memory; a datagram only says that something did. So a datagram that finds
-//! the socket's queue full may be dropped: whoever reads the ones before it looks at the memory and finds
-//! everything.
+//! Events are recorded in shared memory; a datagram only says that there is one. So a datagram that finds the
+//! socket's queue full may be dropped: the reader of earlier datagrams looks at the memory and finds every
+//! event.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -13,7 +12,7 @@ use rustix::{
 };
 use std::path::PathBuf;
 
-/// Wakes others, and makes descriptors by which others wake us.
+/// Wakes other processes, and creates descriptors by which they wake this one.
 #[derive(Debug)]
 pub(crate) struct Waker {
     folder: OwnedFd,
@@ -25,18 +24,19 @@ impl Waker {
         Ok(Waker { folder, socket: socket(SocketFlags::NONBLOCK)? })
     }
 
-    /// The name of a channel's socket in the fabric's folder.
+    /// Returns the name of a channel's socket in the fabric's folder.
     pub(super) fn name(slot: u32, channel: u32) -> String {
         format!("w{slot}.{channel}")
     }
 
-    /// The path by way of a descriptor, because the folder's own path may be too long for a socket.
+    /// Returns the address of a channel's socket. The path goes through a descriptor, because the folder's
+    /// own path may be too long for a socket.
     fn address(&self, slot: u32, channel: u32) -> io::Result<SocketAddrUnix> {
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         SocketAddrUnix::new(folder.join(Self::name(slot, channel)))
     }
 
-    /// A descriptor that becomes readable when somebody wakes `channel` of the process in `slot`.
+    /// Creates a descriptor that becomes readable when a process wakes `channel` of the process in `slot`.
     pub(crate) fn listen(&self, slot: u32, channel: u32) -> io::Result<OwnedFd> {
         let fd = socket(SocketFlags::empty())?;
         net::bind(&fd, &self.address(slot, channel)?)?;
@@ -48,7 +48,7 @@ impl Waker {
         let _ = rustix::fs::unlinkat(&self.folder, Self::name(slot, channel), rustix::fs::AtFlags::empty());
     }
 
-    /// Makes a channel's descriptor readable. A channel that is gone has nobody to wake.
+    /// Makes a channel's descriptor readable. Does nothing if the channel is gone.
     pub(crate) fn wake(&self, slot: u32, channel: u32) {
         if channel != 0
             && let Ok(address) = self.address(slot, channel)
@@ -62,19 +62,19 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags | SocketFlags::CLOEXEC, None)
 }
 
-/// Takes one datagram, waiting for it unless the descriptor is non-blocking or `wait` is false.
+/// Takes one datagram. Waits for it, unless the descriptor is non-blocking or `wait` is false.
 pub(crate) fn take_one(fd: impl AsFd, wait: bool) -> io::Result<()> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     net::recv(fd, &mut [0u8; 8], flags).map(|_| ())
 }
 
-/// Is there a datagram?
+/// Whether there is a datagram.
 pub(crate) fn is_readable(fd: impl AsFd) -> bool {
     wait_readable(fd, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(false)
 }
 
-/// Waits until there is a datagram, or for so long; for ever when no time is given.
-pub(crate) fn wait_readable(fd: impl AsFd, patience: Option<&Timespec>) -> io::Result<bool> {
+/// Waits for a datagram, at most for `timeout`; for ever without one. Returns whether there is one.
+pub(crate) fn wait_readable(fd: impl AsFd, timeout: Option<&Timespec>) -> io::Result<bool> {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    poll(&mut fds, patience).map(|ready| ready > 0)
+    poll(&mut fds, timeout).map(|ready| ready > 0)
 }

@@ -1,12 +1,12 @@
-//! Which addresses of this process have a place in its file of shared pages.
+//! Windows: the addresses of this process that have a place in its file of shared pages.
 //!
-//! A window is a run of addresses that lies in the file as it does in memory. It is made as large as the program's own
-//! mapping, so registrations that overlap or touch each other in memory do so in the file, and every one of them is one
-//! run of it. No page is taken up by a window; what is registered within is put there.
+//! A window is a run of addresses that is contiguous in the file as it is in memory. It is as large as the
+//! program's own mapping. So registrations that overlap or touch in memory do so in the file, and each is one
+//! run of the file. A window takes up no pages; pages of registrations are put into it.
 
 use super::heap::Heap;
 
-/// The windows, and what of the file is free.
+/// The windows, and the free ranges of the file.
 #[derive(Debug)]
 pub(crate) struct Windows {
     room: Heap,
@@ -26,9 +26,11 @@ impl Windows {
         Windows { room: Heap::new(0, bytes), list: Vec::new() }
     }
 
-    /// Where in the file these addresses are: in a window that holds all of them, or in a new one, as large as the
-    /// mapping `around` them as far as that is free. `None` when they are in part in another window, or there is no
-    /// room.
+    /// Returns the offset in the file of these addresses: in a window that holds all of them, or in a new
+    /// window.
+    ///
+    /// A new window is as large as the mapping `around` the addresses, as far as that is free. `None` if the
+    /// addresses are partly in another window, or if there is no room.
     pub(crate) fn place(&mut self, start: u64, end: u64, around: (u64, u64)) -> Option<u64> {
         let overlaps = |window: &&Window| window.start < end && start < window.end;
         if let Some(window) = self.list.iter().find(overlaps) {
@@ -39,18 +41,18 @@ impl Windows {
         let above = self.list.iter().map(|window| window.start).filter(|&edge| edge >= end).min();
         let wide = (around.0.max(below.unwrap_or(0)), around.1.min(above.unwrap_or(u64::MAX)));
         let mut take = |(start, end): (u64, u64)| {
-            let range = self.room.take(end - start)?;
+            let range = self.room.allocate(end - start)?;
             self.list.push(Window { start, end, range });
             Some(range.0)
         };
         take(wide).map(|offset| offset + (start - wide.0)).or_else(|| take((start, end)))
     }
 
-    /// Forgets windows of whose file nothing is used any more, and returns where in the file they were.
+    /// Removes windows of which nothing is used, and returns their ranges of the file.
     pub(crate) fn release(&mut self, is_used: impl Fn(u64, u64) -> bool) -> Vec<(u64, u64)> {
         let unused = |window: &mut Window| !is_used(window.range.0, window.range.0 + window.range.1);
         let gone: Vec<_> = self.list.extract_if(.., unused).map(|window| window.range).collect();
-        gone.iter().for_each(|&range| self.room.give(range));
+        gone.iter().for_each(|&range| self.room.free(range));
         gone
     }
 }

@@ -125,7 +125,7 @@ impl VerbsEndpoint {
             for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| self.sharing.is_far(*peer)) {
                 for (theirs, device) in devices.devices.iter().enumerate() {
                     let far = remote(device, pair.number(), 0, peer as u32)?;
-                    pair.initialise(Access::Local)?;
+                    pair.initialize(Access::Local)?;
                     if pair.connect(&near(port, device, 0), &far).is_ok() {
                         reach.pairs.push((peer as u32, ours, theirs));
                     }
@@ -271,7 +271,7 @@ impl VerbsEndpoint {
                     self.rank,
                     them.rails.len()
                 );
-                return Err(TransportError::Introduction { peer, what });
+                return Err(TransportError::DeviceDescription { peer, what });
             }
             for (rail, end) in them.rails.iter_mut().zip(&ends) {
                 let there = |qp: u32| RemoteAddress { qp, psn: end.psn, ..rail.far.control };
@@ -292,7 +292,7 @@ fn near(port: &Port, card: &Device, psn: u32) -> LocalAddress {
 }
 
 fn remote(card: &Device, qp: u32, psn: u32, peer: u32) -> Result<RemoteAddress, TransportError> {
-    let gid = gid_of(&card.gid).ok_or_else(|| TransportError::Introduction {
+    let gid = gid_of(&card.gid).ok_or_else(|| TransportError::DeviceDescription {
         peer,
         what: format!("its device {} has the address `{}`", card.name, card.gid),
     })?;

@@ -94,7 +94,7 @@ impl VerbsEndpoint {
         say: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
         let memory = |bytes: u64| {
-            let mapping = Arc::new(Mapping::between_lines(bytes as usize, LINE as u64)?);
+            let mapping = Arc::new(Mapping::private_for_device(bytes as usize, LINE as u64)?);
             let len = mapping.len();
             Ok(Slab::over(mapping, 0..len, Some(LINE as u64)))
         };
@@ -113,7 +113,7 @@ impl VerbsEndpoint {
         say: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
         let hosts = home.hosts().to_vec();
-        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes), say)
+        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes, LINE as u64), say)
     }
 
     fn open_with(
@@ -242,7 +242,7 @@ impl Endpoint for VerbsEndpoint {
             return Ok(None);
         }
         if !engine.lent.lend(start as usize, len) {
-            return Err(TransportError::Lent { rank: self.rank });
+            return Err(TransportError::AlreadyRegistered { rank: self.rank });
         }
         Ok(Some(Box::new(VerbsLease { engine: Arc::downgrade(&self.engine), start: start as usize })))
     }

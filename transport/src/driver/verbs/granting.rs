@@ -25,7 +25,7 @@ impl Peer {
         env: &mut Env<'_>,
         lane: usize,
         state: &mut RecvState,
-        landing: Option<SpanMut<'_>>,
+        destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         if !goes_in_pieces(state.size, state.len) {
             return Ok(true);
@@ -38,8 +38,13 @@ impl Peer {
             return Ok(false);
         }
         state.announced = Some(incoming.first_message + incoming.messages.len() as u64);
-        let landing = landing.and_then(|span| env.locate(span.as_mut_ptr(), span.len()));
-        incoming.messages.push_back(Message { digest: state.digest, total: state.len, granted: 0, landing });
+        let destination = destination.and_then(|span| env.locate(span.as_mut_ptr(), span.len()));
+        incoming.messages.push_back(Message {
+            digest: state.digest,
+            total: state.len,
+            granted: 0,
+            destination,
+        });
         self.grant_more(env, lane)?;
         self.flush(env)?;
         Ok(true)
@@ -81,7 +86,7 @@ impl Peer {
         let len = (message.total - message.granted).min(env.rules.piece_bytes);
         let Some(rail) = self.best_rail(lane, len) else { return Ok(false) };
         let incoming = &mut self.incoming[lane];
-        let (at, staging) = match message.landing {
+        let (at, staging) = match message.destination {
             Some(at) => (at + message.granted, None),
             None => {
                 let Some(place) = incoming.staging.pop() else { return Ok(false) };

@@ -49,7 +49,7 @@ pub(super) struct Message {
     /// Bytes granted so far.
     pub(super) granted: usize,
     /// Where it goes, by offset in the slab; staging places when there is none.
-    pub(super) landing: Option<usize>,
+    pub(super) destination: Option<usize>,
 }
 
 /// A piece that is granted.
@@ -354,8 +354,8 @@ impl Peer {
         }
         if goes_in_pieces(state.size, state.len) {
             if state.announced.is_none() {
-                let landing = sink.landing();
-                self.announce(env, lane, state, landing)?;
+                let destination = sink.destination();
+                self.announce(env, lane, state, destination)?;
             }
             return self.hand_over(env, lane, state, sink);
         }
@@ -372,8 +372,8 @@ impl Peer {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
-        if message.len > 0 || sink.landing().is_some() {
-            if sink.landing().is_some() {
+        if message.len > 0 || sink.destination().is_some() {
+            if sink.destination().is_some() {
                 self.counters[lane].copied_bytes += message.len as u64;
             }
             sink.take(0, env.memory.span(message.at, message.len));
@@ -410,7 +410,7 @@ impl Peer {
             && piece.message == incoming.first_message
         {
             if let Some(place) = piece.staging {
-                if sink.landing().is_some() {
+                if sink.destination().is_some() {
                     self.counters[lane].copied_bytes += piece.len as u64;
                 }
                 sink.take(piece.offset, env.memory.span(piece.at, piece.len));

@@ -92,7 +92,7 @@ pub(super) fn unpack<T: DeserializeOwned>(round: &str, words: &[Vec<u8>]) -> Res
 }
 
 fn unpack_one<T: DeserializeOwned>(round: &str, peer: u32, word: &[u8]) -> Result<T, TransportError> {
-    let broken = |what: String| TransportError::Introduction { peer, what };
+    let broken = |what: String| TransportError::DeviceDescription { peer, what };
     if word.len() > MAX_BYTES {
         return Err(broken(format!("it is {} bytes long", word.len())));
     }

@@ -97,11 +97,11 @@ impl Link for VerbsLink {
     fn announce(
         &mut self,
         state: &mut RecvState,
-        landing: Option<SpanMut<'_>>,
+        destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         let mut engine = lock(&self.engine);
         let (peer, mut env) = engine.peer(self.peer);
-        peer.announce(&mut env, self.lane, state, landing)
+        peer.announce(&mut env, self.lane, state, destination)
     }
 
     fn abort(&mut self) {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     TransportError,
-    verbs::{Abilities, Cause, Context, Domain, Library, PortState, QpType, VerbsError, find_gid},
+    verbs::{Cause, Context, DeviceCapabilities, Domain, Library, PortState, QpType, VerbsError, find_gid},
 };
 
 /// A device before memory is registered with it.
@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct Opened {
     pub(super) context: Context,
     pub(super) domain: Domain,
-    pub(super) abilities: Abilities,
+    pub(super) abilities: DeviceCapabilities,
     pub(super) card: Device,
     pub(super) gid_index: u8,
 }
@@ -78,7 +78,7 @@ fn open_device(
 ) -> Result<Opened, TransportError> {
     let (gid_index, gid) = find_gid(&context, config.patience, say)?;
     let domain = context.domain()?;
-    let abilities = Abilities::probe(&context, &domain)?;
+    let abilities = DeviceCapabilities::probe(&context, &domain)?;
     let port = context.port()?;
     let card = Device {
         name: context.name().to_owned(),

@@ -17,7 +17,7 @@ use super::{
     wire::{CONFIRM, Grant, Kind, Mark, PAYLOAD_BYTES, immediate, is_before},
 };
 use crate::{
-    SendProgress, SendState, Size, TransportError,
+    SendProgress, SendState, SizeClass, TransportError,
     memory::Span,
     verbs::{Operation, RemoteRun},
 };
@@ -28,8 +28,8 @@ pub(super) const PIECES: usize = 256;
 
 /// Does a message of this length go in pieces? Both ends ask the same.
 #[inline]
-pub(super) fn goes_in_pieces(size: Size, len: usize) -> bool {
-    len > PAYLOAD_BYTES || size == Size::Bulk && len > 0
+pub(super) fn goes_in_pieces(size: SizeClass, len: usize) -> bool {
+    len > PAYLOAD_BYTES || size == SizeClass::Bulk && len > 0
 }
 
 /// In a grant whose rail has gone down: the peer will grant the piece again.

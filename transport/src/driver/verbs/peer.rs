@@ -181,7 +181,7 @@ impl Peer {
     pub(super) fn check(&self) -> Result<(), TransportError> {
         match &self.broken {
             None => Ok(()),
-            Some(causes) => Err(TransportError::Unplugged { peer: self.rank, causes: causes.clone() }),
+            Some(causes) => Err(TransportError::NoRail { peer: self.rank, causes: causes.clone() }),
         }
     }
 

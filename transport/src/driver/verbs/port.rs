@@ -3,7 +3,7 @@
 use super::memory::Keys;
 use crate::{
     TransportError,
-    verbs::{Abilities, Channel, CompletionQueue, Context, Domain, POLL_BATCH, PortState},
+    verbs::{Channel, CompletionQueue, Context, DeviceCapabilities, Domain, POLL_BATCH, PortState},
 };
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(super) struct Port {
     pub(super) channel: Option<Channel>,
     pub(super) domain: Domain,
     pub(super) context: Context,
-    pub(super) abilities: Abilities,
+    pub(super) abilities: DeviceCapabilities,
     pub(super) gid_index: u8,
     pub(super) is_active: bool,
     /// When it is looked at next.
@@ -37,7 +37,7 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn new(
-        (context, domain, keys, abilities): (Context, Domain, Keys, Abilities),
+        (context, domain, keys, abilities): (Context, Domain, Keys, DeviceCapabilities),
         (sends, receives, channel): (CompletionQueue, CompletionQueue, Option<Channel>),
         gid_index: u8,
     ) -> Port {

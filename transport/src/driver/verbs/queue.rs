@@ -123,8 +123,8 @@ impl Queue {
     }
 
     /// Makes it new: receives can be posted again.
-    pub(super) fn initialise(&mut self, access: Access) -> Result<(), VerbsError> {
-        self.pair.initialise(access)?;
+    pub(super) fn initialize(&mut self, access: Access) -> Result<(), VerbsError> {
+        self.pair.initialize(access)?;
         self.posted = 0;
         self.completed = 0;
         self.signaled = 0;

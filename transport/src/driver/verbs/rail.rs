@@ -307,7 +307,7 @@ impl Rail {
         self.data_life = (self.data_life + 1) % 16;
         if !data_only {
             self.control_life = (self.control_life + 1) % 16;
-            self.control.initialise(access)?;
+            self.control.initialize(access)?;
             self.control.set_life(self.control_life);
             self.free.clear();
             self.aux_requests = [u32::MAX; AUX_SLOTS as usize];
@@ -315,7 +315,7 @@ impl Rail {
         }
         self.pace = Pace::default();
         for (queue, far) in self.data.iter_mut().flatten().zip(&self.far.data) {
-            queue.initialise(access)?;
+            queue.initialize(access)?;
             queue.set_life(self.data_life);
             queue.connect(&self.near, far)?;
         }

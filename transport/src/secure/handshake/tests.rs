@@ -73,7 +73,7 @@ fn every_connection_has_keys_of_its_own_and_the_wire_shows_no_hello() {
 
 #[test]
 fn hellos_may_be_empty_and_are_bounded() {
-    let long = vec![7; HELLO_MOST];
+    let long = vec![7; MAX_HELLO_BYTES];
     for hello in [&[][..], &long] {
         let mut a = Handshake::initiator(&secret(1), Purpose::Data, hello).expect("begun");
         let mut b = Handshake::responder(&secret(1), Purpose::Data, hello).expect("begun");
@@ -81,7 +81,7 @@ fn hellos_may_be_empty_and_are_bounded() {
         assert_eq!(a.finish().expect("done").hello(), hello);
         assert_eq!(b.finish().expect("done").hello(), hello);
     }
-    let longer = vec![7; HELLO_MOST + 1];
+    let longer = vec![7; MAX_HELLO_BYTES + 1];
     assert!(Handshake::initiator(&secret(1), Purpose::Data, &longer).is_err());
 }
 
@@ -142,10 +142,10 @@ fn strangers_are_known_by_their_first_byte() {
     for text in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-", b"\x16\x03\x01", &[0; 8], &[0xff; 300]] {
         let [_, mut b] = ends();
         let error = b.take(&text[..1]).expect_err("not ours");
-        assert!(matches!(error, SecureError::Stranger), "{error}");
+        assert!(matches!(error, SecureError::UnknownProtocol), "{error}");
     }
     let [_, mut b] = ends();
-    assert!(matches!(b.take(b"tbx"), Err(SecureError::Stranger)));
+    assert!(matches!(b.take(b"tbx"), Err(SecureError::UnknownProtocol)));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use transport::{
     memory::{Arena, Slab},
 };
 
-/// What ranks that are threads of one process have in common.
+/// State shared by ranks that are threads of one process.
 #[derive(Debug)]
 pub(in super::super) struct Threads {
     arenas: Arc<[Arena]>,
@@ -31,7 +31,7 @@ pub(in super::super) struct Threads {
 }
 
 impl Threads {
-    /// For so many.
+    /// Creates the state of `ranks` threads.
     pub(super) fn new(ranks: u32, config: &Config) -> Result<Threads> {
         listen_if_wanted(config)?;
         let host = host_name();

@@ -1,8 +1,8 @@
-//! Where threads of one process meet to make another communicator.
+//! The rendezvous of threads of one process that make another communicator.
 //!
-//! A [`ThreadRendezvous`] belongs to the threads of one communicator, and lives on when some of these have ended. Whoever comes first
-//! for a job opens a group; whoever comes last makes what all have in common; all wait until that is there, or the
-//! time of one of them is over.
+//! A [`ThreadRendezvous`] belongs to the threads of one communicator, and outlives some of them. The first
+//! thread that comes for a job opens a group; the last one creates the shared state; all wait until that
+//! exists, or one of them times out.
 
 use super::{super::titles::titles, Threads};
 use crate::{
@@ -16,14 +16,14 @@ use std::{
 };
 use topology::Rank;
 
-/// Where the threads of a communicator meet.
+/// The rendezvous of the threads of a communicator.
 #[derive(Debug, Default)]
 pub(in crate::communicator) struct ThreadRendezvous {
-    /// Those that wait for somebody, by job.
+    /// Incomplete groups, by job.
     pending: Mutex<HashMap<String, Arc<PendingGroup>>>,
 }
 
-/// Those who are to make a communicator.
+/// The threads that make a communicator.
 #[derive(Debug)]
 struct PendingGroup {
     state: Mutex<State>,
@@ -32,11 +32,11 @@ struct PendingGroup {
 
 #[derive(Debug)]
 struct State {
-    /// By new rank: is it here?
+    /// Whether each new rank has arrived.
     here: Vec<bool>,
-    /// What all must agree on, and the new rank of who said it first.
+    /// The options on which all must agree, and the new rank that gave them first.
     options: (u32, BTreeMap<String, String>),
-    /// What all have in common, or why there is nothing.
+    /// The shared state, or the error of all.
     outcome: Option<Result<Arc<Threads>>>,
 }
 
@@ -74,7 +74,7 @@ impl ThreadRendezvous {
             state.outcome = Some(Threads::new(size as u32, config).map(Arc::new));
         }
         if state.outcome.is_some() {
-            // Who comes for the same job again waits for another group.
+            // A thread that comes for the same job again waits for another group.
             pending.remove(job);
             group.changed.notify_all();
         }
@@ -82,7 +82,7 @@ impl ThreadRendezvous {
         group
     }
 
-    /// Nobody is to come to a group any more.
+    /// Closes a group to further threads.
     fn close(&self, job: &str, group: &Arc<PendingGroup>) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         if pending.get(job).is_some_and(|other| Arc::ptr_eq(other, group)) {
@@ -97,8 +97,8 @@ impl PendingGroup {
         PendingGroup { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// What all have in common, once all are here. Whose time is over sends all away; `close` keeps others from coming,
-    /// and says what people call the members.
+    /// Waits for the shared state. A timeout of one rank fails the whole group; `close` then closes the group
+    /// and returns the members' names.
     fn wait(&self, config: &Config, close: impl FnOnce() -> Vec<String>) -> Result<Arc<Threads>> {
         let deadline = Instant::now().checked_add(config.timeout);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,332 @@
+//! Connecting a rank to its rendezvous.
+//!
+//! Addresses on this host are tried first. All TCP addresses are tried at once, and the first that proves
+//! possession of the job's secret is used. A server that is full or not running yet is tried again until a
+//! timeout that depends on the failure.
+
+use super::{
+    address::{Address, resolve},
+    frame_stream::{FrameStream, ReadProgress},
+    record_layer::RecordLayer,
+    socket::Socket,
+    unix::{connect_by_name, is_ours},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::AsFd,
+    io::Errno,
+    net::{connect, sockopt},
+};
+use std::{
+    fmt,
+    io::{self, ErrorKind},
+    net::{SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use transport::secure::{Secret, SecureError};
+
+/// Timeout of one attempt to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Timeout of the handshake. The server limits the number of concurrent handshakes.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a server that closes the connection is tried again. A full server looks like one with another
+/// secret.
+const CLOSED_RETRY: Duration = Duration::from_secs(3);
+
+/// First and longest pause between attempts.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
+
+/// The rank whose process runs the rendezvous of a later communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RendezvousHost {
+    /// Rank in the job that meets there.
+    pub rank: u32,
+    /// Display label of each rank of that job, by rank.
+    pub labels: Arc<[String]>,
+}
+
+impl RendezvousHost {
+    /// Returns the display label of the host rank.
+    pub(super) fn label(&self) -> String {
+        self.label_of(self.rank)
+    }
+
+    /// Returns the display label of a rank of the job.
+    pub(super) fn label_of(&self, rank: u32) -> String {
+        self.labels.get(rank as usize).map_or_else(|| format!("rank {rank}"), |label| format!("rank {label}"))
+    }
+}
+
+/// Addresses and secret of a rendezvous, and how long to try to reach it.
+#[derive(Clone, Debug)]
+pub struct ConnectSpec {
+    /// Addresses of the rendezvous.
+    pub addresses: Vec<Address>,
+    /// Secret of the job. Required for TCP addresses.
+    pub secret: Option<Secret>,
+    /// How long to try to connect: zero if the server must be running already, long if another rank starts
+    /// it.
+    pub timeout: Duration,
+    /// The rank whose listening sockets these are, for a later communicator.
+    ///
+    /// That rank opened the sockets before and serves them sooner or later. If nothing listens, the rank has
+    /// ended. If nothing answers, the rank has not come yet.
+    pub rendezvous_host: Option<RendezvousHost>,
+}
+
+impl ConnectSpec {
+    /// Returns the timeout of the handshake.
+    fn proof_timeout(&self) -> Duration {
+        if self.rendezvous_host.is_some() { self.timeout } else { PROOF_TIMEOUT }
+    }
+
+    /// Returns how long to try if nothing listens.
+    fn patience_with_nobody(&self) -> Duration {
+        if self.rendezvous_host.is_some() { Duration::ZERO } else { self.timeout }
+    }
+}
+
+/// Connects to a rendezvous.
+///
+/// # Errors
+/// The reason of failure of each address, in one line.
+pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, String> {
+    let began = Instant::now();
+    let mut pause = RETRY_PAUSES[0];
+    loop {
+        let mut failures = Vec::new();
+        let local = rendezvous.addresses.iter().filter(|address| !address.is_remote());
+        for address in local {
+            match connect_local(address) {
+                Ok(frames) => return Ok(frames),
+                Err(error) => {
+                    let is_awaited = matches!(address, Address::Awaited(_));
+                    failures.push(Failure { address: address.to_string(), is_awaited, error });
+                }
+            }
+        }
+        if let Some(frames) = connect_remote(rendezvous, &mut failures)? {
+            return Ok(frames);
+        }
+        let timeout = failures.iter().map(|failure| failure.timeout(rendezvous)).max();
+        if began.elapsed() + pause > timeout.unwrap_or_default() {
+            let reasons: Vec<String> = failures.iter().map(ToString::to_string).collect();
+            return Err(reasons.join("; "));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(RETRY_PAUSES[1]);
+    }
+}
+
+/// Reason why an address did not lead to the rendezvous.
+struct Failure {
+    address: String,
+    /// Whether another rank may open this address later.
+    is_awaited: bool,
+    error: io::Error,
+}
+
+impl Failure {
+    fn remote(address: String, error: io::Error) -> Failure {
+        Failure { address, is_awaited: false, error }
+    }
+
+    fn secure(&self) -> Option<&SecureError> {
+        self.error.get_ref().and_then(|inner| inner.downcast_ref())
+    }
+
+    /// Returns how long to retry after this failure.
+    fn timeout(&self, rendezvous: &ConnectSpec) -> Duration {
+        match self.secure() {
+            Some(SecureError::Closed | SecureError::Late) => CLOSED_RETRY,
+            Some(_) => Duration::ZERO,
+            None if self.is_awaited && self.error.kind() == ErrorKind::PermissionDenied => Duration::ZERO,
+            None if self.is_awaited => rendezvous.timeout,
+            // A Unix socket that does not exist now will not appear later.
+            None if self.address.starts_with("unix") => Duration::ZERO,
+            None => rendezvous.patience_with_nobody(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.address, self.error)
+    }
+}
+
+fn connect_local(address: &Address) -> io::Result<FrameStream> {
+    let stream = match address {
+        #[cfg(target_os = "linux")]
+        Address::Abstract(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            UnixStream::connect_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)?
+        }
+        Address::Path(path) => UnixStream::connect(path)?,
+        Address::Awaited(name) => {
+            let stream = connect_by_name(*name)?;
+            // The name can be guessed, so another user may have taken it.
+            if !is_ours(&stream, *name) {
+                let why = "it belongs to another user; choose another port";
+                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+            }
+            stream
+        }
+        _ => {
+            return Err(io::Error::new(ErrorKind::Unsupported, "there are no such addresses on this system"));
+        }
+    };
+    Ok(FrameStream::new(Socket::unix(stream)?, RecordLayer::Open))
+}
+
+/// Connects to all TCP addresses at once and returns the first that proves possession of the secret.
+fn connect_remote(
+    rendezvous: &ConnectSpec,
+    failures: &mut Vec<Failure>,
+) -> Result<Option<FrameStream>, String> {
+    let remote: Vec<&Address> = rendezvous.addresses.iter().filter(|address| address.is_remote()).collect();
+    if remote.is_empty() {
+        return Ok(None);
+    }
+    let Some(secret) = &rendezvous.secret else {
+        return Err(
+            "TBCCL_SECRET or TBCCL_SECRET_FILE is needed for a rendezvous over TCP: set it to what the \
+                    rendezvous has"
+                .into(),
+        );
+    };
+    let mut attempts = Vec::new();
+    for address in remote {
+        match resolve(address) {
+            Ok(found) => attempts.extend(found.into_iter().map(|to| PendingConnect::begin(address, to))),
+            Err(error) => failures.push(Failure::remote(address.to_string(), error)),
+        }
+    }
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
+    while !attempts.is_empty() {
+        let Some(at) = wait_for_first(&attempts, deadline) else { break };
+        let PendingConnect { address, stream } = attempts.swap_remove(at);
+        let connected = stream.and_then(|stream| {
+            sockopt::socket_error(&stream)?.map_err(io::Error::from)?;
+            handshake(stream, secret, rendezvous.proof_timeout())
+        });
+        match connected {
+            Ok(frames) => return Ok(Some(frames)),
+            Err(error) => failures.push(Failure::remote(address, error)),
+        }
+    }
+    let timed_out = |attempt: PendingConnect| {
+        let error = io::Error::new(ErrorKind::TimedOut, format!("no answer within {CONNECT_TIMEOUT:?}"));
+        Failure::remote(attempt.address, error)
+    };
+    failures.extend(attempts.into_iter().map(timed_out));
+    Ok(None)
+}
+
+/// A TCP connection attempt.
+struct PendingConnect {
+    address: String,
+    stream: io::Result<TcpStream>,
+}
+
+impl PendingConnect {
+    fn begin(address: &Address, to: SocketAddr) -> PendingConnect {
+        PendingConnect { address: address.to_string(), stream: start_connect(to).map_err(io::Error::from) }
+    }
+}
+
+fn start_connect(to: SocketAddr) -> Result<TcpStream, Errno> {
+    let socket = super::socket::tcp_socket_for(&to)?;
+    match connect(&socket, &to) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpStream::from(socket)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Waits for the first attempt that succeeds or fails and returns its index; `None` at the deadline.
+fn wait_for_first(attempts: &[PendingConnect], deadline: Instant) -> Option<usize> {
+    if let Some(failed) = attempts.iter().position(|attempt| attempt.stream.is_err()) {
+        return Some(failed);
+    }
+    loop {
+        let mut fds: Vec<PollFd<'_>> = attempts
+            .iter()
+            .filter_map(|attempt| attempt.stream.as_ref().ok())
+            .map(|stream| PollFd::new(stream, PollFlags::OUT))
+            .collect();
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut fds, Some(&timespec(left))) {
+            Err(Errno::INTR) => {}
+            Ok(0) | Err(_) => return None,
+            Ok(_) => return fds.iter().position(|fd| !fd.revents().is_empty()),
+        }
+    }
+}
+
+pub(super) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// Performs the handshake in which both ends prove possession of the secret.
+fn handshake(stream: TcpStream, secret: &Secret, within: Duration) -> io::Result<FrameStream> {
+    let mut frames = FrameStream::new(Socket::tcp(stream)?, RecordLayer::initiator(secret)?);
+    let deadline = Instant::now() + within;
+    let closed = || io::Error::new(ErrorKind::PermissionDenied, SecureError::Closed);
+    loop {
+        let is_flushed = frames.flush().map_err(|_| closed())?;
+        if frames.is_trusted() && is_flushed {
+            return Ok(frames);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(ErrorKind::PermissionDenied, SecureError::Late));
+        }
+        wait_for(frames.as_fd(), is_flushed, left)?;
+        match frames.fill(1) {
+            Ok(ReadProgress::Closed) => return Err(closed()),
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(closed()),
+            Err(e) => return Err(e),
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Waits until `fd` is readable, or writable if not flushed, for at most `timeout`.
+pub(super) fn wait_for(fd: impl AsFd, is_flushed: bool, timeout: Duration) -> io::Result<()> {
+    let events = if is_flushed { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+    match poll(&mut [PollFd::new(&fd, events)], Some(&timespec(timeout))) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_there_is_said_for_each_address() {
+        let free = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            listener.local_addr().expect("bound").port()
+        };
+        let addresses = Address::parse_list(&format!("unix-abstract:tbccl-nobody,tcp://127.0.0.1:{free}"));
+        let rendezvous = ConnectSpec {
+            addresses: addresses.expect("addresses"),
+            secret: Some(Secret::from_bytes([1; 32])),
+            timeout: Duration::ZERO,
+            rendezvous_host: None,
+        };
+        let error = open_connection(&rendezvous).expect_err("nobody there");
+        assert!(
+            error.contains("unix-abstract:tbccl-nobody: ") && error.contains("onnection refused"),
+            "{error}"
+        );
+        let without = ConnectSpec { secret: None, ..rendezvous };
+        assert!(open_connection(&without).expect_err("no secret").contains("TBCCL_SECRET"));
+    }
+}

@@ -1,0 +1,144 @@
+//! Accepting connections, within the limits of `admission`.
+
+use super::{
+    super::{
+        super::{frame_stream::FrameStream, record_layer::RecordLayer, socket::Socket, unix::same_user},
+        connection::{InboundConnection, Stage},
+    },
+    EventLoop,
+    admission::{HANDSHAKE_TIMEOUT, HELLO_TIMEOUT},
+};
+use mio::{Interest, Token, unix::SourceFd};
+use rustix::fd::{AsRawFd, RawFd};
+use std::{
+    io::ErrorKind,
+    net::TcpListener,
+    os::unix::net::UnixListener,
+    time::{Duration, Instant},
+};
+
+/// Pause after the system refused to accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Maximum number of connections accepted before existing connections are served.
+const BATCH: usize = 64;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    pub(super) fn raw_fd(&self) -> RawFd {
+        match self {
+            Listener::Unix(listener) => listener.as_raw_fd(),
+            Listener::Tcp(listener) => listener.as_raw_fd(),
+        }
+    }
+}
+
+/// Reason to stop accepting.
+enum AcceptStop {
+    /// No connection is waiting.
+    Drained,
+    /// Try again at this time.
+    Until(Instant),
+    /// Other connections are served first.
+    Yield,
+}
+
+impl EventLoop {
+    /// Accepts waiting connections within the limits.
+    pub(super) fn accept_all(&mut self, now: Instant) {
+        if self.accept_paused_until.is_some_and(|until| until > now) {
+            return;
+        }
+        self.accept_paused_until = None;
+        for at in std::mem::take(&mut self.pending_listeners) {
+            if self.listeners.get(at).is_none() {
+                continue;
+            }
+            match self.accept_from(at, now) {
+                AcceptStop::Drained => {}
+                AcceptStop::Yield => {
+                    self.pending_listeners.insert(at);
+                }
+                AcceptStop::Until(then) => {
+                    self.pending_listeners.insert(at);
+                    self.accept_paused_until = Some(then);
+                }
+            }
+        }
+    }
+
+    fn accept_from(&mut self, at: usize, now: Instant) -> AcceptStop {
+        for _ in 0..BATCH {
+            let is_remote = matches!(self.listeners[at], Listener::Tcp(_));
+            if is_remote && !self.admission.has_room() {
+                match self.admission.evictable(now) {
+                    Some(token) => self.close_with_reason(token, &"others are waiting to come in", now),
+                    None => {
+                        return AcceptStop::Until(
+                            self.admission.next_eviction().unwrap_or(now + ACCEPT_PAUSE),
+                        );
+                    }
+                }
+            }
+            let accepted = match &self.listeners[at] {
+                Listener::Unix(listener) => listener.accept().map(|(stream, _)| {
+                    same_user(&stream).then(|| Socket::unix(stream).map(|socket| (socket, RecordLayer::Open)))
+                }),
+                Listener::Tcp(listener) => listener.accept().map(|(stream, _)| {
+                    self.secret
+                        .as_ref()
+                        .map(|secret| Ok((Socket::tcp(stream)?, RecordLayer::responder(secret)?)))
+                }),
+            };
+            match accepted {
+                // A connection that is already broken is ignored.
+                Ok(Some(Ok((socket, record_layer)))) => self.register_connection(socket, record_layer, now),
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return AcceptStop::Drained,
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                // Most likely the process is out of descriptors; some may be closed meanwhile.
+                Err(_) => return AcceptStop::Until(now + ACCEPT_PAUSE),
+            }
+        }
+        AcceptStop::Yield
+    }
+
+    /// Stops accepting. Later connections wait for the next server of these sockets; accepted ones stay.
+    pub(super) fn close_listeners(&mut self) {
+        for listener in std::mem::take(&mut self.listeners) {
+            // Duplicates of the sockets remain open elsewhere, so closing these would not deregister them. A
+            // socket that is not registered delivers no events.
+            let _ = self.poll.registry().deregister(&mut SourceFd(&listener.raw_fd()));
+        }
+        self.pending_listeners.clear();
+    }
+
+    fn register_connection(&mut self, mut socket: Socket, record_layer: RecordLayer, now: Instant) {
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut socket, token, both).is_err() {
+            return;
+        }
+        let frames = FrameStream::new(socket, record_layer);
+        let (stage, timeout) = if frames.is_trusted() {
+            (Stage::AwaitingHello, HELLO_TIMEOUT)
+        } else {
+            (Stage::Unauthenticated, HANDSHAKE_TIMEOUT)
+        };
+        if matches!(stage, Stage::Unauthenticated) {
+            self.admission.add(token, now);
+        }
+        let deadline = now + timeout;
+        self.deadlines.insert((deadline, token));
+        self.connections
+            .insert(token, InboundConnection { frames, stage, since: now, deadline: Some(deadline) });
+        self.ready.insert(token);
+    }
+}

@@ -1,0 +1,58 @@
+//! The layout of packed chunks in memory.
+
+use crate::codec::LINE;
+use crate::{BlockLayout, Codec, Packing};
+
+/// Where packed chunks are: each has room for the longest chunk of a block, so that none depends on those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedLayout {
+    /// How chunks are packed.
+    pub codec: Codec,
+    chunks: u64,
+    /// Bytes from one chunk to the next.
+    stride: u64,
+    blocks: u64,
+}
+
+impl PackedLayout {
+    /// The layout of packed chunks whose elements are laid out as `layout` says.
+    #[must_use]
+    pub fn new(packing: Packing, layout: &BlockLayout) -> PackedLayout {
+        let Packing { codec, blocks } = packing;
+        let stride = codec.packed_bytes(layout.longest()).next_multiple_of(LINE);
+        PackedLayout { codec, chunks: layout.chunks().into(), stride, blocks: blocks.into() }
+    }
+
+    /// The bytes of all of them; none when they are more than there is address space for.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        let bytes = self.stride.checked_mul(self.chunks)?.checked_mul(self.blocks)?;
+        Some(bytes).filter(|bytes| i64::try_from(*bytes).is_ok())
+    }
+
+    /// The first byte of a packed chunk.
+    #[inline]
+    #[must_use]
+    pub const fn offset(&self, block: u32, chunk: u32) -> u64 {
+        (block as u64 * self.chunks + chunk as u64) * self.stride
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_chunks_do_not_overlap() {
+        let layout = BlockLayout::new(1000, 4, 3, 1).expect("small");
+        let packed = PackedLayout::new(Packing { codec: Codec::Bf16, blocks: 2 }, &layout);
+        let mut end = 0;
+        for (block, chunk) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
+            assert!(packed.offset(block, chunk) >= end);
+            end = packed.offset(block, chunk) + packed.codec.packed_bytes(layout.len(chunk));
+        }
+        assert!(packed.bytes() >= Some(end));
+        let huge = BlockLayout::new(1 << 60, 4, 1, 1).expect("it may exist");
+        assert_eq!(PackedLayout::new(Packing { codec: Codec::Bf16, blocks: 9 }, &huge).bytes(), None);
+    }
+}

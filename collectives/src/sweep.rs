@@ -1,0 +1,162 @@
+//! Every plan there is, one by one: what `tbccl plan verify --all` and the tests go through.
+
+use crate::plan::{ALGORITHMS, Algorithm};
+use crate::schedule::{InPlace, Schedule};
+use crate::verify::{Credits, Fault, Report, verify};
+use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Sizes, Spec, Weights};
+use std::fmt;
+use std::ops::RangeInclusive;
+use thiserror::Error;
+use topology::Rank;
+
+/// One plan to verify.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The planner.
+    pub algorithm: &'static Algorithm,
+    /// What it is to plan.
+    pub spec: Spec,
+}
+
+/// A plan that there is not, or that is wrong.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum CaseError {
+    /// The planner refused.
+    #[error("{case}: {error}")]
+    Plan {
+        /// The case, as it prints.
+        case: String,
+        /// Why.
+        #[source]
+        error: PlanError,
+    },
+    /// The plan is wrong.
+    #[error("{case}: {fault}")]
+    Fault {
+        /// The case, as it prints.
+        case: String,
+        /// What is wrong.
+        #[source]
+        fault: Box<Fault>,
+    },
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case { algorithm, spec } = self;
+        write!(f, "{} {} on {} ranks", spec.collective(), algorithm.name, spec.ranks())?;
+        if spec.collective().has_root() {
+            write!(f, ", root {}", spec.root())?;
+        }
+        f.write_str(if spec.in_place() == InPlace::Yes { ", in place" } else { "" })?;
+        f.write_str(if spec.numerics() == Numerics::Reproducible { ", reproducible" } else { "" })?;
+        if spec.hosts() != Hosts::One {
+            write!(f, ", {}", spec.hosts())?;
+        }
+        if spec.replicas() > 1 {
+            write!(f, ", {} replicas", spec.replicas())?;
+        }
+        if spec.weights() != Weights::ONE {
+            write!(f, ", stripes {}", spec.weights())?;
+        }
+        if let Some(codec) = spec.codec() {
+            write!(f, ", {codec}")?;
+        }
+        if spec.segments() > 1 { write!(f, ", {} segments", spec.segments()) } else { Ok(()) }
+    }
+}
+
+impl Case {
+    /// Plans it.
+    ///
+    /// # Errors
+    /// [`CaseError::Plan`].
+    pub fn plan(&self) -> Result<Schedule, CaseError> {
+        self.algorithm.plan(&self.spec).map_err(|error| CaseError::Plan { case: self.to_string(), error })
+    }
+
+    /// Plans and verifies it.
+    ///
+    /// # Errors
+    /// [`CaseError`] names the case and what is wrong.
+    pub fn verify(&self, credits: Credits) -> Result<Report, CaseError> {
+        let fault = |fault| CaseError::Fault { case: self.to_string(), fault: Box::new(fault) };
+        let report = verify(&self.plan()?, credits).map_err(fault)?;
+        let promised = self.spec.numerics();
+        if report.numerics < promised { Err(fault(Fault::Order { promised })) } else { Ok(report) }
+    }
+}
+
+/// Every algorithm on `ranks` ranks, with every root, in place and not, in every order of additions that it has and with
+/// packed messages where they can be, on hosts dealt in several ways where that matters, cut into each number of
+/// `segments`. Codecs do not differ in their plans, so one stands for all.
+/// Cases for different numbers of ranks are independent, so callers may share them out among threads.
+/// Algorithms that are not made for so many ranks are left out.
+pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
+    let algorithms = ALGORITHMS.iter().filter(move |algorithm| algorithm.check_ranks(ranks).is_ok());
+    algorithms.flat_map(move |algorithm| {
+        let roots = if algorithm.collective.has_root() { ranks } else { 1 };
+        let variants = (0..roots).flat_map(move |root| {
+            let both = [InPlace::No, InPlace::Yes].into_iter();
+            both.flat_map(move |in_place| segments.iter().map(move |k| (Rank(root), in_place, *k)))
+        });
+        variants.flat_map(move |(root, in_place, segments)| {
+            ways(algorithm).flat_map(move |(numerics, codec)| {
+                placements(algorithm, ranks).into_iter().filter_map(move |hosts| {
+                    let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
+                    let spec =
+                        spec.with_in_place(in_place).with_segments(segments).ok()?.with_hosts(hosts).ok()?;
+                    Some(Case { algorithm, spec: spec.with_numerics(numerics).with_codec(codec) })
+                })
+            })
+        })
+    })
+}
+
+/// The ways to deal ranks to hosts that are worth planning for: for those who ask, hosts of many ranks and of few, full
+/// and not.
+fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
+    if algorithm.name != "hierarchical" {
+        return vec![Hosts::One];
+    }
+    let sizes = [1, 2, 3, 4, 8].into_iter().filter(|size| *size < ranks);
+    let dealt = sizes.flat_map(|size| [Hosts::Blocks(size), Hosts::Turns(size)]);
+    let unequal = [vec![1, ranks - 1], vec![ranks.saturating_sub(3), 1, 2]];
+    let unequal = unequal.iter().filter_map(|each| Sizes::new(each)).map(Hosts::Sizes);
+    let unequal = unequal.filter(|hosts| hosts.suit(ranks));
+    dealt.filter(|hosts| *hosts != Hosts::Turns(1)).chain(unequal).chain([Hosts::One]).collect()
+}
+
+/// The classes that are worth planning for: where nothing is combined they are all the same.
+fn orders(algorithm: &Algorithm) -> impl Iterator<Item = Numerics> + use<> {
+    let (most, reduces) = (algorithm.numerics, algorithm.collective.reduces());
+    Numerics::ALL.into_iter().filter(move |class| *class == Numerics::Fast || (reduces && *class <= most))
+}
+
+/// The ways of adding and of sending that are worth planning for.
+fn ways(algorithm: &Algorithm) -> impl Iterator<Item = (Numerics, Option<Codec>)> + use<> {
+    let packed = (Numerics::Fast, Some(Codec::Int8(BlockLen::B128)));
+    let packed = (algorithm.collective == Collective::AllReduce).then_some(packed);
+    orders(algorithm).map(|numerics| (numerics, None)).chain(packed)
+}
+
+/// Verifies all [`cases`] with zero credits; tells how many there were. `progress` hears of each number of
+/// ranks before its turn.
+///
+/// # Errors
+/// The first case that fails.
+pub fn verify_all(
+    ranks: RangeInclusive<u32>,
+    segments: &[u32],
+    progress: &mut dyn FnMut(&str),
+) -> Result<u64, CaseError> {
+    let mut count = 0;
+    for n in ranks {
+        progress(&format!("{n} ranks"));
+        for case in cases(n, segments) {
+            case.verify(Credits(0))?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}

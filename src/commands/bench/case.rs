@@ -1,0 +1,50 @@
+//! A case of a benchmark: an operation, its form and its size.
+
+use super::operation::{Form, Operation};
+use collectives::{Codec, ReduceOp};
+use std::ops::Range;
+
+/// An operation, its form and its size.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Case {
+    pub(in crate::commands) operation: Operation,
+    pub(in crate::commands) redop: Option<ReduceOp>,
+    pub(in crate::commands) form: Form,
+    /// Elements per block.
+    pub(in crate::commands) count: usize,
+    pub(in crate::commands) rank: u32,
+    pub(in crate::commands) ranks: u32,
+    /// Messages are packed, and the result is not exact.
+    pub(in crate::commands) packed: Option<Packed>,
+}
+
+impl Case {
+    /// Elements of the input and of the output buffer. In place, all is in the latter.
+    pub(in crate::commands) fn lengths(&self) -> (usize, usize) {
+        let (input, output) = self.operation.input_and_output_blocks(self.ranks);
+        let (input, output) = (input as usize * self.count, output as usize * self.count);
+        match self.form {
+            Form::OutOfPlace => (input, output),
+            Form::InPlace => (0, input.max(output)),
+        }
+    }
+
+    /// Returns the range of this rank's own block in a buffer of one block per rank.
+    pub(super) fn own_block(&self) -> Range<usize> {
+        let first = self.rank as usize * self.count;
+        first..first + self.count
+    }
+
+    /// Whether this rank has no part: a ping-pong takes two.
+    pub(super) fn is_idle(&self) -> bool {
+        self.operation == Operation::PingPong && self.rank > 1
+    }
+}
+
+/// How messages of a case are packed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Packed {
+    pub(super) codec: Codec,
+    /// The most times that an element is packed on its way.
+    pub(super) encodings: u32,
+}

@@ -1,0 +1,212 @@
+//! What ranks do with communicators that are made from others, whichever way they were started.
+//!
+//! Each process has a name, its rank in the first communicator, by which it is told whether a communicator has the right
+//! members in the right order. What goes wrong is a panic, which ends the rank with a status that is not 0.
+
+use std::{
+    io::Write,
+    time::{Duration, Instant, SystemTime},
+};
+use tbccl::{Communicator, Config, Error, Rank, ReduceOp, Result, UniqueId};
+
+/// The elements of an all_reduce of 64 MiB.
+pub(crate) const LARGE: usize = 16 << 20;
+
+/// Milliseconds since the epoch: a clock that processes share.
+pub(crate) fn milliseconds() -> u128 {
+    SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis()
+}
+
+/// In one write, so that ranks do not mix.
+pub(crate) fn say(word: &str, name: u32, rest: &str) {
+    let _ = std::io::stdout().write_all(format!("\n@{word} {name} {rest}\n").as_bytes());
+    let _ = std::io::stdout().flush();
+}
+
+pub(crate) fn config() -> Config {
+    Config::from_env().expect("good options")
+}
+
+/// The communicator has these members in this order, and works.
+pub(crate) fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
+    assert_eq!(comm.size() as usize, members.len(), "{name}: {members:?}");
+    assert_eq!(members[comm.rank().index()], name, "{members:?}");
+    let mut names = vec![0; members.len()];
+    comm.all_gather(&[name], &mut names).expect("all take part");
+    assert_eq!(names, members, "as {name} sees it");
+    let (mut sum, wanted) = (vec![f64::from(name); 5000], members.iter().sum::<u32>());
+    comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).expect("all take part");
+    assert!(sum.iter().all(|value| *value == f64::from(wanted)), "{name}: {} and not {wanted}", sum[0]);
+    comm.barrier().expect("all take part");
+}
+
+/// Splits in several ways, of each other, and in any order of closing.
+pub(crate) fn split(mut comm: Communicator) {
+    let (name, size) = (comm.rank().0, comm.size());
+    let everyone: Vec<u32> = (0..size).collect();
+    let reversed: Vec<u32> = (0..size).rev().collect();
+    // All in one, in another order.
+    let mut turned = made(comm.split(Some(7), -(name as i32), &config()));
+    check(&mut turned, name, &reversed);
+    check(&mut comm, name, &everyone);
+    // By parity; those with the same key keep their order; and some in none.
+    let same: Vec<u32> = everyone.iter().copied().filter(|other| other % 2 == name % 2).collect();
+    let mut half = made(comm.split(Some(name % 2), 5, &config()));
+    check(&mut half, name, &same);
+    let part = comm.split((name > 0).then_some(u32::MAX), i32::MIN, &config()).expect("all call it");
+    assert_eq!(part.is_none(), name == 0);
+    if let Some(mut part) = part {
+        check(&mut part, name, &everyone[1..]);
+    }
+    // Of a communicator that is closed meanwhile, and of one that was made from another.
+    drop(comm);
+    check(&mut turned, name, &reversed);
+    let mut again = made(turned.split(Some(0), name as i32, &config()));
+    drop(turned);
+    check(&mut again, name, &everyone);
+    let mut alone = made(half.split(Some(name), 0, &config()));
+    check(&mut alone, name, &[name]);
+    // Whoever is odd closes in another order than the rest.
+    if name % 2 == 0 {
+        drop(half);
+        check(&mut again, name, &everyone);
+        drop(again);
+    } else {
+        check(&mut again, name, &everyone);
+        drop(again);
+        drop(half);
+    }
+    drop(alone);
+    say("split", name, "");
+}
+
+fn made(split: Result<Option<Communicator>>) -> Communicator {
+    split.expect("all take part").expect("a colour was given")
+}
+
+/// Shrinks a communicator in which nothing is wrong, and one that has been shrunk.
+pub(crate) fn shrink_healthy(mut comm: Communicator) {
+    let (name, size) = (comm.rank().0, comm.size());
+    let everyone: Vec<u32> = (0..size).collect();
+    let mut all = comm.shrink(&[], &config()).expect("all take part");
+    check(&mut all, name, &everyone);
+    if name > 0 {
+        let mut some = comm.shrink(&[Rank(0)], &config()).expect("they take part");
+        check(&mut some, name, &everyone[1..]);
+        if name > 1 {
+            let mut fewer = some.shrink(&[Rank(0)], &config()).expect("they take part");
+            drop(some);
+            check(&mut fewer, name, &everyone[2..]);
+        }
+    }
+    check(&mut comm, name, &everyone);
+    say("shrunk", name, "");
+}
+
+/// Numbers that nobody has thought of.
+pub(crate) fn random(seed: u64, round: u32) -> u64 {
+    let mut x = seed.wrapping_add(u64::from(round).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Rank after rank is killed in the middle of an all_reduce of so many elements, and the rest shrinks, until `last` are left.
+pub(crate) fn ladder(mut comm: Communicator, seed: u64, last: usize, count: usize) {
+    let name = comm.rank().0;
+    let mut members: Vec<u32> = (0..comm.size()).collect();
+    let (input, mut output) = (vec![1.0f32; count], vec![0.0; count]);
+    for round in 0.. {
+        check(&mut comm, name, &members);
+        if members.len() == last {
+            break;
+        }
+        let chance = random(seed, round);
+        let victim = Rank((chance % members.len() as u64) as u32);
+        if comm.rank() == victim {
+            // Nobody is to be in an earlier call when it dies.
+            comm.all_reduce(&input, &mut output, ReduceOp::Sum).expect("all take part");
+            kill_soon(Duration::from_micros((chance >> 32) % 60_000), name, round);
+        }
+        let error = reduce_until_it_fails(&mut comm, &input, &mut output);
+        say("error", name, &format!("{round} {} {error}", milliseconds()));
+        assert!(matches!(&error, Error::PeerDied { peer, .. } if peer.rank == victim), "{victim}: {error}");
+        let shrunk = comm.shrink(&[victim], &config()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        comm = shrunk;
+        members.remove(victim.index());
+    }
+    say("through", name, &members.len().to_string());
+}
+
+fn reduce_until_it_fails(comm: &mut Communicator, input: &[f32], output: &mut [f32]) -> Error {
+    let sum = comm.size() as f32;
+    loop {
+        if let Err(error) = comm.all_reduce(input, output, ReduceOp::Sum) {
+            return error;
+        }
+        assert!(output.iter().all(|x| *x == sum), "wrong without an error");
+    }
+}
+
+/// Has this process killed, and says when.
+fn kill_soon(after: Duration, name: u32, round: u32) {
+    std::thread::spawn(move || {
+        std::thread::sleep(after);
+        say("dying", name, &format!("{round} {}", milliseconds()));
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    });
+}
+
+/// Two ranks die, of which the rest first hear of one: who leaves out too few is told who else is missing.
+pub(crate) fn two_die(mut comm: Communicator) {
+    let (name, size) = (comm.rank().0, comm.size());
+    let dead = [Rank(0), Rank(size - 2)];
+    if dead.contains(&comm.rank()) {
+        comm.barrier().expect("all take part");
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+    comm.barrier().and_then(|()| comm.barrier()).expect_err("some are dead");
+    let mut left_out = vec![dead[usize::from(std::env::var("FIRST").as_deref() == Ok("1"))]];
+    let began = Instant::now();
+    let mut shrunk = loop {
+        match comm.shrink(&left_out, &config()) {
+            Ok(shrunk) => break shrunk,
+            Err(Error::Absent { ranks, why }) => {
+                say("absent", name, &why);
+                assert!(
+                    !ranks.is_empty() && ranks.iter().all(|rank| dead.contains(rank)),
+                    "{ranks:?}: {why}"
+                );
+                left_out.extend(ranks);
+            }
+            Err(other) => panic!("{name}: {other}"),
+        }
+    };
+    let rest: Vec<u32> = (0..size).filter(|other| !dead.contains(&Rank(*other))).collect();
+    check(&mut shrunk, name, &rest);
+    say("through", name, &began.elapsed().as_millis().to_string());
+}
+
+/// Takes in as many new ranks as there are, which are threads here, and closes the old communicator meanwhile.
+pub(crate) fn grow(mut comm: Communicator) {
+    let (name, size) = (comm.rank().0, comm.size());
+    // Any rank makes the id; here the last one does.
+    let ours = (name + 1 == size).then(|| comm.grow_id().expect("a rendezvous"));
+    let everyone: Vec<u32> = (0..2 * size).collect();
+    let newcomer = |id: UniqueId, new: u32| {
+        let mut grown = Communicator::from_unique_id(&id, new, 2 * size, &config()).expect("all come");
+        check(&mut grown, new, &everyone);
+    };
+    std::thread::scope(|scope| {
+        for new in size..2 * size {
+            if let Some(id) = &ours {
+                let (id, newcomer) = (id.clone(), &newcomer);
+                scope.spawn(move || newcomer(id, new));
+            }
+        }
+        let mut grown = comm.grow(ours.as_ref(), 2 * size, &config()).expect("all come");
+        drop(comm);
+        check(&mut grown, name, &everyone);
+    });
+    say("grown", name, "");
+}

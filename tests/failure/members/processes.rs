@@ -1,0 +1,128 @@
+//! Ranks that are processes, on every transport that one host can have without devices.
+
+use std::collections::HashMap;
+use support::{Finished, Process, rank_arguments_of, tbccl};
+
+/// Ranks that share memory, that use it as if they did not, that have none in common, and that would use TCP between hosts.
+const TRANSPORTS: [&str; 4] = ["shm", "rehearsal", "tcp", "shm+tcp"];
+
+/// `ranks` ranks in a role, which go on when some die.
+fn job(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
+    let mut command = tbccl();
+    command
+        .args(["run", "--keep-going", "-n", &ranks.to_string(), "--"])
+        .args(rank_arguments_of("members::roles::play"));
+    command.env("ROLE", role).envs(env.iter().copied());
+    Process::start(command)
+}
+
+fn all_say(done: &Finished, word: &str, ranks: usize) {
+    assert!(
+        done.code() == 0 && done.all(word).len() == ranks,
+        "{}: {:?}\n{}",
+        done.code(),
+        done.messages,
+        done.stderr
+    );
+}
+
+#[test]
+fn every_colour_has_a_communicator_of_its_own_on_every_transport() {
+    for transport in TRANSPORTS {
+        let done = job(5, "split", &[("TBCCL_TRANSPORT", transport)]).finish();
+        all_say(&done, "split", 5);
+        assert!(!done.stderr.contains("panic"), "{transport}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_healthy_communicator_is_shrunk_and_goes_on() {
+    for transport in TRANSPORTS {
+        let done = job(4, "shrink_healthy", &[("TBCCL_TRANSPORT", transport)]).finish();
+        all_say(&done, "shrunk", 4);
+    }
+}
+
+/// Has ranks killed one after the other; how many communicators were shrunk. Every call has failed within two seconds.
+pub(crate) fn ladder(ranks: u32, seed: u64, transport: &str) -> u32 {
+    climb("ladder", ranks, seed, transport)
+}
+
+fn climb(role: &str, ranks: u32, seed: u64, transport: &str) -> u32 {
+    let env = [("TBCCL_TRANSPORT", transport)];
+    let done = job(ranks, &format!("{role} {seed}"), &env).finish();
+    let about = || format!("{transport}, seed {seed}: {:?}\n{}", done.messages, done.stderr);
+    assert!(done.code() == 0 && done.all("through").len() == 2, "{}", about());
+    let parts = |text: &str| -> (u32, u128) {
+        let mut parts = text.split(' ');
+        let round = parts.next().and_then(|round| round.parse().ok());
+        let at = parts.next().and_then(|at| at.parse().ok());
+        round.zip(at).unwrap_or_else(|| panic!("`{text}`: {}", about()))
+    };
+    let died: HashMap<u32, u128> = done.all("dying").iter().map(|said| parts(&said.rest)).collect();
+    assert_eq!(died.len() as u32, ranks - 2, "{}", about());
+    for error in done.all("error") {
+        let (round, at) = parts(&error.rest);
+        let late = at.saturating_sub(died[&round]);
+        assert!(late < 2000, "{late} ms: {error:?}; {}", about());
+    }
+    died.len() as u32
+}
+
+#[test]
+fn survivors_of_killed_ranks_go_on_whoever_was_killed() {
+    for seed in 0..3 {
+        ladder(5, seed, "shm");
+    }
+    ladder(4, 100, "tcp");
+    ladder(4, 101, "rehearsal");
+}
+
+/// As the two hundred below, of a 64th of the data, and so in a few seconds.
+#[test]
+fn thirty_communicators_are_shrunk_when_a_rank_is_killed() {
+    let (mut seed, mut shrunk) = (2000, 0);
+    while shrunk < 30 {
+        shrunk += climb("brief_ladder", 8, seed, "shm");
+        seed += 1;
+    }
+}
+
+/// `cargo test --test members two_hundred -- --ignored --nocapture`
+#[test]
+#[ignore = "takes five minutes; the others here do the same with less"]
+fn two_hundred_communicators_are_shrunk_when_a_rank_is_killed() {
+    for (transport, wanted) in [("shm", 200), ("tcp", 30), ("shm+tcp", 15), ("rehearsal", 15)] {
+        let (mut seed, mut shrunk) = (1000, 0);
+        while shrunk < wanted {
+            shrunk += ladder(6, seed, transport);
+            seed += 1;
+        }
+        eprintln!("{transport}: {shrunk} communicators were shrunk");
+    }
+}
+
+#[test]
+fn who_leaves_out_too_few_is_told_who_else_is_missing() {
+    for (transport, first) in [("shm", "0"), ("shm", "1"), ("tcp", "0"), ("tcp", "1")] {
+        let env = [("TBCCL_TRANSPORT", transport), ("FIRST", first), ("TBCCL_TIMEOUT", "2")];
+        let done = job(5, "two_die", &env).finish();
+        all_say(&done, "through", 3);
+        let missing = if first == "0" { 3 } else { 0 };
+        for said in done.all("absent") {
+            assert!(
+                said.rest.contains(&format!("{missing} before")) || said.rest.contains("rank 0 ("),
+                "{said:?}"
+            );
+        }
+        assert_eq!(done.all("absent").len(), 3, "{transport}: {:?}", done.messages);
+    }
+}
+
+#[test]
+fn a_communicator_grows_by_ranks_that_have_an_id() {
+    for transport in ["auto", "tcp"] {
+        let done = job(3, "grow", &[("TBCCL_TRANSPORT", transport)]).finish();
+        all_say(&done, "grown", 3);
+    }
+}

@@ -1,0 +1,192 @@
+//! Hosts that vanish: two network namespaces with a cable between them, which is cut.
+//!
+//! Data moves over shared memory here, so that what ranks learn of each other comes from the rendezvous alone.
+
+use super::job::{self, secret};
+use super::roles::now;
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use support::{Process, missing};
+
+/// Two hosts with a cable; gone with this.
+struct Hosts([Child; 2]);
+
+fn is_run(program: &str, args: &[&str]) -> bool {
+    let done = Command::new(program).args(args).stdin(Stdio::null()).output();
+    done.is_ok_and(|done| {
+        if !done.status.success() {
+            eprintln!("{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        done.status.success()
+    })
+}
+
+impl Hosts {
+    /// None where this process may not make any.
+    fn new() -> Option<Hosts> {
+        if !is_run("unshare", &["--net", "true"]) || !is_run("ip", &["-V"]) {
+            return None;
+        }
+        let host = |_| {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "sleep", "300"]).stdin(Stdio::null());
+            command.spawn().expect("a process")
+        };
+        let hosts = Hosts([0, 1].map(host));
+        let until = Instant::now() + Duration::from_secs(20);
+        let ours = std::fs::read_link("/proc/self/ns/net").expect("our own");
+        for child in &hosts.0 {
+            let theirs = || std::fs::read_link(format!("/proc/{}/ns/net", child.id())).ok();
+            while theirs().is_none_or(|theirs| theirs == ours) {
+                assert!(Instant::now() < until, "no namespace");
+                sleep(Duration::from_millis(5));
+            }
+        }
+        let second = hosts.0[1].id().to_string();
+        hosts.ip(0, &["link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", &second]);
+        for at in 0..2 {
+            hosts.ip(at, &["link", "set", "lo", "up"]);
+            hosts.ip(at, &["address", "add", &format!("10.77.0.{}/24", at + 1), "dev", "cable"]);
+            hosts.ip(at, &["link", "set", "cable", "up"]);
+        }
+        Some(hosts)
+    }
+
+    fn within(&self, at: usize) -> Vec<String> {
+        vec!["-t".into(), self.0[at].id().to_string(), "-n".into(), "--".into()]
+    }
+
+    fn ip(&self, at: usize, args: &[&str]) {
+        let all =
+            [self.within(at), vec!["ip".into()], args.iter().map(|arg| (*arg).to_owned()).collect()].concat();
+        assert!(is_run("nsenter", &all.iter().map(String::as_str).collect::<Vec<_>>()), "{args:?}");
+    }
+
+    /// A rank on one of them. Rank 0 is to be on the first.
+    fn rank(&self, at: usize, rank: u32, size: u32, secret: &str, role: &str) -> Process {
+        self.rank_with(at, rank, size, secret, role, &[])
+    }
+
+    fn rank_with(
+        &self,
+        at: usize,
+        rank: u32,
+        size: u32,
+        secret: &str,
+        role: &str,
+        variables: &[(&str, &str)],
+    ) -> Process {
+        let (rank, size) = (rank.to_string(), size.to_string());
+        let env = [
+            ("TBCCL_RANK", &*rank),
+            ("TBCCL_SIZE", &*size),
+            ("TBCCL_ROOT", "10.77.0.1:7777"),
+            ("TBCCL_SECRET", secret),
+            ("TBCCL_TRANSPORT", "rehearsal"),
+        ];
+        let plain = job::command(role, &[&env, variables].concat());
+        let mut command = Command::new("nsenter");
+        command.args(self.within(at)).arg(plain.get_program()).args(plain.get_args());
+        command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        Process::start(command)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in &mut self.0 {
+            let _ = host.kill();
+            let _ = host.wait();
+        }
+    }
+}
+
+/// What a rank says of the end of the job, and how long after `since` it says it.
+fn error_of(rank: &mut Process, since: u128) -> (u128, String) {
+    let error = rank.next_after("@error ");
+    let (at, text) = error.split_once(' ').expect("the time first");
+    let late = at.parse::<u128>().expect("a time") - since;
+    eprintln!("after {late} ms: {text}");
+    (late, text.to_owned())
+}
+
+#[test]
+fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_seconds() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    let mut waiting = [0, 1].map(|rank| hosts.rank(0, rank, 3, &secret, "barrier"));
+    let computing = hosts.rank(1, 2, 3, &secret, "compute");
+    computing.next_after("@going");
+    // Long enough that nothing is under way any more between the hosts but what keeps connections.
+    sleep(Duration::from_millis(1300));
+    hosts.ip(0, &["link", "set", "cable", "down"]);
+    let cut = now();
+    for rank in &mut waiting {
+        let (late, text) = error_of(rank, cut);
+        assert!(late < 2000, "after {late} ms: {text}");
+        assert!(text.contains("rank 2 (process ") && text.contains("its host has not answered"), "{text}");
+    }
+}
+
+#[test]
+fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    let mut waiting = hosts.rank_with(0, 0, 2, &secret, "barrier", &[("TBCCL_SILENCE", "4")]);
+    let computing = hosts.rank_with(1, 1, 2, &secret, "compute", &[("TBCCL_SILENCE", "4")]);
+    computing.next_after("@going");
+    sleep(Duration::from_millis(1300));
+    hosts.ip(0, &["link", "set", "cable", "down"]);
+    let cut = now();
+    let (late, text) = error_of(&mut waiting, cut);
+    // The last answer came up to a second before the cut.
+    assert!(late > 2500, "after {late} ms: {text}");
+    assert!(text.contains("its host has not answered for 4s"), "{text}");
+}
+
+#[test]
+fn rank_0_that_opens_the_rendezvous_listens_for_ranks_of_other_hosts_too() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    let over_tcp = [("TBCCL_TRANSPORT", "tcp")];
+    let mut ranks = [0, 1].map(|rank| hosts.rank_with(rank as usize, rank, 2, &secret, "sum", &over_tcp));
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.next_after("@sum "), "1"));
+}
+
+#[test]
+fn a_rank_whose_way_to_the_rendezvous_is_cut_knows_it_within_two_seconds() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    let computing = hosts.rank(0, 0, 2, &secret, "compute");
+    let mut waiting = hosts.rank(1, 1, 2, &secret, "barrier");
+    computing.next_after("@going");
+    sleep(Duration::from_millis(700));
+    hosts.ip(0, &["link", "set", "cable", "down"]);
+    let cut = now();
+    let (late, text) = error_of(&mut waiting, cut);
+    assert!(late < 2000, "after {late} ms: {text}");
+    assert!(text.contains("gone"), "{text}");
+}
+
+#[test]
+fn a_process_that_is_stopped_is_not_dead_over_tcp_either() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    let mut ranks = [0, 1].map(|rank| hosts.rank(rank as usize, rank, 2, &secret, "barrier"));
+    ranks[1].next_after("@going");
+    let stopped = Pid::from_raw(ranks[1].id() as i32).expect("a process");
+    kill_process(stopped, Signal::STOP).expect("it runs");
+    sleep(Duration::from_secs(4));
+    kill_process(stopped, Signal::CONT).expect("it is stopped");
+    // It says so each second as long as all goes well.
+    for _ in 0..3 {
+        ranks[1].next_after("@going");
+    }
+    ranks[0].signal(Signal::KILL);
+    let (_, text) = error_of(&mut ranks[1], now());
+    assert!(text.contains("gone") || text.contains("rank 0"), "{text}");
+}

@@ -1,0 +1,11 @@
+//! Ranks that are started by other means than `tbccl run`, as processes: by the variables of other launchers, with
+//! `tbccl rendezvous`, and by unique id.
+
+#[path = "../../failure/members/acts.rs"]
+#[allow(dead_code, reason = "not all that ranks can do is needed here")]
+mod acts;
+#[cfg(target_os = "linux")]
+mod cut;
+mod job;
+mod roles;
+mod started;

@@ -1,0 +1,203 @@
+//! The ways in which ranks are started.
+
+use super::job::{self, free_port, secret};
+use rustix::process::Signal;
+use support::Process;
+
+/// The sum of the ranks of so many, as each says it.
+fn all_sum(ranks: Vec<Process>) {
+    let size = ranks.len();
+    for rank in ranks {
+        rank.next_after("@joined ");
+        assert_eq!(rank.next_after("@sum "), (size * (size - 1) / 2).to_string());
+        let done = rank.finish();
+        assert_eq!(done.code(), 0, "{}", done.stderr);
+    }
+}
+
+#[test]
+fn ranks_of_mpi_hydra_and_slurm_meet_where_rank_0_opens() {
+    for (rank_name, size_name) in [
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("TBCCL_RANK", "TBCCL_SIZE"),
+    ] {
+        let (secret, root) = (secret(), format!("127.0.0.1:{}", free_port()));
+        // Rank 0 comes last: the others wait for it.
+        let ranks = [2u32, 1, 0].map(|rank| {
+            let rank = rank.to_string();
+            let env =
+                [(rank_name, &*rank), (size_name, "3"), ("TBCCL_ROOT", &root), ("TBCCL_SECRET", &secret)];
+            job::rank("sum", &env)
+        });
+        all_sum(ranks.into());
+    }
+}
+
+#[test]
+fn a_launcher_that_says_too_little_is_answered_with_what_to_do() {
+    let done = job::rank("sum", &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")]).finish();
+    let said = done.sorted_lines().join("\n");
+    assert!(said.contains("@refused Open MPI says that this is rank 1 of 3"), "{said}");
+    assert!(said.contains("TBCCL_ROOT=HOST:PORT") && said.contains("tbccl run"), "{said}");
+}
+
+#[test]
+fn a_port_of_rank_0_that_is_in_use_is_said_with_the_remedy() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let root = taken.local_addr().expect("bound").to_string();
+    let secret = secret();
+    let env = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("TBCCL_ROOT", &*root), ("TBCCL_SECRET", &secret)];
+    let said = job::rank("sum", &env).finish().sorted_lines().join("\n");
+    assert!(said.contains("is in use") && said.contains(&root), "{said}");
+    assert!(!said.contains(&secret), "the secret is not shown");
+}
+
+#[test]
+fn ranks_meet_by_unique_id() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("id");
+    let file = file.to_str().expect("a path");
+    let ranks = ["0", "1", "2"]
+        .map(|rank| job::rank("unique", &[("ID_RANK", rank), ("ID_SIZE", "3"), ("ID_FILE", file)]));
+    all_sum(ranks.into());
+}
+
+/// Three ranks in a role: started as by MPI, and by unique id.
+fn by_other_means(role: &str, folder: &tempfile::TempDir) -> [Vec<Process>; 2] {
+    let file = folder.path().join("id");
+    let (secret, root) = (secret(), format!("127.0.0.1:{}", free_port()));
+    let mpi = |rank| {
+        let env = [("PMI_RANK", rank), ("PMI_SIZE", "3"), ("TBCCL_ROOT", &root), ("TBCCL_SECRET", &secret)];
+        job::rank(role, &env)
+    };
+    let id = |rank| {
+        let file = file.to_str().expect("a path");
+        job::rank(role, &[("ID_RANK", rank), ("ID_SIZE", "3"), ("ID_FILE", file)])
+    };
+    let ranks = ["0", "1", "2"];
+    [ranks.map(mpi).into(), ranks.map(id).into()]
+}
+
+#[test]
+fn ranks_that_no_launcher_of_ours_has_started_split_and_grow() {
+    for (role, says) in [("split", "@split "), ("grow", "@grown ")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        for rank in by_other_means(role, &folder).into_iter().flatten() {
+            rank.next_after(says);
+            let done = rank.finish();
+            assert_eq!(done.code(), 0, "{}", done.stderr);
+        }
+    }
+}
+
+#[test]
+fn ranks_that_no_launcher_of_ours_has_started_go_on_without_one_that_is_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for ranks in by_other_means("ladder", &folder) {
+        let mut through = 0;
+        for rank in ranks {
+            let done = rank.finish();
+            let said = done.sorted_lines().join("\n");
+            if said.contains("@dying ") {
+                continue;
+            }
+            assert_eq!(done.code(), 0, "{said}\n{}", done.stderr);
+            through += u32::from(said.contains("@through "));
+        }
+        assert_eq!(through, 2);
+    }
+}
+
+/// A stand-alone rendezvous, and the variables that it says ranks need.
+fn rendezvous(args: &[&str]) -> (Process, String, String) {
+    let server = job::start(&[&["rendezvous"], args].concat());
+    let bootstrap = server.next_after("TBCCL_BOOTSTRAP=");
+    let file = server.next_after("TBCCL_SECRET_FILE=");
+    (server, bootstrap, file)
+}
+
+fn rank_at(bootstrap: &str, file: &str, role: &str, rank: u32, size: u32) -> Process {
+    let (rank, size) = (rank.to_string(), size.to_string());
+    let env = [
+        ("TBCCL_RANK", &*rank),
+        ("TBCCL_SIZE", &*size),
+        ("TBCCL_BOOTSTRAP", bootstrap),
+        ("TBCCL_SECRET_FILE", file),
+    ];
+    job::rank(role, &env)
+}
+
+#[test]
+fn a_rendezvous_of_its_own_ends_with_the_job() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    let file = file.to_str().expect("a path");
+    // By all ways that it prints, and over TCP alone.
+    for only_tcp in [false, true] {
+        let (server, bootstrap, file) = rendezvous(&["--secret-file", file, "--listen", "127.0.0.1:0"]);
+        let (_, tcp) = bootstrap.split_once(',').expect("a socket of this host, and one of the network");
+        let bootstrap = if only_tcp { tcp } else { &bootstrap };
+        all_sum((0..2).map(|rank| rank_at(bootstrap, &file, "sum", rank, 2)).collect());
+        let done = server.finish();
+        assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_is_told_to_the_others_and_to_the_rendezvous() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    let args = ["--secret-file", file.to_str().expect("a path"), "--listen", "127.0.0.1:0", "-n", "3"];
+    let (server, bootstrap, file) = rendezvous(&args);
+    let (_, tcp) = bootstrap.split_once(',').expect("two ways");
+    let mut ranks: Vec<Process> = (0..3).map(|rank| rank_at(tcp, &file, "barrier", rank, 3)).collect();
+    ranks.iter_mut().for_each(|rank| drop(rank.next_after("@going")));
+    let killed = super::roles::now();
+    ranks[1].signal(Signal::KILL);
+    for survivor in [0, 2] {
+        let error = ranks[survivor].next_after("@error ");
+        let (at, text) = error.split_once(' ').expect("the time first");
+        let late = at.parse::<u128>().expect("a time") - killed;
+        assert!(late < 2000, "{late} ms: {text}");
+        assert!(text.contains("rank 1 (process "), "{text}");
+    }
+    drop(ranks);
+    assert_eq!(server.finish().code(), 1);
+}
+
+#[test]
+fn a_rendezvous_that_can_not_be_opened_says_why_in_one_line() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("secret");
+    let file = path.to_str().expect("a path");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let refused = |args: &[&str], says: &str| {
+        let done = job::start(&[&["rendezvous"], args].concat()).finish();
+        assert_eq!(done.code(), 2, "{done:?}");
+        assert!(done.stderr.starts_with("tbccl: error: ") && done.stderr.contains(says), "{}", done.stderr);
+        assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+    };
+    refused(&["--secret-file", file, "--listen", &address], "is in use");
+    refused(&["--secret-file", file, "--listen", "192.0.2.1:0"], "192.0.2.1 is not an address of this host");
+    refused(&[], "--secret-file FILE");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("ours");
+    refused(&["--secret-file", file], "chmod 600");
+}
+
+#[test]
+fn ranks_of_another_size_are_refused_on_both_sides() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    let args = ["--secret-file", file.to_str().expect("a path"), "--listen", "127.0.0.1:0", "-n", "2"];
+    let (server, bootstrap, file) = rendezvous(&args);
+    let said = rank_at(&bootstrap, &file, "sum", 1, 3).finish().sorted_lines().join("\n");
+    const WHY: &str = "rank 1 of 3 cannot join a job of 2 ranks";
+    assert!(said.contains(WHY), "{said}");
+    let done = server.finish();
+    assert_eq!(done.code(), 2);
+    assert!(done.stderr.contains(WHY), "{}", done.stderr);
+}

@@ -1,0 +1,33 @@
+//! Support of tests that start processes: ranks, launchers, software devices.
+//!
+//! | module | content |
+//! |---|---|
+//! | `process` | a process under test: its output, its end, and nothing left behind |
+//! | `fabric`, `wiring` | jobs on software fabrics |
+//! | `message` | lines that ranks print for tests |
+//! | `programs` | the programs of the build under test |
+//! | `requirement` | tests that need something which a machine may lack |
+//!
+//! Every wait is bounded by [`TIMEOUT`]. Processes get default signal handlers, so that tests pass in any environment,
+//! in the background of a shell as well, where SIGINT is ignored.
+
+mod fabric;
+mod message;
+mod process;
+mod programs;
+mod requirement;
+mod wiring;
+
+pub use fabric::FabricJob;
+pub use message::{Message, messages_of, milliseconds};
+pub use process::{Finished, Mark, Process, eventually, with_default_signals};
+pub use programs::{
+    rank_arguments, rank_arguments_of, rank_command_of, tbccl, tbccl_path, tbccl_with_software_device,
+};
+pub use requirement::missing;
+pub use wiring::{KINDS, Shape, Wiring};
+
+use std::time::Duration;
+
+/// Time limit of any wait, generous for a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(100);

@@ -1,0 +1,146 @@
+//! Ranges of bytes in any memory, by address.
+//!
+//! A collective works on memory that may alias (in-place calls) and that a peer may read at the same time, so
+//! references to slices would promise too much. Spans promise only that the bytes can be accessed.
+//!
+//! # Safety
+//! The caller of [`Span::new`] or [`SpanMut::new`] promises that all bytes stay readable (and writable) for
+//! the span's lifetime. For a span made from a slice, the borrow gives the promise. Sub-spans are checked
+//! against the length. Everything else here is safe because of that promise.
+
+use std::{marker::PhantomData, ptr};
+
+/// Bytes that may be read during `'a`; others may write them meanwhile, as the schedule orders it.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    start: *const u8,
+    len: usize,
+    lives: PhantomData<&'a ()>,
+}
+
+/// Bytes that may be read and written during `'a`; others may read them meanwhile, as the schedule orders it.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanMut<'a> {
+    start: *mut u8,
+    len: usize,
+    lives: PhantomData<&'a ()>,
+}
+
+// SAFETY: a span is an address and a length. The promise made when the span was created allows access to the
+// bytes from every thread.
+unsafe impl Send for Span<'_> {}
+// SAFETY: as for `Span`.
+unsafe impl Send for SpanMut<'_> {}
+
+impl<'a> Span<'a> {
+    /// The `len` bytes from `start` on.
+    ///
+    /// # Safety
+    /// They must stay readable during `'a` (`start` may be anything when `len` is 0).
+    #[must_use]
+    pub unsafe fn new(start: *const u8, len: usize) -> Span<'a> {
+        Span { start, len, lives: PhantomData }
+    }
+
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> Span<'a> {
+        Span { start: ptr::dangling(), len: 0, lives: PhantomData }
+    }
+
+    /// The address of the first byte.
+    #[must_use]
+    pub fn as_ptr(self) -> *const u8 {
+        self.start
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether the span has no bytes.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The `len` bytes from `offset` on. Panics when they are not all inside.
+    #[must_use]
+    #[inline]
+    pub fn sub(self, offset: usize, len: usize) -> Span<'a> {
+        assert!(offset <= self.len && len <= self.len - offset, "span of {} bytes: {offset}+{len}", self.len);
+        Span { start: self.start.wrapping_add(offset), len, lives: PhantomData }
+    }
+}
+
+impl<'a> SpanMut<'a> {
+    /// The `len` bytes from `start` on.
+    ///
+    /// # Safety
+    /// They must stay readable and writable during `'a` (`start` may be anything when `len` is 0), and no
+    /// reference to any of them may be used during `'a`.
+    #[must_use]
+    pub unsafe fn new(start: *mut u8, len: usize) -> SpanMut<'a> {
+        SpanMut { start, len, lives: PhantomData }
+    }
+
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> SpanMut<'a> {
+        SpanMut { start: ptr::dangling_mut(), len: 0, lives: PhantomData }
+    }
+
+    /// The address of the first byte.
+    #[must_use]
+    pub fn as_mut_ptr(self) -> *mut u8 {
+        self.start
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether the span has no bytes.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The same bytes, for reading.
+    #[must_use]
+    pub fn as_span(self) -> Span<'a> {
+        Span { start: self.start, len: self.len, lives: PhantomData }
+    }
+
+    /// The `len` bytes from `offset` on. Panics when they are not all inside.
+    #[must_use]
+    #[inline]
+    pub fn sub(self, offset: usize, len: usize) -> SpanMut<'a> {
+        assert!(offset <= self.len && len <= self.len - offset, "span of {} bytes: {offset}+{len}", self.len);
+        SpanMut { start: self.start.wrapping_add(offset), len, lives: PhantomData }
+    }
+
+    /// Copies `src` here. Panics when the lengths differ.
+    #[inline]
+    pub fn copy_from(self, src: Span<'_>) {
+        assert_eq!(self.len, src.len, "copy between spans of different lengths");
+        // SAFETY: both spans hold `len` accessible bytes; `copy` allows overlap.
+        unsafe { ptr::copy(src.start, self.start, self.len) };
+    }
+}
+
+impl<'a> From<&'a [u8]> for Span<'a> {
+    fn from(bytes: &'a [u8]) -> Span<'a> {
+        Span { start: bytes.as_ptr(), len: bytes.len(), lives: PhantomData }
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for SpanMut<'a> {
+    fn from(bytes: &'a mut [u8]) -> SpanMut<'a> {
+        SpanMut { start: bytes.as_mut_ptr(), len: bytes.len(), lives: PhantomData }
+    }
+}
