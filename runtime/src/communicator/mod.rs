@@ -167,7 +167,7 @@ impl Communicator {
         let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
         let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
         let together = placement.is_none_or(|placement| placement.hosts() == 1);
-        let crowded = by_memory && together && size as usize > cores;
+        let oversubscribed = by_memory && together && size as usize > cores;
         if let Some((what, there, here)) =
             config.selection.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0
@@ -185,7 +185,14 @@ impl Communicator {
         }
         closing::opened();
         Communicator {
-            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here, crowded), config),
+            plans: Plans::new(
+                rank,
+                size,
+                Self::LANES,
+                (reach, hosts),
+                config.policy(&here, oversubscribed),
+                config,
+            ),
             executor: Executor::new(links, slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
                 .with_wish(control.wanted()),

@@ -50,7 +50,7 @@ struct ProgramKey {
 struct Bucket {
     call: select::Call,
     root: Rank,
-    wanted: select::Wanted,
+    requirements: select::Requirements,
 }
 
 /// Slots for the shapes of recent calls; a power of two.
@@ -325,15 +325,16 @@ impl Plans {
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
-        let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
+        let requirements =
+            select::Requirements { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
         let (policy, segments) = match &self.asked {
             Some(asked) => (&asked.policy, asked.segments),
             None => (&self.policy, self.segments),
         };
         // The model is that of the options, and has no say where the program has.
-        let bucket = Bucket { call, root: shape.root, wanted };
+        let bucket = Bucket { call, root: shape.root, requirements };
         let simulated = || if self.asked.is_some() { None } else { self.simulated(bucket) };
-        let choice = select::choose_by(call, shape.root, &self.reach, policy, wanted, simulated)?;
+        let choice = select::choose_by(call, shape.root, &self.reach, policy, requirements, simulated)?;
         let segments = if self.segments_for_now > 0 { self.segments_for_now } else { segments };
         let segments = match segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,
@@ -346,11 +347,11 @@ impl Plans {
     fn simulated(&self, mut bucket: Bucket) -> Option<Choice> {
         self.policy.model.as_ref()?;
         bucket.call.block_bytes = price::bucket(bucket.call.block_bytes);
-        let Bucket { call, root, wanted } = bucket;
+        let Bucket { call, root, requirements } = bucket;
         let mut known = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
         *known
             .entry(bucket)
-            .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, wanted))
+            .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, requirements))
     }
 
     /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
