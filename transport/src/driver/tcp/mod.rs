@@ -17,10 +17,10 @@
 //! |---|---|
 //! | `endpoint`, `introduction` | endpoint of one rank; messages exchanged during set-up |
 //! | `addresses` | listening addresses, order of a peer's addresses, interface of a path |
-//! | `table`, `connector`, `attempt` | table of connections; the thread that makes them; one connection during set-up |
+//! | `table`, `connector`, `attempt` | connections; the thread that makes them; one during set-up |
 //! | `socket`, `vital` | system calls on a connected socket; detection of dead connections |
-//! | `wire`, `part`, `outgoing`, `incoming`, `sealed` | wire format, types of receiving, sending, receiving, encryption |
-//! | `channel`, `link`, `confirm` | both directions of a connection; links over connections; confirmations of matches |
+//! | `wire`, `part`, `outgoing`, `incoming`, `sealed` | wire format, sending, receiving, encryption |
+//! | `channel`, `link`, `confirm` | connection; link over connections; confirmations |
 //! | `sleeper`, `warning` | sleeping until a socket is ready; the callback for warnings |
 //! | `harness` | receiving without a socket, for tests and fuzzing |
 //!
