@@ -47,6 +47,27 @@ pub(super) enum Counts<'c> {
     Own { send: Cow<'c, [usize]>, recv: Cow<'c, [usize]> },
 }
 
+/// The kind of an operation, with the shape of its arguments.
+///
+/// Functions take it beside the operation, so that calls of a known collective are compiled for its shape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signature {
+    pub(super) kind: CallKind,
+    pub(super) shape: &'static CallShape,
+}
+
+impl Signature {
+    #[inline]
+    pub(super) const fn new(kind: CallKind) -> Signature {
+        let shape = match kind {
+            CallKind::Collective(collective) => collective.shape(),
+            CallKind::Send => &CallShape::SEND,
+            CallKind::Recv => &CallShape::RECV,
+        };
+        Signature { kind, shape }
+    }
+}
+
 impl<'c> Operation<'c> {
     /// A collective. Those that combine elements need an operation ([`Operation::with_op`]), those with a root have
     /// rank 0 unless [`Operation::with_root`] names another.
@@ -127,11 +148,13 @@ impl<'c> Operation<'c> {
     #[must_use]
     #[inline]
     pub const fn shape(&self) -> &'static CallShape {
-        match self.kind {
-            CallKind::Collective(collective) => collective.shape(),
-            CallKind::Send => &CallShape::SEND,
-            CallKind::Recv => &CallShape::RECV,
-        }
+        self.signature().shape
+    }
+
+    /// Its kind, with the shape of its arguments.
+    #[inline]
+    pub(super) const fn signature(&self) -> Signature {
+        Signature::new(self.kind)
     }
 
     /// Whether all blocks have the same length.
@@ -140,13 +163,18 @@ impl<'c> Operation<'c> {
         matches!(self.counts, Counts::Even)
     }
 
-    /// Checks the parameters against the shape. The shape is passed so that calls of a known collective are compiled for it.
+    /// Checks the parameters against the operation's signature.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] that names the parameter.
     #[inline(always)]
-    pub(super) fn check(&self, shape: &CallShape, info: RankInfo, dtype: DType) -> Result<()> {
-        match self.kind {
+    pub(super) fn check(
+        &self,
+        Signature { kind, shape }: Signature,
+        info: RankInfo,
+        dtype: DType,
+    ) -> Result<()> {
+        match kind {
             CallKind::Send => info.check_rank("to", self.root)?,
             CallKind::Recv => info.check_rank("from", self.root)?,
             CallKind::Collective(_) if shape.has_root => info.check_rank("root", self.root)?,
@@ -156,12 +184,13 @@ impl<'c> Operation<'c> {
         if is_plain && self.op.is_some() == shape.reduces {
             return Ok(());
         }
-        self.check_variant(shape, dtype)
+        // A copy, so that an operation that is plain has no address and need not be written to memory.
+        self.clone().check_variant(shape, dtype)
     }
 
     /// Checks what only some collectives have.
     #[cold]
-    fn check_variant(&self, shape: &CallShape, dtype: DType) -> Result<()> {
+    fn check_variant(self, shape: &CallShape, dtype: DType) -> Result<()> {
         let name = shape.names.rust;
         let refused = |why: &str| Err(Error::InvalidArgument(format!("{name} {why}")));
         let fits = match self.counts {
@@ -210,7 +239,7 @@ mod tests {
 
     fn refusal(operation: &Operation<'_>) -> Option<String> {
         let info = RankInfo { rank: Rank(0), size: 2 };
-        operation.check(operation.shape(), info, DType::F32).err().map(|error| error.to_string())
+        operation.check(operation.signature(), info, DType::F32).err().map(|error| error.to_string())
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::{
     call::{Blocks, Call},
     elements::{Elements, ElementsMut},
-    operation::{Counts, Operation},
+    operation::{Counts, Operation, Signature},
     rank_info::RankInfo,
 };
 use crate::{
@@ -35,15 +35,6 @@ pub(super) enum RequestKind {
     Message { kind: CallKind, dtype: DType, peer: Rank },
 }
 
-/// The buffers of a call.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Buffers<'m> {
-    /// `send` and `recv` have no element in common.
-    Apart(Elements<'m>, ElementsMut<'m>),
-    /// The larger buffer, which the other one is or lies in.
-    InPlace(ElementsMut<'m>),
-}
-
 /// The elements of each block, where blocks differ.
 #[derive(Debug)]
 pub(super) struct Lengths {
@@ -63,6 +54,29 @@ enum Known {
 }
 
 impl Lengths {
+    /// Returns the lengths of a call's blocks, and the count that its plan is chosen by.
+    #[cold]
+    fn new(shape: &CallShape, info: RankInfo, counts: &Counts<'_>) -> (u64, Option<Box<Lengths>>) {
+        let list = |counts: &[usize]| counts.iter().map(|count| *count as u64).collect::<Vec<_>>();
+        match counts {
+            Counts::Even => (0, None),
+            Counts::Common(counts) => {
+                let (own, all) = (vec![counts[info.rank.index()] as u64], list(counts));
+                // The mean is the same on all ranks, and near enough to choose a plan by.
+                let mean = all.iter().sum::<u64>() / u64::from(info.size);
+                let lengths = match shape.send.blocks == collectives::Blocks::PerRank {
+                    true => Lengths { input: all, output: own, known: Known::Input },
+                    false => Lengths { input: own, output: all, known: Known::Output },
+                };
+                (mean, Some(Box::new(lengths)))
+            }
+            Counts::Own { send, recv } => {
+                let lengths = Lengths { input: list(send), output: list(recv), known: Known::Neither };
+                (0, Some(Box::new(lengths)))
+            }
+        }
+    }
+
     fn blocks(&self) -> Blocks<'_> {
         let (input, output) = (&self.input[..], &self.output[..]);
         let all = match self.known {
@@ -179,8 +193,9 @@ impl<'m> Request<'m> {
         send: Elements<'m>,
         recv: ElementsMut<'m>,
     ) -> Result<Request<'m>> {
-        let shape = operation.shape();
-        operation.check(shape, info, send.dtype)?;
+        let signature = operation.signature();
+        let shape = signature.shape;
+        operation.check(signature, info, send.dtype)?;
         let (elements, blocks) = match is_counted_by_recv(shape) {
             true => (recv.count, shape.recv.blocks),
             false => (send.count, shape.send.blocks),
@@ -197,7 +212,8 @@ impl<'m> Request<'m> {
         if shape.recv.is_present(is_root) {
             check_length("recv", recv.count, extents.recv)?;
         }
-        Request::new(shape, info, operation, (send.dtype, count), Buffers::Apart(send, recv))
+        let memory = (send.bytes, recv.bytes, InPlace::No);
+        Request::new(signature, info, operation, (send.dtype, count), memory)
     }
 
     /// Checks a call in place. `data` has all blocks where this rank has a buffer of all blocks, and one block elsewhere.
@@ -210,78 +226,49 @@ impl<'m> Request<'m> {
         operation: &Operation<'_>,
         data: ElementsMut<'m>,
     ) -> Result<Request<'m>> {
-        let shape = operation.shape();
-        operation.check(shape, info, data.dtype)?;
+        let signature = operation.signature();
+        let shape = signature.shape;
+        operation.check(signature, info, data.dtype)?;
         let count = match has_all_blocks(shape, info, operation) {
             true => info.block_of(data.count)?,
             false => data.count,
         };
-        Request::new(shape, info, operation, (data.dtype, count), Buffers::InPlace(data))
+        let (input, output) = overlapping(shape, info, operation, data, count)?;
+        Request::new(signature, info, operation, (data.dtype, count), (input, output, InPlace::Yes))
     }
 
     /// Makes the request of a call whose operation and lengths have been checked.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an operation that has no form in place.
+    /// None; the type is that of the checks, so that the request is made where it is used.
     #[inline(always)]
     pub(super) fn new(
-        shape: &CallShape,
+        Signature { kind, shape }: Signature,
         info: RankInfo,
         operation: &Operation<'_>,
         (dtype, count): (DType, usize),
-        buffers: Buffers<'m>,
+        (input, output, in_place): (Span<'m>, SpanMut<'m>, InPlace),
     ) -> Result<Request<'m>> {
-        let (input, output, in_place) = match buffers {
-            Buffers::Apart(send, recv) => (send.bytes, recv.bytes, InPlace::No),
-            Buffers::InPlace(data) => {
-                let (input, output) = overlapping(shape, info, operation, data, count)?;
-                (input, output, InPlace::Yes)
-            }
-        };
-        let CallKind::Collective(collective) = operation.kind else {
-            let kind = RequestKind::Message { kind: operation.kind, dtype, peer: operation.root };
+        let CallKind::Collective(collective) = kind else {
+            let kind = RequestKind::Message { kind, dtype, peer: operation.root };
             return Ok(Request { kind, input, output, lengths: None });
         };
         let has_data = shape.send.blocks != collectives::Blocks::None;
-        // Equal on all ranks, whatever a caller has put into parameters that the call does not have.
-        let (dtype, count) = if has_data { (dtype, count as u64) } else { (DType::U8, 0) };
-        let root = if shape.has_root { operation.root } else { Rank(0) };
-        let (op, codec) = (operation.op, operation.codec);
-        let call = Call { collective, dtype, op, count, root, in_place, codec };
-        let request = Request { kind: RequestKind::Collective(call), input, output, lengths: None };
-        if operation.is_even() {
-            Ok(request)
-        } else {
-            Ok(request.with_lengths(shape, info, &operation.counts))
-        }
-    }
-
-    /// Adds the lengths of blocks.
-    #[cold]
-    fn with_lengths(self, shape: &CallShape, info: RankInfo, counts: &Counts<'_>) -> Request<'m> {
-        let list = |counts: &[usize]| counts.iter().map(|count| *count as u64).collect::<Vec<_>>();
-        let (lengths, mean) = match counts {
-            Counts::Even => return self,
-            Counts::Common(counts) => {
-                let (own, all) = (vec![counts[info.rank.index()] as u64], list(counts));
-                let mean = all.iter().sum::<u64>() / u64::from(info.size);
-                let sends_all = shape.send.blocks == collectives::Blocks::PerRank;
-                let lengths = match sends_all {
-                    true => Lengths { input: all, output: own, known: Known::Input },
-                    false => Lengths { input: own, output: all, known: Known::Output },
-                };
-                (lengths, mean)
-            }
-            Counts::Own { send, recv } => {
-                (Lengths { input: list(send), output: list(recv), known: Known::Neither }, 0)
-            }
+        let (count, lengths) = match operation.is_even() {
+            true => (count as u64, None),
+            false => Lengths::new(shape, info, &operation.counts),
         };
-        let kind = match self.kind {
-            // The mean is the same on all ranks, and near enough to choose a plan by.
-            RequestKind::Collective(call) => RequestKind::Collective(Call { count: mean, ..call }),
-            message @ RequestKind::Message { .. } => message,
+        let call = Call {
+            collective,
+            // Equal on all ranks, whatever a caller has put into parameters that the call does not have.
+            dtype: if has_data { dtype } else { DType::U8 },
+            op: operation.op,
+            count: if has_data { count } else { 0 },
+            root: if shape.has_root { operation.root } else { Rank(0) },
+            in_place,
+            codec: operation.codec,
         };
-        Request { kind, lengths: Some(Box::new(lengths)), ..self }
+        Ok(Request { kind: RequestKind::Collective(call), input, output, lengths })
     }
 
     /// The type of its elements.

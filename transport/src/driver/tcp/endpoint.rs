@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open        listens, allocates memory           ->  own addresses  ->  the addresses of all ranks
-//! converse    accepts callers, and connects to the next rank, so that a network that drops packets is found at once
+//! converse    accepts callers, and connects to the next rank, to detect unreachable ranks early
 //!                                                 ->  empty message  ->  from now on all ranks may send
 //! ```
 

@@ -17,10 +17,10 @@
 //! |---|---|
 //! | `endpoint`, `introduction` | endpoint of one rank; messages exchanged during set-up |
 //! | `addresses` | listening addresses, order of a peer's addresses, interface of a path |
-//! | `table`, `connector`, `attempt` | table of connections; the thread that makes them; one connection during set-up |
+//! | `table`, `connector`, `attempt` | connections; the thread that makes them; one during set-up |
 //! | `socket`, `vital` | system calls on a connected socket; detection of dead connections |
-//! | `wire`, `part`, `outgoing`, `incoming`, `sealed` | wire format, types of receiving, sending, receiving, encryption |
-//! | `channel`, `link`, `confirm` | both directions of a connection; links over connections; confirmations of matches |
+//! | `wire`, `part`, `outgoing`, `incoming`, `sealed` | wire format, sending, receiving, encryption |
+//! | `channel`, `link`, `confirm` | connection; link over connections; confirmations |
 //! | `sleeper`, `warning` | sleeping until a socket is ready; the callback for warnings |
 //! | `harness` | receiving without a socket, for tests and fuzzing |
 //!
@@ -61,10 +61,10 @@ pub use warning::WarningHandler;
 use crate::secure::Secret;
 use std::time::Duration;
 
-/// What a connection is protected against, beyond damage.
+/// Protection of connections against attackers, beyond detection of damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Security {
-    /// Both ends know that the other one belongs to the job. Who can change packets on the wire can change messages.
+    /// Both ends prove that they belong to the job. An attacker on the path can still change messages.
     #[default]
     Authenticate,
     /// All that follows is encrypted and protected against changes as well.
@@ -74,17 +74,20 @@ pub enum Security {
 /// How to use a network. All but the addresses must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Where to listen, and where peers call us.
+    /// Addresses to listen on, which peers connect to.
     pub bind: Bind,
-    /// The job's secret. `None`: rank 0 makes one and tells it with its first word, which is only as safe as the side
-    /// channel that carries words.
+    /// The job's secret.
+    ///
+    /// `None`: rank 0 generates one and sends it with its introduction. It is then only as safe as the side
+    /// channel that carries introductions.
     pub secret: Option<Secret>,
-    /// What connections are protected against.
+    /// Protection of connections against attackers.
     pub security: Security,
-    /// Connections per lane between two ranks, 1 to [`TcpConfig::MOST_SOCKETS`]; `None` for one within a host and two
-    /// between hosts.
+    /// Connections per lane between two ranks, 1 to [`TcpConfig::MOST_SOCKETS`].
+    ///
+    /// `None` selects one within a host and two between hosts.
     pub sockets: Option<u32>,
-    /// A message is cut into parts of at least so many bytes for them.
+    /// Minimum bytes of each part of a message that is split over several connections.
     pub stripe_bytes: usize,
     /// Bytes of address space for registered memory.
     pub slab_bytes: usize,

@@ -1,4 +1,4 @@
-//! Types that plain and encrypted receiving share: the expected part, the result of a poll, the reduction buffer.
+//! Types that plain and encrypted receiving share: expected part, result of a poll, reduction buffer.
 //!
 //! # Safety
 //! The reduction buffer consists of plain bytes. The span over it lives only as long as the buffer is borrowed.
