@@ -32,7 +32,7 @@ fn resident() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Has `ranks` ranks join and leave.
+/// Joins `ranks` ranks, measures, and lets them leave.
 fn start(ranks: u32) -> Result<Start, String> {
     let config = Config {
         transport: Transport::Tcp,

@@ -71,123 +71,123 @@ macro_rules! algorithms {
 /// All algorithms. Every collective has one for up to 1024 ranks.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
     AllReduce all_reduce::ring::plan as "ring" up to 1024 Fast:
-        "reduce-scatter, then all-gather round one ring; least traffic, 2(n-1) stages";
+        "reduce-scatter, then all-gather around one ring; least traffic, 2(n-1) stages";
     AllReduce all_reduce::bidirectional_ring::plan as "bidirectional_ring" up to 512 Fast:
         "two rings in opposite directions, each with half of the data; uses both directions of every cable";
     AllReduce all_reduce::mesh::plan as "mesh" up to 256 Reproducible:
-        "everyone sends everything to everyone; one stage, for small messages";
+        "every rank sends its block to every other rank; one stage, for small messages";
     AllReduce all_reduce::reduce_scatter_all_gather::plan as "rsag_mesh" up to 256 Reproducible:
         "reduce-scatter, then all-gather over direct links; least traffic, 2 stages";
     AllReduce all_reduce::recursive_doubling::plan as "recursive_doubling" up to 4096 Reproducible:
         "pairs exchange and combine everything, log2(n) stages; for small messages on many ranks";
     AllReduce all_reduce::double_binary_tree::plan as "double_binary_tree" up to 4096 Fast:
-        "two complementary trees, each with half of the data; logarithmic, segments make it stream";
+        "two complementary trees, each with half of the data; logarithmic, segments pipeline it";
     AllReduce all_reduce::rabenseifner::plan as "rabenseifner" up to 4096 Reproducible:
         "recursive halving, then doubling; least traffic in 2 log2(n) stages";
     AllReduce all_reduce::reduce_broadcast::plan as "reduce_broadcast" up to 4096 Reproducible:
-        "up a binomial tree and down again; fewest messages in all";
+        "up a binomial tree and down again; fewest messages in total";
     AllReduce all_reduce::multi_ring::plan as "multi_ring" up to 256 Fast:
         "up to four rings, each through the ranks in another order; for several links per rank";
     AllReduce all_reduce::torus::plan as "torus" up to 1024 Fast:
         "rings in the rows of a rectangle, then in its columns; least traffic in about 4 sqrt(n) stages";
     AllReduce all_reduce::hierarchical::plan as "hierarchical" up to 256 Fast:
-        "within hosts, round rings between them, within them again";
+        "within hosts, around rings between them, then within hosts again";
     AllGather all_gather::ring::plan as "ring" up to 1024 Reproducible:
-        "blocks travel round the ring, n-1 stages";
+        "blocks travel around the ring, n-1 stages";
     AllGather all_gather::direct::plan as "direct" up to 256 Reproducible:
-        "everyone sends its block to everyone, one stage";
+        "every rank sends its block to every other rank, one stage";
     AllGather all_gather::recursive_doubling::plan as "recursive_doubling" up to 4096 Reproducible:
-        "pairs exchange all that they have, log2(n) stages; bruck unless n is a power of two";
+        "pairs exchange all their blocks, log2(n) stages; bruck unless n is a power of two";
     AllGather all_gather::bruck::plan as "bruck" up to 4096 Reproducible:
-        "runs of blocks go 1, 2, 4, ... ranks back, log2(n) stages for any n";
+        "runs of blocks travel 1, 2, 4, ... ranks back, log2(n) stages for any n";
     AllGather all_gather::neighbour_exchange::plan as "neighbour_exchange" up to 1024 Reproducible:
-        "two blocks at a time with either neighbour by turns, n/2 stages; ring for odd n";
+        "two blocks at a time with alternating neighbors, n/2 stages; ring for odd n";
     AllGather all_gather::pat::plan as "pat" up to 1024 Reproducible:
-        "aggregated trees, the furthest first; log2(n) stages, little data goes far";
+        "aggregated trees, the furthest first; log2(n) stages, little data travels far";
     AllGather all_gather::bidirectional_ring::plan as "bidirectional_ring" up to 1024 Reproducible:
         "blocks travel half of the ring in either direction, n/2 stages";
     AllGather all_gather::hierarchical::plan as "hierarchical" up to 256 Reproducible:
-        "every block once to every host, then to all there";
+        "every block once to every host, then to all its ranks";
     ReduceScatter reduce_scatter::ring::plan as "ring" up to 1024 Fast:
-        "partial sums travel round the ring, n-1 stages";
+        "partial sums travel around the ring, n-1 stages";
     ReduceScatter reduce_scatter::direct::plan as "direct" up to 256 Reproducible:
-        "everyone sends each block to its owner, one stage";
+        "every rank sends each block to its owner, one stage";
     ReduceScatter reduce_scatter::recursive_halving::plan as "recursive_halving" up to 1024 Reproducible:
-        "pairs exchange halves of what they have, log2(n) stages";
+        "pairs exchange halves of their blocks, log2(n) stages";
     ReduceScatter reduce_scatter::pairwise::plan as "pairwise" up to 1024 Fast:
         "one partner after the other, n-1 stages";
     ReduceScatter reduce_scatter::pat::plan as "pat" up to 1024 Fast:
-        "aggregated trees, the furthest last; log2(n) stages, little data goes far";
+        "aggregated trees, the furthest last; log2(n) stages, little data travels far";
     ReduceScatter reduce_scatter::bidirectional_ring::plan as "bidirectional_ring" up to 1024 Fast:
         "sums come from both sides of the ring, n/2 stages";
     Broadcast broadcast::binomial::plan as "binomial" up to 4096 Reproducible:
         "the number of ranks that have the data doubles in every stage";
     Broadcast broadcast::chain::plan as "chain" up to 4096 Reproducible:
-        "from rank to rank down a line; segments make it stream";
+        "from rank to rank down a chain; segments pipeline it";
     Broadcast broadcast::direct::plan as "direct" up to 4096 Reproducible:
-        "the root sends to everyone, one stage";
+        "the root sends to every rank, one stage";
     Broadcast broadcast::knomial::plan4 as "knomial4" up to 4096 Reproducible:
-        "the number of ranks that have the data grows fourfold at a time";
+        "the number of ranks that have the data grows fourfold per level";
     Broadcast broadcast::knomial::plan8 as "knomial8" up to 4096 Reproducible:
-        "the number of ranks that have the data grows eightfold at a time";
+        "the number of ranks that have the data grows eightfold per level";
     Broadcast broadcast::scatter_all_gather::plan as "scatter_all_gather" up to 1024 Reproducible:
-        "pieces down a tree, then round the ring; for large blocks without segments";
+        "pieces down a tree, then around the ring; for large blocks without segments";
     Broadcast broadcast::double_tree::plan as "double_tree" up to 4096 Reproducible:
-        "down two complementary trees, each with half of the data; segments make it stream";
+        "down two complementary trees, each with half of the data; segments pipeline it";
     Reduce reduce::binomial::plan as "binomial" up to 4096 Reproducible:
         "the number of sums halves in every stage";
     Reduce reduce::chain::plan as "chain" up to 4096 Fast:
-        "partial sums go from rank to rank round to the root; segments make it stream";
+        "partial sums go from rank to rank around to the root; segments pipeline it";
     Reduce reduce::direct::plan as "direct" up to 4096 Reproducible:
-        "everyone sends to the root, one stage";
+        "every rank sends to the root, one stage";
     Reduce reduce::knomial::plan4 as "knomial4" up to 4096 Fast:
-        "the number of sums shrinks to a quarter at a time";
+        "the number of sums shrinks to a quarter per level";
     Reduce reduce::reduce_scatter_gather::plan as "reduce_scatter_gather" up to 4096 Reproducible:
         "recursive halving, then a gather; for large blocks without segments";
     Reduce reduce::double_tree::plan as "double_tree" up to 4096 Fast:
-        "up two complementary trees, each with half of the data; segments make it stream";
+        "up two complementary trees, each with half of the data; segments pipeline it";
     Gather gather::direct::plan as "direct" up to 4096 Reproducible:
-        "everyone sends its block to the root, one stage";
+        "every rank sends its block to the root, one stage";
     Gather gather::chain::plan as "chain" up to 1024 Reproducible:
-        "blocks travel down a line to the root, n-1 stages; for rings of cables";
+        "blocks travel down a chain to the root, n-1 stages; for rings of cables";
     Gather gather::binomial::plan as "binomial" up to 4096 Reproducible:
-        "blocks of subtrees at once up a tree, log2(n) stages";
+        "blocks of whole subtrees up a tree, log2(n) stages";
     Scatter scatter::direct::plan as "direct" up to 4096 Reproducible:
-        "the root sends everyone its block, one stage";
+        "the root sends every rank its block, one stage";
     Scatter scatter::chain::plan as "chain" up to 1024 Reproducible:
-        "blocks travel down a line from the root, n-1 stages; for rings of cables";
+        "blocks travel down a chain from the root, n-1 stages; for rings of cables";
     Scatter scatter::binomial::plan as "binomial" up to 4096 Reproducible:
-        "blocks of subtrees at once down a tree, log2(n) stages";
+        "blocks of whole subtrees down a tree, log2(n) stages";
     Scan scan::chain::plan as "chain" up to 4096 Reproducible:
-        "partial sums go from rank to rank down a line; segments make it stream";
+        "partial sums go from rank to rank down a chain; segments pipeline it";
     Scan scan::recursive_doubling::plan as "recursive_doubling" up to 4096 Fast:
-        "sums of 1, 2, 4, ... ranks go as far ahead, log2(n) stages";
+        "sums of 1, 2, 4, ... ranks travel as many ranks ahead, log2(n) stages";
     Scan scan::direct::plan as "direct" up to 256 Reproducible:
-        "everyone sends to all higher ranks, one stage";
+        "every rank sends to all higher ranks, one stage";
     ExclusiveScan exclusive_scan::chain::plan as "chain" up to 4096 Reproducible:
-        "partial sums go from rank to rank down a line; segments make it stream";
+        "partial sums go from rank to rank down a chain; segments pipeline it";
     ExclusiveScan exclusive_scan::recursive_doubling::plan as "recursive_doubling" up to 4096 Fast:
-        "sums of 1, 2, 4, ... ranks go as far ahead, log2(n) stages";
+        "sums of 1, 2, 4, ... ranks travel as many ranks ahead, log2(n) stages";
     ExclusiveScan exclusive_scan::direct::plan as "direct" up to 256 Reproducible:
-        "everyone sends to all higher ranks, one stage";
+        "every rank sends to all higher ranks, one stage";
     AllToAll all_to_all::direct::plan as "direct" up to 1024 Reproducible:
-        "everyone sends each block to its destination, one stage";
+        "every rank sends each block to its destination, one stage";
     AllToAll all_to_all::ring::plan as "ring" up to 32 Reproducible:
-        "blocks travel round the ring and are dropped on the way, n-1 stages; for rings of cables";
+        "blocks travel around the ring and leave at their destinations, n-1 stages; for rings of cables";
     AllToAll all_to_all::pairwise::plan as "pairwise" up to 1024 Reproducible:
         "one partner after the other, n-1 stages; in place with two blocks of scratch";
     AllToAll all_to_all::bruck::plan as "bruck" up to 1024 Reproducible:
         "blocks travel by the bits of their distance, log2(n) messages per rank; for tiny blocks";
     SendRecv send_recv::shift::plan as "shift" up to 4096 Reproducible:
-        "everyone sends to the next rank and receives from the one before";
+        "every rank sends to the next rank and receives from the previous one";
     Barrier barrier::dissemination::plan as "dissemination" up to 4096 Reproducible:
-        "everyone tells the rank 1, 2, 4, ... places ahead, log2(n) stages";
+        "every rank signals the rank 1, 2, 4, ... ranks ahead, log2(n) stages";
     Barrier barrier::ring::plan as "ring" up to 1024 Reproducible:
-        "everyone tells the next rank whom it has heard of, n-1 stages; for rings of cables";
+        "every rank forwards the signals it has received to the next rank, n-1 stages; for rings of cables";
     Barrier barrier::recursive_doubling::plan as "recursive_doubling" up to 4096 Reproducible:
-        "pairs tell each other, log2(n) stages";
+        "pairs signal each other, log2(n) stages";
     Barrier barrier::binomial::plan as "binomial" up to 4096 Reproducible:
-        "up a tree and down again; fewest messages in all";
+        "up a tree and down again; fewest messages in total";
 };
 
 /// Returns the algorithms of a collective.

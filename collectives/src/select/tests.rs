@@ -46,7 +46,7 @@ fn every_choice_can_be_planned_for() {
                     let choice = choose(call, Rank(0), &Reach::complete(), &policy, Requirements::default())
                         .expect("a plan");
                     let algorithm = plan::algorithm(collective, choice.algorithm).expect("a known name");
-                    algorithm.check_ranks(ranks).expect("made for so many");
+                    algorithm.check_ranks(ranks).expect("within the limit of ranks");
                     let spec = Spec::new(collective, ranks).expect("in range");
                     spec.with_segments(choice.segments).expect("in range");
                 }
