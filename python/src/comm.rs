@@ -39,7 +39,8 @@ pub(crate) struct State {
 /// The communicators of this process.
 static LIVE: Mutex<Vec<Weak<State>>> = Mutex::new(Vec::new());
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks the mutex and ignores poisoning. For data that no panic leaves half changed.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,13 +5,13 @@
 
 use crate::{
     calls::seconds,
-    comm::State,
+    comm::{State, locked},
     errors::raised,
     interrupt::{LOOK, check_fork, is_forked},
 };
 use pyo3::prelude::*;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
 };
 use tbccl::{Delivery, Error, P2pRequest, Pending};
@@ -48,10 +48,6 @@ pub(crate) struct Request {
     /// What must stay alive until it is done.
     kept: Mutex<Option<Py<PyAny>>>,
     state: Weak<State>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Request {

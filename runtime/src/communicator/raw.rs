@@ -433,8 +433,12 @@ impl Communicator {
         }
         self.check_alive()?;
         let needs = |(call, request): (&RawCall, &Request<'_>)| call.scaling_bytes(request, us);
-        let bytes: Vec<usize> =
-            calls.iter().zip(&requests).map(needs).map(|bytes| bytes.next_multiple_of(ALIGNMENT)).collect();
+        let bytes: Vec<usize> = calls
+            .iter()
+            .zip(&requests)
+            .map(needs)
+            .map(|bytes| bytes.next_multiple_of(super::ALIGNMENT))
+            .collect();
         // The others are about to enter, so that this failure is theirs too.
         let mut memory = match self.slab.allocate(bytes.iter().sum()) {
             Ok(memory) => memory,
@@ -455,6 +459,3 @@ impl Communicator {
         self.run_together(&requests, &scalings)
     }
 }
-
-/// Contributions that are multiplied in the library's memory begin at a multiple of so many bytes.
-const ALIGNMENT: usize = 64;
