@@ -26,12 +26,13 @@ use std::{
     time::{Duration, Instant},
 };
 use tbccl::{
-    CallOptions, Communicator, Config, DType, RawCall, RawWhat, ReduceOp, SharedCommunicator, Transport,
-    UniqueId,
+    CallOptions, Collective, Communicator, Config, DType, Operation, RawCall, ReduceOp, SharedCommunicator,
+    Transport, UniqueId,
 };
 use tbccl_c::{
     collectives::tbcclAllReduce,
-    comm::{tbcclComm_t, tbcclCommDestroy, tbcclCommInitAll, tbcclCommInitRank},
+    comm::{tbcclCommDestroy, tbcclCommInitAll, tbcclCommInitRank},
+    comm_handle::tbcclComm_t,
     params::tbcclParamSet,
     unique_id::tbcclUniqueId,
 };
@@ -71,8 +72,8 @@ impl Four {
     fn call_shared(&mut self, word: i64) -> i64 {
         let mut data = [word];
         let memory: *mut u8 = data.as_mut_ptr().cast();
-        let what = RawWhat::AllReduce(ReduceOp::Max);
-        let call = RawCall { what, dtype: DType::I64, count: 1, send: memory, recv: memory };
+        let operation = Operation::new(Collective::AllReduce).with_op(ReduceOp::Max);
+        let call = RawCall { operation, dtype: DType::I64, count: 1, send: memory, recv: memory };
         // SAFETY: one element is there, and is nobody else's until this returns.
         unsafe { self.shared.call(&call, &self.options) }.expect("a result");
         data[0]

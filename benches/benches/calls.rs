@@ -20,7 +20,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};
 use tbccl::{
-    CallOptions, Collective, Communicator, Config, DType, Rank, RawCall, RawWhat, ReduceOp,
+    CallOptions, Collective, Communicator, Config, DType, Operation, Rank, RawCall, ReduceOp,
     SharedCommunicator,
 };
 
@@ -58,7 +58,7 @@ fn known(c: &mut Criterion) {
     });
     let start = data.as_mut_ptr().cast::<u8>();
     let call = RawCall {
-        what: RawWhat::AllReduce(ReduceOp::Sum),
+        operation: Operation::new(Collective::AllReduce).with_op(ReduceOp::Sum),
         dtype: DType::F32,
         count: 8,
         send: start,

@@ -1,4 +1,7 @@
-//! Where a rendezvous is, as text.
+//! Addresses of a rendezvous, and their text form.
+//!
+//! An address is `tcp://HOST:PORT` (an IPv6 address in brackets), `unix-abstract:NAME` or `unix:PATH`. A list
+//! is separated by commas, for a host that is reached in several ways.
 
 use super::unix::local_address;
 use std::{
@@ -6,24 +9,24 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
 };
 
-/// One way to a rendezvous.
+/// One address of a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Under this name in the abstract space of this host.
+    /// Name of a Unix socket in the abstract namespace of this host.
     Abstract(String),
-    /// Under this path on this host.
+    /// Path of a Unix socket on this host.
     Path(String),
-    /// Over TCP: a host by name or number, and a port.
+    /// TCP host (name or number) and port.
     Tcp(String, u16),
-    /// The Unix socket of this name on this host, which another rank opens sooner or later.
+    /// Name of a Unix socket on this host that another rank may open later.
     Awaited(u128),
 }
 
 impl Address {
-    /// Those in a list that is separated by commas.
+    /// Parses a list of addresses that is separated by commas.
     ///
     /// # Errors
-    /// Says what is not an address, and how one is written.
+    /// A sentence that quotes the malformed address and shows the expected form.
     pub fn parse_list(text: &str) -> Result<Vec<Address>, String> {
         let addresses: Result<Vec<Address>, String> =
             text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Address::parse).collect();
@@ -55,7 +58,9 @@ impl Address {
     }
 }
 
-/// A host and a port as people write them: `host:7777`, `10.0.0.1:7777`, `[fe80::1%en0]:7777`.
+/// Parses a host and a port: `host:7777`, `10.0.0.1:7777`, `[fe80::1%en0]:7777`.
+///
+/// Returns `None` for other text, and for port 0.
 pub fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
@@ -77,7 +82,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// The sockets that an address over TCP stands for.
+/// Resolves a TCP address to socket addresses; other addresses resolve to none.
+///
+/// # Errors
+/// The resolver's error, if the host name has no known address.
 pub fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let Address::Tcp(host, port) = address else { return Ok(Vec::new()) };
     let found: Vec<SocketAddr> = (host.as_str(), *port)

@@ -1,7 +1,7 @@
-//! A rank's side of the rendezvous.
+//! A rank's side of the connection to the rendezvous.
 //!
-//! Before the job has started the rank waits for what it is told; from then on it only looks whether something has
-//! come, and what it says is queued: whether the rendezvous reads is no matter for a call that is under way.
+//! While the job starts, the rank waits for the server's answers. Afterwards it never waits: it polls for
+//! messages and queues its own, so a server that does not read cannot delay a call.
 
 use super::{
     address::Address,
@@ -27,57 +27,58 @@ use topology::Rank;
 /// Bytes read at a time.
 const READ_BYTES: usize = 1 << 20;
 
-/// How often a rank that waits says that it lives.
+/// Interval of heartbeats over TCP.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a rank that leaves waits for its last words to be taken.
+/// How long the last message of a rank may take to be sent.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The server gives its own answer at the deadline; this is for a server that is stuck.
+/// Time beyond the rank's timeout that the server may take to answer. The server answers at the deadline
+/// itself; this limit is for a server that hangs.
 const SERVER_GRACE: Duration = Duration::from_secs(10);
 
-/// The same where the server comes later than those who wait for it: by so much it may, and still say who is missing.
+/// The same where another rank runs the server: it may start this much later and still report missing ranks.
 const HOST_GRACE: Duration = Duration::from_secs(2);
 
-/// Between attempts to join where another job meets for now.
+/// Pause between attempts to join while another job uses the rendezvous.
 const BUSY_RETRY: Duration = Duration::from_millis(20);
 
 /// A rank's open connection to the rendezvous.
 #[derive(Debug)]
 pub struct Connection {
     frames: FrameStream,
-    /// The rank in whose process the rendezvous is, where it was opened for this job alone.
+    /// The rank whose process runs the rendezvous, if it serves this job alone.
     rendezvous_host: Option<RendezvousHost>,
     rank: u32,
     ranks: u32,
-    /// How long the rendezvous may take to answer while the job starts.
+    /// How long the server may take to answer while the job starts.
     timeout: Duration,
-    /// Set when the connection has come to its end.
+    /// Whether the connection has ended.
     ended: bool,
-    /// Set when it came to its end while an answer was waited for.
+    /// Whether the connection ended while this rank waited for an answer.
     closed_while_waiting: bool,
-    /// News that came while something else was waited for.
+    /// Notices received while this rank waited for an answer.
     deferred: VecDeque<FromServer>,
-    /// Up to which version the others' boards are known.
+    /// Latest known version of the other ranks' boards.
     seen: u64,
-    /// Have we asked for what is newer, without an answer yet?
+    /// Whether a board update has been requested and not answered.
     update_requested: bool,
-    /// When we last said that we live, and had the kernel look whether the server's host does.
+    /// Time of the last heartbeat, and of the last liveness check of the server's host.
     last_heartbeat: Instant,
     last_probe: Instant,
 }
 
-/// Why a rank is to come again.
+/// Reason to try to join again.
 #[derive(Debug)]
 enum Retry {
-    /// Another job meets there at present, of this name.
+    /// Another job, of this name, uses the rendezvous.
     Busy(String),
-    /// Whoever met there was done just when we came, and hung up before it knew what we came for.
+    /// The previous job closed its listener and dropped this connection before it read the hello.
     Closed(Error),
 }
 
 impl Retry {
-    /// What it is when there is no time left to come again.
+    /// Returns the error to report when no time is left for another attempt.
     fn into_error(self, rendezvous: &ConnectSpec, hello: &Hello) -> Error {
         match self {
             Retry::Busy(job) => {
@@ -96,18 +97,18 @@ impl Retry {
     }
 }
 
-/// What a rank learns by joining.
+/// Result of joining a job.
 #[derive(Debug)]
 pub struct Joined {
     /// The rank's connection to the rendezvous.
     pub connection: Connection,
-    /// Everyone, in rank order.
+    /// All members, in rank order.
     pub members: Vec<Member>,
-    /// Everyone's arena, in rank order; empty where ranks have none.
+    /// Arena descriptors of all ranks, in rank order; empty if ranks share no memory.
     pub arenas: Vec<OwnedFd>,
 }
 
-/// News that came over the connection.
+/// A notice from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A rank's process ended.
@@ -117,15 +118,15 @@ pub enum Notice {
         /// How the process ended, as the rest of a sentence.
         how: String,
     },
-    /// What is new on others' boards.
+    /// Changed words of other ranks' boards: (rank, words) pairs.
     BoardUpdate(Vec<(u32, Vec<Word>)>),
-    /// The first failure of the job.
+    /// The first failure of the job, as board words.
     Failed(Vec<Word>),
-    /// The launcher is gone.
+    /// The connection to the server ended.
     ServerGone,
 }
 
-/// The connection is of no use.
+/// Returns the error for a connection that failed while doing `action`.
 fn broken(rendezvous_host: Option<&RendezvousHost>, action: &str, e: &dyn std::fmt::Display) -> Error {
     match rendezvous_host {
         None => Error::Rendezvous(format!("{action}: {e}; is the launcher (tbccl run) still running?")),
@@ -139,7 +140,7 @@ fn broken(rendezvous_host: Option<&RendezvousHost>, action: &str, e: &dyn std::f
     }
 }
 
-/// Joining was refused, for want of some ranks or for another reason.
+/// Returns the error for a refusal, which names missing ranks if `absent` is not empty.
 fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>) -> Error {
     if absent.is_empty() || rendezvous_host.is_none() {
         return Error::Rendezvous(why);
@@ -152,8 +153,15 @@ fn unexpected(other: &FromServer) -> Error {
 }
 
 impl Connection {
-    /// Joins the job at a place, with an arena if ranks have such; waits until everyone has joined. Where another job
-    /// meets there for now, tries again until the rank's patience is at its end.
+    /// Joins the job at a rendezvous and waits until all ranks have joined.
+    ///
+    /// `arena` is this rank's shared memory, if the ranks share any. While another job uses the rendezvous,
+    /// joining is tried again until the timeout in `hello`.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the server cannot be reached, refuses the rank, or does not answer in time;
+    /// [`Error::Absent`] instead where the rendezvous is another rank's, naming missing ranks;
+    /// [`Error::System`] if a system call fails.
     pub fn join(rendezvous: &ConnectSpec, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
         let began = Instant::now();
         let timeout = Duration::from_millis(hello.timeout_ms);
@@ -168,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// As `join`, or why it is too early.
+    /// Tries once to join; an inner error asks for another attempt.
     fn try_to_join(
         rendezvous: &ConnectSpec,
         hello: &Hello,
@@ -178,7 +186,7 @@ impl Connection {
         let members = match connection.wait_for_welcome(hello, arena) {
             Ok(Ok(members)) => members,
             Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
-            // A keeper that has died is not found again.
+            // A rank that has died does not open its rendezvous again.
             Err(error) if connection.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
                 return Ok(Err(Retry::Closed(error)));
             }
@@ -197,7 +205,8 @@ impl Connection {
         Ok(Ok(Joined { connection, members, arenas }))
     }
 
-    /// Waits until all are there, and says who they are; or which other job meets there.
+    /// Waits until all ranks have joined and returns them; an inner error is the name of another job at this
+    /// rendezvous.
     fn wait_for_welcome(
         &mut self,
         hello: &Hello,
@@ -215,7 +224,7 @@ impl Connection {
         }
     }
 
-    /// Connects, and greets.
+    /// Connects to the rendezvous and sends the hello.
     fn open(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {
         let action = format!("rank {} can't reach the rendezvous", hello.member.rank);
         let reached = open_connection(rendezvous)
@@ -224,13 +233,14 @@ impl Connection {
         let timeout = Duration::from_millis(hello.timeout_ms).saturating_add(grace);
         let mut connection = Connection::new(reached?, hello.member.rank, hello.size, timeout);
         connection.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
-        // A socket that can't be told is broken, which reading from it says.
+        // An error means that the socket is broken, which the next read reports.
         let _ = connection.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
         connection.frames.send(encode(hello));
         Ok(connection)
     }
 
-    /// A rank's, of so many, over an open pipe; it waits so long for answers while the job starts.
+    /// Creates the connection of `rank`, of `ranks`, over an open stream. `timeout` limits each answer while
+    /// the job starts.
     pub(super) fn new(frames: FrameStream, rank: u32, ranks: u32, timeout: Duration) -> Connection {
         let now = Instant::now();
         Connection {
@@ -249,7 +259,7 @@ impl Connection {
         }
     }
 
-    /// What an answer is that no rank is let in with.
+    /// Returns the error for an answer that does not let this rank in.
     fn join_error(&self, answer: FromServer) -> Error {
         match answer {
             FromServer::Refused { why, absent } => refused(why, &absent, self.rendezvous_host.as_ref()),
@@ -257,8 +267,8 @@ impl Connection {
         }
     }
 
-    /// Hands the memory of this rank over to the others, which takes a socket of this host; or says which other job
-    /// meets there.
+    /// Sends this rank's arena descriptor, which requires a Unix socket; an inner error is the name of
+    /// another job at this rendezvous.
     fn send_arena(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<Result<(), String>> {
         if self.frames.socket().is_tcp() {
             let address = match self.answer("asking for the way to the ranks of this host")? {
@@ -289,7 +299,7 @@ impl Connection {
         Ok(Ok(()))
     }
 
-    /// Waits, while the job starts, until `next` finds what it looks for.
+    /// Waits, while the job starts, until `next` returns a value.
     fn wait<T>(
         &mut self,
         action: &str,
@@ -312,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// A rank has died before all had started.
+    /// Returns the error for a rank that died before all ranks had started.
     fn died_during_start(&self, rank: u32, how: &str) -> Error {
         let rendezvous_host = self.rendezvous_host.as_ref();
         let who = rendezvous_host
@@ -324,7 +334,7 @@ impl Connection {
         broken(self.rendezvous_host.as_ref(), action, e)
     }
 
-    /// The next frame, while the job starts.
+    /// Waits for the next message, while the job starts.
     fn answer(&mut self, action: &str) -> Result<FromServer> {
         self.wait(action, |frames| frames.frame(MAX_TO_RANK_BYTES))
     }
@@ -332,16 +342,16 @@ impl Connection {
     fn descriptor(&mut self) -> Result<OwnedFd> {
         const WHAT: &str = "receiving the other ranks' memory";
         self.wait(WHAT, |frames| Ok(frames.bytes(1)))?;
-        // A byte without its descriptor says that our table of descriptors is full.
+        // A byte without its descriptor means that this process's table of descriptors is full.
         self.frames.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
     }
 
-    /// Writes what is queued, waits until something comes, for so long at most, and reads it.
+    /// Writes queued bytes, waits at most `within` for the socket, and reads once.
     fn poll_socket(&mut self, within: Duration) -> io::Result<()> {
         if self.ended {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        // A server that does not take what we say may have said why: reading tells.
+        // A server that no longer reads may have sent the reason, so reading goes on.
         let is_flushed = self.frames.flush().unwrap_or(true);
         wait_for(self.frames.as_fd(), is_flushed, within)?;
         match self.frames.fill(READ_BYTES) {
@@ -355,14 +365,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Reports what stands against reading the others' memory; returns the first obstacle of any rank.
+    /// Reports whether this rank can read the other ranks' memory, and waits until all ranks have reported.
+    ///
+    /// `obstacle` is the reason why this rank cannot. Returns the first obstacle of any rank.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] or [`Error::Absent`] if a rank gave up, died or was late.
     pub fn start(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
         self.frames.send(encode(&FromRank::Probed { obstacle }));
         loop {
             match self.answer("starting together")? {
                 FromServer::Go { obstacle } => return Ok(obstacle),
                 refused @ FromServer::Refused { .. } => return Err(self.join_error(refused)),
-                // All had probed, and so the job had begun, before we were told to go.
+                // The other ranks had all reported, so the job had started before this rank received `Go`.
                 FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
                 deferred @ (FromServer::Failed { .. } | FromServer::BoardUpdate { .. }) => {
                     self.deferred.push_back(deferred)
@@ -372,7 +387,12 @@ impl Connection {
         }
     }
 
-    /// Gives `data` to everyone; returns what everyone has given, in rank order. All ranks call it equally often.
+    /// Sends `data` to all ranks and returns the data of all ranks, in rank order.
+    ///
+    /// All ranks must call this the same number of times.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if `data` is larger than 1 MiB; otherwise as [`Connection::start`].
     pub fn exchange(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
         let bytes =
             u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES).ok_or_else(|| {
@@ -408,13 +428,14 @@ impl Connection {
         lengths.iter().map(&mut part).collect()
     }
 
-    /// Says that this rank can't go on with starting, so that the others need not wait for it.
+    /// Tells the other ranks that this rank cannot start, so that they stop waiting.
     pub fn abort_start(&mut self, why: &str) {
         self.send_final(&FromRank::Abort { why: why.to_owned() });
     }
 
-    /// Tells what is new on our board, and asks for what is new on others'. Does not wait, and says nothing when it has
-    /// nothing to tell and has asked before.
+    /// Sends changed words of this rank's board and requests those of the other boards.
+    ///
+    /// Does not wait. Sends nothing if `words` is empty and a request is already pending.
     pub fn sync_board(&mut self, words: Vec<Word>) {
         if words.is_empty() && self.update_requested {
             return;
@@ -423,20 +444,21 @@ impl Connection {
         self.post(&FromRank::SyncBoard { seen: self.seen, words });
     }
 
-    /// Says that the job has failed. The failure that holds comes as a notice.
+    /// Reports a failure of the job. The first reported failure comes back as a notice.
     pub fn report_failure(&mut self, words: Vec<Word>) {
         self.post(&FromRank::ReportFailure { words });
     }
 
-    /// Says something without waiting until it is taken.
+    /// Queues a message and writes as much as the socket takes.
     fn post(&mut self, message: &FromRank) {
         self.frames.send(encode(message));
-        // If the launcher is gone, reading says so.
+        // If the server is gone, the next read reports it.
         let _ = self.frames.flush();
     }
 
-    /// Over TCP: shows that we live, and looks whether the host at the other end does. Not more than is needed, and not
-    /// on top of what is not taken yet.
+    /// Sends a heartbeat over TCP and checks that the server's host answers.
+    ///
+    /// Both happen at most once per interval; no heartbeat is queued behind unsent bytes.
     fn check_liveness(&mut self) {
         if !self.frames.socket().is_tcp() {
             return;
@@ -452,7 +474,7 @@ impl Connection {
         }
     }
 
-    /// The next notice, if one has come within a time. Other frames are none.
+    /// Returns the next notice, if one arrives within the given time. Skips other messages.
     pub fn notice(&mut self, within: Duration) -> Option<Notice> {
         self.check_liveness();
         let until = Instant::now() + within;
@@ -476,7 +498,7 @@ impl Connection {
                 return None;
             }
             has_looked = true;
-            // A connection that breaks has come to its end, and what came before is still there.
+            // A connection that breaks counts as ended; messages received before remain readable.
             let _ = self.poll_socket(left);
         }
     }
@@ -494,13 +516,13 @@ impl Connection {
         }
     }
 
-    /// Says that this rank ends in an orderly way, and what was last new on its board.
+    /// Leaves the job in an orderly way; `words` are the last changed words of this rank's board.
     pub fn goodbye(&mut self, words: Vec<Word>) {
         self.send_final(&FromRank::Goodbye { words });
     }
 
-    /// Says something and sees to it that it arrives: closing a TCP connection on which something has come that was
-    /// not read takes back what was sent.
+    /// Sends a message and waits until it has arrived. Closing a TCP socket with unread input would discard
+    /// bytes that were already sent.
     fn send_final(&mut self, message: &FromRank) {
         self.post(message);
         let until = Instant::now() + FLUSH_TIMEOUT;

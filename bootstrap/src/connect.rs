@@ -1,4 +1,8 @@
-//! How a rank gets to a rendezvous.
+//! Connecting a rank to its rendezvous.
+//!
+//! Addresses on this host are tried first. All TCP addresses are tried at once, and the first that proves
+//! possession of the job's secret is used. A server that is full or not running yet is tried again until a
+//! timeout that depends on the failure.
 
 use super::{
     address::{Address, resolve},
@@ -23,60 +27,64 @@ use std::{
 };
 use transport::secure::{Secret, SecureError};
 
-/// How long one attempt to connect may take.
+/// Timeout of one attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the other end may take to prove that it has the secret. It has places for so many at a time.
+/// Timeout of the handshake. The server limits the number of concurrent handshakes.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long who hangs up on us is tried again: who has no place for us yet looks like who does not know us.
+/// How long a server that closes the connection is tried again. A full server looks like one with another
+/// secret.
 const CLOSED_RETRY: Duration = Duration::from_secs(3);
 
-/// Between attempts, at first and at most.
+/// First and longest pause between attempts.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
-/// The rank in whose process a rendezvous is opened some time.
+/// The rank whose process runs the rendezvous of a later communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousHost {
-    /// Its rank in the job that meets there.
+    /// Rank in the job that meets there.
     pub rank: u32,
-    /// By rank of that job: what people call it.
+    /// Display label of each rank of that job, by rank.
     pub labels: Arc<[String]>,
 }
 
 impl RendezvousHost {
-    /// What people call it.
+    /// Returns the display label of the host rank.
     pub(super) fn label(&self) -> String {
         self.label_of(self.rank)
     }
 
-    /// What people call a rank of its job.
+    /// Returns the display label of a rank of the job.
     pub(super) fn label_of(&self, rank: u32) -> String {
         self.labels.get(rank as usize).map_or_else(|| format!("rank {rank}"), |label| format!("rank {label}"))
     }
 }
 
-/// Where a rendezvous is and what it takes to be let in.
+/// Addresses and secret of a rendezvous, and how long to try to reach it.
 #[derive(Clone, Debug)]
 pub struct ConnectSpec {
-    /// The ways there.
+    /// Addresses of the rendezvous.
     pub addresses: Vec<Address>,
-    /// What is needed for those over TCP.
+    /// Secret of the job. Required for TCP addresses.
     pub secret: Option<Secret>,
-    /// How long to try: not at all again where it must be there already, long where it is opened by another rank.
+    /// How long to try to connect: zero if the server must be running already, long if another rank starts
+    /// it.
     pub timeout: Duration,
-    /// The rank whose sockets these are, where one has had them open all the time and serves them sooner or later: if
-    /// they are not there it is gone, and if they don't answer it has not come yet.
+    /// The rank whose listening sockets these are, for a later communicator.
+    ///
+    /// That rank opened the sockets before and serves them sooner or later. If nothing listens, the rank has
+    /// ended. If nothing answers, the rank has not come yet.
     pub rendezvous_host: Option<RendezvousHost>,
 }
 
 impl ConnectSpec {
-    /// How long the other end may take to prove that it has the secret.
+    /// Returns the timeout of the handshake.
     fn proof_timeout(&self) -> Duration {
         if self.rendezvous_host.is_some() { self.timeout } else { PROOF_TIMEOUT }
     }
 
-    /// How long to try where nobody listens.
+    /// Returns how long to try if nothing listens.
     fn patience_with_nobody(&self) -> Duration {
         if self.rendezvous_host.is_some() { Duration::ZERO } else { self.timeout }
     }
@@ -85,7 +93,7 @@ impl ConnectSpec {
 /// Connects to a rendezvous.
 ///
 /// # Errors
-/// Says for each address why not.
+/// The reason of failure of each address, in one line.
 pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, String> {
     let began = Instant::now();
     let mut pause = RETRY_PAUSES[0];
@@ -114,10 +122,10 @@ pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, S
     }
 }
 
-/// Why an address did not lead to the rendezvous.
+/// Reason why an address did not lead to the rendezvous.
 struct Failure {
     address: String,
-    /// Is it one where somebody will be?
+    /// Whether another rank may open this address later.
     is_awaited: bool,
     error: io::Error,
 }
@@ -131,14 +139,14 @@ impl Failure {
         self.error.get_ref().and_then(|inner| inner.downcast_ref())
     }
 
-    /// How long it is worth trying again.
+    /// Returns how long to retry after this failure.
     fn timeout(&self, rendezvous: &ConnectSpec) -> Duration {
         match self.secure() {
             Some(SecureError::Closed | SecureError::Late) => CLOSED_RETRY,
             Some(_) => Duration::ZERO,
             None if self.is_awaited && self.error.kind() == ErrorKind::PermissionDenied => Duration::ZERO,
             None if self.is_awaited => rendezvous.timeout,
-            // A socket of this host is there, or will not be.
+            // A Unix socket that does not exist now will not appear later.
             None if self.address.starts_with("unix") => Duration::ZERO,
             None => rendezvous.patience_with_nobody(),
         }
@@ -161,7 +169,7 @@ fn connect_local(address: &Address) -> io::Result<FrameStream> {
         Address::Path(path) => UnixStream::connect(path)?,
         Address::Awaited(name) => {
             let stream = connect_by_name(*name)?;
-            // Its name can be guessed, so somebody else may have taken it.
+            // The name can be guessed, so another user may have taken it.
             if !is_ours(&stream, *name) {
                 let why = "it belongs to another user; choose another port";
                 return Err(io::Error::new(ErrorKind::PermissionDenied, why));
@@ -175,7 +183,7 @@ fn connect_local(address: &Address) -> io::Result<FrameStream> {
     Ok(FrameStream::new(Socket::unix(stream)?, RecordLayer::Open))
 }
 
-/// Connects to all addresses over TCP at once; the first that proves that it has the secret is taken.
+/// Connects to all TCP addresses at once and returns the first that proves possession of the secret.
 fn connect_remote(
     rendezvous: &ConnectSpec,
     failures: &mut Vec<Failure>,
@@ -219,7 +227,7 @@ fn connect_remote(
     Ok(None)
 }
 
-/// A connection that is being made.
+/// A TCP connection attempt.
 struct PendingConnect {
     address: String,
     stream: io::Result<TcpStream>,
@@ -239,7 +247,7 @@ fn start_connect(to: SocketAddr) -> Result<TcpStream, Errno> {
     }
 }
 
-/// Which call has come to something, good or bad; none by the deadline.
+/// Waits for the first attempt that succeeds or fails and returns its index; `None` at the deadline.
 fn wait_for_first(attempts: &[PendingConnect], deadline: Instant) -> Option<usize> {
     if let Some(failed) = attempts.iter().position(|attempt| attempt.stream.is_err()) {
         return Some(failed);
@@ -263,7 +271,7 @@ pub(super) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Proves to the other end that we have the secret, and has it prove the same.
+/// Performs the handshake in which both ends prove possession of the secret.
 fn handshake(stream: TcpStream, secret: &Secret, within: Duration) -> io::Result<FrameStream> {
     let mut frames = FrameStream::new(Socket::tcp(stream)?, RecordLayer::initiator(secret)?);
     let deadline = Instant::now() + within;
@@ -287,7 +295,7 @@ fn handshake(stream: TcpStream, secret: &Secret, within: Duration) -> io::Result
     }
 }
 
-/// Waits until there is something to read, or to write if that is wanted, for so long at most.
+/// Waits until `fd` is readable, or writable if not flushed, for at most `timeout`.
 pub(super) fn wait_for(fd: impl AsFd, is_flushed: bool, timeout: Duration) -> io::Result<()> {
     let events = if is_flushed { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
     match poll(&mut [PollFd::new(&fd, events)], Some(&timespec(timeout))) {

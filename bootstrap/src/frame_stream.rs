@@ -1,10 +1,10 @@
-//! One end of a connection between a rank and the rendezvous: frames in and out over a socket that never waits.
+//! One end of a connection between a rank and the rendezvous: frames over a nonblocking socket.
 //!
-//! What is to be sent is queued and goes out as the socket takes it; what has come is kept until it makes a frame.
-//! Both ends use it: the server from its event loop, a rank by waiting for its socket.
+//! Outgoing payloads are queued and written as the socket takes them. Received bytes are kept until they form
+//! a frame. The server uses this from its event loop; a rank waits for its socket with `poll`.
 //!
-//! Over TCP a [`Guard`] stands between frames and socket, so that nothing of a frame travels in the clear and nothing
-//! of a stranger is read as a frame. What is queued may be shared by many connections; it is sealed for each only when
+//! Over TCP a [`RecordLayer`] lies between frames and socket: no frame travels unencrypted, and no byte of an
+//! unauthenticated peer is parsed as a frame. Connections may share a queued payload; each seals it only when
 //! its socket can take it.
 
 use super::{
@@ -20,12 +20,12 @@ use std::{
     sync::Arc,
 };
 
-/// Something to be sent.
+/// A payload to be sent.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
-    /// Frames, or bytes that follow one; shared by those who get the same.
+    /// Frames, or bytes that follow one. Shared by all connections that receive the same bytes.
     Bytes(Arc<[u8]>),
-    /// One byte, and a descriptor with it.
+    /// One byte with a file descriptor.
     Descriptor(Arc<OwnedFd>),
 }
 
@@ -35,12 +35,12 @@ impl From<Vec<u8>> for Payload {
     }
 }
 
-/// How far reading got.
+/// Result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadProgress {
-    /// All that there was.
+    /// All available bytes were read.
     Drained,
-    /// As much as was asked for; there may be more.
+    /// The requested number of bytes was read; more may be available.
     More,
     /// The peer has closed its side.
     Closed,
@@ -49,7 +49,7 @@ pub(super) enum ReadProgress {
 /// Bytes read from a socket at a time.
 const READ_CHUNK: usize = 16 << 10;
 
-/// Sealed bytes are made while fewer than these wait to be written.
+/// Payloads are sealed while fewer sealed bytes than this wait to be written.
 const SEALED_AHEAD: usize = 64 << 10;
 
 /// One end of a connection.
@@ -57,22 +57,22 @@ const SEALED_AHEAD: usize = 64 << 10;
 pub(super) struct FrameStream {
     socket: Socket,
     record_layer: RecordLayer,
-    /// What came and is still sealed.
+    /// Received bytes that are still sealed.
     sealed_in: Vec<u8>,
-    /// What came and is no whole frame yet, from `taken` on.
+    /// Received plain bytes, of which those from `taken` on are not consumed.
     inbox: Vec<u8>,
     taken: usize,
     descriptors: VecDeque<OwnedFd>,
     outbox: VecDeque<Payload>,
-    /// Bytes of the first parcel that are sent, or sealed.
+    /// Bytes of the first queued payload that are sent or sealed.
     sent: usize,
-    /// What is sealed and not yet written, from `written` on.
+    /// Sealed bytes, of which those from `written` on are not written.
     sealed_out: Vec<u8>,
     written: usize,
 }
 
 impl FrameStream {
-    /// Over a socket, behind a guard. A guard that has something to say first says it at the next [`Pipe::flush`].
+    /// Creates a stream over a socket. The initiator's handshake begins with the next [`FrameStream::flush`].
     pub(super) fn new(socket: Socket, record_layer: RecordLayer) -> FrameStream {
         FrameStream {
             socket,
@@ -92,20 +92,20 @@ impl FrameStream {
         &mut self.socket
     }
 
-    /// Do both ends know that the other has the secret, where one is needed?
+    /// Whether the peer is known to belong to the job.
     pub(super) fn is_trusted(&self) -> bool {
         self.record_layer.is_trusted()
     }
 
-    /// Is there nothing left to be written?
+    /// Whether no bytes wait to be written.
     pub(super) fn is_flushed(&self) -> bool {
         self.written == self.sealed_out.len() && (self.outbox.is_empty() || !self.record_layer.is_ready())
     }
 
-    /// Reads what has come, about `most` bytes at most.
+    /// Reads available bytes, about `limit` at most.
     ///
     /// # Errors
-    /// When the connection is broken, or what came is not from one who has the secret.
+    /// If the connection is broken or the peer fails authentication.
     pub(super) fn fill(&mut self, limit: usize) -> io::Result<ReadProgress> {
         let mut read = 0;
         let mut chunk = [0; READ_CHUNK];
@@ -145,10 +145,10 @@ impl FrameStream {
         Ok(())
     }
 
-    /// The next frame, once all of it has come; of `most` bytes at most.
+    /// Returns the next frame once it is complete.
     ///
     /// # Errors
-    /// When it is longer, or not what it should be.
+    /// If the frame is longer than `limit` or cannot be decoded as `T`.
     pub(super) fn frame<T: DeserializeOwned>(&mut self, limit: usize) -> io::Result<Option<T>> {
         let Some((text, end)) = split_frame(&self.inbox[self.taken..], limit)? else { return Ok(None) };
         let frame = decode(text)?;
@@ -156,39 +156,39 @@ impl FrameStream {
         Ok(Some(frame))
     }
 
-    /// The next `len` bytes, once all of them have come.
+    /// Returns the next `len` bytes once all of them have arrived.
     pub(super) fn bytes(&mut self, len: usize) -> Option<Vec<u8>> {
         let bytes = self.inbox.get(self.taken..self.taken + len)?.to_vec();
         self.taken += len;
         Some(bytes)
     }
 
-    /// Throws away what has come and is not taken.
+    /// Discards received bytes and descriptors that are not consumed.
     pub(super) fn discard_input(&mut self) {
         self.inbox.clear();
         self.taken = 0;
         self.descriptors.clear();
     }
 
-    /// The next descriptor, which came with a byte that has been taken.
+    /// Returns the next descriptor, which arrived with a byte that has been consumed.
     pub(super) fn descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }
 
-    /// How many descriptors have come that are not taken.
+    /// Returns the number of received descriptors that are not consumed.
     pub(super) fn waiting_descriptors(&self) -> usize {
         self.descriptors.len()
     }
 
-    /// Queues something.
+    /// Queues a payload.
     pub(super) fn send(&mut self, payload: impl Into<Payload>) {
         self.outbox.push_back(payload.into());
     }
 
-    /// Writes what the socket takes; true when nothing is left.
+    /// Writes until the socket is full. Returns whether nothing is left to write.
     ///
     /// # Errors
-    /// When the connection is broken.
+    /// If the connection is broken.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         match self.write_all() {
             Ok(()) => Ok(true),
@@ -210,7 +210,7 @@ impl FrameStream {
         }
     }
 
-    /// Where nothing is sealed, parcels go to the socket as they are.
+    /// Writes payloads to the socket unencrypted.
     fn write_plain(&mut self) -> io::Result<()> {
         while let Some(payload) = self.outbox.front() {
             match payload {

@@ -1,7 +1,7 @@
-//! Both sides of a connection as those see them who feed them hostile bytes: property tests, and the fuzz targets
+//! Test harness: feeds arbitrary bytes to both ends of a connection, for property tests and the fuzz targets
 //! under `fuzz/`.
 //!
-//! Each function takes any bytes and checks what must hold whatever they are.
+//! Each function takes any bytes and asserts the invariants that hold for all of them.
 
 use super::{
     client::Connection,
@@ -17,15 +17,17 @@ use std::{
 };
 use transport::secure::Secret;
 
-/// One end of a connection, and the other, to which a hostile peer writes.
+/// Returns one end of a connection, and the socket of its hostile peer.
 fn pair() -> (FrameStream, UnixStream) {
     let (local, peer) = UnixStream::pair().expect("descriptors");
     peer.set_nonblocking(true).expect("a socket");
     (FrameStream::new(Socket::unix(local).expect("a socket"), RecordLayer::Open), peer)
 }
 
-/// What ranks, or those who are taken for ranks, say to the rendezvous of a job of three: pieces of a byte that says which
-/// of four connections, two bytes of length, and so many bytes. A piece of no bytes closes the connection.
+/// Feeds a rendezvous of three ranks with messages over four connections.
+///
+/// `script` is a sequence of records: the connection's number (one byte), a length (two bytes,
+/// little-endian), and as many bytes to send. An empty record closes the connection.
 pub fn feed_server(script: &[u8]) {
     let mut now = Instant::now();
     let mut server = InMemoryServer::new(3, now);
@@ -52,13 +54,13 @@ pub fn feed_server(script: &[u8]) {
     }
     drop(writers);
     server.step(now);
-    // Whoever waits has been told, or has gone.
+    // Every rank that waited has been answered by now, or has left.
     now += Duration::from_secs(10 * 366 * 24 * 3600);
     server.step(now);
     server.assert_all_finished();
 }
 
-/// What a server, or who is taken for one, says to a rank.
+/// Feeds a rank with bytes from a server.
 pub fn feed_rank(bytes: &[u8]) {
     let (frames, mut peer) = pair();
     let mut connection = Connection::new(frames, 1, 3, Duration::from_millis(50));
@@ -76,7 +78,7 @@ pub fn feed_rank(bytes: &[u8]) {
     }
 }
 
-/// What a stranger says to the guard of a connection over TCP.
+/// Feeds the record layer of a TCP connection with bytes of an unauthenticated peer.
 pub fn feed_handshake(bytes: &[u8]) {
     let secret = Secret::from_bytes([7; 32]);
     let mut record_layer = RecordLayer::responder(&secret).expect("random numbers");
@@ -88,7 +90,7 @@ pub fn feed_handshake(bytes: &[u8]) {
     assert!(plain.is_empty() && !record_layer.is_trusted(), "a stranger was let in");
 }
 
-/// Text and bytes that lead to a rendezvous.
+/// Parses addresses and unique ids from text and bytes.
 pub fn parse_addresses(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(list) = super::Address::parse_list(text)

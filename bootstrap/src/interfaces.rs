@@ -2,14 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// By which addresses others reach this host, those that reach farthest first; its own loopback if there is no other.
+/// Returns the addresses at which other hosts reach this one, those of the widest scope first; loopback if
+/// there are no others.
 pub(crate) fn our_addresses() -> Vec<IpAddr> {
     let mut ours: Vec<IpAddr> = if_addrs::get_if_addrs()
         .unwrap_or_default()
         .into_iter()
         .filter(|interface| !interface.is_loopback())
         .map(|interface| interface.ip())
-        // Those need the name of an interface, which differs from host to host.
+        // Link-local addresses need the name of an interface, which differs from host to host.
         .filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()))
         .collect();
     let rank = |ip: &IpAddr| match ip {

@@ -1,38 +1,41 @@
-//! How ranks find each other: a rendezvous, in the launcher or elsewhere, to which each rank is connected.
+//! Bootstrap: connects each rank of a job to a rendezvous server, in the launcher or elsewhere, over which
+//! the ranks find each other.
 //!
 //! ```text
-//! rank -> server   Hello (who, options) [+ descriptor of its arena]
-//! server -> rank   Welcome (everyone) [+ everyone's descriptors]   | Refused (why) | Busy (with another job)
-//! rank -> server   Probed (can it read the others' memory?)
-//! server -> rank   Go (may anyone pull?)
-//! rank -> server   Exchange + bytes | GivenUp (why)                  any number of times
-//! server -> rank   Exchanged + everyone's bytes                    | Refused (why)
+//! rank -> server   Hello (rank, options) [+ descriptor of its arena]
+//! server -> rank   Welcome (all members) [+ all descriptors]     | Refused (why) | Busy (with another job)
+//! rank -> server   Probed (whether it can read the others' memory)
+//! server -> rank   Go (the first obstacle to reading memory, if any)
+//! rank -> server   Exchange + bytes | Abort (why)                any number of times
+//! server -> rank   Exchanged + the bytes of all ranks            | Refused (why)
 //! ...              the connection stays open
-//! rank -> server   Look (what is new on its board), Raise (a failure of the job), Beat (I wait, and live)
-//! server -> rank   News (what is new on others' boards), Failed (the first failure), Died (who, how)
-//! rank -> server   Goodbye (what was last new on its board)
+//! rank -> server   SyncBoard (changed words of its board), ReportFailure (failure of the job), Heartbeat
+//! server -> rank   BoardUpdate (changed words of other boards), Failed (the first failure), Died (rank, how)
+//! rank -> server   Goodbye (last changed words of its board)
 //! ```
 //!
-//! Ranks that see each other's boards exchange nothing, and neither look nor raise.
+//! Ranks that share memory read each other's boards there. They send no Exchange, SyncBoard or ReportFailure.
 //!
-//! Ranks of the server's host and user come over a Unix socket, which also carries descriptors of memory. Others come
-//! over TCP, where the server listens when it is asked to; there each connection begins with a handshake in which both
-//! ends prove that they have the job's secret, and all that follows is encrypted.
+//! Ranks on the server's host and of its user connect to a Unix socket, which also carries descriptors of
+//! memory. Other ranks connect over TCP, where the server listens on request. Each TCP connection begins with
+//! a handshake in which both ends prove that they have the job's secret; all later bytes are encrypted.
 //!
-//! The connection is the liveness channel: when it breaks without a Goodbye the rank has died, and all others are told
-//! within a moment. Over TCP a host that vanishes is noticed by `liveness`.
+//! The connection is the liveness channel: if it breaks without a Goodbye, the rank has died, and the server
+//! tells all other ranks within a moment. `liveness` detects a host that vanishes behind a TCP connection.
 //!
-//! | module | idea |
+//! | module | purpose |
 //! |---|---|
-//! | `address`, `client` | a rank's way to the rendezvous, and its side of the connection |
-//! | `server` | the other side, for all ranks |
-//! | `pipe`, `guard`, `socket` | one end of a connection: frames, what protects them, bytes |
+//! | `address`, `connect`, `client` | address of a rendezvous, connecting to it, and a rank's side of the connection |
+//! | `server` | the rendezvous server |
+//! | `frame_stream`, `record_layer`, `socket` | one end of a connection: frames, encryption, bytes |
+//! | `identity` | rank, size and rendezvous of this process, from the launcher's environment |
 //! | `unique_id` | a rendezvous in 128 bytes |
-//! | `muster` | where a rank can be met later on, to make another communicator |
-//! | `wire` | frames |
-//! | `liveness` | how soon a vanished host is noticed |
+//! | `reconnect` | listening sockets of a rank, for communicators made later |
+//! | `wire` | messages and their encoding |
+//! | `liveness` | detection of vanished hosts |
+//! | `unix`, `interfaces` | Unix sockets, and addresses of this host |
 //!
-//! Nothing here knows collectives: boards are words, and what is exchanged are bytes.
+//! This crate knows nothing of collectives: boards are words, and exchanged data are bytes.
 
 mod address;
 mod client;

@@ -1,11 +1,13 @@
-//! Where a rank can be met again, when its communicator is no use any more or another one is to be made of it.
+//! Listening sockets of a rank, at which other ranks can meet it to make another communicator.
 //!
-//! Each rank opens its own while the ranks come together, and all learn of all: sockets that listen, without a thread.
-//! Most are never used. When some of the ranks are to make another communicator, one of them serves its sockets
-//! ([`Muster::serve`]) and the others go there ([`ReconnectListener::connect_spec`]), whether or not the first rendezvous is still there.
-//! Who comes too early waits in the kernel, and who comes for another job is told that this one is not it.
+//! Each rank opens its sockets while the job starts, and all ranks learn all addresses. The sockets listen
+//! without a thread, and most are never used. To make a communicator, one of its ranks serves its sockets
+//! ([`ReconnectListener::serve`]) and the others connect to them ([`ReconnectListener::connect_spec`]); the
+//! first rendezvous is not needed. A rank that connects early waits in the kernel's backlog, and a rank of
+//! another job is told that the server is busy.
 //!
-//! Ranks that have a secret are met over TCP as well, with the same secret; others are of one host and one user.
+//! Ranks that have a secret listen on TCP as well, with the same secret. Ranks without one are all of one
+//! host and user.
 
 use super::{
     Secret,
@@ -20,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// Sockets at which this rank can be met.
+/// Listening sockets of a rank, for communicators made later.
 #[derive(Debug)]
 pub struct ReconnectListener {
     sockets: Sockets,
@@ -29,10 +31,10 @@ pub struct ReconnectListener {
 }
 
 impl ReconnectListener {
-    /// Opens sockets: one for this host, and one for other hosts at each of these addresses if the ranks have a secret.
+    /// Opens a Unix socket and, if there is a secret, a TCP socket at each of the given addresses.
     ///
     /// # Errors
-    /// When the system refuses a socket.
+    /// [`Error::System`] or [`Error::Rendezvous`] if the system refuses a socket.
     pub fn open(at: &[IpAddr], secret: Option<Secret>) -> Result<ReconnectListener> {
         let listen: Vec<SocketAddr> = match secret {
             Some(_) => at.iter().map(|ip| SocketAddr::new(*ip, 0)).collect(),
@@ -46,15 +48,16 @@ impl ReconnectListener {
         Ok(ReconnectListener { sockets, secret, addresses })
     }
 
-    /// The ways there, as text.
+    /// Returns the addresses of these sockets as a list separated by commas.
     pub fn addresses(&self) -> &str {
         &self.addresses
     }
 
-    /// Has ranks of a job meet here, from now on until all are in; `titles` are what people call them, by rank.
+    /// Serves a job at these sockets until all of its ranks have joined. `labels` are the display labels of
+    /// its ranks, by rank.
     ///
     /// # Errors
-    /// When the system refuses descriptors or a thread.
+    /// [`Error::System`] if the system refuses descriptors or a thread.
     pub fn serve(&self, job: &str, labels: &[String]) -> Result<Server> {
         let sockets = self.sockets.again().map_err(|e| Error::system("opening a place to meet", e))?;
         Server::start_group(
@@ -63,10 +66,10 @@ impl ReconnectListener {
         )
     }
 
-    /// Where a rank is met that can be reached in these ways; it may come later, by so much.
+    /// Returns the connect spec of another rank's sockets, which that rank may serve up to `timeout` later.
     ///
     /// # Errors
-    /// Says what is not an address.
+    /// A sentence that quotes the malformed address.
     pub fn connect_spec(
         addresses: &str,
         secret: Option<&Secret>,
@@ -121,7 +124,7 @@ mod tests {
         ReconnectListener::open(&[[127, 0, 0, 1].into()], Some(secret)).expect("sockets")
     }
 
-    /// Its Unix socket, or the one over TCP.
+    /// Returns a spec with one address: the Unix socket (0) or the TCP socket (1).
     fn connect_spec(listener: &ReconnectListener, way: usize, timeout: Duration) -> ConnectSpec {
         let rendezvous_host = RendezvousHost { rank: 0, labels: labels(3).into() };
         let spec = ReconnectListener::connect_spec(
@@ -152,7 +155,7 @@ mod tests {
             let spec = &connect_spec(&listener, way, LONG);
             thread::scope(|scope| {
                 let early = scope.spawn(move || join(spec, "a", 1, 2, LONG).map(drop));
-                // Longer than a rendezvous that is there may take to prove that it has the secret.
+                // Longer than the handshake timeout of a server that is running.
                 thread::sleep(Duration::from_millis(if way == 1 { 5500 } else { 300 }));
                 let _server = listener.serve("a", &labels(2)).expect("a thread");
                 let ours = join(spec, "a", 0, 2, LONG).expect("both are there");

@@ -1,8 +1,8 @@
-//! What stands between the frames of a connection and its socket.
+//! The layer between the frames of a connection and its socket.
 //!
-//! Over TCP each connection begins with a handshake in which both ends prove that they have the job's secret; what
-//! follows are records, encrypted and numbered: a length of four bytes, so many bytes, and a tag over both. Over a Unix
-//! socket there is nothing of the kind: the kernel says whose process is at the other end.
+//! Over TCP a connection begins with a handshake in which both ends prove that they have the job's secret.
+//! Encrypted, numbered records follow: a length of four bytes, the ciphertext, and a tag that authenticates
+//! both. Over a Unix socket bytes pass unchanged, since the kernel names the peer's user.
 
 use std::io;
 use transport::secure::{Handshake, Opener, Purpose, Sealer, Secret, SecureError, TAG_BYTES, Tag};
@@ -10,25 +10,25 @@ use transport::secure::{Handshake, Opener, Purpose, Sealer, Secret, SecureError,
 /// Bytes of the length before a record.
 const PREFIX: usize = 4;
 
-/// What stands between frames and a socket.
+/// State of the layer between frames and socket.
 #[derive(Debug)]
 pub(super) enum RecordLayer {
-    /// Nothing.
+    /// Bytes pass unchanged.
     Open,
-    /// A handshake that is under way.
+    /// The handshake is in progress.
     Shaking(Box<Handshake>),
-    /// Encryption, both ways.
+    /// Encryption in both directions.
     Sealed(Box<(Sealer, Opener)>),
-    /// Nothing goes through any more.
+    /// The handshake failed; no bytes pass.
     Broken,
 }
 
-/// How much of what came could be opened.
+/// How much of the input was processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    /// So many bytes; there may be more.
+    /// This many bytes; the rest of the input may hold more.
     Bytes(usize),
-    /// More must come first.
+    /// Nothing, because the input ends before a complete message.
     Incomplete,
 }
 
@@ -37,37 +37,38 @@ fn untrusted(error: SecureError) -> io::Error {
 }
 
 impl RecordLayer {
-    /// The most bytes in a record.
+    /// Maximum number of plain bytes in a record.
     pub(super) const MAX_RECORD_BYTES: usize = 64 << 10;
 
-    /// Of the end that connects.
+    /// Creates the layer of the connecting end.
     pub(super) fn initiator(secret: &Secret) -> io::Result<RecordLayer> {
         let handshake = Handshake::initiator(secret, Purpose::Bootstrap, &[]).map_err(untrusted)?;
         Ok(RecordLayer::Shaking(Box::new(handshake)))
     }
 
-    /// Of the end that is connected to. It says nothing to who has not shown something made with the secret.
+    /// Creates the layer of the accepting end, which sends nothing before the peer has proved that it has the
+    /// secret.
     pub(super) fn responder(secret: &Secret) -> io::Result<RecordLayer> {
         let handshake = Handshake::responder(secret, Purpose::Bootstrap, &[]).map_err(untrusted)?;
         Ok(RecordLayer::Shaking(Box::new(handshake)))
     }
 
-    /// Do bytes go through as they are?
+    /// Whether bytes pass unchanged.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, RecordLayer::Open)
     }
 
-    /// May frames be sent?
+    /// Whether frames may be sent.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self, RecordLayer::Open | RecordLayer::Sealed(_))
     }
 
-    /// Is it known that the other end belongs to the job?
+    /// Whether the peer is known to belong to the job.
     pub(super) fn is_trusted(&self) -> bool {
         self.is_ready()
     }
 
-    /// Adds what the handshake has to say to what is to be written.
+    /// Appends outgoing bytes of the handshake to `out`.
     pub(super) fn write_handshake(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         if let RecordLayer::Shaking(handshake) = self {
             let bytes = handshake.outgoing();
@@ -78,7 +79,7 @@ impl RecordLayer {
         self.finish_handshake()
     }
 
-    /// From the handshake to the session, when that is there.
+    /// Switches from the handshake to encryption once the handshake is complete.
     fn finish_handshake(&mut self) -> io::Result<()> {
         if matches!(self, RecordLayer::Shaking(handshake) if handshake.is_done())
             && let RecordLayer::Shaking(handshake) = std::mem::replace(self, RecordLayer::Broken)
@@ -89,10 +90,11 @@ impl RecordLayer {
         Ok(())
     }
 
-    /// Opens the first of what has come: adds what is for us to `plain`, and what the handshake answers to `answer`.
+    /// Processes the first message in `bytes`. Appends decrypted bytes to `plain` and bytes of the handshake
+    /// to `answer`.
     ///
     /// # Errors
-    /// When it is not from one who has the secret. Nothing of it has been added then.
+    /// If the peer does not have the secret or the record was altered. `plain` is then unchanged.
     pub(super) fn open(
         &mut self,
         bytes: &[u8],
@@ -118,7 +120,7 @@ impl RecordLayer {
         }
     }
 
-    /// Seals some bytes, [`Guard::MOST_SEALED`] at most, and adds the record to `out`.
+    /// Seals at most [`RecordLayer::MAX_RECORD_BYTES`] bytes and appends the record to `out`.
     pub(super) fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         let RecordLayer::Sealed(ciphers) = self else { return Err(io::ErrorKind::NotConnected.into()) };
         let prefix = (bytes.len() as u32).to_le_bytes();
@@ -154,7 +156,7 @@ fn open_record(opener: &mut Opener, bytes: &[u8], plain: &mut Vec<u8>) -> io::Re
 mod tests {
     use super::*;
 
-    /// Carries bytes between two guards until neither has anything to say.
+    /// Passes bytes between two layers until neither has output.
     fn exchange_handshakes(a: &mut RecordLayer, b: &mut RecordLayer) -> io::Result<()> {
         let (mut to_b, mut to_a) = (Vec::new(), Vec::new());
         let mut plain = Vec::new();

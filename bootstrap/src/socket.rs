@@ -1,7 +1,7 @@
-//! A connected socket, of one of two families, that never waits.
+//! A connected nonblocking socket: Unix or TCP.
 //!
-//! Descriptors come over Unix sockets only. On a stream they arrive with the byte that they were sent with: each
-//! message of ours is one byte and one descriptor.
+//! Descriptors arrive over Unix sockets only, with the byte they were sent with: each such message is one
+//! byte and one descriptor.
 
 use super::liveness;
 use mio::{Interest, Registry, Token, event::Source, unix::SourceFd};
@@ -24,23 +24,23 @@ use std::{
 };
 use transport::driver::{SILENCE, SILENCE_MOST};
 
-/// A connected socket that does not wait.
+/// A connected nonblocking socket.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// To a process of this host and user.
+    /// Connection to a process of the same host and user.
     Unix(UnixStream),
-    /// To anyone, and after how long without an answer its host is taken for gone.
+    /// Connection to any host, and the time without an answer after which that host counts as gone.
     Tcp(TcpStream, Duration),
 }
 
 impl Socket {
-    /// Over a Unix socket.
+    /// Wraps a Unix socket.
     pub(super) fn unix(stream: UnixStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         Ok(Socket::Unix(stream))
     }
 
-    /// Over TCP: small frames are sent at once, and a peer that vanishes is noticed.
+    /// Wraps a TCP socket. Disables Nagle's algorithm and enables keep-alive probes.
     pub(super) fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -48,7 +48,8 @@ impl Socket {
         Ok(Socket::Tcp(stream, SILENCE))
     }
 
-    /// From now on the other end's host is taken for gone after so long without an answer, within what can be.
+    /// Sets the time without an answer after which the peer's host counts as gone, clamped to the supported
+    /// range.
     pub(super) fn set_peer_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         match self {
             Socket::Unix(_) => Ok(()),
@@ -59,7 +60,7 @@ impl Socket {
         }
     }
 
-    /// See [`Socket::bear_silence`]; nothing is borne of a process of this host.
+    /// Returns the peer timeout; zero for a Unix socket, which needs none.
     pub(super) fn peer_timeout(&self) -> Duration {
         match self {
             Socket::Unix(_) => Duration::ZERO,
@@ -67,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// Reads some bytes, and the descriptors that come with them.
+    /// Reads available bytes and the descriptors that arrive with them.
     pub(super) fn read(&mut self, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
         match self {
             Socket::Unix(stream) => receive(stream.as_fd(), into, fds),
@@ -75,7 +76,7 @@ impl Socket {
         }
     }
 
-    /// Writes some bytes.
+    /// Writes as many bytes as the socket takes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Unix(stream) => stream.write(bytes),
@@ -91,19 +92,19 @@ impl Socket {
         }
     }
 
-    /// May the other end be on another host?
+    /// Whether the socket is a TCP socket, whose peer may be on another host.
     pub(super) fn is_tcp(&self) -> bool {
         matches!(self, Socket::Tcp(..))
     }
 
-    /// Has the host at the other end been silent for too long?
+    /// Whether the peer's host has been silent for longer than the peer timeout.
     pub(super) fn is_peer_silent(&self) -> bool {
         matches!(self, Socket::Tcp(stream, peer_timeout) if liveness::is_peer_silent(stream, *peer_timeout))
     }
 
-    /// Says that nothing more is to come from us.
+    /// Shuts down the write side.
     pub(super) fn finish(&mut self) {
-        // A socket that can't be shut down is closed by its peer.
+        // If this fails, the connection is broken already.
         let _ = match self {
             Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
             Socket::Tcp(stream, _) => stream.shutdown(std::net::Shutdown::Write),
@@ -157,7 +158,7 @@ impl Source for Socket {
     }
 }
 
-/// Who is at the other end, for people.
+/// Describes the peer for log messages.
 impl fmt::Display for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -170,7 +171,7 @@ impl fmt::Display for Socket {
     }
 }
 
-/// A new socket for TCP to or at this address, which does not block and is not inherited.
+/// Creates a nonblocking TCP socket of the address's family, with close-on-exec set.
 pub(super) fn tcp_socket_for(address: &SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     #[cfg(target_os = "linux")]

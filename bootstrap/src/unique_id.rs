@@ -1,16 +1,17 @@
-//! A rendezvous in 128 bytes, for programs that bring their ranks together by means of their own.
+//! Unique id: a rendezvous in 128 bytes, for programs that distribute it by means of their own.
 //!
-//! One process makes an id, which opens a rendezvous there, and gives the bytes to the others in whatever way it has;
-//! then all ranks make a communicator of it. The bytes hold the job's secret: whoever has them can join.
+//! One process creates an id, which opens a rendezvous in that process, and passes the bytes to the other
+//! processes. Then all ranks make a communicator of it. The bytes hold the job's secret: a process that has
+//! them can join.
 //!
-//! | bytes | hold |
+//! | bytes | content |
 //! |---|---|
-//! | 0..5 | `tbid` and the version of this table |
-//! | 5, 6..8 | how many addresses there are, and the port of all of them, highest byte first |
-//! | 8..40 | the secret |
-//! | 40..56 | the name of the socket for ranks of the same host |
-//! | 56..124 | four addresses: 4 or 6, and 4 or 16 bytes |
-//! | 124..128 | a checksum of all that |
+//! | 0..5 | `tbid` and the version of this layout |
+//! | 5, 6..8 | number of addresses, and the port of all of them (big-endian) |
+//! | 8..40 | secret |
+//! | 40..56 | name of the Unix socket for ranks of the same host |
+//! | 56..124 | four addresses: family (4 or 6), and 4 or 16 bytes |
+//! | 124..128 | checksum of all bytes before |
 
 use super::{
     Secret,
@@ -35,33 +36,35 @@ const SECRET: usize = 8;
 const NAME: usize = 40;
 const ADDRESSES: usize = 56;
 const CHECKSUM: usize = 124;
-/// A family and 16 bytes.
+/// Family and 16 bytes.
 const ADDRESS_BYTES: usize = 17;
-/// How many addresses there is room for.
+/// Maximum number of addresses in an id.
 const MAX_ADDRESSES: usize = 4;
 
-/// Names a job to all of its ranks, wherever they are. Holds the job's secret, so it is to be passed on as one.
+/// Identifies a job to all of its ranks. Holds the job's secret, so pass it on as one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UniqueId([u8; UniqueId::BYTES]);
 
-/// The rendezvous of ids that were made in this process and are not used yet.
+/// Ids created in this process and not used yet, with their servers.
 static OPEN: Mutex<Vec<(UniqueId, Server)>> = Mutex::new(Vec::new());
 
 impl UniqueId {
-    /// Bytes of an id.
+    /// Size of an id in bytes.
     pub const BYTES: usize = 128;
 
-    /// Makes a new one, and opens its rendezvous in this process, which must live as long as the job. Other hosts reach
-    /// it at the addresses of this host's interfaces, four at most.
+    /// Creates an id and opens its rendezvous in this process.
+    ///
+    /// The process must live as long as the job. Other hosts reach the rendezvous at the addresses of this
+    /// host's interfaces, four at most.
     ///
     /// # Errors
-    /// When the system refuses sockets, threads or random numbers.
+    /// [`Error::System`] or [`Error::Rendezvous`] if the system refuses sockets, threads or random numbers.
     pub fn create() -> Result<UniqueId> {
         let secret = Secret::generate().map_err(|e| Error::Rendezvous(e.to_string()))?;
         let both = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
         let listen = both.map(|ip| SocketAddr::new(ip, 0)).to_vec();
         let server = Server::start(&ServerSpec::network(0, listen.clone(), secret.clone()))
-            // Not every host has both families.
+            // Not every host has both address families.
             .or_else(|error| {
                 Server::start(&ServerSpec::network(0, listen[..1].to_vec(), secret.clone()))
                     .map_err(|_| error)
@@ -99,16 +102,16 @@ impl UniqueId {
         UniqueId(bytes)
     }
 
-    /// The bytes to be passed on.
+    /// Returns the bytes to pass on.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; UniqueId::BYTES] {
         &self.0
     }
 
-    /// The id that another process has made.
+    /// Restores an id from the bytes that another process passed on.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when these are not the bytes of an id.
+    /// [`Error::InvalidArgument`] if the bytes are not those of an id.
     pub fn from_bytes(bytes: [u8; UniqueId::BYTES]) -> Result<UniqueId> {
         let malformed = |what: &str| Err(Error::InvalidArgument(format!("a unique id that is none: {what}")));
         let id = UniqueId(bytes);
@@ -124,7 +127,7 @@ impl UniqueId {
         Ok(id)
     }
 
-    /// Where its rendezvous is.
+    /// Returns the connect spec of the rendezvous; `None` if the bytes are malformed.
     fn connect_spec(&self, timeout: Duration) -> Option<ConnectSpec> {
         let bytes = &self.0;
         let port = u16::from_be_bytes([bytes[6], bytes[7]]);
@@ -142,7 +145,10 @@ impl UniqueId {
         Some(ConnectSpec { addresses, secret: Some(secret), timeout, rendezvous_host: None })
     }
 
-    /// Where its rendezvous is, and the rendezvous itself where it is in this process and nobody has it yet.
+    /// Returns the connect spec, and the server if it runs in this process and is not taken yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the id is malformed.
     pub fn resolve(&self, timeout: Duration) -> Result<(ConnectSpec, Option<Server>)> {
         let connect_spec = self
             .connect_spec(timeout)
@@ -157,7 +163,7 @@ fn checksum(bytes: &[u8; UniqueId::BYTES]) -> [u8; 4] {
     (xxh3_64(&bytes[..CHECKSUM]) as u32).to_le_bytes()
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses = self.connect_spec(Duration::ZERO).map(|connect_spec| connect_spec.addresses);

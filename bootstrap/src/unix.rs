@@ -1,4 +1,7 @@
-//! Unix sockets.
+//! Unix sockets of a rendezvous, which are known by a number.
+//!
+//! On Linux the socket is in the abstract namespace, which no file system holds. Elsewhere it is a file in a
+//! folder of its own that is removed with its owner.
 
 use rustix::net::listen;
 #[cfg(target_os = "linux")]
@@ -8,10 +11,10 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
 };
 
-/// Connections that the kernel keeps for us until we take them. It keeps fewer where its limit is lower.
+/// Length of the kernel's queue of connections to accept. The system's limit may be lower.
 pub(crate) const BACKLOG: i32 = 4096;
 
-/// Is the other end a process of our user?
+/// Whether the peer is a process of the same user.
 pub(crate) fn same_user(stream: &UnixStream) -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -19,13 +22,13 @@ pub(crate) fn same_user(stream: &UnixStream) -> bool {
     }
     #[cfg(not(target_os = "linux"))]
     {
-        // The socket's folder can be entered by its owner only.
+        // The socket's folder admits its owner only.
         let _ = stream;
         true
     }
 }
 
-/// A folder that only its owner can enter, removed when dropped.
+/// A folder with access for its owner only, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(std::path::PathBuf);
 
@@ -35,20 +38,20 @@ impl Drop for Folder {
     }
 }
 
-/// A name that nobody guesses.
+/// Returns a random socket name.
 pub(crate) fn random_name() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
     Ok(u128::from_le_bytes(bytes))
 }
 
-/// The folder of the socket of a name, where sockets are files.
+/// Returns the folder of the socket file.
 #[cfg(not(target_os = "linux"))]
 fn folder_of(name: u128) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("tbccl-{name:032x}"))
 }
 
-/// The address of the Unix socket of a name.
+/// Returns the text address of the socket.
 pub(crate) fn local_address(name: u128) -> String {
     #[cfg(target_os = "linux")]
     {
@@ -60,7 +63,7 @@ pub(crate) fn local_address(name: u128) -> String {
     }
 }
 
-/// Opens the Unix socket of a name, and the folder of its file if it has one.
+/// Opens the socket and starts to listen.
 #[cfg(target_os = "linux")]
 pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
     let listener = UnixListener::bind_addr(&abstract_name(name)?)?;
@@ -68,14 +71,14 @@ pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folde
     Ok((listener, None))
 }
 
-/// Opens the Unix socket of a name, and the folder of its file if it has one.
+/// Opens the socket in a new folder and starts to listen.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
     use std::os::unix::fs::DirBuilderExt;
     let folder = folder_of(name);
     let make = || std::fs::DirBuilder::new().mode(0o700).create(&folder);
     match make() {
-        // A process that was killed leaves its folder behind.
+        // A killed process leaves its folder behind.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
             if connect_by_name(name).is_ok() {
                 return Err(io::ErrorKind::AddrInUse.into());
@@ -97,7 +100,7 @@ fn abstract_name(name: u128) -> io::Result<std::os::unix::net::SocketAddr> {
     std::os::unix::net::SocketAddr::from_abstract_name(format!("tbccl-{name:032x}"))
 }
 
-/// Connects to the Unix socket of a name.
+/// Connects to the socket.
 pub(crate) fn connect_by_name(name: u128) -> io::Result<UnixStream> {
     #[cfg(target_os = "linux")]
     {
@@ -109,7 +112,7 @@ pub(crate) fn connect_by_name(name: u128) -> io::Result<UnixStream> {
     }
 }
 
-/// Was the Unix socket of this name, to which this is a connection, opened by a process of our user?
+/// Whether a process of the same user opened this socket. `stream` is a connection to it.
 pub(crate) fn is_ours(stream: &UnixStream, name: u128) -> bool {
     #[cfg(target_os = "linux")]
     {

@@ -1,36 +1,39 @@
-//! What travels between a rank and the rendezvous: frames of a length and a JSON text. Bytes that ranks exchange follow
-//! their frame as they are, and so does a byte for each descriptor.
+//! Messages between a rank and the rendezvous.
 //!
-//! Lengths are checked before anything is taken for them; what a frame says is checked by those who act on it.
+//! A frame is a length and a JSON text. The bytes of an exchange follow their frame unchanged; each
+//! descriptor travels with one byte after its frame. Lengths are checked before memory is allocated for them.
+//! The receiver validates the content of messages.
+//!
+//! The names in JSON differ from those in the code where the fuzzing corpus already holds them.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, io};
 
-/// The first word of every greeting: a program that is not ours is turned away.
+/// First field of every hello, by which other programs are recognized and rejected.
 pub const MAGIC: &str = "tbccl";
 
-/// The version of this protocol and of the shared memory's layout. Equal on all ranks.
+/// Version of this protocol and of the shared memory layout. Equal on all ranks.
 pub const PROTOCOL: u32 = 5;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
 
-/// No frame to a rank is longer: everyone's names, or what is new on all boards of the largest job.
+/// Maximum size of a frame to a rank: all members, or all changed words of the largest job.
 pub(super) const MAX_TO_RANK_BYTES: usize = 64 << 20;
 
-/// No frame from a rank is longer: what is new on one board.
+/// Maximum size of a frame from a rank: the changed words of one board.
 pub(super) const MAX_FROM_RANK_BYTES: usize = 1 << 20;
 
-/// No greeting is longer: it comes from someone who has not said who they are.
+/// Maximum size of a hello, whose sender is not known to be a rank yet.
 pub(super) const MAX_HELLO_BYTES: usize = 64 << 10;
 
-/// The most bytes that a rank gives to an exchange.
+/// Maximum number of bytes that a rank contributes to an exchange.
 pub(crate) const MAX_EXCHANGE_BYTES: u32 = 1 << 20;
 
-/// A word of a rank's board: its index and its value. What it means is not known here.
+/// Index and value of a word of a rank's board. This crate does not interpret the value.
 pub type Word = (u16, u64);
 
-/// A rank introduces itself.
+/// First message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
@@ -40,24 +43,25 @@ pub struct Hello {
     pub protocol: u32,
     /// Number of ranks of the job.
     pub size: u32,
-    /// Which job, where several meet at the same place one after the other; empty where there is one.
+    /// Name of the job, where several jobs meet at the same address one after the other; otherwise empty.
     #[serde(default)]
     pub job: String,
     /// Description of the rank, passed on to all other ranks.
     pub member: Member,
     /// Options that must be equal on all ranks.
     pub options: BTreeMap<String, String>,
-    /// Does the descriptor of the rank's arena follow? Equal on all ranks, since it follows from the options.
+    /// Whether the descriptor of the rank's arena follows. Equal on all ranks, since it depends on the
+    /// options only.
     pub arena: bool,
-    /// How long the rank is ready to wait for the others, in milliseconds.
+    /// How long the rank waits for the other ranks, in milliseconds.
     #[serde(rename = "patience_ms")]
     pub timeout_ms: u64,
-    /// After how long without an answer a host is taken for gone, in milliseconds.
+    /// Time without an answer after which a host counts as gone, in milliseconds.
     #[serde(rename = "silence_ms")]
     pub peer_timeout_ms: u64,
 }
 
-/// What ranks know of each other.
+/// Description of a rank, known to all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
@@ -67,78 +71,79 @@ pub struct Member {
     pub pid: u32,
     /// Host name.
     pub host: String,
-    /// A word in the rank's memory, to try whether it can be read.
+    /// Address of a word in the rank's memory. Other ranks try to read it.
     pub probe_address: u64,
     /// Value of the word at `probe_address`.
     pub probe_value: u64,
-    /// Where it can be met later on, as [`super::Address::parse_list`] reads it; empty if nowhere.
+    /// Addresses of its reconnect listener, as [`super::Address::parse_list`] reads them; empty if it has
+    /// none.
     #[serde(default, rename = "muster")]
     pub reconnect_addresses: String,
-    /// Is the rendezvous in its process?
+    /// Whether the rendezvous runs in its process.
     #[serde(default, rename = "keeps")]
     pub hosts_rendezvous: bool,
 }
 
-/// From a rank to the server, after its Hello.
+/// Messages from a rank to the server, after its hello.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum FromRank {
-    /// Whether the rank can read every other rank's memory, and if not why not.
+    /// Obstacle to reading the other ranks' memory, if any.
     Probed { obstacle: Option<String> },
-    /// So many bytes for everyone; they follow.
+    /// Contribution to an exchange, of this many bytes, which follow.
     Exchange { bytes: u32 },
-    /// The rank can't go on with starting.
+    /// The rank cannot start.
     #[serde(rename = "given_up")]
     Abort { why: String },
-    /// What is new on the rank's board. It knows of the others' up to a version, and is to be told of what is newer: at
-    /// once, or when there is something.
+    /// Changed words of the rank's board, and a request for words of other boards newer than version `seen`.
+    /// The server answers once there are any.
     #[serde(rename = "look")]
     SyncBoard { seen: u64, words: Vec<Word> },
-    /// The job has failed, as the rank sees it.
+    /// The rank reports a failure of the job.
     #[serde(rename = "raise")]
     ReportFailure { words: Vec<Word> },
-    /// The rank waits, and lives. Not answered.
+    /// The rank is alive. Not answered.
     #[serde(rename = "beat")]
     Heartbeat,
-    /// The rank has closed its communicator; what was last new on its board.
+    /// The rank has closed its communicator. Holds the last changed words of its board.
     Goodbye { words: Vec<Word> },
 }
 
-/// From the server to a rank.
+/// Messages from the server to a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum FromServer {
-    /// Everyone is here, in rank order; their descriptors follow if the ranks have sent any.
+    /// All ranks have joined: their descriptions, in rank order. Their descriptors follow, if ranks sent any.
     Welcome { members: Vec<Member> },
     /// The job cannot start, or not with this rank.
     Refused {
         why: String,
-        /// For want of these ranks, if it is for that.
+        /// Missing ranks, if they are the reason.
         #[serde(default)]
         absent: Vec<u32>,
     },
-    /// Another job meets here for now, and this is what it is called.
+    /// Another job, of this name, uses the rendezvous.
     Busy { job: String },
-    /// A rank that shares memory is to come over the socket of our host.
+    /// Address of the server's Unix socket, for a rank that shares memory and came over TCP.
     #[serde(rename = "elsewhere")]
     Redirect { address: String },
-    /// Everyone has reported; the first obstacle to pulling, if any.
+    /// All ranks have reported: the first obstacle to reading memory, if any.
     Go { obstacle: Option<String> },
-    /// How many bytes each rank has given, in rank order; they follow.
+    /// Sizes of all contributions in bytes, in rank order. The contributions follow.
     Exchanged { bytes: Vec<u32> },
-    /// What is new on the boards of these ranks, up to a version. The rank's own may be among them.
+    /// Changed words of these ranks' boards, up to a version. May include words of the receiver.
     #[serde(rename = "news")]
     BoardUpdate { version: u64, boards: Vec<(u32, Vec<Word>)> },
-    /// The first failure of the job, which is the one that holds.
+    /// The first failure of the job.
     Failed { words: Vec<Word> },
     /// A rank's process ended.
     Died { rank: u32, how: String },
 }
 
-/// A frame as it travels.
+/// Encodes a message as a frame.
 pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
     let mut frame = vec![0; PREFIX];
-    // Writing to memory doesn't fail, and all our words can be written as JSON.
+    // Writing to memory cannot fail, and all messages can be written as JSON.
     let written = serde_json::to_writer(&mut frame, message);
     debug_assert!(written.is_ok(), "{written:?}");
     let len = (frame.len() - PREFIX) as u32;
@@ -150,10 +155,10 @@ fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Erro
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// The text of the frame at the start of `bytes`, once it is there, and where the next one starts.
+/// Returns the text of the first frame in `bytes` once it is complete, and the offset of the next frame.
 ///
 /// # Errors
-/// When it is longer than `most`.
+/// If the frame is longer than `limit`.
 pub(super) fn split_frame(bytes: &[u8], limit: usize) -> io::Result<Option<(&[u8], usize)>> {
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let len = u32::from_le_bytes(*prefix) as usize;
@@ -163,10 +168,10 @@ pub(super) fn split_frame(bytes: &[u8], limit: usize) -> io::Result<Option<(&[u8
     Ok(rest.get(..len).map(|text| (text, PREFIX + len)))
 }
 
-/// What a frame says.
+/// Decodes the text of a frame.
 ///
 /// # Errors
-/// When it is not what it should be.
+/// If the text is not a valid `T`.
 pub(super) fn decode<T: DeserializeOwned>(text: &[u8]) -> io::Result<T> {
     serde_json::from_slice(text).map_err(invalid)
 }

@@ -1,13 +1,13 @@
-//! The environment variables of a process.
+//! Environment variables of a process.
 
 use std::collections::HashMap;
 
-/// The variables of a process.
+/// Environment variables, by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Vars(HashMap<String, String>);
 
 impl Vars {
-    /// Those of this process.
+    /// Returns the variables of this process.
     pub(super) fn of_process() -> Vars {
         let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((key.into_string().ok()?, value.into_string().ok()?))
@@ -20,7 +20,7 @@ impl Vars {
         Vars(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
     }
 
-    /// A variable that is set, and not to nothing.
+    /// Returns the trimmed value of a variable that is set and not empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }

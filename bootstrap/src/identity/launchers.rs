@@ -1,20 +1,22 @@
-//! Which variables say who a process is, for each launcher that we know.
+//! Known launchers and the environment variables by which they tell a process its rank.
 
 use super::{environment::Vars, mlx};
 
-/// A way of starting ranks, and what it tells them.
+/// A launcher, and the variables that it sets.
 #[derive(Debug)]
 pub(super) struct Launcher {
-    /// As people call it.
+    /// Display name.
     pub(super) name: &'static str,
-    /// The rank.
+    /// Variable with the rank.
     pub(super) rank: &'static str,
-    /// The number of ranks; the first that is set counts.
+    /// Variables with the number of ranks; the first that is set counts.
     pub(super) size: &'static [&'static str],
 }
 
-/// All that we know. The first that has told both counts: agents of torchrun may be started by Slurm or MPI, and MPI by
-/// Slurm. MLX's launcher starts programs and no launchers, and may itself have been started by any of the others.
+/// Known launchers. The first that has set both variables counts.
+///
+/// Order matters: agents of torchrun may be started by Slurm or MPI, and MPI by Slurm. `mlx.launch` starts
+/// programs and no launchers, and any of the others may have started it.
 pub(super) const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "tbccl run", rank: "TBCCL_RANK", size: &["TBCCL_SIZE"] },
     Launcher { name: mlx::NAME, rank: mlx::RANK, size: &[mlx::SIZE] },
@@ -24,21 +26,21 @@ pub(super) const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "Slurm", rank: "SLURM_PROCID", size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"] },
 ];
 
-/// What a launcher has said.
+/// Rank and size as a launcher sets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LaunchedRank {
-    /// Which launcher.
+    /// Name of the launcher.
     pub(super) launcher: &'static str,
     pub(super) rank: u32,
     pub(super) size: u32,
 }
 
-/// Who this process is.
+/// Returns the rank and size of this process.
 ///
 /// # Errors
-/// Says which variables are there, which are missing or senseless, and how to start the program instead.
+/// A sentence that names the missing or malformed variables, and how to start the program instead.
 pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
-    // Whoever sets one of ours means us.
+    // Variables of tbccl take precedence over those of other launchers.
     let ours = &LAUNCHERS[0];
     let is_ours = vars.get(ours.rank).is_some() || ours.size.iter().any(|name| vars.get(name).is_some());
     let candidates = if is_ours { &LAUNCHERS[..1] } else { LAUNCHERS };
@@ -57,7 +59,7 @@ pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
     Err(missing_variables(vars, candidates))
 }
 
-/// The launcher that the environment speaks of, if it speaks of any, be it all or only half of what is needed.
+/// Returns the launcher of which at least one variable is set.
 pub(super) fn launcher_in_environment(vars: &Vars) -> Option<&'static str> {
     let is_set = |name: &&str| vars.get(name).is_some();
     LAUNCHERS.iter().find(|l| is_set(&l.rank) || l.size.iter().any(is_set)).map(|l| l.name)
@@ -104,7 +106,7 @@ fn missing_variables(vars: &Vars, candidates: &[Launcher]) -> String {
     }
 }
 
-/// The first host of a list as Slurm writes them: `node[07-09,12],other`.
+/// Returns the first host of a list in Slurm's notation: `node[07-09,12],other`.
 pub(super) fn first_host(list: &str) -> Option<String> {
     let end = list.find([',', '[']).unwrap_or(list.len());
     let (name, rest) = list.split_at(end);

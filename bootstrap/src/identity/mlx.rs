@@ -1,49 +1,49 @@
-//! What MLX's own launcher tells its ranks, whichever of its backends it was started for.
+//! Environment variables of MLX's launcher, for each of its backends.
 //!
-//! | `mlx.launch --backend` | how many ranks | where rank 0 is |
+//! | `mlx.launch --backend` | number of ranks | address of rank 0 |
 //! |---|---|---|
 //! | `nccl` | `MLX_WORLD_SIZE` | `NCCL_HOST_IP`, `NCCL_PORT` |
 //! | `ring` | the file of `MLX_HOSTFILE`: a list with the addresses of each rank | the first of them |
 //! | `jaccl`, `jaccl-ring` | the file of `MLX_IBV_DEVICES`: a list with the devices of each rank | `MLX_JACCL_COORDINATOR` |
 //!
-//! `--backend mpi` starts an `mpirun`, which says more itself. A program that uses tbccl does not use the backend that it was
-//! started for, so the port is free for the ranks to meet at.
+//! `--backend mpi` starts `mpirun`, which sets variables of its own. A program that uses tbccl does not use
+//! the backend it was started for, so the backend's port is free for the rendezvous.
 
 use super::environment::Vars;
 use crate::address::host_and_port;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-/// The name of this launcher.
+/// Name of this launcher.
 pub(super) const NAME: &str = "mlx.launch";
-/// Which rank this is.
+/// Variable with the rank.
 pub(super) const RANK: &str = "MLX_RANK";
-/// How many there are, if it is said there.
+/// Variable with the number of ranks; only some backends set it.
 pub(super) const SIZE: &str = "MLX_WORLD_SIZE";
 const HOSTFILE: &str = "MLX_HOSTFILE";
 const DEVICES: &str = "MLX_IBV_DEVICES";
 
-/// A file of which each entry is for a rank, and how many it has.
+/// A file with one entry per rank.
 pub(super) struct RankList {
-    /// The variable that names it.
+    /// Variable that names the file.
     pub(super) variable: &'static str,
-    /// How many ranks it has, as text.
+    /// Number of ranks, as text.
     pub(super) ranks: String,
 }
 
-/// How many ranks there are by the file that says it, if there is one.
+/// Reads the number of ranks from the launcher's file; `None` if no variable names one.
 ///
 /// # Errors
-/// Says which file can't be read.
+/// A sentence that names the file that cannot be read.
 pub(super) fn rank_list(vars: &Vars) -> Result<Option<RankList>, String> {
     let Some(variable) = [HOSTFILE, DEVICES].into_iter().find(|name| vars.get(name).is_some()) else {
         return Ok(None);
     };
     let entries: Vec<IgnoredAny> = read(vars, variable)?;
-    // A ring of one has an empty file.
+    // The file of a ring with one rank is empty.
     Ok(Some(RankList { variable, ranks: entries.len().max(1).to_string() }))
 }
 
-/// What is in the file that a variable names; nothing where it is empty.
+/// Reads the list in the file that a variable names; an empty file is an empty list.
 fn read<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, String> {
     let path = vars.get(variable).unwrap_or_default();
     let text = std::fs::read_to_string(path).map_err(|e| format!("{variable}={path}: {e}"))?;
@@ -57,10 +57,10 @@ fn read<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, Stri
     })
 }
 
-/// The host and the port at which the ranks can meet.
+/// Returns the host and port at which the ranks can meet.
 ///
 /// # Errors
-/// Says which variable is missing or senseless.
+/// A sentence that names the missing or malformed variable.
 pub(super) fn root(vars: &Vars) -> Result<(String, u16), String> {
     if let Some(host) = vars.get("NCCL_HOST_IP") {
         let port = vars.get("NCCL_PORT").ok_or("NCCL_HOST_IP is set and NCCL_PORT is not set")?;

@@ -1,11 +1,12 @@
-//! Who this process is: which rank of how many, and where the others are met.
+//! Identity of this process: its rank, the number of ranks, and their rendezvous.
 //!
-//! Launchers say it by variables ([`launchers`]). All say which rank a process is; ours also says where the others are
-//! met. Where a launcher doesn't, rank 0 opens the rendezvous in its own process ([`meeting`]) and the others are told
-//! where: by PyTorch's [`store`] under torchrun, else by a host and a port that are agreed on beforehand (`TBCCL_ROOT`).
+//! Launchers set environment variables ([`launchers`]). All of them tell a process its rank; `tbccl run` also
+//! tells the address of the rendezvous. With other launchers, rank 0 opens the rendezvous in its own process
+//! ([`resolve`]). The other ranks learn its address from PyTorch's [`store`] under torchrun, otherwise from a
+//! host and port that are agreed beforehand (`TBCCL_ROOT`).
 //!
-//! The environment is read once, before anything is opened, into what was [`Announced`]; once the ranks have
-//! met there is an [`Identity`].
+//! The environment is read once, before any socket is opened, into [`LaunchInfo`]. [`LaunchInfo::resolve`]
+//! turns it into an [`Identity`].
 
 mod environment;
 mod launchers;
@@ -36,47 +37,50 @@ use std::{
 };
 use topology::Rank;
 
-/// How long a rank tries to reach a rendezvous that must be there already.
+/// How long a rank tries to reach a rendezvous that must be running already.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// How often ranks of this process have met through a store. All ranks do it equally often.
+/// Number of rendezvous through a store in this process. Equal on all ranks.
 static MEETINGS: AtomicU32 = AtomicU32::new(0);
 
-/// Who this process is, and where the others are.
+/// Rank and rendezvous of this process.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Rank of this process.
     pub rank: u32,
     /// Number of ranks of the job.
     pub size: u32,
-    /// Where the others are met.
+    /// Where the ranks meet.
     pub rendezvous: ConnectSpec,
-    /// Is that in this process?
+    /// Whether the rendezvous runs in this process.
     pub hosts_rendezvous: bool,
-    /// What the job is made from, if it is one of ranks that know each other.
+    /// The first job, if the ranks come from one.
     pub parent: Option<Parent>,
 }
 
-/// A job of ranks that come from another one.
+/// A job whose ranks come from an earlier job.
 #[derive(Clone, Debug)]
 pub struct Parent {
-    /// What it is called.
+    /// Name of the new job.
     pub job: String,
-    /// Ranks of the members in the world.
+    /// Ranks of the members in the first job.
     pub world_ranks: Arc<WorldRanks>,
 }
 
-/// What ranks are called in the job that they come from, which is what files about ranks speak of.
+/// Ranks in the first job, which files about ranks refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldRanks {
-    /// By rank.
+    /// Rank in the first job, by rank in this job.
     pub by_rank: Vec<u32>,
-    /// How many ranks that job has.
+    /// Number of ranks of the first job.
     pub size: u32,
 }
 
 impl WorldRanks {
-    /// Those of some ranks.
+    /// Returns the entries of some members, in the order given.
+    ///
+    /// # Panics
+    /// If a member is not a rank of this job.
     pub fn of_members(&self, members: &[Rank]) -> WorldRanks {
         WorldRanks {
             by_rank: members.iter().map(|member| self.by_rank[member.index()]).collect(),
@@ -86,7 +90,7 @@ impl WorldRanks {
 }
 
 impl Identity {
-    /// What the ranks are called in the job that they come from.
+    /// Returns the ranks' numbers in the first job.
     pub fn world_ranks(&self) -> Arc<WorldRanks> {
         match &self.parent {
             Some(parent) => Arc::clone(&parent.world_ranks),
@@ -95,7 +99,7 @@ impl Identity {
     }
 }
 
-/// What a launcher has said.
+/// Rank, size and way to the rendezvous, as a launcher sets them.
 #[derive(Clone, Debug)]
 pub struct LaunchInfo {
     rank: u32,
@@ -103,31 +107,33 @@ pub struct LaunchInfo {
     discovery: Discovery,
 }
 
-/// Where the ranks of a job meet.
+/// How a rank finds the rendezvous.
 #[derive(Clone, Debug)]
 enum Discovery {
-    /// At a rendezvous that is there.
+    /// A running rendezvous.
     Known(ConnectSpec),
     /// This is the only rank.
     Single,
-    /// At one that rank 0 opens for ranks of this host and user; all know it by this host's loopback and a port, which
-    /// is a name here and nothing that anybody listens on.
+    /// Rank 0 opens the rendezvous for ranks of this host and user. All ranks derive the socket's name from
+    /// the port; nothing listens on that port.
     LocalPort { host: String, port: u16 },
-    /// At one that rank 0 opens on this port; the others know this host as its own.
+    /// Rank 0 opens the rendezvous on this port. The other ranks know its host by this name.
     Root { host: String, port: u16, secret: Secret },
-    /// At one that rank 0 opens on any port, and tells the others of through PyTorch's store at this host and port.
+    /// Rank 0 opens the rendezvous on any port and publishes it through PyTorch's store at this host and
+    /// port.
     Store { host: String, port: u16, key: String, secret: Option<Secret> },
 }
 
 impl LaunchInfo {
-    /// As the environment says.
+    /// Reads the environment variables of this process.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] when a variable is missing or senseless; it says which, and how to start the program.
+    /// [`Error::Rendezvous`] if a variable is missing or malformed. Names it, and says how to start the
+    /// program.
     pub fn from_env() -> Result<LaunchInfo> {
         let mut info = LaunchInfo::from_vars(&Vars::of_process()).map_err(Error::Rendezvous)?;
         if let Discovery::Store { key, .. } = &mut info.discovery {
-            // What was said for an earlier communicator is still in the store.
+            // Entries of earlier communicators remain in the store.
             *key = format!("{key}/{}", MEETINGS.fetch_add(1, Relaxed));
         }
         Ok(info)
@@ -140,14 +146,16 @@ impl LaunchInfo {
     }
 }
 
-/// Which launcher the environment speaks of: `tbccl run`, `mlx.launch`, `torchrun`, `Open MPI` and so on. None means that this
-/// process is on its own, and [`crate::Communicator::from_env`] would fail.
+/// Returns the launcher that the environment names: `tbccl run`, `mlx.launch`, `torchrun`, `Open MPI` and so
+/// on.
+///
+/// `None` means that no launcher started this process, so [`LaunchInfo::from_env`] would fail.
 #[must_use]
 pub fn launcher_of_env() -> Option<&'static str> {
     launcher_in_environment(&Vars::of_process())
 }
 
-/// How many ranks the launcher of this process says that there are; none if it does not, or nothing that makes sense.
+/// Returns the number of ranks that the launcher set; `None` if it is missing or malformed.
 #[must_use]
 pub fn ranks_of_env() -> Option<u32> {
     detect(&Vars::of_process()).ok().map(|launched| launched.size)
@@ -196,7 +204,7 @@ fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, Strin
     Ok(Discovery::Root { host, port, secret })
 }
 
-/// Does torchrun's agent listen on `MASTER_PORT`?
+/// Whether torchrun's agent runs a store on `MASTER_PORT`.
 fn has_store(vars: &Vars) -> bool {
     let says = |name: &str| vars.get(name).map(str::to_ascii_lowercase);
     match says("TORCHELASTIC_USE_AGENT_STORE").as_deref() {
@@ -214,7 +222,7 @@ fn master(vars: &Vars) -> Result<(String, u16), String> {
     Ok((host.to_owned(), number.ok_or_else(|| format!("MASTER_PORT={port} is not a port"))?))
 }
 
-/// The host of rank 0 and the port that it is to open.
+/// Returns the host of rank 0 and the port that rank 0 opens.
 fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
     if let Some(text) = vars.get("TBCCL_ROOT") {
         let full = match text.strip_prefix(':') {
@@ -228,7 +236,8 @@ fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
     if launched.launcher == mlx::NAME {
         return mlx::root(vars);
     }
-    // PyTorch programs that are not started by torchrun open the master port themselves; the next one is ours.
+    // PyTorch programs that torchrun did not start open the master port themselves, so tbccl uses the next
+    // one.
     if let (Ok((host, port)), "torchrun") = (master(vars), launched.launcher) {
         let next = port.checked_add(1).ok_or_else(|| {
             "MASTER_PORT=65535, and the ranks of tbccl meet on the next port: choose a lower one".to_owned()
@@ -244,12 +253,12 @@ fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
     ))
 }
 
-/// Is a host this one by its very name, so that all ranks are here?
+/// Whether the host name always means this host, so that all ranks are here.
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The host of rank 0, where a launcher tells.
+/// Returns the host of rank 0, if the launcher sets it.
 fn host_of_rank_0(vars: &Vars) -> Option<String> {
     if let Some(host) = vars.get("MASTER_ADDR") {
         return Some(host.to_owned());
@@ -258,7 +267,7 @@ fn host_of_rank_0(vars: &Vars) -> Option<String> {
     list.and_then(first_host)
 }
 
-/// The job's secret, from the environment or a file.
+/// Returns the job's secret, from the environment or a file.
 fn secret(vars: &Vars) -> Result<Option<Secret>, String> {
     if let Some(digits) = vars.get("TBCCL_SECRET") {
         return Secret::from_hex(digits).map(Some).map_err(|e| format!("TBCCL_SECRET: {e}"));

@@ -1,5 +1,4 @@
-//! Bringing it about that the ranks of a job meet: opening the rendezvous where this rank is the one to do it, and
-//! finding out where it is otherwise.
+//! Resolution of launch information: opens the rendezvous if this rank has to, or finds its address.
 
 use super::{Discovery, Identity, LaunchInfo, store::Store};
 use crate::{
@@ -17,7 +16,7 @@ use std::{
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Who this process is, now that it is known where the others are, and the rendezvous if this rank has opened it.
+/// Identity of a process, and the server if it runs here.
 #[derive(Debug)]
 pub struct Resolved {
     /// Identity of this process.
@@ -26,17 +25,21 @@ pub struct Resolved {
     pub server: Option<Server>,
 }
 
-/// What rank 0 tells the others through PyTorch's store.
+/// Entry that rank 0 writes to PyTorch's store.
 #[derive(Serialize, Deserialize)]
 struct StoredRendezvous {
-    /// As in `TBCCL_BOOTSTRAP`.
+    /// List of addresses, as in `TBCCL_BOOTSTRAP`.
     addresses: String,
-    /// The secret, where the ranks have none beforehand.
+    /// Secret of the job, if the environment sets none.
     secret: Option<String>,
 }
 
 impl LaunchInfo {
-    /// Opens the rendezvous if that is this rank's part, or finds out where it is, within a time.
+    /// Opens the rendezvous if this rank has to, or finds its address within `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the address is taken, or the store fails or does not answer in time;
+    /// [`Error::System`] if the system refuses sockets or threads.
     pub fn resolve(&self, timeout: Duration) -> Result<Resolved> {
         let (rendezvous, server) = self.rendezvous(timeout)?;
         let (rank, size, hosts_rendezvous) = (self.rank, self.size, server.is_some());
@@ -103,7 +106,7 @@ impl LaunchInfo {
 }
 
 impl LaunchInfo {
-    /// Opens a rendezvous for ranks of this host that know it by a port.
+    /// Opens a rendezvous for ranks of this host that derive its name from a port.
     fn open_local_port(&self, host: &str, port: u16) -> Result<Server> {
         Server::start_with_name(self.size, socket_name(port)).map_err(|error| match error {
             Error::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Error::Rendezvous(format!(
@@ -115,14 +118,17 @@ impl LaunchInfo {
     }
 }
 
-/// By what ranks of this host and user that have a port in common know their rendezvous.
+/// Returns the socket name that ranks of this host and user derive from a port.
 fn socket_name(port: u16) -> u128 {
     let user = rustix::process::geteuid().as_raw();
     xxh3_128(format!("a rendezvous of user {user} by port {port}").as_bytes())
 }
 
-/// The rendezvous that this rank has opened, which it reaches by the socket of this host. The secret is for connections
-/// between ranks. How others reach the rendezvous says on which network they reach this rank.
+/// Returns the connect spec of a server that this rank has opened, which this rank reaches over its Unix
+/// socket.
+///
+/// `secret` is for connections between ranks. `remote_addresses` tell on which network other ranks reach this
+/// rank.
 fn server_and_spec(
     server: Server,
     secret: Option<Secret>,
@@ -133,7 +139,7 @@ fn server_and_spec(
     (ConnectSpec { addresses, secret, timeout: Duration::ZERO, rendezvous_host: None }, Some(server))
 }
 
-/// Opens a rendezvous; not every host has both families.
+/// Opens a rendezvous. A host without IPv6 listens on IPv4 alone.
 fn open(ranks: u32, listen: &[SocketAddr], secret: &Secret) -> Result<Server> {
     let start =
         |listen: &[SocketAddr]| Server::start(&ServerSpec::network(ranks, listen.to_vec(), secret.clone()));
@@ -143,8 +149,10 @@ fn open(ranks: u32, listen: &[SocketAddr], secret: &Secret) -> Result<Server> {
     })
 }
 
-/// Where to listen so that others reach us at `host`: there, if it is a number; else everywhere, since a host may know
-/// its own name by another address than others do.
+/// Returns the addresses to listen on so that other ranks can connect to `host`.
+///
+/// A numeric host is its own address. For a name, all addresses are listened on, since a host may resolve its
+/// own name differently from other hosts.
 fn listen_addresses(host: &str, port: u16) -> Vec<SocketAddr> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return vec![SocketAddr::new(ip, port)];
@@ -155,8 +163,8 @@ fn listen_addresses(host: &str, port: u16) -> Vec<SocketAddr> {
     [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].map(|ip| SocketAddr::new(ip, port)).into()
 }
 
-/// Opens a rendezvous on a port that the system chooses, for others that know our host as `host` or reach us as we have
-/// reached the store.
+/// Opens a rendezvous on a port that the system chooses. Other ranks reach it as `host`, or at the address
+/// from which this rank reached the store.
 fn open_and_publish(
     ranks: u32,
     host: &str,
@@ -186,7 +194,7 @@ fn open_and_publish(
     Ok((server, StoredRendezvous { addresses: addresses.join(","), secret: stored }, new_secret))
 }
 
-/// What rank 0 has told.
+/// Decodes the entry of rank 0.
 fn spec_from_store(value: &[u8], secret: Option<&Secret>, timeout: Duration) -> Result<ConnectSpec> {
     let malformed =
         |why: String| Error::Rendezvous(format!("what rank 0 said in PyTorch's store is not ours: {why}"));

@@ -1,11 +1,11 @@
-//! A client of the key-value store by which PyTorch's processes find each other.
+//! Client of the key-value store by which PyTorch's processes find each other.
 //!
-//! torchrun's agent listens on `MASTER_PORT` with it before it starts any rank, so ranks can tell each other through it
-//! where the rendezvous is. The protocol is that of PyTorch's `TCPStore`: a byte that says what is asked for, then
-//! numbers in the byte order of the machine, with texts and values preceded by their length in eight bytes. Only what
-//! is needed is here: to set a value and to get one that may not be there yet.
+//! torchrun's agent runs the store on `MASTER_PORT` before it starts any rank, so rank 0 can publish the
+//! rendezvous there. The protocol is that of PyTorch's `TCPStore`: a byte for the query, then numbers in
+//! native byte order; texts and values follow their length of eight bytes. This client implements only
+//! setting a value and waiting for one.
 //!
-//! Whoever reaches the store can read and write all of it; see docs/security.md.
+//! A client of the store can read and write all of it; see docs/security.md.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The number by which the store's server knows its clients.
+/// Number by which the store's server recognizes its clients.
 const MAGIC: u32 = 0x3C85_F7CE;
 
 const VALIDATE: u8 = 0;
@@ -21,19 +21,19 @@ const SET: u8 = 1;
 const GET: u8 = 3;
 const CHECK: u8 = 5;
 
-/// The answer to [`CHECK`] when all keys are there.
+/// Answer to [`CHECK`] if all keys exist.
 const READY: u8 = 0;
 
-/// What every client of PyTorch puts before its keys.
+/// Prefix that PyTorch's clients add to keys.
 const PREFIX: &str = "/";
 
-/// No value of ours is longer.
+/// Maximum size of a value.
 const MAX_VALUE_BYTES: u64 = 64 << 10;
 
-/// Between attempts to connect, and between looks whether a key is there.
+/// Pause between attempts to connect, and between checks for a key.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long one attempt to connect, and one answer, may take.
+/// Timeout of one attempt to connect, and of one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a store.
@@ -43,7 +43,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Connects to the store at a host's port, which may not be there yet.
+    /// Connects to the store, which may not be running yet.
     pub(super) fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<Store> {
         loop {
             match Store::try_connect(host, port) {
@@ -77,7 +77,7 @@ impl Store {
         Ok(store)
     }
 
-    /// By which address of ours we have reached it.
+    /// Returns the local address of the connection.
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
@@ -88,11 +88,11 @@ impl Store {
         append(&mut request, &key_of(key));
         append(&mut request, value);
         self.stream.write_all(&request)?;
-        // Setting has no answer; asking for the key shows that it was taken.
+        // Setting has no answer; a check for the key confirms it.
         if self.has(key)? { Ok(()) } else { Err(invalid("the store did not keep what we set")) }
     }
 
-    /// A value, once it is there.
+    /// Waits for a key and returns its value.
     pub(super) fn get(&mut self, key: &str, deadline: Instant) -> io::Result<Vec<u8>> {
         while !self.has(key)? {
             if Instant::now() >= deadline {

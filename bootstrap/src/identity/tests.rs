@@ -1,4 +1,4 @@
-//! Identities from variables, and ranks that meet in the ways that these say.
+//! Tests of identities from environment variables, and of the rendezvous that they lead to.
 
 use super::*;
 use crate::{
@@ -98,7 +98,7 @@ fn a_secret_file_that_others_can_read_is_refused_with_the_remedy() {
     identity(&vars).expect("only ours");
 }
 
-/// A store as PyTorch's server keeps it, as far as is asked of it here: it ends with its last client.
+/// Runs the part of PyTorch's store server that ranks use, for `clients` connections.
 fn serve_store(listener: TcpListener, clients: usize) -> thread::JoinHandle<()> {
     let kept: Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>> = Arc::default();
     thread::spawn(move || {
@@ -243,7 +243,7 @@ fn ranks_of_one_host_that_know_it_by_its_loopback_need_no_secret() {
     }
 }
 
-/// A port that is a name, and that no other test has.
+/// Returns a port number that no other test uses. It serves as a name only.
 fn port() -> u16 {
     use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
     static TAKEN: AtomicU16 = AtomicU16::new(0);

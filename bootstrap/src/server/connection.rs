@@ -1,7 +1,7 @@
-//! One connection, from the stranger that it begins as to the rank that it becomes.
+//! One inbound connection, from an unauthenticated peer to a rank of the job.
 //!
-//! What has come is cut into what a guest may say at its stage: nothing before it has proved that it belongs to the
-//! job, then a greeting, then the words of a rank. What the words mean is the job's business.
+//! Received bytes are parsed according to the stage: nothing before authentication, then a hello, then
+//! messages of a rank. The job interprets the messages.
 
 use super::super::{
     frame_stream::{FrameStream, ReadProgress},
@@ -13,45 +13,45 @@ use std::{
     time::Instant,
 };
 
-/// Bytes read from one connection before others have their turn.
+/// Maximum bytes read from one connection before other connections are served.
 const TURN_BYTES: usize = 256 << 10;
 
-/// How far a guest has come.
+/// Stage of a connection.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// It is to prove that it belongs to the job.
+    /// The peer has not proved that it has the secret.
     Unauthenticated,
-    /// It is to say who it is.
+    /// The hello is expected.
     AwaitingHello,
-    /// It has said so; the descriptor of its arena is to come.
+    /// The hello has arrived; the descriptor of the arena is expected.
     AwaitingArena(Box<Hello>),
-    /// It is this rank.
+    /// The connection belongs to this rank.
     Rank(u32),
-    /// It is this rank, and bytes of an exchange are to come.
+    /// The connection belongs to this rank, and this many bytes of an exchange are expected.
     Contributing(u32, u32),
-    /// It is not listened to any more, and has to go once it has been told why.
+    /// Input is ignored; the connection closes once the reason has been sent.
     Closing,
 }
 
-/// What a guest has said.
+/// A message from a peer.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Which rank it is, with its arena if it has one.
+    /// Hello of a rank, with its arena if it has one.
     Hello(Box<Hello>, Option<OwnedFd>),
-    /// That it is of another version of tbccl; why it can't be let in.
+    /// Hello of another version of tbccl: the reason for the refusal.
     OtherVersion(String),
-    /// A word of a rank, and the bytes that came with it.
+    /// Message of a rank, and the bytes that belong to it.
     FromRank(u32, FromRank, Vec<u8>),
 }
 
-/// One connection.
+/// One inbound connection.
 #[derive(Debug)]
 pub(super) struct InboundConnection {
     pub(super) frames: FrameStream,
     pub(super) stage: Stage,
-    /// When it came.
+    /// Time of acceptance.
     pub(super) since: Instant,
-    /// Until when it has to have come further.
+    /// When the connection closes unless it reaches the next stage.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ fn invalid(why: &str) -> io::Error {
 }
 
 impl InboundConnection {
-    /// The rank that it is, if it has been let in as one and not sent away.
+    /// Returns the rank of the connection, if it is admitted and not closing.
     pub(super) fn rank(&self) -> Option<u32> {
         match self.stage {
             Stage::Rank(rank) | Stage::Contributing(rank, _) => Some(rank),
@@ -68,7 +68,7 @@ impl InboundConnection {
         }
     }
 
-    /// Reads what has come, as far as its turn goes.
+    /// Reads available bytes, up to the limit of one turn.
     pub(super) fn fill(&mut self) -> io::Result<ReadProgress> {
         let filled = self.frames.fill(TURN_BYTES);
         if matches!(self.stage, Stage::Closing) {
@@ -77,10 +77,10 @@ impl InboundConnection {
         filled
     }
 
-    /// What it has said next, once it has come.
+    /// Returns the next complete message.
     ///
     /// # Errors
-    /// When it is nothing that a guest says there.
+    /// If the message is not valid at this stage.
     pub(super) fn next(&mut self) -> io::Result<Option<Message>> {
         loop {
             match &self.stage {
@@ -132,7 +132,7 @@ impl InboundConnection {
     }
 }
 
-/// A greeting of ours, or why not in a way that another version of us understands.
+/// Parses a hello; an inner error is the reason why another version of tbccl is refused.
 fn read_greeting(text: serde_json::Value) -> io::Result<Result<Box<Hello>, String>> {
     let theirs = text.get("protocol").and_then(serde_json::Value::as_u64);
     if text.get("magic").is_some_and(|magic| magic == MAGIC) && theirs != Some(PROTOCOL.into()) {

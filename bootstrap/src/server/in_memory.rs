@@ -1,4 +1,5 @@
-//! The rendezvous without its event loop: guests and the job, turn by turn, with a clock of the caller's.
+//! The rendezvous without its event loop, for tests: connections and the job, step by step, with the caller's
+//! clock.
 
 use super::{
     super::frame_stream::{FrameStream, ReadProgress},
@@ -7,7 +8,7 @@ use super::{
 };
 use std::time::Instant;
 
-/// A rendezvous whose turns are asked for.
+/// A rendezvous that advances on request.
 pub(crate) struct InMemoryServer {
     job: Job,
     connections: Vec<Option<InboundConnection>>,
@@ -19,14 +20,14 @@ impl InMemoryServer {
         InMemoryServer { job: Job::new(ranks), connections: Vec::new(), start }
     }
 
-    /// Lets somebody in who is taken for one of the job.
+    /// Adds a connection that counts as authenticated.
     pub(crate) fn add_connection(&mut self, frames: FrameStream) {
         let connection =
             InboundConnection { frames, stage: Stage::AwaitingHello, since: self.start, deadline: None };
         self.connections.push(Some(connection));
     }
 
-    /// Hears all, passes time, and brings the mail.
+    /// Reads all connections, advances the job, and sends its messages.
     pub(crate) fn step(&mut self, now: Instant) {
         for slot in &mut self.connections {
             let Some(mut connection) = slot.take() else { continue };
@@ -59,7 +60,7 @@ impl InMemoryServer {
         }
     }
 
-    /// All that joined have gone, by themselves or because they were told to.
+    /// Asserts that every rank that joined has left or was refused.
     pub(crate) fn assert_all_finished(&self) {
         let status = self.job.status();
         assert_eq!(self.job.next_deadline(), None, "{status:?}");
@@ -67,7 +68,7 @@ impl InMemoryServer {
     }
 }
 
-/// Hears what a guest has said; false when it has to go.
+/// Handles the messages of a connection. Returns false if it has to be closed.
 fn handle(job: &mut Job, connection: &mut InboundConnection, now: Instant) -> bool {
     loop {
         match connection.next() {

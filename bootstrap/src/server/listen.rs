@@ -1,7 +1,6 @@
-//! The sockets of a rendezvous: their names, and who may connect.
+//! Listening sockets of a rendezvous.
 //!
-//! A Unix socket is always there, for the ranks of this host. On Linux it has a name in the abstract space, which no
-//! file system holds; elsewhere it is a file in a folder of its own that is removed with the server.
+//! A Unix socket is always open, for the ranks of this host; TCP sockets are open on request.
 
 use super::super::unix::{BACKLOG, Folder, on_this_host, random_name};
 use crate::error::{Error, Result};
@@ -16,19 +15,19 @@ use std::{
     sync::Arc,
 };
 
-/// Sockets that listen, and that nobody need serve yet: who connects meanwhile waits in the kernel.
+/// Listening sockets, which need not be served yet: connections wait in the kernel's backlog.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub unix: UnixListener,
-    /// By what the Unix socket is known.
+    /// Name of the Unix socket.
     pub name: u128,
     pub networks: Vec<TcpListener>,
-    /// Of the Unix socket's file, where it has one; removed with the last that holds it.
+    /// Folder of the Unix socket's file, if it has one. Removed with the last owner.
     pub(super) folder: Option<Arc<Folder>>,
 }
 
 impl Sockets {
-    /// Opens a Unix socket, and one at each of these addresses.
+    /// Opens a Unix socket, and a TCP socket at each of the addresses.
     pub(crate) fn open(addresses: &[SocketAddr]) -> Result<Sockets> {
         let refused = |e| Error::system("opening the rendezvous socket", e);
         let name = random_name().map_err(refused)?;
@@ -36,20 +35,21 @@ impl Sockets {
         Ok(Sockets { unix, name, networks: on_networks(addresses)?, folder: folder.map(Arc::new) })
     }
 
-    /// Opens a Unix socket under a name that others know beforehand.
+    /// Opens a Unix socket with a name that other ranks derive on their own.
     pub(crate) fn open_by_name(name: u128) -> Result<Sockets> {
         let (unix, folder) =
             on_this_host(name).map_err(|e| Error::system("opening the rendezvous socket", e))?;
         Ok(Sockets { unix, name, networks: Vec::new(), folder: folder.map(Arc::new) })
     }
 
-    /// Where it listens over TCP.
+    /// Returns the bound TCP addresses.
     pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>> {
         let bound: io::Result<Vec<SocketAddr>> = self.networks.iter().map(TcpListener::local_addr).collect();
         bound.map_err(|e| Error::system("asking for our own port", e))
     }
 
-    /// The same sockets once more. Whoever takes in a connection has it; so one serves them at a time.
+    /// Duplicates the sockets. Only one of the duplicates may be served at a time, since either could accept
+    /// a connection.
     pub(crate) fn again(&self) -> io::Result<Sockets> {
         Ok(Sockets {
             unix: self.unix.try_clone()?,
@@ -60,7 +60,7 @@ impl Sockets {
     }
 }
 
-/// Opens the TCP sockets. Where the system is to choose the port, it chooses one, and all have the same if they can.
+/// Opens the TCP sockets. Port 0 lets the system choose a port, which all sockets share if possible.
 fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
     let mut listeners: Vec<TcpListener> = Vec::new();
     let mut chosen = None;
@@ -82,7 +82,7 @@ fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
     let socket = super::super::socket::tcp_socket_for(&address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
-        // Each family is listened to only when asked for.
+        // Each address family is listened on only upon request.
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     bind(&socket, &address)?;
@@ -90,7 +90,7 @@ fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
     Ok(TcpListener::from(socket))
 }
 
-/// The error for an address that can't be listened on, with the remedy.
+/// Returns the error for an address that cannot be listened on, with the remedy.
 fn refused(address: SocketAddr, errno: Errno) -> Error {
     let (ip, port) = (address.ip(), address.port());
     let remedy = match errno {
@@ -134,7 +134,7 @@ mod tests {
             return;
         };
         let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().expect("bound").port()).collect();
-        // Another program may just have taken the second; then it has one of its own.
+        // Another program may have taken the second port; then the socket has another one.
         assert_eq!(ports.len(), 2);
         assert!(ports.iter().all(|port| *port != 0));
     }

@@ -1,10 +1,17 @@
-//! The rendezvous of a job: in the launcher, in rank 0's process, or in one of its own.
+//! Rendezvous server of a job: in the launcher, in rank 0's process, or in a process of its own.
 //!
-//! One thread serves all connections from an event loop ([`serving`]), so that a thousand ranks cost a thousand sockets
-//! and no threads. What ranks say is understood by [`job`], which knows no sockets; who may become a rank is decided by
-//! [`entrance`], before anything that they say is looked at.
+//! One thread serves all connections from an event loop, so a thousand ranks need a thousand sockets and no
+//! further threads. Ranks of the same host and user connect over a Unix socket; others over TCP, if it is
+//! opened, with the job's secret.
 //!
-//! Ranks of this host and user come over a Unix socket; others over TCP, where it is opened, with the job's secret.
+//! | module | purpose |
+//! |---|---|
+//! | `listen` | listening sockets |
+//! | `event_loop` | thread that accepts, reads, writes and enforces deadlines |
+//! | `connection` | stages and input of one connection |
+//! | `job` | protocol state of the ranks; knows no sockets |
+//! | `rejections` | counters and log lines of refused connections |
+//! | `in_memory` | the same without an event loop, for tests |
 
 mod connection;
 mod event_loop;
@@ -39,76 +46,76 @@ use std::{
 };
 use transport::secure::Secret;
 
-/// What a rendezvous is for, and where it is reached.
+/// Size of a job, and where its rendezvous listens.
 #[derive(Clone, Debug)]
 pub struct ServerSpec {
-    /// How many ranks the job has; 0 when the first rank that comes is to say so.
+    /// Number of ranks; 0 lets the first rank set it.
     pub ranks: u32,
-    /// Where ranks of other hosts connect, over TCP; port 0 lets the system choose. None for a job on one host.
+    /// TCP addresses to listen on; port 0 lets the system choose. Empty for a job on one host.
     pub listen: Vec<SocketAddr>,
-    /// What ranks that come over TCP must know. Needed where `listen` is not empty.
+    /// Secret that ranks over TCP must have. Required if `listen` is not empty.
     pub secret: Option<Secret>,
 }
 
 impl ServerSpec {
-    /// For a job on this host, reached by Unix socket only.
+    /// Returns the spec of a job on this host, reached by Unix socket only.
     #[must_use]
     pub fn local(ranks: u32) -> ServerSpec {
         ServerSpec { ranks, listen: Vec::new(), secret: None }
     }
 
-    /// For a job whose ranks may be on other hosts, and know the secret.
+    /// Returns the spec of a job whose ranks may be on other hosts.
     #[must_use]
     pub fn network(ranks: u32, listen: Vec<SocketAddr>, secret: Secret) -> ServerSpec {
         ServerSpec { ranks, listen, secret: Some(secret) }
     }
 }
 
-/// A job that meets at sockets which other jobs may use before it and after it.
+/// A job that meets at sockets which other jobs may use before and after it.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingGroup {
-    /// What it is called; the same for all of its ranks, and another one than that of others who meet there.
+    /// Name of the job: the same for all of its ranks, and different from other jobs at these sockets.
     pub job: String,
-    /// By rank: what people call it. There are so many ranks.
+    /// Display label of each rank, by rank. Their number is the number of ranks.
     pub labels: Vec<String>,
-    /// What ranks that come over TCP must know.
+    /// Secret that ranks over TCP must have.
     pub secret: Option<Secret>,
 }
 
-/// Who was turned away since a rendezvous was opened.
+/// Counts of rejected connections since a rendezvous was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RejectionCounts {
     /// Connections that did not prove in time that they belong to the job.
     pub strangers: u64,
-    /// Ranks that could not be let in, or that said what no rank says.
+    /// Ranks that were refused or violated the protocol.
     pub ranks: u64,
 }
 
-/// How far a job has come.
+/// Progress of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStatus {
-    /// Ranks that have joined.
+    /// Number of ranks that have joined.
     pub joined: u32,
-    /// Ranks that have joined and gone.
+    /// Number of ranks that have joined and departed.
     pub gone: u32,
-    /// Of those that have gone: ranks that have died.
+    /// Number of ranks that have died, of those departed.
     pub died: u32,
-    /// Nobody is expected or served any more.
+    /// Whether no rank is expected or served any more.
     pub is_over: bool,
-    /// Why the job could not start.
+    /// Reason why the job could not start.
     pub refused: Option<String>,
 }
 
-/// May ranks of other jobs come to the same doors once all are in?
+/// Whether other jobs use the same listening sockets once all ranks have joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenerUse {
-    /// No: whoever comes late is told that the job is complete.
+    /// No. A rank that comes late is told that the job is complete.
     Exclusive,
-    /// Yes: they are closed here before any rank knows that all are in.
+    /// Yes. The sockets are released before any rank learns that all have joined.
     Shared,
 }
 
-/// The rendezvous of one job. Closed when dropped; ranks that wait for others are then refused.
+/// Rendezvous server of one job. Dropping it closes the server and refuses ranks that still wait.
 #[derive(Debug)]
 pub struct Server {
     name: u128,
@@ -119,11 +126,11 @@ pub struct Server {
     counts: Arc<RejectionCounters>,
     status_cell: Arc<StatusCell>,
     thread: Option<JoinHandle<()>>,
-    /// The folder of the socket's file, where it has one; removed with the last that holds it.
+    /// Folder of the Unix socket's file, if it has one. Removed with the last owner.
     _folder: Option<Arc<Folder>>,
 }
 
-/// Where the serving thread says how far the job has come.
+/// Cell in which the event loop publishes the job's progress.
 #[derive(Debug, Default)]
 struct StatusCell {
     status: Mutex<JobStatus>,
@@ -131,11 +138,11 @@ struct StatusCell {
 }
 
 impl Server {
-    /// Opens the rendezvous of a job.
+    /// Starts the rendezvous of a job.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for addresses without a secret; [`Error::Rendezvous`] when an address can't be
-    /// listened on; others when the system refuses a socket or a thread.
+    /// [`Error::InvalidArgument`] for addresses without a secret; [`Error::Rendezvous`] if an address cannot
+    /// be listened on; [`Error::System`] if the system refuses a socket or a thread.
     pub fn start(spec: &ServerSpec) -> Result<Server> {
         if !spec.listen.is_empty() && spec.secret.is_none() {
             return Err(Error::InvalidArgument("a rendezvous over TCP needs a secret".into()));
@@ -144,17 +151,18 @@ impl Server {
         Server::over(sockets, (Job::new(spec.ranks), ListenerUse::Exclusive), spec.secret.clone())
     }
 
-    /// Opens the rendezvous of a job of this host under a name that its ranks know beforehand.
+    /// Starts the rendezvous of a job on this host, with a socket name that its ranks derive on their own.
     ///
     /// # Errors
-    /// [`ErrorKind::AddrInUse`] in an [`Error::System`] when another job meets there.
+    /// [`ErrorKind::AddrInUse`] in an [`Error::System`] if another job uses the name.
     ///
     /// [`ErrorKind::AddrInUse`]: std::io::ErrorKind::AddrInUse
     pub fn start_with_name(ranks: u32, name: u128) -> Result<Server> {
         Server::over(Sockets::open_by_name(name)?, (Job::new(ranks), ListenerUse::Exclusive), None)
     }
 
-    /// Serves a job at sockets that are open already. From when all ranks are in, others may serve them.
+    /// Serves a job at sockets that are already open. Once all ranks have joined, another server may use
+    /// them.
     pub(super) fn start_group(sockets: Sockets, group: PendingGroup) -> Result<Server> {
         let PendingGroup { job, labels, secret } = group;
         Server::over(sockets, (Job::of(job, labels), ListenerUse::Shared), secret)
@@ -187,25 +195,27 @@ impl Server {
         Ok(Server { name, address, addresses, commands, waker, counts, status_cell, thread, _folder: folder })
     }
 
-    /// What ranks of this host need to find the rendezvous: a value of `TBCCL_BOOTSTRAP`.
+    /// Returns the address for ranks of this host: a value of `TBCCL_BOOTSTRAP`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Where it listens over TCP, in the order they were asked for, with the ports that the system chose. By which
-    /// name or address other hosts reach these is not known here.
+    /// Returns the bound TCP addresses, in the order of `listen`, with the ports that the system chose.
+    ///
+    /// They may be unspecified addresses, which other hosts cannot connect to; see
+    /// [`Server::bootstrap_addresses`].
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// By what its Unix socket is known.
+    /// Returns the name of the Unix socket.
     pub(super) fn name(&self) -> u128 {
         self.name
     }
 
-    /// All ways to it, as far as this host knows how others reach it, each as in `TBCCL_BOOTSTRAP`.
+    /// Returns all addresses of the rendezvous, as far as this host knows them, each as in `TBCCL_BOOTSTRAP`.
     #[must_use]
     pub fn bootstrap_addresses(&self) -> Vec<String> {
         let mut ways = vec![self.address.clone()];
@@ -219,7 +229,7 @@ impl Server {
         ways
     }
 
-    /// Who was turned away so far.
+    /// Returns the counts of rejected connections.
     #[must_use]
     pub fn rejections(&self) -> RejectionCounts {
         RejectionCounts {
@@ -228,18 +238,19 @@ impl Server {
         }
     }
 
-    /// Tells all ranks that a rank's process has ended, and how, as the rest of a sentence: `was killed by SIGKILL`.
+    /// Reports to all ranks that a rank's process has ended. `how` is the rest of a sentence: `was killed by
+    /// SIGKILL`.
     pub fn report_exit(&self, rank: u32, pid: u32, how: &str) {
         self.tell(Command::Exited { rank, pid, how: how.to_owned() });
     }
 
-    /// Tells ranks that wait for this one to join that it has ended without, with status 0. Once it has joined, its own
-    /// goodbye counts.
+    /// Reports that a rank's process ended with status 0. Ranks that wait for it to join are told; after
+    /// joining, only the rank's own goodbye counts.
     pub fn report_success(&self, rank: u32, pid: u32) {
         self.tell(Command::Succeeded { rank, pid });
     }
 
-    /// Waits until the job is over, or has otherwise come to `enough`, for so long at most. Says how far it has come.
+    /// Waits until the job is over or `enough` returns true, for at most `timeout`. Returns the progress.
     pub fn wait_until(&self, enough: impl Fn(&JobStatus) -> bool, timeout: Duration) -> JobStatus {
         let deadline = Instant::now().checked_add(timeout);
         let mut status = self.status_cell.status.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,7 +266,7 @@ impl Server {
     }
 
     fn tell(&self, command: Command) {
-        // A thread that has ended has nobody left to tell.
+        // A thread that has ended serves no ranks.
         let _ = self.commands.send(command);
         let _ = self.waker.wake();
     }

@@ -1,7 +1,7 @@
-//! Who was turned away, in numbers and in words.
+//! Counters and log lines of rejected connections.
 //!
-//! Each is counted; of each the owner of the rendezvous gets a line on stderr, but no more than a few in a while, since
-//! whoever can connect could otherwise fill a disk with them.
+//! Every rejection is counted and logged to stderr. The number of lines in an interval is limited, since any
+//! program that can connect could otherwise fill a disk with them.
 
 use std::{
     fmt::Display,
@@ -9,25 +9,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many lines are written in a [`WHILE`].
+/// Maximum number of lines in an [`INTERVAL`].
 const MAX_LINES: u32 = 5;
 
-/// In which time.
+/// Interval of the limit.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Who was turned away since the rendezvous was opened.
+/// Counters of rejected connections since the rendezvous was opened.
 #[derive(Debug, Default)]
 pub(super) struct RejectionCounters {
     /// Connections that did not prove in time that they belong to the job.
     pub(super) strangers: AtomicU64,
-    /// Ranks that could not be let in, or that said what no rank says.
+    /// Ranks that were refused or violated the protocol.
     pub(super) ranks: AtomicU64,
 }
 
-/// The lines of a rendezvous about those it turned away.
+/// Log of rejected connections.
 #[derive(Debug)]
 pub(super) struct RejectionLog {
-    /// When the present while began, and how many lines and refusals there were in it.
+    /// Start of the current interval, and the numbers of logged and suppressed lines in it.
     interval_start: Instant,
     lines: u32,
     suppressed: u64,
@@ -38,7 +38,7 @@ impl RejectionLog {
         RejectionLog { interval_start: now, lines: 0, suppressed: 0 }
     }
 
-    /// Says that someone was turned away, and why.
+    /// Counts and logs a rejection.
     pub(super) fn record(&mut self, counter: &AtomicU64, who: &dyn Display, why: &dyn Display, now: Instant) {
         counter.fetch_add(1, Relaxed);
         self.tick(now);
@@ -50,7 +50,7 @@ impl RejectionLog {
         print(&format!("refused {who}: {why}"));
     }
 
-    /// Sums up the while that is over.
+    /// Ends the interval if it has expired.
     pub(super) fn tick(&mut self, now: Instant) {
         if now.saturating_duration_since(self.interval_start) < INTERVAL {
             return;
@@ -59,7 +59,7 @@ impl RejectionLog {
         (self.interval_start, self.lines) = (now, 0);
     }
 
-    /// Says how many there were beyond those that were written of.
+    /// Logs the number of suppressed lines.
     pub(super) fn summarize(&mut self) {
         if self.suppressed > 0 {
             print(&format!("refused {} more in {INTERVAL:?}", self.suppressed));
@@ -67,13 +67,13 @@ impl RejectionLog {
         self.suppressed = 0;
     }
 
-    /// When there is something to sum up.
+    /// Returns the time of the next summary, if there is one.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.suppressed > 0).then(|| self.interval_start + INTERVAL)
     }
 }
 
-/// In one piece, since others write there as well.
+/// Writes the line in one call, since other processes write to stderr as well.
 fn print(line: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("tbccl: warning: rendezvous: {line}\n").as_bytes());

@@ -1,8 +1,9 @@
-//! Ranks that do not fit together: each is told why, and so is the owner of the rendezvous.
+//! Tests of ranks that do not fit together: each is told the reason, and so is the server's owner.
 
 use super::*;
 
-/// What ranks with these greetings are told when they come one after the other.
+/// Joins with these hellos one after the other. Returns each rank's error and the server's count of
+/// rejections.
 fn join_all(ranks: u32, way: Way, hellos: &[Hello]) -> (Vec<Option<String>>, u64) {
     let (server, secret) = open(ranks);
     let rendezvous = rendezvous(&server, &secret, way);
@@ -14,7 +15,7 @@ fn join_all(ranks: u32, way: Way, hellos: &[Hello]) -> (Vec<Option<String>>, u64
                 let rendezvous = &rendezvous;
                 let thread =
                     scope.spawn(move || join(rendezvous, hello).err().map(|error| error.to_string()));
-                // Each finds those before it there.
+                // Each rank joins after those before it.
                 let is_there = |seen: &crate::JobStatus| seen.joined == count;
                 server.wait_until(is_there, Duration::from_millis(300));
                 thread

@@ -1,5 +1,4 @@
-//! Bytes that nobody of ours sends, on both sides: arbitrary ones, words that ranks do say in any order, and those that
-//! fuzzing has found.
+//! Tests of hostile input at both ends: arbitrary bytes, valid messages in any order, and the fuzzing corpus.
 
 use super::{
     super::{
@@ -10,7 +9,7 @@ use super::{
 };
 use proptest::prelude::*;
 
-/// A piece of a script for [`ranks_say`].
+/// Returns a record of a script for [`feed_server`].
 fn piece(which: u8, bytes: &[u8]) -> Vec<u8> {
     let mut piece = vec![which];
     piece.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
@@ -22,7 +21,7 @@ fn words() -> impl Strategy<Value = Vec<Word>> {
     prop::collection::vec((any::<u16>(), any::<u64>()), 0..4)
 }
 
-/// What a rank may say, with bytes behind it that may be too few or too many.
+/// Generates messages of ranks, with too few or too many bytes behind them.
 fn message_of_rank() -> impl Strategy<Value = Vec<u8>> {
     let greeting =
         (0u32..5, 2u32..5, 0u64..60_000, any::<bool>()).prop_map(|(rank, size, timeout, differs)| {

@@ -1,4 +1,4 @@
-//! Strangers at the port of a rendezvous, before and while ranks are there.
+//! Tests of unauthenticated connections at the port of a rendezvous, before and while ranks are connected.
 
 use super::*;
 use std::{
@@ -16,7 +16,7 @@ fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What a connection is told before it is closed, and after how long it is.
+/// Reads until the server closes the connection. Returns the bytes and the time it took.
 fn read_until_closed(mut stream: TcpStream) -> (Vec<u8>, Duration) {
     let began = Instant::now();
     let mut received = Vec::new();
@@ -26,13 +26,13 @@ fn read_until_closed(mut stream: TcpStream) -> (Vec<u8>, Duration) {
     (received, began.elapsed())
 }
 
-/// The first message of a handshake with a secret.
+/// Returns the first handshake message that a secret gives.
 fn first_message(secret: &Secret) -> Vec<u8> {
     let handshake = Handshake::initiator(secret, Purpose::Bootstrap, &[]).expect("random numbers");
     handshake.outgoing().to_vec()
 }
 
-/// Says that it is over when it goes, also when an assertion fails: a scope waits for threads that wait for that.
+/// Sets a flag when dropped, also when an assertion fails: the scope joins threads that wait for the flag.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -41,7 +41,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Two ranks that exchange again and again while something happens at the door.
+/// Runs two ranks that exchange bytes repeatedly while `meanwhile` disturbs the server.
 fn undisturbed(server: &Server, secret: &Secret, meanwhile: impl FnOnce()) {
     let rendezvous = rendezvous(server, secret, Way::Tcp);
     let is_over = AtomicBool::new(false);
@@ -92,7 +92,7 @@ fn whoever_is_silent_talks_nonsense_or_has_another_secret_is_hung_up_on_and_told
 fn a_recorded_handshake_is_of_no_use() {
     let (server, secret) = open(2);
     let to = server.addresses()[0];
-    // A wire-tapper between a rank and the rendezvous records all that the rank says.
+    // An eavesdropper between a rank and the rendezvous records all bytes from the rank.
     let tap = TcpListener::bind("127.0.0.1:0").expect("a port");
     let tapped = tap.local_addr().expect("bound");
     let wire = thread::spawn(move || {
@@ -139,7 +139,7 @@ fn a_thousand_connections_at_once_keep_no_rank_out_and_none_waiting() {
             let mut held = std::collections::VecDeque::new();
             let mut made = 0;
             while !is_over.load(Relaxed) || made < 1000 {
-                // As many as this process may hold beside the tests that run with this one.
+                // As many connections as this process may hold beside the tests that run with this one.
                 if held.len() == 300 {
                     held.pop_front();
                 }

@@ -1,4 +1,5 @@
-//! Ranks that exchange bytes and news over a rendezvous, as threads: over the socket of this host, and over TCP.
+//! Tests of ranks that exchange bytes and boards over a rendezvous, as threads, over Unix sockets and over
+//! TCP.
 
 mod agreement;
 mod hostile;
@@ -17,7 +18,7 @@ use std::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How ranks come to the rendezvous.
+/// Transport between ranks and rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Unix,
@@ -26,7 +27,7 @@ enum Way {
 
 const WAYS: [Way; 2] = [Way::Unix, Way::Tcp];
 
-/// A rendezvous on this host, and the secret of its job.
+/// Starts a rendezvous on this host. Returns it with the secret of its job.
 fn open(ranks: u32) -> (Server, Secret) {
     let secret = Secret::generate().expect("random numbers");
     let listen = vec![([127, 0, 0, 1], 0).into()];
@@ -65,7 +66,7 @@ pub(crate) fn join(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection
     Ok(connection)
 }
 
-/// What each of three ranks gets out of its role.
+/// Runs `role` on three ranks and returns the results.
 fn run_three<T: Send>(way: Way, timeout_ms: u64, role: impl Fn(u32, Connection) -> T + Sync) -> Vec<T> {
     let (server, secret) = open(3);
     let rendezvous = rendezvous(&server, &secret, way);
@@ -92,7 +93,7 @@ fn error_text(result: &Result<Vec<Vec<u8>>>) -> String {
     }
 }
 
-/// The next notice that is not about deaths, which may come at any time when others end.
+/// Returns the next notice other than a death, which may arrive at any time when other ranks end.
 fn notice(connection: &mut Connection, within: Duration) -> Option<Notice> {
     let until = Instant::now() + within;
     while Instant::now() < until {
@@ -200,7 +201,7 @@ fn news_comes_once_to_those_who_asked_and_to_no_others() {
                 _ => assert_eq!(notice(&mut connection, SECOND / 2), None, "it has not asked"),
             }
             connection.exchange(&[]).expect("all are there");
-            // What a rank last had to tell comes with its goodbye.
+            // A goodbye carries the last changed words of the rank.
             if rank == 0 {
                 return connection.goodbye(vec![(7, 70)]);
             }

@@ -1,8 +1,8 @@
-//! Many ranks.
+//! Tests with many ranks.
 
 use super::*;
 
-/// Has so many ranks join over TCP and exchange a few bytes; how long that took from the first to the last.
+/// Lets `ranks` ranks join over TCP and exchange a few bytes. Returns the time from the first to the last.
 fn start(ranks: u32) -> Duration {
     let (server, secret) = open(ranks);
     let rendezvous =
@@ -27,7 +27,7 @@ fn start(ranks: u32) -> Duration {
     took
 }
 
-/// As many descriptors as the system lets us have; true if they are enough.
+/// Raises the limit on descriptors as far as possible. Returns whether it suffices.
 fn may_have_descriptors(count: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -43,7 +43,8 @@ fn a_hundred_ranks_come_together_over_tcp() {
     assert!(start(100) < SECOND * 30);
 }
 
-/// `cargo test --release -p tbccl --lib start_up -- --ignored --nocapture` says how long ranks take to come together.
+/// Measures the time to start. Run with `cargo test --release -p tbccl-bootstrap --lib start_up -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "measures, and takes all cores"]
 fn start_up_of_up_to_a_thousand_ranks() {

@@ -1,10 +1,11 @@
-//! What a driver without shared memory offers a rank while the ranks come together.
+//! Interface between the runtime and a driver: set-up rounds, links, registered memory.
 //!
-//! The ranks' side channel carries words from everyone to everyone, round after round, until the driver has said all:
-//! [`Endpoint::converse`]. Links exist from then on; no rank is through with it before all have connected.
+//! Set-up runs in rounds. In each round every rank contributes a message and receives the messages of all
+//! ranks ([`Endpoint::converse`]). Links exist once the driver returns `None`; no rank gets there before all
+//! ranks have connected.
 //!
 //! # Safety
-//! Memory of the caller's is lent by a function that is unsafe to call: its contract stands there.
+//! The function that registers the caller's memory is unsafe to call; its contract stands there.
 
 use crate::{
     Link, Sleeper, TransportError,
@@ -19,18 +20,19 @@ pub struct RailInfo {
     pub ours: String,
     /// The peer's device.
     pub theirs: String,
-    /// What our port says of its speed in each direction, in Gb/s as signalled; what arrives of it is less.
+    /// Signaling rate of the local port in each direction, in Gb/s. The payload rate is lower.
     pub gigabits: Option<f64>,
-    /// Does Thunderbolt run on it, as our device says?
+    /// Whether the local device reports that the rail runs over Thunderbolt.
     pub is_thunderbolt: bool,
-    /// Can it be used now?
+    /// Whether the rail is up.
     pub is_up: bool,
 }
 
 /// Memory that is lent to a driver; it is taken back when this is dropped. May outlive the endpoint.
 pub trait Lease: Debug + Send {}
 
-/// What a driver does while a rank waits for something else: peers may wait for an answer of ours that nobody else gives.
+/// Progress of a driver while its rank waits for another driver's link. Peers may wait for answers that only
+/// this rank gives.
 pub trait Drive: Debug + Send + Sync {
     /// Takes what has come, and answers.
     ///
@@ -41,21 +43,24 @@ pub trait Drive: Debug + Send + Sync {
 
 /// One rank's part of a driver. It stays alive as long as its links.
 pub trait Endpoint: Debug + Send {
-    /// What it is called. After the conversation.
+    /// Name of the driver; valid after set-up.
     fn name(&self) -> &'static str;
 
-    /// Takes everyone's latest words, by rank, and says the next one; `None` when all is said. Begins with no words. The
-    /// last round is one that a rank enters only when it can be reached, so that whoever is through may send.
+    /// Processes the messages of the last round, by rank, and returns the next message; `None` ends set-up.
+    ///
+    /// The first call gets no messages. A rank enters the last round only once peers can reach it, so a rank
+    /// that has finished set-up may send at once.
     ///
     /// # Errors
-    /// When a peer can't be reached, or its words are none of ours.
+    /// When a peer is unreachable, or its message is malformed.
     fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError>;
 
-    /// Do these two ranks reach each other? After the conversation; the same on all ranks.
+    /// Whether ranks `a` and `b` can reach each other; valid after set-up, and equal on all ranks.
     fn connects(&self, a: u32, b: u32) -> bool;
 
-    /// By rank: a number of its host, where the driver knows who shares memory. After the conversation; the same on all
-    /// ranks.
+    /// Host number of each rank, if the driver knows which ranks share memory.
+    ///
+    /// Valid after set-up, and equal on all ranks.
     fn hosts(&self) -> Option<&[u32]> {
         None
     }
@@ -66,14 +71,16 @@ pub trait Endpoint: Debug + Send {
     /// The memory that this driver's links move without copying it.
     fn slab(&self) -> &Slab;
 
-    /// Takes note of memory of the caller's that links are to move without copying it, until the lease is dropped; nothing
-    /// if this driver has no use for that. It is registered while there is room, when an operation uses it.
+    /// Announces memory of the caller that links may move without a copy, until the lease is dropped.
+    ///
+    /// Returns `None` if the driver has no use for it. The driver registers the memory when an operation uses
+    /// it, while there is room.
     ///
     /// # Errors
-    /// When some of it is lent already.
+    /// When part of the memory is lent already.
     ///
     /// # Safety
-    /// The memory stays where it is until the lease is dropped, and is not empty.
+    /// The memory must not be empty and must not move or be freed before the lease is dropped.
     unsafe fn lend(
         &mut self,
         _start: *mut u8,
@@ -82,38 +89,43 @@ pub trait Endpoint: Debug + Send {
         Ok(None)
     }
 
-    /// An operation begins to use memory that may be lent, and needs it registered until [`Endpoint::end_use`].
+    /// Marks lent memory as used by an operation, which keeps it registered until [`Endpoint::end_use`].
     fn begin_use(&mut self, _memory: Span<'_>) {}
 
     /// An operation has ended that used this memory.
     fn end_use(&mut self, _memory: Span<'_>) {}
 
-    /// What a rank that waits can be woken by, where the driver has that.
+    /// Sleeper that wakes this rank when a link can make progress, if the driver has one.
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
         None
     }
 
-    /// What must go on while this rank waits for links of another driver, where only polling does that.
+    /// Progress handle to poll while this rank waits on links of another driver, if this driver needs
+    /// polling.
     fn driven(&self) -> Option<Arc<dyn Drive>> {
         None
     }
 
-    /// The rails to a peer, in the order that both ends number them; none where there is one way and it has no name.
+    /// Rails to a peer, in the order in which both ends number them; empty if the only path has no name.
     fn rails(&self, _peer: u32) -> Vec<RailInfo> {
         Vec::new()
     }
 
-    /// From now on what goes to a peer, and what is asked of it, takes that rail; all of them again with `None`. To be
-    /// said at both ends. A rail that is down is not waited for: the others are used while it is.
+    /// Restricts transfers with a peer to one rail; `None` uses all rails again.
+    ///
+    /// Both ends must call this. While the rail is down, transfers use the other rails.
     fn prefer_rail(&mut self, _peer: u32, _rail: Option<usize>) {}
 
-    /// Waits, for so long at most, until all that was sent has arrived. False if some of it has not, and still may. Peers that
-    /// are gone need nothing any more.
+    /// Waits for at most `within` until everything sent has arrived.
+    ///
+    /// Returns false if something has not arrived and still may. Peers for which `is_gone` is true are
+    /// ignored.
     fn settle(&mut self, _within: Duration, _is_gone: &dyn Fn(u32) -> bool) -> bool {
         true
     }
 
-    /// Ends it in good order: waits, for so long at most, until all that was sent has arrived. Peers may notice that nothing
-    /// more comes from now on, or from when it is dropped on.
+    /// Closes the endpoint in order: waits for at most `patience` until everything sent has arrived.
+    ///
+    /// Peers may observe the end of the connection from this call on, or only once the endpoint is dropped.
     fn close(&mut self, patience: Duration);
 }

@@ -1,9 +1,8 @@
-//! What a rank has that shares memory with the others of its host, for the driver that reaches the rest.
+//! Shared memory of a rank's host, as the inter-host driver sees it.
 //!
-//! Memory that is registered lies in the arena, so that peers of the host read it in place; a driver whose device must know
-//! it takes its slab from there too, and the same bytes are reachable by both.
+//! Registered memory lies in the arena, so that ranks of the host read it in place. A driver whose device
+//! must register memory takes its slab from the same arena, so the same bytes serve both.
 
-use super::verbs::LINE;
 use crate::{
     TransportError,
     memory::{Arena, Slab},
@@ -31,24 +30,28 @@ impl Home {
         &self.hosts
     }
 
-    /// Are there ranks on other hosts?
+    /// Whether the job has ranks on other hosts.
     pub(super) fn has_others(&self) -> bool {
         self.hosts.iter().any(|host| *host != self.hosts[0])
     }
 
-    /// The allocator of the first `bytes` of the arena's slab, or of all of it if it is smaller, for a device. To be asked
-    /// for once.
+    /// Returns a device's allocator over the first `bytes` of the arena's slab, or all of it if smaller.
+    ///
+    /// No buffer crosses a multiple of `line` bytes.
     ///
     /// # Errors
-    /// When there is no room for a descriptor.
-    pub fn slab(&mut self, bytes: u64) -> Result<Slab, TransportError> {
+    /// [`TransportError::Memory`] if the process has no free file descriptor.
+    ///
+    /// # Panics
+    /// On a second call.
+    pub fn slab(&mut self, bytes: u64, line: u64) -> Result<Slab, TransportError> {
         assert!(self.given.is_none(), "one driver has the slab");
-        let slab = Slab::for_device(&self.arena, self.descriptor()?, bytes, LINE as u64);
+        let slab = Slab::for_device(&self.arena, self.descriptor()?, bytes, line);
         Ok(self.given.insert(slab).clone())
     }
 
-    /// The allocator of registered memory, now that it is settled which driver reaches the others: that driver's, where it
-    /// lies in our arena, or one of our own.
+    /// Chooses the allocator of registered memory once the inter-host driver is known: its slab `theirs` if
+    /// that lies in this arena, otherwise a new one.
     pub(super) fn settle(&mut self, theirs: Option<&Slab>) -> Result<Slab, TransportError> {
         if let Some(slab) = theirs.filter(|slab| slab.is_in(&self.arena)) {
             return Ok(slab.clone());

@@ -1,14 +1,16 @@
-//! One driver if all ranks can use it, and another one if any can't.
+//! Fallback from a preferred driver to a second one if any rank can't use the first.
 //!
-//! Ranks say the first driver's words with a mark before them. Whoever can't go on says why instead; all hear it in the
-//! same round, drop what they have of the first driver, and begin the conversation of the second. When the first driver has
-//! said all, ranks say so in a round of their own, so that a failure of the last moment is heard too. A first driver that
-//! does not reach everyone is not used either: what would fail over it works over the second.
+//! Ranks exchange the first driver's messages with a leading mark. A rank that fails sends the reason
+//! instead. All ranks receive the reason in the same round, drop the first driver and start set-up of the
+//! second. When the first driver's set-up ends, ranks exchange one more round to report late failures. A
+//! first driver that does not connect all ranks is not used either: transfers that would fail over it work
+//! over the second.
 //!
-//! Invariant: all ranks use the same driver, since that follows from words that all have heard.
+//! Invariant: all ranks use the same driver, since the choice follows from messages that all ranks have
+//! received.
 //!
 //! # Safety
-//! The only unsafe function passes memory that is lent on to the driver that is used, with the caller's promise.
+//! The only unsafe function passes lent memory on to the driver in use, under the caller's promise.
 
 use super::{Drive, Endpoint, Lease, RailInfo};
 use crate::{
@@ -60,8 +62,9 @@ impl std::fmt::Debug for Preferred {
 }
 
 impl Preferred {
-    /// The endpoint of a rank that has opened both drivers, or has a reason why it can't open the first. Ranks on one of
-    /// `hosts` need not reach each other.
+    /// An endpoint that has opened both drivers, or the reason why the first can't be opened.
+    ///
+    /// Ranks on the same host, by `hosts`, need not reach each other.
     #[must_use]
     pub fn new(
         rank: u32,
@@ -81,7 +84,7 @@ impl Preferred {
     }
 
     fn fall_back(&mut self, why: &str) -> Result<Option<Vec<u8>>, TransportError> {
-        // What the first has of memory and devices goes before the second has any use for it.
+        // Memory and devices of the first driver are released before the second needs them.
         self.stage = Stage::Nothing;
         let mut second = self.second.take().expect("it is fallen back to once");
         self.tell(second.name(), Some(why));
@@ -262,7 +265,8 @@ mod tests {
     use crate::ring::RingLayout;
     use std::sync::{Mutex, mpsc};
 
-    /// Says so many words and hears all of each round; fails in a round if told to, and reaches all but a pair.
+    /// A scripted endpoint: exchanges a fixed number of messages, fails in a given round, and connects all
+    /// but one pair.
     #[derive(Debug)]
     struct Scripted {
         name: &'static str,
@@ -311,7 +315,7 @@ mod tests {
         fn close(&mut self, _: Duration) {}
     }
 
-    /// What three ranks take, and why not the first, when the endpoints of the first driver do this.
+    /// Drivers that three ranks end up with, and the reasons against the first, for scripted endpoints.
     fn taken(
         rounds: usize,
         fails: &[(u32, usize)],

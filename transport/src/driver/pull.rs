@@ -1,10 +1,10 @@
-//! Reading another process's memory by system call (`process_vm_readv`, Linux).
+//! Reads another process's memory by system call (`process_vm_readv`, Linux).
 //!
-//! Yama or a container may forbid it, so it is probed before it is relied on.
+//! Yama or a container may forbid the call, so it is probed before use.
 //!
 //! # Safety
-//! The system call reads from the other process and checks its addresses itself; what it writes to is a span of
-//! ours whose bytes are writable.
+//! The system call reads from the other process and checks addresses there itself. It writes to a span of
+//! this process whose bytes are writable.
 
 use crate::{
     TransportError,
@@ -19,7 +19,7 @@ const BOUNCE_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Puller {
     pid: u32,
-    /// Where data is put that is not to land anywhere; a vector of words, so that it is aligned for every element.
+    /// Buffer for data without a destination; made of words, so that it is aligned for every element type.
     bounce: Vec<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Puller {
         Puller { pid, bounce: vec![0; BOUNCE_BYTES / 8] }
     }
 
-    /// Does reading 8 bytes at `address` there work, and give `expected`?
+    /// Checks that reading 8 bytes at `address` of the process works and yields `expected`.
     pub(crate) fn probe(&mut self, address: u64, expected: u64) -> Result<(), TransportError> {
         self.read_bounced(address, 8)?;
         if self.bounce[0] == expected {
@@ -71,7 +71,8 @@ impl Puller {
 fn read_some(pid: u32, address: u64, to: SpanMut<'_>) -> io::Result<usize> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: to.len() };
-    // SAFETY: `local` describes writable bytes of ours; `remote` is only ever used as a number, in the other process.
+    // SAFETY: `local` describes writable bytes of this process. The kernel uses `remote` only as an address
+    // in the other process.
     let got = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
 }

@@ -1,12 +1,13 @@
-//! A driver for tests: ranks of one host as if they had no memory in common.
+//! Strict driver for tests: ranks of one host that behave as if they shared no memory.
 //!
-//! Messages travel through rings that lie in arenas, but the arenas are found by introductions, registered memory is a
-//! slab of its own that no peer has mapped, sends can be confirmed, and announcements are taken, as with a driver that
-//! lets a device put messages where they belong. It panics where the runtime breaks a rule of [`Link`], and spoils
-//! memory as soon as it may be written, so that who still needs it computes wrong results.
+//! Messages travel through rings in arenas. Otherwise it behaves like a driver whose device places messages
+//! directly: ranks find arenas by introductions, registered memory is a slab that no peer has mapped, sends
+//! can be confirmed, and announcements are accepted. It panics where the runtime breaks a rule of [`Link`].
+//! It overwrites memory as soon as it may, so that a caller that still needs the old bytes computes wrong
+//! results.
 //!
 //! # Safety
-//! Memory is spoiled that has been announced as a landing: the caller has it, and leaves it to the link.
+//! The driver overwrites only announced destinations, which the caller owns and has left to the link.
 
 use super::{endpoint::Endpoint, ring_link::RingLink};
 use crate::{
@@ -30,7 +31,7 @@ use std::{
 /// Announcements taken at a time; odd, and less than are offered.
 const MOST_ANNOUNCED: usize = 5;
 
-/// Where no buffer crosses: as for devices that can't map across 4 GiB.
+/// Boundary that no buffer crosses, as for devices that can't map across 4 GiB.
 const LINE: u64 = 4 << 30;
 
 /// Bytes spoiled at each end of a landing.

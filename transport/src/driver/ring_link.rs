@@ -1,5 +1,7 @@
-//! A link over two rings, one each way, between arenas that both ends have mapped. Both drivers use it; they
-//! differ in how the arenas come to be, and in whether foreign memory can be pulled.
+//! A link over two rings, one per direction, in arenas that both ends have mapped.
+//!
+//! The drivers `local`, `shm`, `mixed` and `rehearsal` use it. They differ in how ranks get the arenas, and
+//! in whether a link can pull memory outside of the arenas.
 //!
 //! # Safety
 //! The rings lie in arenas that the link keeps alive; see the constructor.
@@ -22,17 +24,18 @@ pub(super) struct RingLink {
     counters: Counters,
     sender: RingSender,
     receiver: RingReceiver,
-    /// Our own arena: where registered memory is.
+    /// Arena of this rank, which holds its registered memory.
     ours: Arena,
-    /// The peer's arena: where its registered memory is read.
+    /// Arena of the peer, from which its registered memory is read.
     theirs: Arena,
     /// Reads the peer's other memory, where that is possible.
     puller: Option<Puller>,
 }
 
 impl RingLink {
-    /// The link between `rank`, whose arena is `ours`, and `peer`, whose arena is `theirs`. There must be one
-    /// link at each end for each (pair, lane).
+    /// A link between `rank` with arena `ours` and `peer` with arena `theirs`.
+    ///
+    /// Each end must make exactly one link per (pair, lane).
     pub(super) fn new(
         driver: &'static str,
         (rank, ours): (u32, &Arena),
@@ -41,9 +44,9 @@ impl RingLink {
         puller: Option<Puller>,
     ) -> RingLink {
         let layout = ours.layout().ring;
-        // SAFETY: the rings lie in the arenas, which this value keeps alive, at offsets that `Arena::ring`
-        // checks, aligned to pages; the drivers make one link per (pair, lane), so sender and receiver are the
-        // only ones.
+        // SAFETY: the link keeps the arenas alive, and the rings with them. `Arena::ring` checks the offsets,
+        // which are aligned to pages. The drivers make one link per (pair, lane), so there is one sender and
+        // one receiver per ring.
         let (sender, receiver) = unsafe {
             (
                 RingSender::new(theirs.ring(rank, lane), layout),
@@ -220,7 +223,7 @@ impl Link for RingLink {
         Ok(SendProgress::Posted)
     }
 
-    /// What is staged can go in parts; what is read in place, or pulled, goes as a whole.
+    /// Sends staged messages in parts; messages read in place or pulled go as a whole.
     fn poll_send_prefix(
         &mut self,
         state: &mut SendState,
@@ -253,7 +256,8 @@ impl Link for RingLink {
                 if state.taken != 0 {
                     return Err(TransportError::Corrupt("inline message within a message"));
                 }
-                // SAFETY: the words are a local array of at least `len` bytes (`content` checked), alive here.
+                // SAFETY: the words are a live local array of at least `len` bytes, which `content` has
+                // checked.
                 let data = unsafe { Span::new(payload.as_ptr().cast(), len) };
                 Self::hand_over(&mut self.counters, sink, 0, data);
                 self.receiver.consume(None, Publish::Lazily);

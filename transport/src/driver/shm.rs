@@ -1,8 +1,8 @@
-//! Ranks that are processes of one host.
+//! Driver for ranks that are processes of one host.
 //!
-//! Each makes an [`Arena`] that is a shared object without a name and hands its descriptor to the others (which is
-//! the bootstrap's business, with [`send_descriptor`] and [`receive_descriptor`] over a Unix socket); each maps the others' arenas. Memory
-//! outside of the arenas is pulled by system call where that is allowed.
+//! Each rank creates an [`Arena`], an anonymous shared memory object, and sends its descriptor to the others.
+//! The bootstrap does so with [`send_descriptor`] and [`receive_descriptor`] over a Unix socket. Each rank
+//! maps the others' arenas. Memory outside of the arenas is pulled by system call where the system allows it.
 
 use super::{pull::Puller, ring_link::RingLink};
 use crate::{Link, TransportError, memory::Arena};
@@ -19,27 +19,29 @@ use std::{
     mem::MaybeUninit,
 };
 
-/// What a rank must know of a peer's process to pull from its memory.
+/// Information that a rank needs about a peer's process to pull from its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullTarget {
     /// The peer's process.
     pub pid: u32,
     /// The address of a word there.
     pub probe_address: u64,
-    /// What the word holds.
+    /// Value of the probe word.
     pub probe_value: u64,
 }
 
-/// May the target's memory be read from here?
+/// Checks whether this process may read the target's memory.
 ///
 /// # Errors
-/// What the system said when it may not.
+/// The system's error if reading is forbidden, or an error if the probe word has another value.
 pub fn probe_pull(target: &PullTarget) -> Result<(), TransportError> {
     Puller::new(target.pid).probe(target.probe_address, target.probe_value)
 }
 
-/// The link from `rank`, whose arena is `ours`, to `peer`, whose arena is `theirs`, on `lane`. To be made once at
-/// each end. `pull` is the peer's process, given only where [`probe_pull`] succeeded on every rank.
+/// The link on `lane` from `rank` with arena `ours` to `peer` with arena `theirs`.
+///
+/// Each end must call this once per (pair, lane). `pull` is the peer's process; pass it only if
+/// [`probe_pull`] succeeded on every rank.
 #[must_use]
 pub fn link(
     (rank, ours): (u32, &Arena),
@@ -50,8 +52,8 @@ pub fn link(
     Box::new(RingLink::new("shm", (rank, ours), (peer, theirs), lane, pull.map(Puller::new)))
 }
 
-/// A socket whose other end is closed is an error, and no signal to a program that does not expect one. (The standard
-/// library's streams are written to in this way anyway.)
+/// Makes sending to a closed socket an error instead of a SIGPIPE, which most programs do not expect. (The
+/// standard library's streams write with this flag anyway.)
 const QUIETLY: SendFlags = SendFlags::from_bits_retain(libc::MSG_NOSIGNAL as u32);
 
 /// Sends one descriptor with one byte of data over a Unix socket.

@@ -1,25 +1,27 @@
-//! How long the kernel at the other end of a TCP connection has owed us an answer.
+//! Time for which the kernel at the other end of a TCP connection has not acknowledged anything.
 //!
-//! It answers for its host, whether the process there computes, waits or is stopped. So silence means that the host is
-//! gone, or the way to it.
+//! The kernel answers for its host, whether the process computes, waits or is stopped. So a missing answer
+//! means that the host or the path to it is gone.
 //!
 //! # Safety
-//! The kernel fills a structure of plain numbers of the size that it is told.
+//! The kernel fills a structure of integers whose size it is given.
 
 use rustix::fd::AsFd;
 use std::time::Duration;
 
-/// A host that has owed an answer for so long is taken for gone, if nothing else is said. It can't be less: systems probe
-/// after a second at the earliest, and repeat what was lost after 0.2 s, so that less would take a lost packet for a lost
-/// host.
+/// Default time without an acknowledgement after which a host counts as gone.
+///
+/// It is also the minimum. Kernels probe after a second at the earliest and retransmit after 0.2 s, so a
+/// shorter time would take a lost packet for a lost host.
 pub const SILENCE: Duration = Duration::from_millis(1400);
 
 /// The longest silence that can be asked for.
 pub const SILENCE_MOST: Duration = Duration::from_secs(60);
 
-/// For how long nothing has been heard, where something of ours is overdue: bytes that were repeated, or a probe. A kernel
-/// that is there answers each probe, whether its window is closed or the connection idle, and their count is zero again.
-/// None where nothing is overdue, or the system doesn't tell.
+/// Returns for how long the peer's kernel has owed an answer to retransmitted bytes or to a probe.
+///
+/// `None` if nothing is overdue, or if the system does not report it. A live kernel answers each probe, even
+/// with a closed window or on an idle connection, which resets the count of probes.
 #[must_use]
 pub fn silence(socket: impl AsFd) -> Option<Duration> {
     #[cfg(target_os = "linux")]
@@ -28,8 +30,8 @@ pub fn silence(socket: impl AsFd) -> Option<Duration> {
         // SAFETY: zeros are a valid value of a structure of integers.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: the descriptor is open while it is borrowed; the kernel writes `len` bytes at most to `info`, which is as
-        // long, and the number of them to `len`. Both live until it returns.
+        // SAFETY: the descriptor is open while it is borrowed. The kernel writes at most `len` bytes to
+        // `info`, which has that size, and writes the count to `len`. Both outlive the call.
         let done = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Hosts that vanish: two network namespaces with a cable between them, which is cut while something is under way.
+//! Hosts that vanish: the cable between two network namespaces is cut during transfers.
 
 use crate::net::*;
 use rustix::{fd::AsFd, thread::LinkNameSpaceType};
@@ -13,7 +13,7 @@ use transport::{
     Link, Protocol, RecvState, SendState, TransportError,
     driver::{
         Endpoint, SILENCE,
-        tcp::{Bind, Say, Security, TcpConfig, TcpEndpoint},
+        tcp::{Bind, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
 };
@@ -73,7 +73,7 @@ impl Drop for Hosts {
     }
 }
 
-/// What a rank does once the cable is cut, until it gets an error.
+/// Action of a rank after the cut, until it gets an error.
 type Act = fn(&mut dyn Link) -> TransportError;
 
 fn keeps_sending(link: &mut dyn Link) -> TransportError {
@@ -90,7 +90,7 @@ fn keeps_sending(link: &mut dyn Link) -> TransportError {
     }
 }
 
-/// Has sent something, and waits for the answer.
+/// Waits for an answer to a message that was sent.
 fn waits_for_an_answer(link: &mut dyn Link) -> TransportError {
     let began = Instant::now();
     let mut state = SendState::new(1, Protocol::Copy);
@@ -112,7 +112,8 @@ fn cut(hosts: &Hosts, security: Security, silence: Duration, acts: [Act; 2]) {
         hosts.enter(rank);
         let address = Bind::Address([10, 77, 0, rank as u8 + 1].into());
         let config = TcpConfig { bind: address, security, sockets: Some(1), silence, ..config() };
-        let mut end = TcpEndpoint::open(&config, rank as u32, Say::to(|_| ())).expect("an endpoint");
+        let mut end =
+            TcpEndpoint::open(&config, rank as u32, WarningHandler::new(|_| ())).expect("an endpoint");
         let mut heard = Vec::new();
         while let Some(word) = end.converse(&heard).expect("a word") {
             words.lock().expect("no panics")[rank] = word;

@@ -9,7 +9,7 @@ use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
     driver::{
         Endpoint,
-        tcp::{Say, TcpConfig, TcpEndpoint},
+        tcp::{TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::{Span, SpanMut},
     secure::Secret,
@@ -18,7 +18,7 @@ use transport::{
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What endpoints have said of strangers.
+/// Warnings of endpoints about refused connections.
 pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
 pub(crate) fn secret() -> Secret {
@@ -36,7 +36,7 @@ pub(crate) fn try_to_meet(configs: &[TcpConfig], log: &Log) -> Vec<Result<TcpEnd
     let (words, barrier) = (&words, &barrier);
     let converse = |rank: usize| {
         let log = Arc::clone(log);
-        let say = Say::to(move |what| log.lock().expect("no panics").push(what.to_owned()));
+        let say = WarningHandler::new(move |what| log.lock().expect("no panics").push(what.to_owned()));
         let mut end = TcpEndpoint::open(&configs[rank], rank as u32, say)?;
         let mut heard = Vec::new();
         while let Some(word) = end.converse(&heard)? {

@@ -1,4 +1,4 @@
-//! Where connections go, and what is said when they can't.
+//! Paths of connections, and the errors when no path works.
 
 use crate::net::*;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn a_rank_that_does_not_answer_is_an_error_that_says_where_it_was_called() {
     let config = TcpConfig { patience: Duration::from_millis(300), ..config() };
     let say = |_: &str| {};
     let open = |rank| {
-        let say = transport::driver::tcp::Say::to(say);
+        let say = transport::driver::tcp::WarningHandler::new(say);
         transport::driver::tcp::TcpEndpoint::open(&config, rank, say).expect("an endpoint")
     };
     let mut ends = [open(0), open(1)];

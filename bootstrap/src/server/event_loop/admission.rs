@@ -1,9 +1,9 @@
-//! Connections that have not said who they are: how many there may be, and for how long.
+//! Limits on unauthenticated connections: their number, and their time.
 //!
-//! Whoever can reach the port can connect. Until a connection has proved that it belongs to the job, it may hold one
-//! of a bounded number of places, for a second at most, and nothing that it says is understood. When all places are
-//! taken the one who has been here longest has to go, if it has had time enough: ranks need less than a moment. Ranks
-//! that are crowded out try again.
+//! Any program that reaches the port can connect. Until a connection has proved that it belongs to the job,
+//! it occupies one of a bounded number of slots for one second at most, and none of its bytes is parsed as a
+//! message. When all slots are occupied, the oldest connection is closed if it has had enough time: ranks
+//! need only a moment. Ranks that are evicted connect again.
 
 use mio::Token;
 use std::{
@@ -11,19 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a connection over TCP may take to prove that it belongs to the job.
+/// Timeout of the handshake of a TCP connection.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// How long a connection may take to say which rank it is, once it is known to belong to the job.
+/// Timeout of the hello of an authenticated connection.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After so long a connection may be sent away in favour of another.
+/// Minimum time before a connection may be evicted.
 const MIN_STAY: Duration = Duration::from_millis(100);
 
-/// Places for those who have not proved that they belong to the job.
+/// Maximum number of unauthenticated connections.
 const MAX_PENDING: usize = 256;
 
-/// Those who have not proved that they belong to the job, the oldest first.
+/// Unauthenticated connections, the oldest first.
 #[derive(Debug)]
 pub(super) struct Admission {
     pending: BTreeSet<(Instant, Token)>,
@@ -31,7 +31,7 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// As many places as there are, and as the limit on open files allows beside so many ranks.
+    /// Creates the limits for a job of `ranks`, whose connections also count against the limit on open files.
     pub(super) fn new(ranks: u32) -> Admission {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(u64::from(ranks)));
@@ -43,22 +43,22 @@ impl Admission {
         self.pending.insert((now, token));
     }
 
-    /// It has proved that it belongs to the job, or has gone.
+    /// Removes a connection that is authenticated or closed.
     pub(super) fn remove(&mut self, token: Token, since: Instant) {
         self.pending.remove(&(since, token));
     }
 
-    /// Is there a place for one more?
+    /// Whether another connection is within the limit.
     pub(super) fn has_room(&self) -> bool {
         self.pending.len() < self.limit
     }
 
-    /// Who has to go so that another may come: none while all are too new for that.
+    /// Returns the connection to evict; `None` while all are too recent.
     pub(super) fn evictable(&self, now: Instant) -> Option<Token> {
         self.pending.first().filter(|(since, _)| *since + MIN_STAY <= now).map(|(_, token)| *token)
     }
 
-    /// When the next one can be crowded out.
+    /// Returns the time of the next possible eviction.
     pub(super) fn next_eviction(&self) -> Option<Instant> {
         self.pending.first().map(|(since, _)| *since + MIN_STAY)
     }

@@ -1,4 +1,4 @@
-//! Where guests come in: as many at a time as there are places for those who have not said who they are.
+//! Accepting connections, within the limits of `admission`.
 
 use super::{
     super::{
@@ -17,13 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long nobody is taken in when the system refuses.
+/// Pause after the system refused to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// The most connections taken in at a time, before those that are there have their turn.
+/// Maximum number of connections accepted before existing connections are served.
 const BATCH: usize = 64;
 
-/// Where guests come in.
+/// A listening socket.
 #[derive(Debug)]
 pub(super) enum Listener {
     Unix(UnixListener),
@@ -39,18 +39,18 @@ impl Listener {
     }
 }
 
-/// Why nobody is taken in for now.
+/// Reason to stop accepting.
 enum AcceptStop {
-    /// Nobody is at the door.
+    /// No connection is waiting.
     Drained,
-    /// Until then.
+    /// Try again at this time.
     Until(Instant),
-    /// Others have their turn first.
+    /// Other connections are served first.
     Yield,
 }
 
 impl EventLoop {
-    /// Takes in those who are at the doors, as many as there is place for.
+    /// Accepts waiting connections within the limits.
     pub(super) fn accept_all(&mut self, now: Instant) {
         if self.accept_paused_until.is_some_and(|until| until > now) {
             return;
@@ -97,23 +97,23 @@ impl EventLoop {
                 }),
             };
             match accepted {
-                // A connection that is broken already is nobody.
+                // A connection that is already broken is ignored.
                 Ok(Some(Ok((socket, record_layer)))) => self.register_connection(socket, record_layer, now),
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return AcceptStop::Drained,
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // Out of descriptors, most likely: others may be closed meanwhile.
+                // Most likely the process is out of descriptors; some may be closed meanwhile.
                 Err(_) => return AcceptStop::Until(now + ACCEPT_PAUSE),
             }
         }
         AcceptStop::Yield
     }
 
-    /// From now on whoever comes to our doors meets those who serve them next. Who has come in stays.
+    /// Stops accepting. Later connections wait for the next server of these sockets; accepted ones stay.
     pub(super) fn close_listeners(&mut self) {
         for listener in std::mem::take(&mut self.listeners) {
-            // The sockets stay open elsewhere, so that closing ours would not end our interest in them. One that the
-            // system does not know any more tells us nothing either.
+            // Duplicates of the sockets remain open elsewhere, so closing these would not deregister them. A
+            // socket that is not registered delivers no events.
             let _ = self.poll.registry().deregister(&mut SourceFd(&listener.raw_fd()));
         }
         self.pending_listeners.clear();

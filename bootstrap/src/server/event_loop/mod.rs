@@ -1,7 +1,8 @@
-//! The event loop of a rendezvous: who connects, what they say, what they are told, and when they have to go.
+//! Event loop of a rendezvous: accepts connections, reads messages, sends answers and enforces deadlines.
 //!
-//! A turn waits for the system, takes in what came, passes time, and brings what the job has to say. No turn waits for
-//! anyone: a connection that says much has its turn again after the others, one that reads nothing keeps its mail.
+//! Each iteration waits for events, accepts and reads, advances deadlines, and sends what the job has queued.
+//! No iteration waits for a single peer: a connection with much input yields to the others, and the messages
+//! for a peer that does not read stay queued.
 
 mod admission;
 mod listeners;
@@ -31,15 +32,15 @@ use std::{
 };
 use transport::secure::Secret;
 
-/// How long a guest that has to go may take to hear why.
+/// How long a closing connection may take to read the reason.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 const WAKE: Token = Token(0);
 
-/// How a rank whose connection was closed has ended, as far as that says.
+/// Description of the end of a rank whose connection was closed without a goodbye.
 const CLOSED: &str = "ended, or closed its connection to the launcher, without a word";
 
-/// What the rest of the process wants of the rendezvous.
+/// Commands from other threads of the process.
 #[derive(Debug)]
 pub(super) enum Command {
     Exited { rank: u32, pid: u32, how: String },
@@ -47,7 +48,7 @@ pub(super) enum Command {
     Close,
 }
 
-/// What the rest of the process has in common with the loop.
+/// State shared with other threads of the process.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) commands: Receiver<Command>,
@@ -55,38 +56,38 @@ pub(super) struct Shared {
     pub(super) status_cell: Arc<StatusCell>,
 }
 
-/// A rendezvous that is served.
+/// Event loop of one rendezvous.
 #[derive(Debug)]
 pub(super) struct EventLoop {
     poll: Poll,
-    /// Of the Unix socket.
+    /// Address of the Unix socket.
     address: String,
-    /// None once they are closed.
+    /// Empty once they are closed.
     listeners: Vec<Listener>,
-    /// How many there were.
+    /// Initial number of listeners.
     listener_count: usize,
     listener_use: ListenerUse,
-    /// At which doors somebody may be.
+    /// Indices of listeners that may have a waiting connection.
     pending_listeners: BTreeSet<usize>,
-    /// Nobody is taken in until then.
+    /// No connection is accepted before this time.
     accept_paused_until: Option<Instant>,
     secret: Option<Secret>,
     connections: HashMap<Token, InboundConnection>,
     admission: Admission,
-    /// Which guests have to have come further, and when.
+    /// Deadlines of connections that have to reach the next stage.
     deadlines: BTreeSet<(Instant, Token)>,
-    /// Which guests may have something to say, and which have mail.
+    /// Connections that may have input, and connections with queued output.
     ready: BTreeSet<Token>,
     unflushed: BTreeSet<Token>,
-    /// The connection of each rank.
+    /// Token of each rank's connection.
     tokens: HashMap<u32, Token>,
     next_token: usize,
     job: Job,
     rejections: RejectionLog,
     shared: Shared,
-    /// When the connections of ranks of other hosts are looked at next.
+    /// Time of the next liveness check of remote hosts.
     next_probe: Instant,
-    /// Set when the rendezvous is to end: until when guests may hear why.
+    /// Set when the server is to end: until when peers may read the reason.
     closing_until: Option<Instant>,
 }
 
@@ -132,7 +133,7 @@ impl EventLoop {
         Ok((event_loop, waker))
     }
 
-    /// Serves until told to close.
+    /// Runs until told to close.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         while !self.is_closed() {
@@ -140,7 +141,7 @@ impl EventLoop {
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                // Without events there is nothing to serve by; ranks see their connections end.
+                // Without events the loop cannot go on. Ranks see their connections end.
                 Err(_) => break,
             }
             for event in &events {
@@ -165,7 +166,7 @@ impl EventLoop {
         self.closing_until.is_some_and(|until| Instant::now() >= until || !lingers())
     }
 
-    /// Until when there is nothing to do unless something happens.
+    /// Returns how long to wait for events; `None` without a deadline.
     fn timeout(&self) -> Option<Duration> {
         if !self.ready.is_empty()
             || (!self.pending_listeners.is_empty() && self.accept_paused_until.is_none())
@@ -182,7 +183,7 @@ impl EventLoop {
             has_remote.then_some(self.next_probe),
         ];
         let next = due.into_iter().flatten().min()?;
-        // The system counts in whole milliseconds, and not up.
+        // The system rounds down to whole milliseconds.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -220,8 +221,8 @@ impl EventLoop {
         }
     }
 
-    /// Reads what a rank has said before it ended: it may have said why. Whoever has its connection now may go on saying
-    /// things, so not without end.
+    /// Reads the messages that a rank sent before its process ended, which may include the reason. The number
+    /// of reads is bounded, since another process may still write to the connection.
     fn drain_messages(&mut self, rank: u32, now: Instant) {
         for _ in 0..16 {
             let Some(token) = self.tokens.get(&rank).copied() else { return };
@@ -240,7 +241,7 @@ impl EventLoop {
         self.deadlines.extend(deadline.map(|at| (at, token)));
     }
 
-    /// Hears what a guest says.
+    /// Reads and handles the messages of a connection.
     fn serve(&mut self, token: Token, now: Instant) {
         let Some(mut connection) = self.connections.remove(&token) else { return };
         let filled = connection.fill();
@@ -297,7 +298,7 @@ impl EventLoop {
         now: Instant,
     ) {
         if hello.arena && arena.is_none() {
-            // Descriptors don't travel over TCP; if the rank is on this host, it can come in another way.
+            // Descriptors do not travel over TCP. A rank of this host can connect again over the Unix socket.
             connection.frames.send(encode(&FromServer::Redirect { address: self.address.clone() }));
             return self.start_closing(token, connection, now);
         }
@@ -306,7 +307,7 @@ impl EventLoop {
         match self.job.admit(hello, arena, now) {
             Ok(rank) => {
                 connection.stage = Stage::Rank(rank);
-                // A socket that can't be told is broken, which reading from it says.
+                // An error means that the socket is broken, which the next read reports.
                 let _ = connection.frames.socket().set_peer_timeout(peer_timeout);
                 self.tokens.insert(rank, token);
                 self.set_deadline(token, connection, None);
@@ -322,7 +323,7 @@ impl EventLoop {
         }
     }
 
-    /// Tells a guest why it can't be let in, and the owner of the rendezvous as well.
+    /// Refuses a connection: sends the reason to the peer, and logs it.
     fn reject(
         &mut self,
         token: Token,
@@ -337,13 +338,13 @@ impl EventLoop {
         self.start_closing(token, connection, now);
     }
 
-    /// From now on a guest is not listened to.
+    /// Ignores further input and closes the connection once its output is sent.
     fn start_closing(&mut self, token: Token, connection: &mut InboundConnection, now: Instant) {
         connection.stage = Stage::Closing;
         self.set_deadline(token, connection, Some(now + DRAIN_TIMEOUT));
     }
 
-    /// A connection is over; if there was no reason, its other end closed it.
+    /// Handles the end of a connection; without `why`, the peer closed it.
     fn close(
         &mut self,
         token: Token,
@@ -379,13 +380,13 @@ impl EventLoop {
                 );
             }
             Stage::AwaitingHello | Stage::AwaitingArena(_) => {
-                // Whoever only looks whether we are there says nothing.
+                // A peer that only probes the port sends nothing.
                 if let Some(why) = why {
                     self.rejections.record(&counts.strangers, connection.frames.socket(), why, now);
                 }
             }
         }
-        // Dropping the socket takes it off the list of those that are waited for.
+        // Dropping the socket deregisters it.
     }
 
     fn close_with_reason(&mut self, token: Token, why: &dyn std::fmt::Display, now: Instant) {
@@ -405,7 +406,7 @@ impl EventLoop {
         }
     }
 
-    /// Brings ranks what the job has to say to them.
+    /// Sends the job's queued messages.
     fn deliver(&mut self, now: Instant) {
         for outgoing in self.job.take_outgoing() {
             let (Outgoing::Payload(rank, _) | Outgoing::End(rank)) = outgoing;
@@ -435,7 +436,7 @@ impl EventLoop {
         }
     }
 
-    /// Whose host has been silent for too long?
+    /// Closes connections whose host has not answered for too long.
     fn check_remote_hosts(&mut self, now: Instant) {
         if self.listener_count == 1 || now < self.next_probe {
             return;
@@ -462,12 +463,12 @@ impl EventLoop {
     }
 }
 
-/// Did the other end say something that is not ours?
+/// Whether the error means that the peer violated the protocol.
 fn is_protocol_violation(why: &io::Error) -> bool {
     matches!(why.kind(), ErrorKind::InvalidData | ErrorKind::PermissionDenied | ErrorKind::Other)
 }
 
-/// How a rank whose connection broke has ended, as the rest of a sentence.
+/// Describes the end of a rank whose connection broke, as the rest of a sentence.
 fn describe_end(why: Option<&io::Error>, peer_timeout: Duration) -> String {
     match why {
         None => CLOSED.to_owned(),

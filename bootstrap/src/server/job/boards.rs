@@ -1,8 +1,7 @@
-//! The boards of ranks that do not see each other's: kept here, and passed on to those who ask.
+//! Boards of ranks that share no memory: the server keeps them and passes changes on upon request.
 //!
-//! A rank that asks is told at most once, and then asks again: however long it computes without reading, no more than
-//! one piece of news is under way to it. Ranks that know equally much get the same bytes, written once; a rank ignores
-//! what it has told itself.
+//! A request is answered once. However long a rank computes without reading, at most one update is on its way
+//! to it. Ranks with the same version receive the same bytes, encoded once; a rank ignores its own words.
 
 use super::{
     super::super::wire::{FromServer, Word, encode},
@@ -13,17 +12,17 @@ use std::{
     sync::Arc,
 };
 
-/// The most words of one board. What lies beyond is none of ours.
+/// Number of words that a board may have. Words beyond are ignored.
 const MAX_WORDS: u16 = 4096;
 
-/// What ranks have told of their boards.
+/// Boards of all ranks, as far as reported.
 #[derive(Debug, Default)]
 pub(super) struct Boards {
     /// Rises with every change.
     version: u64,
-    /// By rank and index: the word, and the version with which it came.
+    /// By rank and index: the word, and the version of its last change.
     words: BTreeMap<(u32, u16), (u64, u64)>,
-    /// The same by version, so that what is new is found without looking at what is old.
+    /// Positions of the same words by version, so that changed words are found without a scan.
     by_version: BTreeSet<(u64, u32, u16)>,
     /// The first failure.
     failure: Option<Vec<Word>>,
@@ -46,12 +45,12 @@ impl Boards {
         self.by_version.range((seen.saturating_add(1), 0, 0)..).map(|(_, rank, index)| (*rank, *index))
     }
 
-    /// Has anyone but `rank` told something since a version?
+    /// Whether a rank other than `rank` has changed a word since a version.
     fn has_updates_for(&self, rank: u32, seen: u64) -> bool {
         self.changed_after(seen).any(|(other, _)| other != rank)
     }
 
-    /// What all have told since a version.
+    /// Returns the words changed after a version.
     fn changes_after(&self, seen: u64) -> Vec<(u32, Vec<Word>)> {
         let mut boards: BTreeMap<u32, Vec<Word>> = BTreeMap::new();
         for (rank, index) in self.changed_after(seen) {
@@ -63,19 +62,19 @@ impl Boards {
 }
 
 impl Job {
-    /// Takes in what is new on a rank's board.
+    /// Records changed words of a rank's board.
     pub(super) fn publish(&mut self, rank: u32, words: &[Word]) {
         self.boards.record(rank, words);
     }
 
-    /// A rank tells what is new on its board, and asks for what is changed_after than it has seen.
+    /// Records changed words of a rank's board, and its request for words newer than version `seen`.
     pub(super) fn sync_board(&mut self, rank: u32, seen: u64, words: &[Word]) {
         self.rank_states[rank as usize].seen = Some(seen);
         self.awaiting_updates.insert(rank);
         self.publish(rank, words);
     }
 
-    /// Tells those who have asked what is new, if there is something. To be called after one or more words came.
+    /// Answers pending requests for which there are changes. Call this after handling messages.
     pub(in super::super) fn send_board_updates(&mut self) {
         let mut written: HashMap<u64, Arc<[u8]>> = HashMap::new();
         for rank in std::mem::take(&mut self.awaiting_updates) {
@@ -94,7 +93,7 @@ impl Job {
         }
     }
 
-    /// Keeps the first failure, and tells everyone.
+    /// Keeps the first failure and sends it to all ranks.
     pub(super) fn report_failure(&mut self, words: Vec<Word>) {
         if self.boards.failure.is_some() {
             return;

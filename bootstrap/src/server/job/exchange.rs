@@ -1,6 +1,7 @@
-//! Exchanges: every rank gives bytes, and when all have given, everyone gets all of it.
+//! Exchanges: each rank contributes bytes, and all ranks receive all contributions.
 //!
-//! One is under way at a time. Who leaves without giving ends it for those who wait in it.
+//! One exchange is in progress at a time. A rank that departs before contributing aborts the exchange for the
+//! ranks that wait.
 
 use super::{
     super::super::wire::{FromServer, MAX_EXCHANGE_BYTES, encode},
@@ -9,7 +10,7 @@ use super::{
 use std::{sync::Arc, time::Instant};
 
 impl Job {
-    /// Takes what a rank gives to everyone; when all have given, everyone gets all of it.
+    /// Takes a rank's contribution. The last one completes the exchange.
     pub(super) fn contribute(
         &mut self,
         rank: u32,
@@ -47,7 +48,7 @@ impl Job {
         }
     }
 
-    /// Who has gone without giving to the exchange that is under way, as a sentence.
+    /// Returns a sentence about a rank that departed without contributing, if there is one.
     fn departed_before_contributing(&self) -> Option<String> {
         if self.gone == 0 {
             return None;
@@ -59,7 +60,7 @@ impl Job {
         Some(format!("rank {} ended while the job was starting", self.label(rank as u32)))
     }
 
-    /// An exchange that someone has left is over for those who wait in it.
+    /// Rejects the ranks that wait in an exchange which cannot complete.
     pub(super) fn abort_exchange_if_departed(&mut self) {
         if self.contributed == 0 {
             return;
@@ -72,7 +73,7 @@ impl Job {
         }
     }
 
-    /// Whom an exchange waits for in vain, and a sentence about them.
+    /// Returns the ranks that have not contributed, and a sentence about them.
     pub(super) fn missing_contributors(&self) -> (Vec<u32>, String) {
         let who = self.ranks_where(|state| state.contribution.is_none());
         let why = format!(

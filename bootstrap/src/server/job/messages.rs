@@ -1,17 +1,17 @@
-//! What people are told of ranks that do not fit together.
+//! Error messages about ranks.
 
 use std::collections::BTreeMap;
 
-/// The longest sentence that is taken over from a rank, in bytes.
+/// Maximum length of a text that is taken over from a rank, in bytes.
 const MAX_MESSAGE_BYTES: usize = 2000;
 
-/// A text of a rank that is shown to people: one line, and not endless.
+/// Makes a text from a rank fit for display: one line of bounded length.
 pub(super) fn sanitize(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.char_indices().take_while(|(at, c)| at + c.len_utf8() <= MAX_MESSAGE_BYTES).map(|(_, c)| c).collect()
 }
 
-/// The first option that two ranks set differently, as a sentence.
+/// Returns a sentence about the first option that two ranks set differently.
 pub(super) fn option_mismatch(
     first: u32,
     ours: &BTreeMap<String, String>,

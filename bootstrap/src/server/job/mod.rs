@@ -1,7 +1,13 @@
-//! Who is where on the way through a job, and who is told what.
+//! State of a job: which ranks have joined, started and departed, and the messages to send to them.
 //!
-//! A [`Job`] takes what ranks say and what happens to them, and leaves mail for ranks; it reads no socket and no clock.
-//! What ranks say is checked here: a word that is out of turn is an error, after which the caller hangs up.
+//! A [`Job`] handles messages and events and queues outgoing messages; it reads no socket and no clock.
+//! Messages are validated here: after a message out of turn the caller closes the connection.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `boards` | words that ranks publish, and requests for changes |
+//! | `exchange` | exchanges of bytes between all ranks |
+//! | `messages` | error messages |
 
 mod boards;
 mod exchange;
@@ -24,45 +30,46 @@ use std::{
 };
 use topology::MAX_RANKS;
 
-/// The longest patience that counts. A rank that would wait longer waits for as long.
+/// Maximum timeout. Longer timeouts of ranks are cut to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The longest name of a host, in bytes.
+/// Maximum length of a host name in bytes.
 const MAX_HOST_NAME_BYTES: usize = 255;
 
-/// The longest list of addresses at which a rank is met later on, in bytes.
+/// Maximum length of a rank's list of reconnect addresses in bytes.
 const MAX_ADDRESSES_BYTES: usize = 2000;
 
-/// What is to be brought to a rank.
+/// An outgoing action.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// Something to send.
+    /// Send a payload to a rank.
     Payload(u32, Payload),
-    /// Hang up once all has been sent.
+    /// Close a rank's connection once its output is sent.
     End(u32),
 }
 
-/// A job from the first greeting to the last goodbye.
+/// A job from the first hello to the last goodbye.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// What it is called, where several meet at the same place.
+    /// Name, where several jobs meet at the same address.
     name: String,
-    /// By rank: what people call it, where that is not its number.
+    /// Display labels by rank; empty if ranks are shown as numbers.
     labels: Vec<String>,
-    /// How many there are; 0 until the first one says.
+    /// Number of ranks; 0 until the first rank tells it.
     ranks: u32,
-    /// By rank.
+    /// State of each rank, by rank.
     rank_states: Vec<RankState>,
-    /// What all ranks must agree on, and who said it first.
+    /// Options that all ranks must share, and the rank that set them first.
     options: Option<(u32, BTreeMap<String, String>)>,
-    /// Why the job cannot start.
+    /// Reason why the job cannot start.
     refused: Option<String>,
-    /// For want of which ranks, if it is for that.
+    /// Missing ranks, if they are the reason.
     absent: Vec<u32>,
     boards: Boards,
-    /// Who has asked for news and not been told.
+    /// Ranks with a pending request for board updates.
     awaiting_updates: BTreeSet<u32>,
-    /// How many have joined, and of them how many have started, given to the exchange under way, and gone.
+    /// Number of ranks that have joined, and of these: reported, contributed to the current exchange, and
+    /// departed.
     joined: u32,
     probed: u32,
     contributed: u32,
@@ -71,22 +78,22 @@ pub(super) struct Job {
     outgoing: Vec<Outgoing>,
 }
 
-/// What is known of one rank.
+/// State of one rank.
 #[derive(Debug, Default)]
 pub(super) struct RankState {
     member: Option<Member>,
     arena: Option<Arc<OwnedFd>>,
-    /// `Some(obstacle)` once the rank has probed.
+    /// `Some(obstacle)` once the rank has reported.
     probed: Option<Option<String>>,
-    /// What the rank has given to the exchange that is under way.
+    /// Contribution of the rank to the current exchange.
     contribution: Option<Arc<[u8]>>,
     gone: Departure,
-    /// How long the rank waits for others, from when on it does, and until when.
+    /// How long the rank waits for other ranks, and until when it does now.
     timeout: Duration,
     deadline: Option<Instant>,
-    /// Its connection broke, and so; the launcher may say until then how the process ended.
+    /// How the connection broke, and until when the launcher may report the exit of the process instead.
     lost: Option<(Instant, String)>,
-    /// Set while the rank waits for news: up to which version it knows the boards.
+    /// Version of the boards that the rank knows, while its request for updates is pending.
     seen: Option<u64>,
 }
 
@@ -96,23 +103,23 @@ pub(super) enum Departure {
     None,
     Goodbye,
     Died,
-    /// We have told it why there is nothing to wait for.
+    /// The rank was told why the job cannot go on.
     Rejected,
 }
 
-/// How long a broken connection waits for the launcher to say how the process ended.
+/// Delay after a broken connection in which the launcher may report how the process ended.
 const EXIT_REPORT_DELAY: Duration = Duration::from_millis(100);
 
-/// Why somebody is not taken in.
+/// Reason why a rank is not admitted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
-    /// There is no place for this one, and here is why.
+    /// The rank cannot join, for this reason.
     Refused(String),
-    /// It belongs to another job, which may meet here later.
+    /// The rank belongs to another job, which may use this rendezvous later.
     OtherJob,
 }
 
-/// Why a rank is not served any longer: it said something that no rank says there.
+/// Description of a message out of turn, after which the rank's connection is closed.
 pub(super) type ProtocolError = String;
 
 impl Job {
@@ -136,7 +143,7 @@ impl Job {
         }
     }
 
-    /// One of several that meet at the same place, with what people call its ranks.
+    /// Creates a job with a name, for an address at which several jobs meet.
     pub(super) fn of(name: String, labels: Vec<String>) -> Job {
         let ranks = labels.len() as u32;
         Job { name, labels, ..Job::new(ranks) }
@@ -146,22 +153,22 @@ impl Job {
         &self.name
     }
 
-    /// How many ranks it has; 0 while that is not known.
+    /// Returns the number of ranks; 0 while it is not known.
     pub(super) fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// The ranks for want of which it could not start.
+    /// Returns the missing ranks because of which the job could not start.
     pub(super) fn absent(&self) -> &[u32] {
         &self.absent
     }
 
-    /// What people call a rank.
+    /// Returns the display label of a rank.
     pub(super) fn label(&self, rank: u32) -> String {
         self.labels.get(rank as usize).cloned().unwrap_or_else(|| rank.to_string())
     }
 
-    /// What is to be brought to ranks since this was last asked, in order.
+    /// Returns the actions queued since the last call, in order.
     pub(super) fn take_outgoing(&mut self) -> Vec<Outgoing> {
         std::mem::take(&mut self.outgoing)
     }
@@ -170,7 +177,7 @@ impl Job {
         self.outgoing.push(Outgoing::Payload(rank, Payload::Bytes(bytes)));
     }
 
-    /// Tells everyone who is there, with the same bytes.
+    /// Sends the same message to all present ranks.
     pub(super) fn send_to_all(&mut self, what: &FromServer) {
         let bytes: Arc<[u8]> = encode(what).into();
         for rank in self.present() {
@@ -178,7 +185,7 @@ impl Job {
         }
     }
 
-    /// Those who have joined and not gone.
+    /// Returns the ranks that have joined and not departed.
     pub(super) fn present(&self) -> Vec<u32> {
         let is_here = |rank: &u32| {
             let state = &self.rank_states[*rank as usize];
@@ -195,18 +202,18 @@ impl Job {
         self.ranks > 0 && self.probed == self.ranks
     }
 
-    /// Is nobody to be expected or served any more?
+    /// Whether no rank is expected or served any more.
     pub(super) fn is_over(&self) -> bool {
         (self.ranks > 0 && self.gone == self.ranks) || (self.refused.is_some() && self.gone == self.joined)
     }
 
-    /// How far it has come.
+    /// Returns the progress of the job.
     pub(super) fn status(&self) -> JobStatus {
         let (joined, gone, died) = (self.joined, self.gone, self.died);
         JobStatus { joined, gone, died, is_over: self.is_over(), refused: self.refused.clone() }
     }
 
-    /// Takes a rank in, or says why not.
+    /// Admits a rank, or returns the reason why not.
     pub(super) fn admit(
         &mut self,
         hello: Hello,
@@ -271,7 +278,7 @@ impl Job {
         Ok(())
     }
 
-    /// Everyone is here: tells them of each other.
+    /// Sends the list of members and all arenas to all ranks, since all have joined.
     fn welcome(&mut self) {
         let members = self.rank_states.iter().filter_map(|state| state.member.clone()).collect();
         self.send_to_all(&FromServer::Welcome { members });
@@ -283,7 +290,7 @@ impl Job {
         }
     }
 
-    /// Takes a word of a rank. The bytes of an exchange come with its word.
+    /// Handles a message of a rank. `bytes` are those of an exchange.
     pub(super) fn handle(
         &mut self,
         rank: u32,
@@ -312,7 +319,7 @@ impl Job {
                 Ok(())
             }
             FromRank::Abort { why } => {
-                // First, so that others hear why it has gone and not only that it has.
+                // The refusal comes first, so that other ranks learn the reason and not only the departure.
                 self.refuse(&format!("rank {}: {}", self.label(rank), sanitize(&why)));
                 self.leave(rank);
                 Ok(())
@@ -330,7 +337,8 @@ impl Job {
         state.probed = Some(obstacle.map(|text| sanitize(&text)));
         self.probed += 1;
         if self.has_started() {
-            // Everyone has mapped everyone's memory; it is to end with the ranks and not with us.
+            // All ranks have mapped all arenas. The memory has to end with the ranks, so the server drops its
+            // descriptors.
             self.rank_states.iter_mut().for_each(|state| (state.arena, state.deadline) = (None, None));
             let obstacle = self.rank_states.iter().find_map(|state| state.probed.clone().flatten());
             self.send_to_all(&FromServer::Go { obstacle });
@@ -359,7 +367,7 @@ impl Job {
         }
     }
 
-    /// Tells a rank why there is nothing to wait for.
+    /// Tells a rank why the job cannot go on, and closes its connection.
     pub(super) fn reject(&mut self, rank: u32, why: &str) {
         let refused = FromServer::Refused { why: why.to_owned(), absent: self.absent.clone() };
         self.send(rank, encode(&refused).into());
@@ -373,7 +381,7 @@ impl Job {
         self.outgoing.push(Outgoing::End(rank));
     }
 
-    /// The job can't start: tells all who wait for it to, and those who come later.
+    /// Refuses the job: tells all waiting ranks the reason, and all that join later.
     pub(super) fn refuse(&mut self, why: &str) {
         if self.refused.is_some() {
             return;
@@ -387,14 +395,14 @@ impl Job {
         }
     }
 
-    /// Refuses the job for the sake of someone who can't belong to it, if it may be that nobody else is to come.
+    /// Refuses the job because of a rank that cannot belong to it, unless all ranks have joined.
     pub(super) fn refuse_unless_complete(&mut self, why: &str) {
         if !self.is_complete() {
             self.refuse(why);
         }
     }
 
-    /// A rank's connection broke; `how` is the rest of a sentence.
+    /// Records that a rank's connection broke; `how` is the rest of a sentence.
     pub(super) fn connection_lost(&mut self, rank: u32, how: &str, now: Instant) {
         let state = &mut self.rank_states[rank as usize];
         if state.gone == Departure::None && state.lost.is_none() {
@@ -404,14 +412,15 @@ impl Job {
         }
     }
 
-    /// The process of a rank ended, the launcher says; `how` is the rest of a sentence.
+    /// Records the launcher's report that a rank's process ended; `how` is the rest of a sentence.
     pub(super) fn report_exit(&mut self, rank: u32, pid: u32, how: &str) {
         if self.rank_states.get(rank as usize).is_some_and(|state| state.gone == Departure::None) {
             self.die(rank, how, &format!(" (process {pid})"));
         }
     }
 
-    /// The process of a rank ended with status 0, the launcher says. Once it has joined, its own goodbye counts.
+    /// Records the launcher's report that a rank's process ended with status 0. After joining, only the
+    /// rank's own goodbye counts.
     pub(super) fn report_success(&mut self, rank: u32, pid: u32) {
         if self.rank_states.get(rank as usize).is_some_and(|state| state.member.is_none()) {
             self.refuse(&format!("rank {rank} (process {pid}) ended with status 0 without joining the job"));
@@ -430,7 +439,7 @@ impl Job {
         }
     }
 
-    /// When something falls due.
+    /// Returns the next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let of = |state: &RankState| {
             state.deadline.into_iter().chain(state.lost.as_ref().map(|(deadline, _)| *deadline)).min()
@@ -438,7 +447,7 @@ impl Job {
         self.rank_states.iter().filter_map(of).min()
     }
 
-    /// Does what has fallen due.
+    /// Handles expired deadlines.
     pub(super) fn tick(&mut self, now: Instant) {
         for rank in 0..self.ranks {
             if let Some((_, how)) =
@@ -448,7 +457,8 @@ impl Job {
             }
         }
         if self.rank_states.iter().any(|state| state.deadline.is_some_and(|deadline| deadline <= now)) {
-            // It is over for all: a rank that joins later would wait for this one in vain.
+            // The timeout of one rank fails the whole job: a rank that joined later would wait for this one
+            // in vain.
             let (absent, why) =
                 if self.contributed > 0 { self.missing_contributors() } else { self.late_ranks() };
             self.absent = absent;
@@ -456,7 +466,7 @@ impl Job {
         }
     }
 
-    /// Whom everyone waited for in vain, and a sentence about them.
+    /// Returns the ranks that all others waited for, and a sentence about them.
     fn late_ranks(&self) -> (Vec<u32>, String) {
         let (who, what) = if self.is_complete() {
             (self.ranks_where(|state| state.probed.is_none()), "joined, but have not started")
@@ -474,7 +484,7 @@ impl Job {
         (0..self.ranks).filter(|rank| holds(&self.rank_states[*rank as usize])).collect()
     }
 
-    /// What people call these; not more than they read.
+    /// Lists the labels of ranks, up to a number that people read.
     pub(super) fn list_ranks(&self, of: &[u32]) -> String {
         const SHOWN: usize = 20;
         let names: Vec<String> = of.iter().take(SHOWN).map(|rank| self.label(*rank)).collect();

@@ -9,7 +9,7 @@ use bootstrap::{ConnectSpec, Identity, resolve};
 use std::net::IpAddr;
 use transport::driver::{
     Endpoint,
-    tcp::{Bind, Say, TcpConfig, TcpEndpoint, addresses_of_interface, local_address_towards},
+    tcp::{Bind, TcpConfig, TcpEndpoint, WarningHandler, addresses_of_interface, local_address_towards},
 };
 
 /// As much as is never used, where registered memory is another driver's.
@@ -47,7 +47,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
         ..TcpConfig::default()
     };
     let of = *rank;
-    let say = Say::to(move |what| eprintln!("tbccl: warning: rank {of}: {what}"));
+    let say = WarningHandler::new(move |what| eprintln!("tbccl: warning: rank {of}: {what}"));
     match TcpEndpoint::open(&options, *rank, say) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
         Err(error) => Err(not_started(*rank, error)),

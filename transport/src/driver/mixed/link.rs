@@ -1,10 +1,10 @@
-//! Rings whose sender can be told that a message was matched.
+//! Shared memory rings that can confirm to the sender that a message was matched.
 //!
-//! A sender that must know writes nothing more: the receiver counts the messages it has received in a word of its arena,
-//! which the sender reads.
+//! The confirmation costs no message: the receiver counts received messages in a word of its arena, which the
+//! sender reads.
 //!
-//! A link that finds nothing drives the driver between hosts: a rank elsewhere may wait for an answer that nobody else gives
-//! while this one waits here.
+//! An idle link makes progress on the inter-host driver: a remote rank may wait for an answer that only this
+//! rank gives.
 
 use super::super::{Drive, ring_link::RingLink};
 use crate::{
@@ -16,8 +16,8 @@ use std::sync::{
     atomic::Ordering::{Acquire, Release},
 };
 
-/// Fruitless polls for each time that the other driver is driven; a power of two. Looking there costs several times as much
-/// as looking at a ring.
+/// Fruitless polls per progress call on the other driver; a power of two. Such a call costs several times as
+/// much as polling a ring.
 const DRIVE_EVERY: u32 = 4;
 
 /// In [`SendState::awaits`]: the number is that of a message that is to be matched, and not the ring's own.
@@ -49,7 +49,8 @@ impl ConfirmingLink {
         ConfirmingLink { ring, sent: 0, received: 0, received_word, matched_word, driven, fruitless: 0 }
     }
 
-    /// After a fruitless poll. Failures that name nobody are for those who use that driver: they meet them again.
+    /// Makes progress on the other driver after a fruitless poll. Drops errors that name no peer: the users
+    /// of that driver meet them again.
     #[inline]
     fn drive(&mut self) -> Result<(), TransportError> {
         let Some(driven) = &self.driven else { return Ok(()) };
@@ -60,7 +61,8 @@ impl ConfirmingLink {
         driven.drive().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
     }
 
-    /// What becomes of a send once the ring has been polled for it; `is_begun` if it had been posted before.
+    /// Turns the ring's result into the progress of the send. `is_begun`: the message was posted by an
+    /// earlier poll.
     #[inline]
     fn note_sent(
         &mut self,

@@ -1,9 +1,10 @@
-//! Ranks of one host hand each other the descriptors of their arenas.
+//! Exchange of arena descriptors between the ranks of one host.
 //!
-//! Each listens before it says where; everyone connects to those of lower rank, shows the token that only ranks of the job
-//! have heard, and hands over its descriptor; the other one answers with its own. A connection is made before it is
-//! accepted, so nobody waits for another one's turn. On Linux the socket's name is in the abstract space, which no file
-//! system holds; elsewhere it is a file that is removed with the meeting.
+//! Each rank listens before it announces its socket. It connects to every lower rank, presents the token that
+//! only ranks of the job know, and sends its descriptor; the lower rank answers with its own. The kernel
+//! completes a connection before the listener accepts it, so no rank waits for another one's turn. On Linux
+//! the socket has an abstract name, outside of any file system. Elsewhere it is a file, removed when the
+//! exchange ends.
 
 use super::place::Place;
 use crate::driver::shm::{receive_descriptor, send_descriptor};
@@ -21,7 +22,7 @@ use std::{
 /// A caller that has not said in this time who it is, is nobody of ours.
 const GREETING: Duration = Duration::from_millis(500);
 
-/// Where this rank is met.
+/// Listening socket of this rank for the descriptor exchange.
 #[derive(Debug)]
 pub(super) struct Meeting {
     listener: UnixListener,
@@ -81,7 +82,7 @@ impl Meeting {
         let mut awaited: BTreeSet<u32> = neighbours.iter().copied().filter(|peer| *peer > rank).collect();
         while let Some(first) = awaited.first().copied() {
             let stream = self.accept(until).map_err(|error| about(first, &error))?;
-            // Whoever is none of ours, or goes again, is no reason to give up.
+            // Foreign processes and ranks that disconnect do not end the exchange.
             if let Ok((peer, theirs)) = self.greet(stream, &awaited, object) {
                 awaited.remove(&peer);
                 met.push((peer, theirs));
@@ -186,7 +187,7 @@ mod tests {
     }
 
     fn places(meetings: &[Meeting]) -> Vec<Place> {
-        meetings.iter().map(|meeting| Place::of_this_process(meeting, "")).collect()
+        meetings.iter().map(|meeting| Place::of_this_process(meeting.socket(), meeting.token(), "")).collect()
     }
 
     #[test]

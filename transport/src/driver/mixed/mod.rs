@@ -1,20 +1,22 @@
-//! Ranks of several hosts, with several ranks on a host: shared memory within a host, another driver between hosts.
+//! Driver for several hosts with several ranks each: shared memory within a host, another driver between
+//! hosts.
 //!
-//! Each rank says where it is: on which host, in which network namespace, as which user. Those that say the same hand each
-//! other their arenas over Unix sockets (`meeting`); their links are the rings of the `shm` driver, and registered memory,
-//! which lies in the arena, is read in place there. All other links are the other driver's, which must be able to send
-//! from any memory. It is opened once it is known who shares memory, and not at all where everyone does; one whose device
-//! must know its memory takes its slab from our arena ([`Home`]), so that what is registered is reached by both.
+//! Each rank announces its host, network namespace and user. Ranks that announce the same exchange their
+//! arenas over Unix sockets (`meeting`). They use the rings of the `shm` driver, and read registered memory
+//! in place, since it lies in the arena. All other links belong to the inter-host driver, which must be able
+//! to send from any memory. That driver is opened once the shared memory groups are known, and only if there
+//! are several hosts. A driver whose device must register memory takes its slab from the arena ([`Home`]), so
+//! both drivers reach registered memory.
 //!
-//! Invariants: who shares memory is the same for all, since it follows from words that all have heard. The other driver's
-//! conversation comes after ours. Whoever waits for a peer of its host drives the other driver too: a rank elsewhere may
-//! wait for its answer.
+//! Invariants: all ranks compute the same shared memory groups, from messages that all of them have received.
+//! Set-up of the inter-host driver follows the exchange within hosts. A rank that waits for a peer of its
+//! host also makes progress on the inter-host driver, since a remote rank may wait for its answer.
 //!
-//! What is not here: boards. Ranks that share memory mirror each other's like all others, so their links confirm that a
-//! message was matched (`link`).
+//! Not done here: boards. Ranks that share memory mirror each other's boards like all others, so their links
+//! confirm matched messages (`link`).
 //!
 //! # Safety
-//! The only unsafe function passes memory that is lent on to the other driver, with the caller's promise.
+//! The only unsafe function passes lent memory on to the inter-host driver, under the caller's promise.
 
 mod link;
 mod meeting;
@@ -43,7 +45,7 @@ enum Stage {
     Begun(Between, OwnedFd),
     Introduced(Between, OwnedFd, Meeting),
     Met(Home),
-    /// Everyone shares memory with everyone, and nobody has anything more to say.
+    /// All ranks share memory; one empty round is left.
     Alone(Home),
     Over,
 }
@@ -66,7 +68,7 @@ pub struct Mixed {
     rank: u32,
     /// The driver between hosts, where there are several.
     between: Option<Box<dyn Endpoint>>,
-    /// What is to go on in it while a link of ours waits.
+    /// Progress handle of the inter-host driver, called while a shared memory link waits.
     driven: Option<Arc<dyn Drive>>,
     ours: Arena,
     /// Settled with the conversation.
@@ -75,19 +77,20 @@ pub struct Mixed {
     hosts: Vec<u32>,
     /// By rank: the arenas of those on our host.
     arenas: Vec<Option<Arena>>,
-    /// What the user calls this host.
+    /// Host name given by the user.
     host: String,
     patience: Duration,
     stage: Stage,
 }
 
 impl Mixed {
-    /// The endpoint of a rank, with a driver for the ranks of other hosts. `layout` is for all ranks of the job, wherever
-    /// they are: rings that nobody uses cost address space only. Ranks that call their `host` by different names share no
-    /// memory; those that give it the same name, or none, do if they can.
+    /// Opens the endpoint of a rank; `between` opens the driver for other hosts.
+    ///
+    /// `layout` covers all ranks of the job on any host; unused rings cost address space only. Ranks with
+    /// different `host` names share no memory. Ranks with equal or empty names share memory if they can.
     ///
     /// # Errors
-    /// When the memory is not to be had.
+    /// [`TransportError::Memory`] if the arena can't be allocated.
     pub fn open(
         between: Between,
         layout: ArenaLayout,
@@ -176,7 +179,7 @@ impl Endpoint for Mixed {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Begun(between, object) => {
                 let meeting = Meeting::prepare().map_err(|error| place::unmet(self.rank, &error))?;
-                let word = Place::of_this_process(&meeting, &self.host).word();
+                let word = Place::of_this_process(meeting.socket(), meeting.token(), &self.host).word();
                 self.stage = Stage::Introduced(between, object, meeting);
                 Ok(Some(word))
             }

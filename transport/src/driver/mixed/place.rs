@@ -1,11 +1,10 @@
-//! Where a rank is, as it tells the others.
+//! Location of a rank (host, namespace, user), as announced to the other ranks.
 
-use super::meeting::Meeting;
 use crate::TransportError;
 use serde::{Deserialize, Serialize};
 use std::{fs, io};
 
-/// Where a rank is, and how those who are there too can hand it a descriptor.
+/// Location of a rank, and the socket over which ranks of its host send it a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Place {
@@ -14,23 +13,23 @@ pub(super) struct Place {
     /// Its network namespace: abstract sockets belong to one.
     network: String,
     user: u32,
-    /// What the user calls the host.
+    /// Host name given by the user.
     host: String,
-    /// Where it is met.
+    /// Name of the socket of the descriptor exchange.
     pub(super) socket: String,
     /// Known only to those who have heard it here, over the job's side channel.
     pub(super) token: [u8; 16],
 }
 
 impl Place {
-    pub(super) fn of_this_process(meeting: &Meeting, host: &str) -> Place {
+    pub(super) fn of_this_process(socket: &str, token: &[u8; 16], host: &str) -> Place {
         Place {
             boot: boot(),
             network: network(),
             user: rustix::process::geteuid().as_raw(),
             host: host.to_owned(),
-            socket: meeting.socket().to_owned(),
-            token: *meeting.token(),
+            socket: socket.to_owned(),
+            token: *token,
         }
     }
 
@@ -39,7 +38,7 @@ impl Place {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What a rank has told.
+    /// Parses the announcement of a rank.
     pub(super) fn heard(rank: u32, word: &[u8]) -> Result<Place, TransportError> {
         serde_json::from_slice(word).map_err(|error| TransportError::DeviceDescription {
             peer: rank,
@@ -47,7 +46,8 @@ impl Place {
         })
     }
 
-    /// Can both map one object? Where one's host can't be told from others it shares memory with nobody but itself.
+    /// Whether both ranks can map one object. A rank on an unidentifiable host shares memory only with
+    /// itself.
     pub(super) fn shares_memory_with(&self, other: &Place) -> bool {
         self == other
             || !self.boot.is_empty()
@@ -77,7 +77,8 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Elsewhere hosts are told apart by their names and when they were started, as the system's log folder knows it.
+/// Identity of the running system without Linux's boot ID: the host name and the time at which `/dev` was
+/// created.
 #[cfg(not(target_os = "linux"))]
 fn boot() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -1,16 +1,19 @@
-//! The thread that makes connections: it accepts, calls and authenticates, and hands them over.
+//! The thread that makes connections: it accepts, connects, authenticates, and hands connections to the
+//! table.
 //!
-//! It sleeps in `poll` and stands on no message's way. Callers that are silent, slow, wrong or too many cost it, and only
-//! it, some time: a call must be through within [`VISIT`], and when there are too many the oldest is given up, so that
-//! one of ours, which says at once what it has to say, is always heard.
+//! It sleeps in `poll` and takes no part in moving messages. Silent, slow, wrong or excess callers cost only
+//! this thread's time. A caller must finish the handshake within [`VISIT`]. Beyond [`VISITS_MOST`] callers
+//! the oldest is dropped, so a rank of the job, which answers at once, always gets through.
 
 use super::{
-    Say, Security,
+    Security,
     addresses::in_order,
     attempt::{Call, CallerHello, Visit, called_hello},
+    confirm::Confirmations,
     introduction::Introduction,
     socket::tune,
     table::{Connection, Key, Table},
+    warning::WarningHandler,
 };
 use crate::secure::{Handshake, Purpose, Secret, SecureError, Session};
 use if_addrs::Interface;
@@ -44,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Addresses of strangers that were told of.
 const STRANGERS: usize = 64;
 
-/// What all attempts of an endpoint share.
+/// Settings shared by all attempts of an endpoint.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) secret: Secret,
@@ -60,7 +63,7 @@ struct Calling {
     key: Key,
     /// None while it is not made: the other end is to call, or it is made again later.
     call: Option<Call>,
-    /// Where the call goes, and where else it can.
+    /// Address of the current call, and the addresses left to try.
     place: Option<SocketAddr>,
     places: VecDeque<SocketAddr>,
     /// When to give up on this place, or to call again.
@@ -76,10 +79,11 @@ pub(super) struct Connector {
     pub(super) table: Arc<Table>,
     pub(super) rules: Rules,
     pub(super) listeners: Vec<TcpListener>,
-    /// Everyone, by rank.
+    /// Introductions of all ranks, by rank.
     pub(super) everyone: Vec<Introduction>,
     pub(super) interfaces: Vec<Interface>,
-    pub(super) say: Say,
+    confirmations: Vec<Arc<Confirmations>>,
+    pub(super) on_warning: WarningHandler,
     calls: Vec<Calling>,
     /// With when they must be through; the oldest first.
     visits: VecDeque<(Visit, Instant)>,
@@ -91,11 +95,12 @@ pub(super) struct Connector {
 impl Connector {
     pub(super) fn new(
         table: Arc<Table>,
+        confirmations: Vec<Arc<Confirmations>>,
         rules: Rules,
         listeners: Vec<TcpListener>,
         everyone: Vec<Introduction>,
         interfaces: Vec<Interface>,
-        say: Say,
+        on_warning: WarningHandler,
     ) -> Connector {
         Connector {
             table,
@@ -103,7 +108,8 @@ impl Connector {
             listeners,
             everyone,
             interfaces,
-            say,
+            confirmations,
+            on_warning,
             calls: Vec::new(),
             visits: VecDeque::new(),
             strangers: HashSet::new(),
@@ -217,7 +223,16 @@ impl Connector {
         };
         let encrypted = self.rules.security == Security::Encrypt;
         // A caller that is gone already calls again, or its link says that it is lost.
-        let _ = self.table.called(Visit::key_of(&hello), |verdict| visit.answer(session, verdict, encrypted));
+        let key = Visit::key_of(&hello);
+        let _ = self.table.called(key, |verdict| visit.answer(session, verdict, encrypted));
+        self.flush_confirmations(key);
+    }
+
+    /// Sends pending confirmations if the connection that carries them has just become ready.
+    fn flush_confirmations(&self, key: Key) {
+        if key.lane == self.table.lanes && self.table.is_ready(key.peer, key.lane).is_ok_and(|ready| ready) {
+            self.confirmations[key.peer as usize].flush(&self.table);
+        }
     }
 
     /// Counts who was not let in, and tells of it once per address.
@@ -225,7 +240,7 @@ impl Connector {
     fn refuse(&mut self, from: SocketAddr, error: &SecureError) {
         self.table.refused.fetch_add(1, Relaxed);
         if self.strangers.len() < STRANGERS && self.strangers.insert(from.ip()) {
-            (self.say)(&format!("a connection from {from} was refused: {error}"));
+            self.on_warning.warn(&format!("a connection from {from} was refused: {error}"));
         }
     }
 
@@ -293,8 +308,8 @@ impl Connector {
     fn look_after_calls(&mut self) {
         for calling in std::mem::take(&mut self.calls) {
             let key = calling.key;
-            // A call that is made is carried through even if the other end's has come first: it would look like a
-            // stranger's to who is called.
+            // A call under way is completed even if the other end's call has succeeded first: the called end
+            // would count an aborted one as a foreign connection.
             if calling.call.is_none() && !self.table.is_open(key) {
                 continue;
             }
@@ -327,6 +342,7 @@ impl Connector {
                     return Err(format!("preparing the connection: {error}"));
                 }
                 calling.expected = self.table.answered(calling.key, verdict, connection);
+                self.flush_confirmations(calling.key);
                 calling.until = calling.deadline;
                 Ok(calling.expected.then_some(calling))
             }
@@ -366,7 +382,7 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Are both ends on this host?
+/// Whether both ends are on this host.
 fn is_within_host(stream: &std::net::TcpStream) -> bool {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(ours), Ok(theirs)) => ours.ip() == theirs.ip() || theirs.ip().is_loopback(),

@@ -1,19 +1,21 @@
-//! One rank's part of the driver.
+//! One rank's endpoint of the TCP driver.
 //!
 //! ```text
-//! open        listens, gets memory       ->  where we listen  ->  everyone's
-//! converse    lets callers in, and calls the next rank, so that a network that does not let us through is found at once
-//!                                        ->  nothing more  ->  from now on anyone may send
+//! open        listens, allocates memory           ->  own addresses  ->  the addresses of all ranks
+//! converse    accepts callers, and connects to the next rank, to detect unreachable ranks early
+//!                                                 ->  empty message  ->  from now on all ranks may send
 //! ```
 
 use super::{
     Security, TcpConfig,
     addresses::{in_order, interfaces, listen, local_address_towards, path_of},
+    confirm::Confirmations,
     connector::{Connector, Rules},
     introduction::{Introduction, unpack},
     link::TcpLink,
     sleeper::SocketSleeper,
     table::Table,
+    warning::WarningHandler,
     wire::Parts,
 };
 use crate::{
@@ -35,41 +37,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections per lane between hosts, when nothing else is said.
+/// Default number of connections per lane between hosts.
 ///
-/// Measured between two network namespaces on 2 busy cores, `all_reduce` in us with 1, 2 and 4 connections, medians of 3
-/// alternating rounds. A virtual cable: 10.1, 9.7, 10.0 (4 KiB); 106, 108, 105 (256 KiB); 65,200, 70,300, 67,000 (16 MiB).
-/// The same at 20 Gb/s: 11.1, 10.6, 10.6; 115, 108, 124; 65,500, 74,300, 83,000. So one core per rank is full with one
-/// connection, and differences are within what the machine varied by. Two stays for what such a cable does not show:
-/// networks that limit a connection, by its window or by taking one of several ways for it.
+/// Measured between two network namespaces on 2 busy cores, `all_reduce` in us with 1, 2 and 4 connections,
+/// medians of 3 alternating rounds. A virtual cable: 10.1, 9.7, 10.0 (4 KiB); 106, 108, 105 (256 KiB);
+/// 65,200, 70,300, 67,000 (16 MiB). The same at 20 Gb/s: 11.1, 10.6, 10.6; 115, 108, 124; 65,500, 74,300,
+/// 83,000. So one connection saturates one core per rank, and the differences are within the noise of the
+/// machine. Two is the default for networks that such a cable does not show: those that limit a connection by
+/// its window, or by hashing it to one of several paths.
 const SOCKETS_BETWEEN_HOSTS: u32 = 2;
 
-/// Who is told of strangers.
-#[derive(Clone)]
-pub struct Say(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl Say {
-    /// Whoever that is.
-    pub fn to(listener: impl Fn(&str) + Send + Sync + 'static) -> Say {
-        Say(Arc::new(listener))
-    }
-}
-
-impl std::ops::Deref for Say {
-    type Target = dyn Fn(&str) + Send + Sync;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.0
-    }
-}
-
-impl fmt::Debug for Say {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Say")
-    }
-}
-
-/// What has been said so far.
+/// Progress of set-up.
 #[derive(Debug)]
 enum Stage {
     /// Nothing. The secret is the one that we hand out, if so.
@@ -83,23 +61,32 @@ enum Stage {
 pub struct TcpEndpoint {
     rank: u32,
     config: TcpConfig,
-    say: Say,
+    on_warning: WarningHandler,
     instance: u64,
     stage: Stage,
     everyone: Vec<Introduction>,
     listening: Vec<SocketAddr>,
     /// Once everyone is known.
     table: Option<Arc<Table>>,
+    /// By peer.
+    confirmations: Vec<Arc<Confirmations>>,
     connector: Option<JoinHandle<()>>,
     slab: Slab,
 }
 
 impl TcpEndpoint {
-    /// Listens, and gets the memory. `say` is told of strangers that call.
+    /// Listens and allocates memory.
+    ///
+    /// `on_warning` is called for refused connections, once per address.
     ///
     /// # Errors
-    /// When that is not possible; with the remedy.
-    pub fn open(config: &TcpConfig, rank: u32, say: Say) -> Result<TcpEndpoint, TransportError> {
+    /// When an address can't be listened on, or memory or random bytes can't be obtained; the message names
+    /// the remedy.
+    pub fn open(
+        config: &TcpConfig,
+        rank: u32,
+        on_warning: WarningHandler,
+    ) -> Result<TcpEndpoint, TransportError> {
         let listeners = listen(&config.bind, rank)?;
         for listener in &listeners {
             use rustix::fd::AsFd;
@@ -118,12 +105,13 @@ impl TcpEndpoint {
         Ok(TcpEndpoint {
             rank,
             config: config.clone(),
-            say,
+            on_warning,
             instance,
             stage: Stage::Opened(listeners, handed_out),
             everyone: Vec::new(),
             listening,
             table: None,
+            confirmations: Vec::new(),
             connector: None,
             slab,
         })
@@ -135,7 +123,7 @@ impl TcpEndpoint {
         self.rank
     }
 
-    /// What its connections are protected against.
+    /// Protection of the endpoint's connections.
     #[must_use]
     pub fn security(&self) -> Security {
         self.config.security
@@ -147,7 +135,7 @@ impl TcpEndpoint {
         self.table.as_ref().map_or(0, |table| table.refused.load(Relaxed))
     }
 
-    /// Where it listens.
+    /// Addresses that the endpoint listens on.
     #[must_use]
     pub fn places(&self) -> &[SocketAddr] {
         &self.listening
@@ -165,7 +153,7 @@ impl TcpEndpoint {
         word.pack()
     }
 
-    /// Everyone is known: lets callers in, and makes sure that the next rank can be reached.
+    /// Starts the connector once all introductions are known, and checks that the next rank is reachable.
     fn connect(&mut self, heard: &[Vec<u8>], listeners: Vec<TcpListener>) -> Result<(), TransportError> {
         self.everyone = unpack(heard)?;
         let secret = match &self.config.secret {
@@ -179,6 +167,8 @@ impl TcpEndpoint {
         let table = Table::new(self.rank, self.config.lanes, parts, self.config.silence)
             .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
+        self.confirmations =
+            (0..table.size).map(|peer| Arc::new(Confirmations::new(peer, table.lanes))).collect();
         let rules = Rules {
             secret,
             security: self.config.security,
@@ -188,11 +178,12 @@ impl TcpEndpoint {
         };
         let connector = Connector::new(
             Arc::clone(&table),
+            self.confirmations.clone(),
             rules,
             listeners,
             self.everyone.clone(),
             interfaces(),
-            self.say.clone(),
+            self.on_warning.clone(),
         );
         let thread = thread::Builder::new().name("tbccl-tcp".into()).spawn(move || connector.run());
         self.connector = Some(thread.map_err(|error| self.system("starting a thread", error))?);
@@ -222,7 +213,7 @@ fn reach(table: &Table, peer: u32) -> Result<(), TransportError> {
     Ok(())
 }
 
-/// What ranks of one host have in common, and others do not.
+/// Identity of this host, equal on all of its ranks.
 fn host_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = rustix::system::uname();
@@ -255,7 +246,7 @@ impl Endpoint for TcpEndpoint {
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         assert!(lane < self.config.lanes, "lane {lane} of {}", self.config.lanes);
         let table = self.table.as_ref().expect("links are made after the conversation");
-        Box::new(TcpLink::new(Arc::clone(table), peer, lane))
+        Box::new(TcpLink::new(Arc::clone(table), Arc::clone(&self.confirmations[peer as usize]), peer, lane))
     }
 
     fn slab(&self) -> &Slab {
@@ -283,7 +274,7 @@ impl Endpoint for TcpEndpoint {
         let until = Instant::now() + within;
         let sockets = table.sockets();
         let is_settled = || {
-            let mut confirmations = (0..).zip(&table.confirmations);
+            let mut confirmations = (0..).zip(&self.confirmations);
             let is_quiet = confirmations.all(|(peer, words)| is_gone(peer) || words.is_quiet(table));
             is_quiet && sockets.iter().all(|socket| socket.is_drained())
         };
@@ -303,7 +294,8 @@ impl Endpoint for TcpEndpoint {
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         if let Some(table) = &self.table {
-            // Not in `close`: whoever finds a connection closed wonders why, and is to have been told by then.
+            // Not in `close`: a peer that finds the connection closed reports an error, so it must have been
+            // told the reason before.
             table.sockets().iter().for_each(|socket| socket.finish());
             table.ending.store(true, Release);
             table.work.ring();

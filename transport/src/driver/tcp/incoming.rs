@@ -1,83 +1,29 @@
-//! Receiving parts of messages from one connection.
+//! Receives parts of messages from one connection.
 //!
-//! A part goes from the socket to where it belongs: its landing, or the buffer from which it is reduced. Since a read can
-//! fill several places, what is behind it (the next head, the next small messages) comes along with it, into a small
-//! buffer of its own, and waits there. So the head of an expected message and its payload are one system call, and its
-//! payload is not copied.
+//! A part goes from the socket straight to its destination or to the reduction buffer. One read fills several
+//! buffers, so the bytes behind the part (the next head, the next small messages) land in a small read-ahead
+//! buffer. The head and payload of an expected message thus take one system call, and the payload is not
+//! copied.
 //!
-//! Invariant: a message that turns out not to be the expected one is put back in front of what follows it.
-//!
-//! # Safety
-//! The buffer of whole lines is bytes of its own, lent as a span for as long as it is borrowed.
+//! Invariant: an unexpected message is put back in front of the bytes that follow it.
 
 use super::{
+    part::{Expected, Failed, Polled, Progress, Taking},
     sealed::SealedIncoming,
     socket::{Came, Source},
     wire::{CUT_BYTES, HEAD_BYTES, Head},
 };
-use crate::{
-    Sink, TransportError,
-    memory::{Span, SpanMut},
-};
-use std::io;
+use crate::memory::{Span, SpanMut};
 
 /// Bytes that are read along with what is expected.
 const AHEAD_BYTES: usize = 4096;
 
-/// Expected messages up to so many bytes are read to where others are read ahead: that costs less than having the system
-/// distribute them.
+/// Expected messages up to this many bytes go through the read-ahead buffer, which is cheaper than a
+/// scattered read.
 const SMALL_BYTES: usize = 1024;
-
-/// Bytes that are reduced at a time: small enough to stay in cache until then.
-const FOLD_BYTES: usize = 64 << 10;
 
 /// The most bytes to take in one poll, so that a long message does not keep others waiting.
 const READ_MOST: usize = 1 << 20;
-
-/// The part that is expected, as the link knows it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Expected {
-    pub(super) digest: u64,
-    /// Of the whole message.
-    pub(super) total: usize,
-    pub(super) part: u8,
-    /// Where the part begins within the message.
-    pub(super) base: usize,
-    /// Bytes of the part.
-    pub(super) len: usize,
-}
-
-/// What a poll has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Polled {
-    /// Nothing.
-    Nothing,
-    /// Some of the part.
-    Some,
-    /// The rest of it.
-    All,
-}
-
-/// Why a poll has failed.
-#[derive(Debug)]
-pub(super) enum Failed {
-    /// The connection has.
-    Io(io::Error),
-    /// The other end has closed it.
-    Ended,
-    /// It has sent what none of ours sends.
-    Broken(&'static str),
-    /// What it sent was changed on the way.
-    Changed,
-    /// The next message is another one.
-    Unexpected(TransportError),
-}
-
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
-        Failed::Io(error)
-    }
-}
 
 /// The receiving side of a connection.
 #[derive(Debug)]
@@ -86,14 +32,6 @@ pub(super) enum Incoming {
     Plain(PlainIncoming),
     /// In records.
     Sealed(Box<SealedIncoming>),
-}
-
-/// What a poll needs beside the connection: where bytes go, and what they cost.
-pub(super) struct Taking<'a> {
-    pub(super) sink: &'a mut dyn Sink,
-    /// For what is to be reduced; shared by a link's connections.
-    pub(super) fold: &'a mut Fold,
-    pub(super) copied: &'a mut u64,
 }
 
 impl Incoming {
@@ -138,70 +76,15 @@ impl Incoming {
     }
 }
 
-/// How far the part under way has come.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// Its head, once read.
-    pub(super) head: Option<Head>,
-    /// Bytes of its payload that have come.
-    pub(super) got: usize,
-}
-
-impl Progress {
-    /// Compares a head with what is expected.
-    #[inline]
-    pub(super) fn check(&self, expected: &Expected) -> Result<(), Failed> {
-        let Some(head) = self.head else { return Ok(()) };
-        if head.digest != expected.digest {
-            let (expected, found) = (expected.digest, head.digest);
-            return Err(Failed::Unexpected(TransportError::Mismatch { expected, found }));
-        }
-        if head.len != expected.total as u64 {
-            let (expected, found) = (expected.total as u64, head.len);
-            return Err(Failed::Unexpected(TransportError::Length { expected, found }));
-        }
-        if head.part != expected.part {
-            return Err(Failed::Broken("a part of a message in the place of another one"));
-        }
-        Ok(())
-    }
-}
-
-/// A cache line, for its alignment.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub(super) struct Line(pub(super) [u8; 64]);
-
-/// The memory of whole lines, as bytes.
-pub(super) fn bytes_of(lines: &mut [Line]) -> SpanMut<'_> {
-    // SAFETY: lines are bytes without padding, borrowed for as long as the span lives, and reached through it only.
-    unsafe { SpanMut::new(lines.as_mut_ptr().cast(), lines.len() * 64) }
-}
-
-/// Where bytes wait that are to be reduced, until there are whole elements of them. Made when first needed.
-#[derive(Debug, Default)]
-pub(super) struct Fold {
-    lines: Vec<Line>,
-}
-
-impl Fold {
-    pub(super) fn memory(&mut self) -> SpanMut<'_> {
-        if self.lines.is_empty() {
-            self.lines = vec![Line([0; 64]); FOLD_BYTES / 64];
-        }
-        bytes_of(&mut self.lines)
-    }
-}
-
 /// Plain heads and payloads.
 #[derive(Debug)]
 pub(super) struct PlainIncoming {
     progress: Progress,
-    /// What was read ahead: `ahead[start..end]`.
+    /// Bytes read ahead: `ahead[start..end]`.
     ahead: Vec<u8>,
     start: usize,
     end: usize,
-    /// What has come of a part that is to be reduced, and is no whole element yet.
+    /// Received bytes of a part to be reduced that do not form a whole element yet.
     rest: [u8; CUT_BYTES],
     rest_len: usize,
 }
@@ -314,7 +197,7 @@ impl PlainIncoming {
         }
     }
 
-    /// Reads whatever comes next.
+    /// Reads the next bytes into the read-ahead buffer.
     fn read_ahead(&mut self, source: &impl Source) -> Result<bool, Failed> {
         self.ahead.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -331,8 +214,10 @@ impl PlainIncoming {
         }
     }
 
-    /// Reads a head, the payload that is expected behind it, and what follows, each to where it belongs if the head is
-    /// the expected one. If not, the payload is put in front of what follows. Nothing was read ahead.
+    /// Reads a head, the expected payload and the bytes behind it, each into its own buffer.
+    ///
+    /// If the head is not the expected one, the payload is put in front of the bytes behind it. The
+    /// read-ahead buffer must be empty.
     fn read_as_expected(
         &mut self,
         source: &impl Source,
@@ -444,8 +329,10 @@ impl PlainIncoming {
         Ok(true)
     }
 
-    /// Hands `fresh` bytes, which lie in the buffer behind room for the rest of the last ones, to the sink, but for what
-    /// is no whole element.
+    /// Passes `fresh` bytes and the remainder of the last call to the sink, except for an incomplete element
+    /// at the end.
+    ///
+    /// The fresh bytes lie in the reduction buffer, behind room for the remainder.
     fn hand_over(&mut self, expected: &Expected, fresh: usize, taking: &mut Taking<'_>) {
         let memory = taking.fold.memory();
         memory.sub(0, self.rest_len).copy_from(Span::from(&self.rest[..self.rest_len]));

@@ -1,12 +1,11 @@
 //! Connections as a link.
 
 use super::{
-    confirm,
-    incoming::{Expected, Failed, Fold, Incoming, Polled, Taking},
-    outgoing::{FED_BYTES, Outgoing},
-    sealed::{SealedIncoming, SealedOutgoing},
-    socket::Socket,
-    table::{Connection, Table},
+    channel::{Channel, channel, lost},
+    confirm::Confirmations,
+    outgoing::FED_BYTES,
+    part::{Expected, Fold, Polled, Taking},
+    table::Table,
     vital::Patience,
     wire::{Head, MESSAGE_MOST, Parts},
 };
@@ -14,67 +13,19 @@ use crate::{
     Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
     memory::Span,
 };
-use std::{io, sync::Arc};
-
-/// The two directions of a connection.
-#[derive(Debug)]
-pub(super) struct Channel {
-    pub(super) socket: Arc<Socket>,
-    pub(super) outgoing: Outgoing,
-    pub(super) incoming: Incoming,
-}
-
-/// A channel over a connection.
-pub(super) fn channel(table: &Table, connection: Connection) -> Channel {
-    let socket = table.register(Socket::new(connection.stream));
-    let (outgoing, incoming) = match connection.ciphers.map(|ciphers| *ciphers) {
-        None => confirm::plain(),
-        Some((sealer, opener)) => (
-            Outgoing::Sealed(Box::new(SealedOutgoing::new(sealer))),
-            Incoming::Sealed(Box::new(SealedIncoming::new(opener))),
-        ),
-    };
-    Channel { socket, outgoing, incoming }
-}
-
-/// The error for a connection that has failed.
-#[cold]
-pub(super) fn lost(peer: u32, error: &io::Error) -> TransportError {
-    let what = match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return TransportError::Closed { peer },
-        io::ErrorKind::TimedOut => "no answer from its host; check the cable and the host".to_owned(),
-        _ => error.to_string(),
-    };
-    TransportError::Lost { peer, what }
-}
-
-impl Failed {
-    /// The error that it is.
-    #[cold]
-    pub(super) fn of(self, peer: u32) -> TransportError {
-        match self {
-            Failed::Io(error) => lost(peer, &error),
-            Failed::Ended => TransportError::Closed { peer },
-            Failed::Broken(what) => TransportError::Protocol { peer, what },
-            Failed::Changed => {
-                let what = "what it sent was changed on the way".to_owned();
-                TransportError::Lost { peer, what }
-            }
-            Failed::Unexpected(error) => error,
-        }
-    }
-}
+use std::sync::Arc;
 
 /// A lane to a peer.
 #[derive(Debug)]
 pub(super) struct TcpLink {
     table: Arc<Table>,
+    confirmations: Arc<Confirmations>,
     peer: u32,
     lane: u8,
     capabilities: Capabilities,
     counters: Counters,
     parts: Parts,
-    /// Has the connector been asked to connect?
+    /// Whether the connector has been asked to connect.
     asked: bool,
     /// None before there is a connection.
     channels: Vec<Channel>,
@@ -90,7 +41,7 @@ pub(super) struct TcpLink {
 }
 
 impl TcpLink {
-    pub(super) fn new(table: Arc<Table>, peer: u32, lane: u8) -> TcpLink {
+    pub(super) fn new(table: Arc<Table>, confirmations: Arc<Confirmations>, peer: u32, lane: u8) -> TcpLink {
         let capabilities = Capabilities {
             driver: "tcp",
             inline_bytes: 0,
@@ -102,6 +53,7 @@ impl TcpLink {
         TcpLink {
             parts: table.parts(peer),
             table,
+            confirmations,
             peer,
             lane,
             capabilities,
@@ -117,7 +69,7 @@ impl TcpLink {
         }
     }
 
-    /// Is there a connection? Asks for one if not.
+    /// Whether the link is connected. Requests the connection if not.
     #[inline]
     fn is_connected(&mut self) -> Result<bool, TransportError> {
         if self.channels.is_empty() { self.connect() } else { Ok(true) }
@@ -155,8 +107,7 @@ impl TcpLink {
     /// A message that was sent and waits to be confirmed.
     #[cold]
     fn poll_confirmation(&mut self, number: u64) -> Result<SendProgress, TransportError> {
-        let confirmations = &self.table.confirmations[self.peer as usize];
-        if confirmations.has_matched(&self.table, self.lane, number)? {
+        if self.confirmations.has_matched(&self.table, self.lane, number)? {
             return Ok(SendProgress::Complete);
         }
         self.look_after(Direction::Out)?;
@@ -174,11 +125,11 @@ impl TcpLink {
             return Ok(());
         }
         for channel in &self.channels {
-            if let Some(what) = patience.look(&channel.socket, self.table.silence) {
+            if let Some(what) = patience.look(channel.socket.fd(), self.table.silence) {
                 return Err(TransportError::Lost { peer: self.peer, what });
             }
         }
-        self.table.confirmations[self.peer as usize].flush(&self.table);
+        self.confirmations.flush(&self.table);
         Ok(())
     }
 
@@ -197,7 +148,7 @@ impl TcpLink {
         incoming.poll(&**socket, &expected, &mut taking).map_err(|failed| failed.of(self.peer))
     }
 
-    /// The bytes of the message under way that are there without a gap: parts, and what has come of the next one.
+    /// Contiguous bytes received of the current message: complete parts, and the bytes of the next one.
     fn taken(&self, count: usize) -> usize {
         let mut taken = 0;
         for (part, channel) in self.channels[..count].iter().enumerate() {
@@ -218,12 +169,12 @@ impl TcpLink {
         self.counters.received_messages += 1;
         self.counters.moved_bytes += len as u64;
         if confirm {
-            self.table.confirmations[self.peer as usize].matched(&self.table, self.lane);
+            self.confirmations.matched(&self.table, self.lane);
         }
     }
 }
 
-/// How many bytes may be sent of a part of `len` bytes from `base` on, when so many of the message are there.
+/// Bytes that may be sent of a part of `len` bytes at `base` when `ready` bytes of the message are available.
 #[inline]
 fn fed(base: usize, len: usize, ready: usize) -> usize {
     let there = ready.saturating_sub(base).min(len);
@@ -313,7 +264,8 @@ impl Link for TcpLink {
             if self.received & 1 << part != 0 {
                 continue;
             }
-            // What the other connections carry is known to be ours only when the first one has said so.
+            // The first connection's head decides whether the message is the expected one; the others wait
+            // for it.
             if part > 0 && self.channels[0].incoming.head().is_none() {
                 break;
             }

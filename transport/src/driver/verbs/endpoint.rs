@@ -113,7 +113,7 @@ impl VerbsEndpoint {
         say: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
         let hosts = home.hosts().to_vec();
-        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes), say)
+        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes, LINE as u64), say)
     }
 
     fn open_with(

@@ -1,0 +1,120 @@
+//! Types that plain and encrypted receiving share: expected part, result of a poll, reduction buffer.
+//!
+//! # Safety
+//! The reduction buffer consists of plain bytes. The span over it lives only as long as the buffer is borrowed.
+
+use super::wire::Head;
+use crate::{Sink, TransportError, memory::SpanMut};
+use std::io;
+
+/// Bytes that are reduced at a time: small enough to stay in cache until then.
+const FOLD_BYTES: usize = 64 << 10;
+
+/// The part that is expected, as the link knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) digest: u64,
+    /// Bytes of the whole message.
+    pub(super) total: usize,
+    pub(super) part: u8,
+    /// Offset of the part within the message.
+    pub(super) base: usize,
+    /// Bytes of the part.
+    pub(super) len: usize,
+}
+
+/// Result of a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Polled {
+    /// Nothing.
+    Nothing,
+    /// Some of the part.
+    Some,
+    /// The rest of it.
+    All,
+}
+
+/// Why a poll has failed.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The connection has.
+    Io(io::Error),
+    /// The other end has closed it.
+    Ended,
+    /// The peer has violated the protocol.
+    Broken(&'static str),
+    /// An encrypted record failed authentication.
+    Changed,
+    /// The next message is another one.
+    Unexpected(TransportError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed::Io(error)
+    }
+}
+
+/// Destination and accounting of a poll.
+pub(super) struct Taking<'a> {
+    pub(super) sink: &'a mut dyn Sink,
+    /// For what is to be reduced; shared by a link's connections.
+    pub(super) fold: &'a mut Fold,
+    pub(super) copied: &'a mut u64,
+}
+
+/// How far the part under way has come.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Its head, once read.
+    pub(super) head: Option<Head>,
+    /// Bytes of its payload that have come.
+    pub(super) got: usize,
+}
+
+impl Progress {
+    /// Compares a head with what is expected.
+    #[inline]
+    pub(super) fn check(&self, expected: &Expected) -> Result<(), Failed> {
+        let Some(head) = self.head else { return Ok(()) };
+        if head.digest != expected.digest {
+            let (expected, found) = (expected.digest, head.digest);
+            return Err(Failed::Unexpected(TransportError::Mismatch { expected, found }));
+        }
+        if head.len != expected.total as u64 {
+            let (expected, found) = (expected.total as u64, head.len);
+            return Err(Failed::Unexpected(TransportError::Length { expected, found }));
+        }
+        if head.part != expected.part {
+            return Err(Failed::Broken("a part of a message in the place of another one"));
+        }
+        Ok(())
+    }
+}
+
+/// A cache line, for its alignment.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [u8; 64]);
+
+/// The memory of whole lines, as bytes.
+pub(super) fn bytes_of(lines: &mut [Line]) -> SpanMut<'_> {
+    // SAFETY: lines are bytes without padding. They are mutably borrowed while the span lives, so that only
+    // the span accesses them.
+    unsafe { SpanMut::new(lines.as_mut_ptr().cast(), lines.len() * 64) }
+}
+
+/// Reduction buffer: holds bytes until they form whole elements. Allocated on first use.
+#[derive(Debug, Default)]
+pub(super) struct Fold {
+    lines: Vec<Line>,
+}
+
+impl Fold {
+    pub(super) fn memory(&mut self) -> SpanMut<'_> {
+        if self.lines.is_empty() {
+            self.lines = vec![Line([0; 64]); FOLD_BYTES / 64];
+        }
+        bytes_of(&mut self.lines)
+    }
+}
