@@ -89,55 +89,47 @@ impl Collective {
         }
     }
 
-    /// Does it combine elements?
+    /// Whether elements are combined by an operation.
     #[must_use]
     pub const fn reduces(self) -> bool {
-        self.averages() || matches!(self, Collective::Scan | Collective::ExclusiveScan)
+        self.shape().reduces
     }
 
-    /// Does it combine the elements of all ranks, so that they have an average?
+    /// Whether the elements of all ranks are combined, so that they have an average.
     #[must_use]
     pub const fn averages(self) -> bool {
-        matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+        self.shape().averages
     }
 
-    /// Does one rank play a part of its own?
+    /// Whether one rank is the root.
     #[must_use]
     pub const fn has_root(self) -> bool {
-        use Collective::{Broadcast, Gather, Reduce, Scatter};
-        matches!(self, Broadcast | Reduce | Gather | Scatter)
+        self.shape().has_root
     }
 
     /// Blocks of the largest input on `ranks` ranks.
     #[must_use]
     pub const fn input_blocks(self, ranks: u32) -> u32 {
-        match self {
-            Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => ranks,
-            Collective::Barrier => 0,
-            _ => 1,
-        }
+        self.shape().send.count(ranks)
     }
 
     /// Blocks of the largest output on `ranks` ranks.
     #[must_use]
     pub const fn output_blocks(self, ranks: u32) -> u32 {
-        match self {
-            Collective::AllGather | Collective::AllToAll | Collective::Gather => ranks,
-            Collective::Barrier => 0,
-            _ => 1,
-        }
+        self.shape().recv.count(ranks)
     }
 
-    /// Blocks of the input and of the output of a rank. Where only the root's input is read, or only the root gets a
-    /// result, the others have none; but a broadcast's input counts on every rank.
+    /// Blocks of the input and of the output of a rank.
+    ///
+    /// Where only the root's input is read, or only the root gets a result, the other ranks have none. A broadcast's
+    /// input counts on every rank.
     #[must_use]
     pub const fn blocks_of(self, ranks: u32, at_root: bool) -> (u32, u32) {
-        let (input, output) = (self.input_blocks(ranks), self.output_blocks(ranks));
-        match self {
-            Collective::Scatter if !at_root => (0, output),
-            Collective::Reduce | Collective::Gather if !at_root => (input, 0),
-            _ => (input, output),
-        }
+        let (send, recv) = (self.shape().send, self.shape().recv);
+        let has_input = send.is_present(at_root) || matches!(self, Collective::Broadcast);
+        let input = if has_input { send.count(ranks) } else { 0 };
+        let output = if recv.is_present(at_root) { recv.count(ranks) } else { 0 };
+        (input, output)
     }
 
     /// nccl-tests' factor from algorithm bandwidth (bytes of the larger side / time) to bus bandwidth.

@@ -135,6 +135,26 @@ impl DType {
         }
     }
 
+    /// The numbers of `tbccl.h`, with the C names without their prefix `tbccl`. Numbers below 1000 are NCCL's.
+    ///
+    /// A number is never given to another meaning.
+    pub const CODES: &'static [(DType, i32, &'static [&'static str])] = &[
+        (DType::I8, 0, &["Int8", "Char"]),
+        (DType::U8, 1, &["Uint8"]),
+        (DType::I32, 2, &["Int32", "Int"]),
+        (DType::U32, 3, &["Uint32"]),
+        (DType::I64, 4, &["Int64"]),
+        (DType::U64, 5, &["Uint64"]),
+        (DType::F16, 6, &["Float16", "Half"]),
+        (DType::F32, 7, &["Float32", "Float"]),
+        (DType::F64, 8, &["Float64", "Double"]),
+        (DType::Bf16, 9, &["Bfloat16"]),
+        (DType::I16, 1000, &["Int16"]),
+        (DType::U16, 1001, &["Uint16"]),
+        (DType::Bool, 1002, &["Bool"]),
+        (DType::Complex64, 1003, &["Complex64"]),
+    ];
+
     /// Other spellings in use: C's and nccl-tests'.
     const fn alias(self) -> Option<&'static str> {
         match self {
@@ -180,6 +200,15 @@ mod tests {
             assert_eq!(dtype.long_name().to_uppercase().parse(), Ok(dtype));
         }
         assert_eq!("double".parse(), Ok(DType::F64));
+    }
+
+    #[test]
+    fn every_type_has_a_number_and_the_names_of_c_are_the_long_names() {
+        let names = DType::CODES.iter().map(|(dtype, _, names)| (*dtype, names[0].to_lowercase()));
+        let names: std::collections::HashMap<DType, String> = names.collect();
+        for dtype in DType::ALL {
+            assert_eq!(names.get(&dtype).map(String::as_str), Some(dtype.long_name()));
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Core {
 
     /// The rank that speaks for a term: of two, the one with the lower number.
     #[must_use]
-    pub const fn speaker(self, term: u32) -> Rank {
+    pub const fn representative(self, term: u32) -> Rank {
         Rank(if term < self.pairs { 2 * term } else { term + self.pairs })
     }
 
@@ -134,8 +134,8 @@ impl Sum {
         let Sum::Terms { first, terms } = self else { return None };
         Some(match terms {
             1 => {
-                let Rank(speaker) = core.speaker(first);
-                [Sum::Of(Rank(speaker)), Sum::Of(Rank(speaker + 1))]
+                let Rank(representative) = core.representative(first);
+                [Sum::Of(Rank(representative)), Sum::Of(Rank(representative + 1))]
             }
             _ => {
                 let half = terms / 2;
@@ -151,8 +151,9 @@ impl Sum {
         match self {
             Sum::Of(rank) => (rank, 1),
             Sum::Terms { first, terms } => {
-                let end = if first + terms == core.terms { ranks } else { core.speaker(first + terms).0 };
-                (core.speaker(first), end - core.speaker(first).0)
+                let end =
+                    if first + terms == core.terms { ranks } else { core.representative(first + terms).0 };
+                (core.representative(first), end - core.representative(first).0)
             }
         }
     }
@@ -162,7 +163,7 @@ impl Core {
     /// So many terms from one on; a single one that is a rank's contribution is that.
     const fn part(self, first: u32, terms: u32) -> Sum {
         if terms == 1 && first >= self.pairs {
-            Sum::Of(self.speaker(first))
+            Sum::Of(self.representative(first))
         } else {
             Sum::Terms { first, terms }
         }
@@ -216,7 +217,7 @@ mod tests {
             assert!(leaves.into_iter().eq(0..ranks), "{ranks} ranks");
             let core = Core::of(ranks);
             for term in 0..core.terms {
-                assert_eq!(core.term(core.speaker(term)), Some(term), "{ranks} ranks, term {term}");
+                assert_eq!(core.term(core.representative(term)), Some(term), "{ranks} ranks, term {term}");
             }
             let mut whole = vec![Sum::whole(ranks)];
             while let Some(sum) = whole.pop() {

@@ -80,6 +80,20 @@ impl ReduceOp {
         if self.is_legal_for(dtype) { Ok(()) } else { Err(IllegalOp { op: self, dtype }) }
     }
 
+    /// The numbers of `tbccl.h`, with the C names without their prefix `tbccl`. Numbers below 1000 are NCCL's.
+    ///
+    /// A number is never given to another meaning.
+    pub const CODES: &'static [(ReduceOp, i32, &'static [&'static str])] = &[
+        (ReduceOp::Sum, 0, &["Sum"]),
+        (ReduceOp::Prod, 1, &["Prod"]),
+        (ReduceOp::Max, 2, &["Max"]),
+        (ReduceOp::Min, 3, &["Min"]),
+        (ReduceOp::Avg, 4, &["Avg"]),
+        (ReduceOp::BitAnd, 1000, &["BitAnd"]),
+        (ReduceOp::BitOr, 1001, &["BitOr"]),
+        (ReduceOp::BitXor, 1002, &["BitXor"]),
+    ];
+
     /// The name: `sum`, `band`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -123,6 +137,11 @@ mod tests {
         assert!(ReduceOp::BitAnd.is_legal_for(DType::Bool));
         let error = ReduceOp::BitOr.check(DType::F16).expect_err("no bits of floats");
         assert!(error.to_string().starts_with("bor is not defined for f16; it is for i8, "), "{error}");
+    }
+
+    #[test]
+    fn every_operation_has_a_number() {
+        assert!(ReduceOp::ALL.into_iter().all(|op| ReduceOp::CODES.iter().any(|(known, ..)| *known == op)));
     }
 
     #[test]

@@ -16,7 +16,6 @@ use crate::{
 use std::{
     ffi::{CStr, c_char},
     mem::MaybeUninit,
-    sync::Arc,
 };
 
 /// The number that a handle is.
@@ -80,9 +79,9 @@ pub(crate) unsafe fn text<'a>(what: &str, pointer: *const c_char) -> Outcome<Opt
 ///
 /// # Safety
 /// The pointer is null or points to that many values.
-pub(crate) unsafe fn list<T: Copy>(what: &str, pointer: *const T, len: usize) -> Outcome<Arc<[T]>> {
+pub(crate) unsafe fn list<T: Copy>(what: &str, pointer: *const T, len: usize) -> Outcome<Vec<T>> {
     if len == 0 {
-        return Ok(Arc::new([]));
+        return Ok(Vec::new());
     }
     if pointer.is_null() {
         return Err(null(what));
@@ -91,7 +90,7 @@ pub(crate) unsafe fn list<T: Copy>(what: &str, pointer: *const T, len: usize) ->
         return Err(Failure::argument(format!("{what} is not aligned to its elements")));
     }
     // SAFETY: neither null nor misaligned; the rest is what the caller promises.
-    Ok(unsafe { std::slice::from_raw_parts(pointer, len) }.into())
+    Ok(unsafe { std::slice::from_raw_parts(pointer, len) }.to_vec())
 }
 
 /// So many bytes, of whatever alignment.

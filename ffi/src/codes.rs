@@ -185,37 +185,13 @@ impl From<&tbccl::Error> for ResultCode {
 impl Coded for DType {
     const TYPE: &'static str = "DataType";
     const LIMITS: &'static [(&'static str, i32)] = &[("NumTypes", 10)];
-    const CODES: &'static [(DType, i32, &'static [&'static str])] = &[
-        (DType::I8, 0, &["Int8", "Char"]),
-        (DType::U8, 1, &["Uint8"]),
-        (DType::I32, 2, &["Int32", "Int"]),
-        (DType::U32, 3, &["Uint32"]),
-        (DType::I64, 4, &["Int64"]),
-        (DType::U64, 5, &["Uint64"]),
-        (DType::F16, 6, &["Float16", "Half"]),
-        (DType::F32, 7, &["Float32", "Float"]),
-        (DType::F64, 8, &["Float64", "Double"]),
-        (DType::Bf16, 9, &["Bfloat16"]),
-        (DType::I16, OURS, &["Int16"]),
-        (DType::U16, OURS + 1, &["Uint16"]),
-        (DType::Bool, OURS + 2, &["Bool"]),
-        (DType::Complex64, OURS + 3, &["Complex64"]),
-    ];
+    const CODES: &'static [(DType, i32, &'static [&'static str])] = DType::CODES;
 }
 
 impl Coded for ReduceOp {
     const TYPE: &'static str = "RedOp";
     const LIMITS: &'static [(&'static str, i32)] = &[("NumOps", 5), ("MaxRedOp", i32::MAX)];
-    const CODES: &'static [(ReduceOp, i32, &'static [&'static str])] = &[
-        (ReduceOp::Sum, 0, &["Sum"]),
-        (ReduceOp::Prod, 1, &["Prod"]),
-        (ReduceOp::Max, 2, &["Max"]),
-        (ReduceOp::Min, 3, &["Min"]),
-        (ReduceOp::Avg, 4, &["Avg"]),
-        (ReduceOp::BitAnd, OURS, &["BitAnd"]),
-        (ReduceOp::BitOr, OURS + 1, &["BitOr"]),
-        (ReduceOp::BitXor, OURS + 2, &["BitXor"]),
-    ];
+    const CODES: &'static [(ReduceOp, i32, &'static [&'static str])] = ReduceOp::CODES;
 }
 
 impl Coded for Codec {

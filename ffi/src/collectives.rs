@@ -4,13 +4,7 @@
 //! Exporting a name is all that is unsafe here.
 
 use crate::{
-    boundary::Outcome,
-    codes::Coded,
-    comm::{At, tbcclComm_t},
-    failure::Failure,
-    group::{issue, issue_all_reduce},
-    redop::{Operation, operation},
-    request::tbcclRequest_t,
+    arguments::Arguments, codes::Coded, comm_handle::tbcclComm_t, group::issue, request::tbcclRequest_t,
     tbcclCodec_t, tbcclDataType_t, tbcclRedOp_t, tbcclResult_t,
 };
 use std::{
@@ -18,42 +12,7 @@ use std::{
     mem::MaybeUninit,
     ptr::{null, null_mut},
 };
-use tbccl::{Codec, DType, Rank, RawAllReduce, RawCall, RawWhat, ReduceOp};
-
-/// The element type of a number.
-#[inline]
-pub(crate) fn datatype(number: tbcclDataType_t) -> Outcome<DType> {
-    DType::from_code(number).ok_or_else(|| no_datatype(number))
-}
-
-#[cold]
-fn no_datatype(number: tbcclDataType_t) -> Failure {
-    Failure::argument(format!("datatype is {number}, which no element type has"))
-}
-
-/// A rank that may be one of the communicator's.
-#[inline]
-pub(crate) fn member(what: &str, number: c_int, found: At<'_>) -> Outcome<Rank> {
-    match u32::try_from(number) {
-        Ok(rank) if rank < found.shared.size() => Ok(Rank(rank)),
-        _ => {
-            let size = found.shared.size();
-            Err(Failure::argument(format!("{what} is {number}; the ranks are 0 to {}", size - 1)))
-        }
-    }
-}
-
-/// The description of a call.
-#[inline]
-pub(crate) fn raw(
-    what: RawWhat,
-    sendbuff: *const c_void,
-    recvbuff: *mut c_void,
-    count: usize,
-    dtype: DType,
-) -> RawCall {
-    RawCall { what, dtype, count, send: sendbuff.cast(), recv: recvbuff.cast() }
-}
+use tbccl::{Collective, DType};
 
 /// Reduces count elements of sendbuff by op over all ranks; every rank's recvbuff gets the result. In place if sendbuff equals
 /// recvbuff.
@@ -67,18 +26,7 @@ pub unsafe extern "C" fn tbcclAllReduce(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    let plain = || {
-        let (dtype, op) = (DType::from_code(datatype)?, ReduceOp::from_code(op)?);
-        Some(RawAllReduce { dtype, op, count, send: sendbuff.cast(), recv: recvbuff.cast() })
-    };
-    issue_all_reduce(comm, request, plain, move |found| {
-        let dtype = self::datatype(datatype)?;
-        let what = match operation(op, dtype, found)? {
-            Operation::Plain(op) => RawWhat::AllReduce(op),
-            Operation::Scaled(op, by) => RawWhat::AllReduceScaled(op, by),
-        };
-        Ok(raw(what, sendbuff, recvbuff, count, dtype))
-    })
+    issue(comm, request, Arguments::new(Collective::AllReduce, sendbuff, recvbuff, count, datatype).op(op))
 }
 
 /// As tbcclAllReduce of floats for tbcclSum and tbcclAvg, with messages that travel packed: a quarter of the bytes or half of
@@ -94,13 +42,8 @@ pub unsafe extern "C" fn tbcclAllReduceQuantized(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let dtype = self::datatype(datatype)?;
-        let codec = Codec::from_code(codec)
-            .ok_or_else(|| Failure::argument(format!("codec is {codec}, which no codec has")))?;
-        let op = operation(op, dtype, found)?.plain("tbcclAllReduceQuantized")?;
-        Ok(raw(RawWhat::AllReduceQuantized(op, codec), sendbuff, recvbuff, count, dtype))
-    })
+    let arguments = Arguments::new(Collective::AllReduce, sendbuff, recvbuff, count, datatype);
+    issue(comm, request, arguments.op(op).codec(codec))
 }
 
 /// Reduces count elements of sendbuff by op over all ranks; recvbuff of rank root gets the result, and may be NULL on others.
@@ -116,14 +59,8 @@ pub unsafe extern "C" fn tbcclReduce(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let (dtype, root) = (self::datatype(datatype)?, member("root", root, found)?);
-        let what = match operation(op, dtype, found)? {
-            Operation::Plain(op) => RawWhat::Reduce(op, root),
-            Operation::Scaled(op, by) => RawWhat::ReduceScaled(op, root, by),
-        };
-        Ok(raw(what, sendbuff, recvbuff, count, dtype))
-    })
+    let arguments = Arguments::new(Collective::Reduce, sendbuff, recvbuff, count, datatype);
+    issue(comm, request, arguments.op(op).root(root))
 }
 
 /// Copies count elements of rank root's buff to that of all others.
@@ -152,10 +89,11 @@ pub unsafe extern "C" fn tbcclBroadcast(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let what = RawWhat::Broadcast(member("root", root, found)?);
-        Ok(raw(what, sendbuff, recvbuff, count, self::datatype(datatype)?))
-    })
+    issue(
+        comm,
+        request,
+        Arguments::new(Collective::Broadcast, sendbuff, recvbuff, count, datatype).root(root),
+    )
 }
 
 /// Gathers sendcount elements of every rank's sendbuff, in the order of ranks, in every rank's recvbuff. In place if sendbuff
@@ -169,9 +107,7 @@ pub unsafe extern "C" fn tbcclAllGather(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |_| {
-        Ok(raw(RawWhat::AllGather, sendbuff, recvbuff, sendcount, self::datatype(datatype)?))
-    })
+    issue(comm, request, Arguments::new(Collective::AllGather, sendbuff, recvbuff, sendcount, datatype))
 }
 
 /// Reduces blocks of recvcount elements, one for each rank in sendbuff, by op over all ranks; recvbuff of each rank gets its
@@ -186,14 +122,11 @@ pub unsafe extern "C" fn tbcclReduceScatter(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let dtype = self::datatype(datatype)?;
-        let what = match operation(op, dtype, found)? {
-            Operation::Plain(op) => RawWhat::ReduceScatter(op),
-            Operation::Scaled(op, by) => RawWhat::ReduceScatterScaled(op, by),
-        };
-        Ok(raw(what, sendbuff, recvbuff, recvcount, dtype))
-    })
+    issue(
+        comm,
+        request,
+        Arguments::new(Collective::ReduceScatter, sendbuff, recvbuff, recvcount, datatype).op(op),
+    )
 }
 
 /// Sends a block of count elements of sendbuff to each rank, and receives one of each in recvbuff, in the order of ranks. Not
@@ -207,7 +140,7 @@ pub unsafe extern "C" fn tbcclAlltoAll(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |_| Ok(raw(RawWhat::AllToAll, sendbuff, recvbuff, count, self::datatype(datatype)?)))
+    issue(comm, request, Arguments::new(Collective::AllToAll, sendbuff, recvbuff, count, datatype))
 }
 
 /// Gathers count elements of every rank's sendbuff, in the order of ranks, in rank root's recvbuff; others' may be NULL. In
@@ -222,10 +155,7 @@ pub unsafe extern "C" fn tbcclGather(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let what = RawWhat::Gather(member("root", root, found)?);
-        Ok(raw(what, sendbuff, recvbuff, count, self::datatype(datatype)?))
-    })
+    issue(comm, request, Arguments::new(Collective::Gather, sendbuff, recvbuff, count, datatype).root(root))
 }
 
 /// Sends each rank its block of count elements of rank root's sendbuff, in the order of ranks; others' may be NULL. In place
@@ -240,10 +170,7 @@ pub unsafe extern "C" fn tbcclScatter(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let what = RawWhat::Scatter(member("root", root, found)?);
-        Ok(raw(what, sendbuff, recvbuff, count, self::datatype(datatype)?))
-    })
+    issue(comm, request, Arguments::new(Collective::Scatter, sendbuff, recvbuff, count, datatype).root(root))
 }
 
 /// Sends count elements to a rank, which receives them by tbcclRecv. Messages in both directions, or to this rank, go within a
@@ -257,10 +184,7 @@ pub unsafe extern "C" fn tbcclSend(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let what = RawWhat::Send(member("peer", peer, found)?);
-        Ok(raw(what, sendbuff, null_mut(), count, self::datatype(datatype)?))
-    })
+    issue(comm, request, Arguments::send(sendbuff, count, datatype, peer))
 }
 
 /// Receives count elements of a rank, which sends them by tbcclSend.
@@ -273,10 +197,7 @@ pub unsafe extern "C" fn tbcclRecv(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let what = RawWhat::Recv(member("peer", peer, found)?);
-        Ok(raw(what, null(), recvbuff, count, self::datatype(datatype)?))
-    })
+    issue(comm, request, Arguments::recv(recvbuff, count, datatype, peer))
 }
 
 /// Reduces count elements of sendbuff by op over the ranks up to this one; recvbuff gets the result. In place if sendbuff
@@ -291,11 +212,7 @@ pub unsafe extern "C" fn tbcclScan(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let dtype = self::datatype(datatype)?;
-        let op = operation(op, dtype, found)?.plain("tbcclScan")?;
-        Ok(raw(RawWhat::Scan(op), sendbuff, recvbuff, count, dtype))
-    })
+    issue(comm, request, Arguments::new(Collective::Scan, sendbuff, recvbuff, count, datatype).op(op))
 }
 
 /// As tbcclScan over the ranks before this one. That of rank 0 stays as it is.
@@ -309,11 +226,11 @@ pub unsafe extern "C" fn tbcclExclusiveScan(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |found| {
-        let dtype = self::datatype(datatype)?;
-        let op = operation(op, dtype, found)?.plain("tbcclExclusiveScan")?;
-        Ok(raw(RawWhat::ExclusiveScan(op), sendbuff, recvbuff, count, dtype))
-    })
+    issue(
+        comm,
+        request,
+        Arguments::new(Collective::ExclusiveScan, sendbuff, recvbuff, count, datatype).op(op),
+    )
 }
 
 /// Waits until all ranks have called it.
@@ -322,5 +239,5 @@ pub unsafe extern "C" fn tbcclBarrier(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
 ) -> tbcclResult_t {
-    issue(comm, request, |_| Ok(raw(RawWhat::Barrier, null(), null_mut(), 0, DType::U8)))
+    issue(comm, request, Arguments::new(Collective::Barrier, null(), null_mut(), 0, DType::U8.code()))
 }

@@ -7,7 +7,7 @@ use crate::{
     boundary::{Outcome, boundary, remember, with_last},
     cast::{Versioned, field, fill, out},
     codes::{Coded, ResultCode},
-    comm::{self, tbcclComm_t},
+    comm_handle::{self, tbcclComm_t},
     failure::Cause,
     tbcclResult_t,
 };
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn tbcclGetErrorString(result: tbcclResult_t) -> *const c_
 pub unsafe extern "C" fn tbcclGetLastError(comm: tbcclComm_t) -> *const c_char {
     let told = || with_last(|last| last.map(|(_, text)| text.as_ptr())).flatten();
     let of_comm = || {
-        let error = comm::find(comm).ok()?.shared.async_error()?;
+        let error = comm_handle::find(comm).ok()?.shared.async_error()?;
         remember(error.into());
         told()
     };

@@ -13,9 +13,10 @@
 //! call is done: until the function returns, or the group ends, or the request says so.
 
 use crate::{
+    arguments::Arguments,
     boundary::{Outcome, boundary},
     cast::Later,
-    comm::{self, At, Found, tbcclComm_t},
+    comm_handle::{self, Found, tbcclComm_t},
     failure::Failure,
     handle::Key,
     request::{self, Fate, tbcclRequest_t},
@@ -27,7 +28,7 @@ use std::{
     sync::Arc,
     thread,
 };
-use tbccl::{CallOptions, Pending, RawAllReduce, RawCall, SharedCommunicator};
+use tbccl::{CallOptions, Pending, RawCall, SharedCommunicator};
 
 /// What a thread has called since its group began.
 #[derive(Default)]
@@ -97,77 +98,38 @@ pub(crate) fn make_later(
 }
 
 /// Issues a call: carries it out if there is no place for a request, or leaves it to the group.
-#[inline]
+#[inline(always)] // As `Arguments::describe`.
 pub(crate) fn issue(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
-    describe: impl Fn(At<'_>) -> Outcome<RawCall>,
+    arguments: Arguments,
 ) -> tbcclResult_t {
     call(|| {
         if request.is_none()
             && !is_open()
             // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
-            && let Some(done) = unsafe { comm::call_idle(comm, &describe) }
+            && let Some(done) = unsafe { comm_handle::call_idle(comm, |found| arguments.describe(found)) }
         {
             return done;
         }
-        issue_otherwise(comm, request, &describe)
+        // A copy, so that on the way above the arguments have no address and are not written to memory.
+        let copy = arguments;
+        issue_general(comm, request, &copy)
     })
-}
-
-/// Issues an `all_reduce` as [`issue`] does: on the shortest way, if it is `plain` and nothing is out of the ordinary about
-/// it, and in any case by its description.
-// The description is copied for the second way, so that on the first one it has no address and is not written to memory.
-#[inline]
-pub(crate) fn issue_all_reduce(
-    comm: tbcclComm_t,
-    request: Option<&mut MaybeUninit<tbcclRequest_t>>,
-    plain: impl FnOnce() -> Option<RawAllReduce>,
-    describe: impl Fn(At<'_>) -> Outcome<RawCall> + Copy,
-) -> tbcclResult_t {
-    call(|| {
-        if request.is_none()
-            && !is_open()
-            && let Some(call) = plain()
-            // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
-            && let Some(done) = unsafe { comm::all_reduce_idle(comm, call) }
-        {
-            return done;
-        }
-        let copy = describe;
-        issue_in_any_way(comm, request, &copy)
-    })
-}
-
-/// Issues a call, whatever is out of the ordinary about it.
-#[cold]
-fn issue_in_any_way(
-    comm: tbcclComm_t,
-    request: Option<&mut MaybeUninit<tbcclRequest_t>>,
-    describe: &dyn Fn(At<'_>) -> Outcome<RawCall>,
-) -> Outcome {
-    if request.is_none()
-        && !is_open()
-        // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
-        && let Some(done) = unsafe { comm::call_idle(comm, &describe) }
-    {
-        return done;
-    }
-    issue_otherwise(comm, request, describe)
 }
 
 /// Issues a call that is not made at once on an idle communicator.
 #[cold]
-fn issue_otherwise(
+fn issue_general(
     comm: tbcclComm_t,
     mut request: Option<&mut MaybeUninit<tbcclRequest_t>>,
-    describe: &dyn Fn(At<'_>) -> Outcome<RawCall>,
+    arguments: &Arguments,
 ) -> Outcome {
     if let Some(place) = &mut request {
         place.write(request::NONE);
     }
-    let found = comm::find(comm)?;
-    let call = describe(found.at())?;
+    let found = comm_handle::find(comm)?;
+    let call = arguments.describe(found.at())?;
     if is_open() {
         return add(&found, request, call);
     }

@@ -24,17 +24,20 @@
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)] // Names are those of C.
 #![allow(clippy::missing_safety_doc)] // It is the same for all of them, and said above.
 
+mod arguments;
 mod boundary;
 mod cast;
 pub mod codes;
 pub mod collectives;
 pub mod comm;
+pub mod comm_handle;
 pub mod errors;
 mod failure;
 pub mod group;
 mod handle;
 pub mod members;
 pub mod memory;
+mod numbers;
 pub mod options;
 pub mod params;
 pub mod redop;

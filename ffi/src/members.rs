@@ -6,7 +6,8 @@
 use crate::{
     boundary::boundary,
     cast::{list, out},
-    comm::{self, make, tbcclComm_t},
+    comm::{make, rank_and_size},
+    comm_handle::{self, tbcclComm_t},
     failure::Failure,
     group,
     options::{config, tbcclConfig_t},
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn tbcclCommSplit(
     config: *mut tbcclConfig_t,
 ) -> tbcclResult_t {
     group::call(|| {
-        let found = comm::find(comm)?;
+        let found = comm_handle::find(comm)?;
         let color = match color {
             TBCCL_SPLIT_NOCOLOR => None,
             _ => Some(u32::try_from(color).map_err(|_| {
@@ -60,7 +61,7 @@ pub unsafe extern "C" fn tbcclCommShrink(
     shrinkFlags: c_int,
 ) -> tbcclResult_t {
     group::call(|| {
-        let found = comm::find(comm)?;
+        let found = comm_handle::find(comm)?;
         if !matches!(shrinkFlags, TBCCL_SHRINK_DEFAULT | TBCCL_SHRINK_ABORT) {
             return Err(Failure::argument(format!("shrinkFlags is {shrinkFlags}, which means nothing")));
         }
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn tbcclCommGetUniqueId(
 ) -> tbcclResult_t {
     boundary(|| {
         let place = out("uniqueId", uniqueId)?;
-        let id = comm::find(comm)?.shared.with(Communicator::grow_id)??;
+        let id = comm_handle::find(comm)?.shared.with(Communicator::grow_id)??;
         place.write((&id).into());
         Ok(())
     })
@@ -124,12 +125,12 @@ pub unsafe extern "C" fn tbcclCommGrow(
         let config = unsafe { self::config(config)? };
         if comm.is_null() {
             let id = id.ok_or_else(|| Failure::argument("uniqueId is NULL; a new rank needs it"))?;
-            let (rank, size) = comm::rank_and_size(rank, nRanks)?;
+            let (rank, size) = rank_and_size(rank, nRanks)?;
             return make(newcomm, "newcomm", move || {
                 Ok(Some(Communicator::from_unique_id(&id, rank, size, &config)?))
             });
         }
-        let found = comm::find(comm)?;
+        let found = comm_handle::find(comm)?;
         if rank != -1 {
             return Err(Failure::argument(format!("rank is {rank}; it is -1 for ranks that are there")));
         }

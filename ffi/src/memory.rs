@@ -8,7 +8,7 @@
 use crate::{
     boundary::{Outcome, boundary},
     cast::{self, bits_of, out},
-    comm::{find, tbcclComm_t},
+    comm_handle::{find, tbcclComm_t},
     failure::Failure,
     handle::{Held, Key, Kind, Table},
     tbcclResult_t,

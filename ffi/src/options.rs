@@ -10,7 +10,7 @@
 use crate::{
     boundary::{Outcome, boundary},
     cast::{Versioned, out, text, wanted},
-    comm::{self, Comm, tbcclComm_t},
+    comm_handle::{self, Comm, tbcclComm_t},
     errors::TBCCL_VERSION_CODE,
     failure::Failure,
     params::{config_with, full_name},
@@ -199,11 +199,11 @@ pub unsafe extern "C" fn tbcclCommWithOptions(
 ) -> tbcclResult_t {
     boundary(|| {
         let place = out("newcomm", newcomm)?;
-        place.write(comm::NONE);
-        let found = comm::find(comm)?;
+        place.write(comm_handle::NONE);
+        let found = comm_handle::find(comm)?;
         // SAFETY: as `tbccl.h` says, it is null or such a structure.
         let options = unsafe { call_options(options)? };
-        place.write(comm::give(Comm::view(&found, options))?);
+        place.write(comm_handle::give(Comm::view(&found, options))?);
         Ok(())
     })
 }

@@ -7,10 +7,10 @@ use crate::{
     boundary::{Outcome, boundary},
     cast::{self, out},
     codes::Coded,
-    collectives::datatype,
-    comm::{At, find, tbcclComm_t},
+    comm_handle::{At, find, tbcclComm_t},
     failure::Failure,
     handle::{Held, Key, Table},
+    numbers::datatype,
     tbcclDataType_t, tbcclRedOp_t, tbcclResult_t,
 };
 use std::{
@@ -18,26 +18,6 @@ use std::{
     mem::MaybeUninit,
 };
 use tbccl::{DType, ReduceOp, Scale};
-
-/// An operation, as calls have it.
-pub(crate) enum Operation {
-    Plain(ReduceOp),
-    /// Contributions are multiplied first.
-    Scaled(ReduceOp, Scale),
-}
-
-impl Operation {
-    /// For calls that don't multiply.
-    pub(crate) fn plain(self, call: &str) -> Outcome<ReduceOp> {
-        match self {
-            Operation::Plain(op) => Ok(op),
-            Operation::Scaled(..) => Err(Failure::argument(format!(
-                "op was made by tbcclRedOpCreatePreMulSum, which {call} does not take; tbcclAllReduce, tbcclReduce and \
-                 tbcclReduceScatter do"
-            ))),
-        }
-    }
-}
 
 /// An operation that a program has made.
 #[derive(Debug)]
@@ -49,17 +29,22 @@ struct Made {
 
 static MADE: Table<Made> = Table::new();
 
-/// The operation of a number.
+/// Returns the operation of a number, and the scale of one that multiplies contributions first.
 #[inline]
-pub(crate) fn operation(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Operation> {
+pub(crate) fn operation(
+    number: tbcclRedOp_t,
+    dtype: DType,
+    found: At<'_>,
+) -> Outcome<(ReduceOp, Option<Scale>)> {
     match ReduceOp::from_code(number) {
-        Some(op) => Ok(Operation::Plain(op)),
-        None => made(number, dtype, found),
+        Some(op) => Ok((op, None)),
+        None => Ok((ReduceOp::Sum, Some(scale_of(number, dtype, found)?))),
     }
 }
 
+/// Returns the scale of an operation that a program has made.
 #[inline(never)]
-fn made(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Operation> {
+fn scale_of(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Scale> {
     let made = find_made(number, found)?;
     if made.scale.dtype() != dtype {
         return Err(Failure::argument(format!(
@@ -67,7 +52,7 @@ fn made(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Operation>
             made.scale.dtype()
         )));
     }
-    Ok(Operation::Scaled(ReduceOp::Sum, made.scale))
+    Ok(made.scale)
 }
 
 fn find_made(number: tbcclRedOp_t, found: At<'_>) -> Outcome<Held<Made>> {

@@ -6,10 +6,10 @@
 use crate::{
     boundary::boundary,
     cast::{Versioned, fill, text},
-    collectives::member,
-    comm::{find, tbcclComm_t},
+    comm_handle::{find, tbcclComm_t},
     errors::TBCCL_VERSION_CODE,
     failure::Failure,
+    numbers::member,
     tbcclResult_t,
 };
 use std::{

@@ -4,12 +4,12 @@
 
 use crate::{
     errors::invalid,
-    numbers::{self, What},
+    numbers::{self, Variant},
 };
 use half::{bf16, f16};
 use pyo3::{prelude::*, types::PyTuple};
-use std::{sync::Arc, time::Duration};
-use tbccl::{CallOptions, DType, Rank, RawCall, RawWhat, Scale};
+use std::time::Duration;
+use tbccl::{Blocks, CallKind, CallOptions, DType, Operation, Rank, RawCall, Scale, VectorCounts};
 
 /// A time limit in seconds, as Python gives them. Without end is none.
 pub(crate) fn seconds(given: f64) -> PyResult<Option<Duration>> {
@@ -37,105 +37,74 @@ fn rank(number: i64) -> PyResult<Rank> {
 /// The numbers of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
-    pub(crate) what: i32,
+    pub(crate) call: i32,
     pub(crate) dtype: i32,
     pub(crate) op: i32,
-    /// The root, the other end of a message, or the codec of a quantized all-reduce.
+    /// The root, the other rank of a message, or the codec of a quantized all-reduce.
     pub(crate) root: i64,
 }
 
-/// How many elements: of each block the same, or of each its own.
-#[derive(Debug)]
-pub(crate) enum Counts {
-    Even(usize),
-    Uneven { send: Option<Vec<usize>>, recv: Option<Vec<usize>> },
-}
-
-/// Describes a call.
+/// Describes a call. `count` is a number, or for a vector form a pair of lists or None: lengths of what is sent and
+/// received.
 #[inline]
-pub(crate) fn call(numbers: Numbers, counts: Counts, send: usize, recv: usize) -> PyResult<RawCall> {
-    let what = numbers::what(numbers.what)?;
-    let count = match counts {
-        Counts::Even(count) => count,
-        Counts::Uneven { .. } => 0,
-    };
-    let what = match counts {
-        Counts::Even(_) => even(what, numbers)?,
-        Counts::Uneven { send, recv } => uneven(what, numbers, send, recv)?,
-    };
-    let dtype = match what {
-        // Of which nothing else is looked at.
-        RawWhat::Barrier => DType::U8,
-        _ => numbers::dtype(numbers.dtype)?,
-    };
-    let (send, recv) = (send as *const u8, recv as *mut u8);
-    Ok(RawCall { what, dtype, count, send, recv })
-}
-
-#[inline]
-fn even(what: What, numbers: Numbers) -> PyResult<RawWhat> {
-    let op = || numbers::op(numbers.op);
-    let root = || rank(numbers.root);
-    Ok(match what {
-        What::AllReduce => RawWhat::AllReduce(op()?),
-        What::Reduce => RawWhat::Reduce(op()?, root()?),
-        What::Broadcast => RawWhat::Broadcast(root()?),
-        What::AllGather => RawWhat::AllGather,
-        What::ReduceScatter => RawWhat::ReduceScatter(op()?),
-        What::AllToAll => RawWhat::AllToAll,
-        What::Gather => RawWhat::Gather(root()?),
-        What::Scatter => RawWhat::Scatter(root()?),
-        What::Scan => RawWhat::Scan(op()?),
-        What::ExclusiveScan => RawWhat::ExclusiveScan(op()?),
-        What::Barrier => RawWhat::Barrier,
-        What::Send => RawWhat::Send(root()?),
-        What::Recv => RawWhat::Recv(root()?),
-        What::AllReduceQuantized => {
-            let codec = i32::try_from(numbers.root).unwrap_or(-1);
-            RawWhat::AllReduceQuantized(op()?, numbers::codec(codec)?)
-        }
-        _ => return Err(invalid(format!("{what:?} needs the counts of each block"))),
-    })
-}
-
-fn uneven(
-    what: What,
+pub(crate) fn call(
     numbers: Numbers,
-    send: Option<Vec<usize>>,
-    recv: Option<Vec<usize>>,
-) -> PyResult<RawWhat> {
-    let needed = |counts: Option<Vec<usize>>, which: &str| -> PyResult<Arc<[usize]>> {
-        let counts = counts.ok_or_else(|| invalid(format!("{what:?} needs {which}")))?;
-        Ok(counts.into())
+    count: &Bound<'_, PyAny>,
+    send: usize,
+    recv: usize,
+    factor: Option<f64>,
+) -> PyResult<RawCall> {
+    let (kind, variant) = numbers::call(numbers.call)?;
+    let mut operation = match kind {
+        CallKind::Collective(collective) => Operation::new(collective),
+        CallKind::Send => Operation::send(rank(numbers.root)?),
+        CallKind::Recv => Operation::recv(rank(numbers.root)?),
     };
-    let op = || numbers::op(numbers.op);
-    let root = || rank(numbers.root);
-    Ok(match what {
-        What::AllGatherV => RawWhat::AllGatherV(needed(recv, "recv_counts")?),
-        What::ReduceScatterV => RawWhat::ReduceScatterV(op()?, needed(send, "send_counts")?),
-        What::GatherV => RawWhat::GatherV(root()?, needed(recv, "recv_counts")?),
-        What::ScatterV => RawWhat::ScatterV(root()?, needed(send, "send_counts")?),
-        What::AllToAllV => {
-            let (send, recv) = (needed(send, "send_counts")?, needed(recv, "recv_counts")?);
-            RawWhat::AllToAllV { send, recv }
+    let shape = operation.shape();
+    // A call without elements has no element type.
+    let has_data = shape.send.blocks != Blocks::None || shape.recv.blocks != Blocks::None;
+    let dtype = if has_data { numbers::dtype(numbers.dtype)? } else { DType::U8 };
+    if shape.reduces {
+        operation = operation.with_op(numbers::op(numbers.op)?);
+    }
+    if shape.has_root {
+        operation = operation.with_root(rank(numbers.root)?);
+    }
+    if let Some(factor) = factor {
+        operation = operation.with_scale(scale(dtype, factor)?);
+    }
+    let mut even = 0;
+    match (variant, count.cast::<PyTuple>()) {
+        (Variant::Vector, Ok(pair)) => operation = with_counts(operation, pair)?,
+        (Variant::Vector, Err(_)) => {
+            return Err(invalid(format!("{}_v needs the counts of each block", shape.names.rust)));
         }
-        _ => return Err(invalid(format!("{what:?} has one count for all blocks"))),
+        (_, Ok(_)) => return Err(invalid(format!("{} has one count for all blocks", shape.names.rust))),
+        (_, Err(_)) => even = count.extract()?,
+    }
+    if variant == Variant::Quantized {
+        operation = operation.with_codec(numbers::codec(numbers.root)?);
+    }
+    Ok(RawCall { operation, dtype, count: even, send: send as *const u8, recv: recv as *mut u8 })
+}
+
+/// Adds the lengths of blocks.
+fn with_counts(operation: Operation<'static>, pair: &Bound<'_, PyTuple>) -> PyResult<Operation<'static>> {
+    let (send, recv) = pair.extract::<(Option<Vec<usize>>, Option<Vec<usize>>)>()?;
+    let shape = operation.shape();
+    let needed = |counts: Option<Vec<usize>>, which: &str| {
+        counts.ok_or_else(|| invalid(format!("{}_v needs {which}", shape.names.rust)))
+    };
+    Ok(match (shape.vector, shape.send.blocks) {
+        (Some(VectorCounts::Own), _) => {
+            operation.with_own_counts(needed(send, "send_counts")?, needed(recv, "recv_counts")?)
+        }
+        (_, Blocks::PerRank) => operation.with_counts(needed(send, "send_counts")?),
+        _ => operation.with_counts(needed(recv, "recv_counts")?),
     })
 }
 
-/// The same call with every rank's contribution multiplied by a factor of its own first.
-pub(crate) fn scaled(call: &RawCall, factor: f64) -> PyResult<RawCall> {
-    let by = scale(call.dtype, factor)?;
-    let what = match call.what {
-        RawWhat::AllReduce(op) => RawWhat::AllReduceScaled(op, by),
-        RawWhat::Reduce(op, root) => RawWhat::ReduceScaled(op, root, by),
-        RawWhat::ReduceScatter(op) => RawWhat::ReduceScatterScaled(op, by),
-        _ => return Err(invalid("scale is for all_reduce, reduce and reduce_scatter")),
-    };
-    Ok(RawCall { what, ..*call })
-}
-
-/// The factor as an element.
+/// Returns the scale of a factor, as an element.
 fn scale(dtype: DType, factor: f64) -> PyResult<Scale> {
     let is_float = matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::Bf16);
     if !is_float && factor.fract() != 0.0 {
@@ -158,21 +127,13 @@ fn scale(dtype: DType, factor: f64) -> PyResult<Scale> {
     })
 }
 
-/// The calls of a group: tuples of (what, dtype, op, count, send, recv, root), where the count of a call with a count for each
-/// block is a pair of lists, or None, of what is sent and received.
+/// Describes the calls of a group: tuples of the first seven arguments of `submit`.
 pub(crate) fn group(calls: &Bound<'_, PyAny>) -> PyResult<Vec<RawCall>> {
     calls.try_iter()?.map(|given| one_of_group(&given?)).collect()
 }
 
 fn one_of_group(given: &Bound<'_, PyAny>) -> PyResult<RawCall> {
-    let (what, dtype, op, count, send, recv, root) =
+    let (number, dtype, op, count, send, recv, root) =
         given.extract::<(i32, i32, i32, Bound<'_, PyAny>, usize, usize, i64)>()?;
-    let counts = match count.cast::<PyTuple>() {
-        Ok(pair) => {
-            let (send, recv) = pair.extract()?;
-            Counts::Uneven { send, recv }
-        }
-        Err(_) => Counts::Even(count.extract()?),
-    };
-    call(Numbers { what, dtype, op, root }, counts, send, recv)
+    call(Numbers { call: number, dtype, op, root }, &count, send, recv, None)
 }

@@ -8,108 +8,20 @@
 //! package does that for the objects it is given. Python has no way to say so in types.
 
 use crate::{
-    calls::{Counts, Numbers, call, group, scaled, with_timeout},
+    calls::{Numbers, call, group, with_timeout},
     errors::{invalid, raised, usage},
-    interrupt::{aside, check_fork, is_forked, waiting, wants_out},
+    interrupt::{aside, check_fork, is_forked, waiting},
+    issued::Issued,
     join::Made,
-    request::{Issued, Request},
+    request::Request,
+    state::{State, live, locked},
 };
 use pyo3::{exceptions::PyTypeError, prelude::*, types::PyDict};
 use std::{
     borrow::Cow,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
-use tbccl::{CallOptions, Counters, Numerics, P2p, P2pRequest, Rank, RawCall, SharedCommunicator};
-
-/// A communicator, as all objects of it have it.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) shared: SharedCommunicator,
-    transport: &'static str,
-    /// Tagged messages, which have links of their own; none if the program wants none, and after the end.
-    p2p: Mutex<Option<P2p>>,
-    /// What must stay alive until calls and messages are done whose requests were dropped.
-    kept: Mutex<Vec<(Issued, Py<PyAny>)>>,
-    is_closed: AtomicBool,
-}
-
-/// The communicators of this process.
-static LIVE: Mutex<Vec<Weak<State>>> = Mutex::new(Vec::new());
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl State {
-    pub(crate) fn new(comm: tbccl::Communicator, p2p: Option<P2p>) -> Arc<State> {
-        let transport = comm.transport();
-        let shared = SharedCommunicator::new(comm);
-        shared.ask_while_waiting(wants_out);
-        let state = Arc::new(State {
-            shared,
-            transport,
-            p2p: Mutex::new(p2p),
-            kept: Mutex::default(),
-            is_closed: AtomicBool::new(false),
-        });
-        let mut live = locked(&LIVE);
-        live.retain(|other| other.strong_count() > 0);
-        live.push(Arc::downgrade(&state));
-        state
-    }
-
-    /// Keeps an object alive until a call is done, and lets go of those whose calls are.
-    pub(crate) fn keep(&self, issued: Issued, kept: Py<PyAny>) {
-        self.sweep();
-        locked(&self.kept).push((issued, kept));
-    }
-
-    /// Ends it for good, and its p2p.
-    pub(crate) fn abort(&self) {
-        self.shared.abort();
-        if let Some(p2p) = &*locked(&self.p2p) {
-            p2p.abort();
-        }
-    }
-
-    /// Waits for what was issued, and closes it and its p2p. That it had failed has been told before.
-    fn finish(&self) {
-        drop(self.shared.finalize());
-        let p2p = locked(&self.p2p).take();
-        drop(p2p);
-    }
-
-    /// Lets go of what was kept for calls that are done.
-    fn sweep(&self) {
-        let mut kept = locked(&self.kept);
-        if kept.is_empty() {
-            return;
-        }
-        let (done, rest) = kept.drain(..).partition(|(issued, _)| issued.test().is_some());
-        *kept = rest;
-        drop(kept);
-        // Outside the lock: what is dropped may be anything.
-        drop::<Vec<_>>(done);
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        if is_forked() {
-            // The threads that dropping it would wait for are in the parent.
-            std::mem::forget((self.shared.clone(), locked(&self.p2p).take()));
-            std::mem::forget(std::mem::take(&mut *locked(&self.kept)));
-            return;
-        }
-        // Waits for what is queued. Whatever that waits for may need Python's lock.
-        if Python::try_attach(|py| py.detach(|| self.finish())).is_none() {
-            self.finish();
-        }
-    }
-}
+use tbccl::{CallOptions, Counters, Numerics, P2p, P2pRequest, Rank, RawCall};
 
 /// Closes all communicators of this process, when the interpreter ends.
 #[pyfunction(name = "_close_all")]
@@ -117,8 +29,7 @@ pub(crate) fn close_all(py: Python<'_>) {
     if is_forked() {
         return;
     }
-    let live: Vec<Arc<State>> = locked(&LIVE).iter().filter_map(Weak::upgrade).collect();
-    for state in live {
+    for state in live() {
         let closed = Arc::clone(&state);
         // Who is interrupted once more does not want to wait.
         if aside(py, move || closed.finish()).is_err() {
@@ -212,125 +123,60 @@ impl Communicator {
         self.state.transport
     }
 
-    /// Makes a call on memory by address, and waits until it is done.
-    #[pyo3(signature = (what, dtype, op, count, send_addr, recv_addr, root=0, timeout=None, scale=None, /))]
+    /// Makes a call on memory by address. `count` is a number, or for a vector form a pair of lists or None.
+    ///
+    /// Waits until the call is done, or returns a request at once if `wait` is false: the call is then made after all that
+    /// was issued before, and `keep` stays alive until it is done.
+    #[pyo3(signature = (call, dtype, op, count, send, recv, root=0, timeout=None, scale=None, wait=true, keep=None, /))]
     #[allow(clippy::too_many_arguments)] // They are those of the call.
-    fn raw_call(
+    fn submit(
         &self,
         py: Python<'_>,
-        what: i32,
+        call: i32,
         dtype: i32,
         op: i32,
-        count: usize,
-        send_addr: usize,
-        recv_addr: usize,
+        count: &Bound<'_, PyAny>,
+        send: usize,
+        recv: usize,
         root: i64,
         timeout: Option<f64>,
         scale: Option<f64>,
-    ) -> PyResult<()> {
-        let numbers = Numbers { what, dtype, op, root };
-        let call = call(numbers, Counts::Even(count), send_addr, recv_addr)?;
-        match scale {
-            None => self.make(py, &call, timeout),
-            Some(factor) => self.make(py, &scaled(&call, factor)?, timeout),
+        wait: bool,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Option<Request>> {
+        let call = self::call(Numbers { call, dtype, op, root }, count, send, recv, scale)?;
+        if wait {
+            return self.make(py, &call, timeout).map(|()| None);
         }
+        self.issue(vec![call], timeout, keep).map(Some)
     }
 
-    /// Has the same call made later, after all that was issued before; returns at once. What is to be kept alive until it
-    /// is done can be given.
-    #[pyo3(signature = (what, dtype, op, count, send_addr, recv_addr, root=0, timeout=None, scale=None, keep=None, /))]
-    #[allow(clippy::too_many_arguments)] // They are those of the call.
-    fn raw_issue(
-        &self,
-        what: i32,
-        dtype: i32,
-        op: i32,
-        count: usize,
-        send_addr: usize,
-        recv_addr: usize,
-        root: i64,
-        timeout: Option<f64>,
-        scale: Option<f64>,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<Request> {
-        let numbers = Numbers { what, dtype, op, root };
-        let call = call(numbers, Counts::Even(count), send_addr, recv_addr)?;
-        let call = match scale {
-            None => call,
-            Some(factor) => scaled(&call, factor)?,
-        };
-        self.issue(vec![call], timeout, keep)
-    }
-
-    /// Makes a call with a count for each block, and waits until it is done. Lists that the call does not need are None.
-    #[pyo3(signature = (what, dtype, op, send_counts, recv_counts, send_addr, recv_addr, root=0, timeout=None, /))]
-    #[allow(clippy::too_many_arguments)] // They are those of the call.
-    fn raw_call_v(
+    /// Makes calls together: tuples of the first seven arguments of `submit`, whose other arguments are those of all.
+    #[pyo3(signature = (calls, timeout=None, wait=true, keep=None, /))]
+    fn submit_group(
         &self,
         py: Python<'_>,
-        what: i32,
-        dtype: i32,
-        op: i32,
-        send_counts: Option<Vec<usize>>,
-        recv_counts: Option<Vec<usize>>,
-        send_addr: usize,
-        recv_addr: usize,
-        root: i64,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let numbers = Numbers { what, dtype, op, root };
-        let counts = Counts::Uneven { send: send_counts, recv: recv_counts };
-        self.make(py, &call(numbers, counts, send_addr, recv_addr)?, timeout)
-    }
-
-    /// Has the same call made later; see `raw_issue`.
-    #[pyo3(signature = (what, dtype, op, send_counts, recv_counts, send_addr, recv_addr, root=0, timeout=None, keep=None, /))]
-    #[allow(clippy::too_many_arguments)] // They are those of the call.
-    fn raw_issue_v(
-        &self,
-        what: i32,
-        dtype: i32,
-        op: i32,
-        send_counts: Option<Vec<usize>>,
-        recv_counts: Option<Vec<usize>>,
-        send_addr: usize,
-        recv_addr: usize,
-        root: i64,
-        timeout: Option<f64>,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<Request> {
-        let numbers = Numbers { what, dtype, op, root };
-        let counts = Counts::Uneven { send: send_counts, recv: recv_counts };
-        self.issue(vec![call(numbers, counts, send_addr, recv_addr)?], timeout, keep)
-    }
-
-    /// Makes calls together: tuples of (what, dtype, op, count, send_addr, recv_addr, root), where the count of a call with
-    /// a count for each block is a pair of lists or None, of what is sent and of what is received.
-    #[pyo3(signature = (calls, timeout=None, /))]
-    fn raw_group(&self, py: Python<'_>, calls: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        check_fork()?;
-        let calls = group(calls)?;
-        let options = self.options(timeout)?;
-        let shared = &self.state.shared;
-        // SAFETY: whoever calls vouches for the memory, until this returns.
-        waiting(py, || unsafe { shared.call_group(&calls, &options) })?.map_err(|error| raised(&error))
-    }
-
-    /// Has calls made together later; see `raw_issue`.
-    #[pyo3(signature = (calls, timeout=None, keep=None, /))]
-    fn raw_issue_group(
-        &self,
         calls: &Bound<'_, PyAny>,
         timeout: Option<f64>,
+        wait: bool,
         keep: Option<Py<PyAny>>,
-    ) -> PyResult<Request> {
-        self.issue(group(calls)?, timeout, keep)
+    ) -> PyResult<Option<Request>> {
+        check_fork()?;
+        let calls = group(calls)?;
+        if !wait {
+            return self.issue(calls, timeout, keep).map(Some);
+        }
+        let options = self.options(timeout)?;
+        let shared = &self.state.shared;
+        // SAFETY: the caller vouches for the memory, until this returns.
+        waiting(py, || unsafe { shared.call_group(&calls, &options) })?.map_err(|error| raised(&error))?;
+        Ok(None)
     }
 
     /// Sends bytes from an address to a rank, as a message of a context with a tag. Returns at once.
     #[pyo3(signature = (peer, context, tag, addr, nbytes, keep=None, /))]
     #[allow(clippy::too_many_arguments)] // They are those of the message.
-    fn raw_isend(
+    fn post_send(
         &self,
         py: Python<'_>,
         peer: u32,
@@ -350,7 +196,7 @@ impl Communicator {
     /// at most. Returns at once; the request tells what has come.
     #[pyo3(signature = (peer, context, tag, addr, nbytes, keep=None, /))]
     #[allow(clippy::too_many_arguments)] // They are those of the message.
-    fn raw_irecv(
+    fn post_recv(
         &self,
         py: Python<'_>,
         peer: i64,

@@ -2,9 +2,9 @@
 
 use crate::{
     calls::seconds,
-    comm::State,
     errors::{invalid, raised},
     interrupt::{aside, check_fork, notice_forks},
+    state::State,
 };
 use pyo3::prelude::*;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

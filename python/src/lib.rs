@@ -18,11 +18,13 @@ mod calls;
 mod comm;
 mod errors;
 mod interrupt;
+mod issued;
 mod join;
 mod members;
 mod memory;
 mod numbers;
 mod request;
+mod state;
 mod view;
 
 use pyo3::prelude::*;

@@ -1,10 +1,11 @@
 //! Communicators made of others: of some of their ranks, of those that are left, of more.
 
 use crate::{
-    comm::{Communicator, State},
+    comm::Communicator,
     errors::{invalid, raised},
     interrupt::{aside, check_fork},
     join::{Made, config, id_of, with_mail},
+    state::State,
 };
 use pyo3::prelude::*;
 use std::{collections::BTreeMap, sync::Arc};

@@ -1,144 +1,117 @@
-//! The numbers by which Python names calls, element types, operations and codecs.
+//! Numbers by which Python names calls, element types, operations and codecs.
 //!
-//! Those of element types, operations and codecs are the numbers of `tbccl.h`, which a test of the Python package compares.
-//! Those of calls are this module's own: `tbccl.h` has a function for each call. A number is never given to another meaning.
+//! Element types, operations and codecs have the numbers of `tbccl.h`. Calls have numbers of this module: `tbccl.h` has a
+//! function for each. All follow from the tables of the library, so nothing is to be added here for a new collective or
+//! element type.
 
 use crate::errors::invalid;
 use pyo3::{prelude::*, types::PyDict};
-use tbccl::{BlockLen, Codec, DType, ReduceOp};
+use tbccl::{CallKind, Codec, Collective, DType, ReduceOp};
 
-/// What is called.
+/// The variant of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    AllReduce,
-    Reduce,
-    Broadcast,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Gather,
-    Scatter,
-    Scan,
-    ExclusiveScan,
-    Barrier,
-    Send,
-    Recv,
-    AllReduceQuantized,
-    AllGatherV,
-    ReduceScatterV,
-    GatherV,
-    ScatterV,
-    AllToAllV,
+pub(crate) enum Variant {
+    /// Blocks of one length.
+    Even,
+    /// Blocks with lengths of their own.
+    Vector,
+    /// Messages travel packed.
+    Quantized,
 }
 
-const WHATS: [(&str, What); 19] = [
-    ("ALL_REDUCE", What::AllReduce),
-    ("REDUCE", What::Reduce),
-    ("BROADCAST", What::Broadcast),
-    ("ALL_GATHER", What::AllGather),
-    ("REDUCE_SCATTER", What::ReduceScatter),
-    ("ALL_TO_ALL", What::AllToAll),
-    ("GATHER", What::Gather),
-    ("SCATTER", What::Scatter),
-    ("SCAN", What::Scan),
-    ("EXCLUSIVE_SCAN", What::ExclusiveScan),
-    ("BARRIER", What::Barrier),
-    ("SEND", What::Send),
-    ("RECV", What::Recv),
-    ("ALL_REDUCE_QUANTIZED", What::AllReduceQuantized),
-    ("ALL_GATHER_V", What::AllGatherV),
-    ("REDUCE_SCATTER_V", What::ReduceScatterV),
-    ("GATHER_V", What::GatherV),
-    ("SCATTER_V", What::ScatterV),
-    ("ALL_TO_ALL_V", What::AllToAllV),
-];
+/// Calls of one variant begin at a multiple of this number.
+const VARIANTS: i32 = 100;
 
-const DTYPES: [(&str, i32, DType); 14] = [
-    ("INT8", 0, DType::I8),
-    ("UINT8", 1, DType::U8),
-    ("INT32", 2, DType::I32),
-    ("UINT32", 3, DType::U32),
-    ("INT64", 4, DType::I64),
-    ("UINT64", 5, DType::U64),
-    ("FLOAT16", 6, DType::F16),
-    ("FLOAT32", 7, DType::F32),
-    ("FLOAT64", 8, DType::F64),
-    ("BFLOAT16", 9, DType::Bf16),
-    ("INT16", 1000, DType::I16),
-    ("UINT16", 1001, DType::U16),
-    ("BOOL", 1002, DType::Bool),
-    ("COMPLEX64", 1003, DType::Complex64),
-];
+const SEND: i32 = 3 * VARIANTS;
+const RECV: i32 = SEND + 1;
 
-const OPS: [(&str, i32, ReduceOp); 8] = [
-    ("SUM", 0, ReduceOp::Sum),
-    ("PROD", 1, ReduceOp::Prod),
-    ("MAX", 2, ReduceOp::Max),
-    ("MIN", 3, ReduceOp::Min),
-    ("AVG", 4, ReduceOp::Avg),
-    ("BAND", 1000, ReduceOp::BitAnd),
-    ("BOR", 1001, ReduceOp::BitOr),
-    ("BXOR", 1002, ReduceOp::BitXor),
-];
-
-const CODECS: [(&str, i32, Codec); 4] = [
-    ("CODEC_INT8", 1, Codec::Int8(BlockLen::B128)),
-    ("CODEC_INT8_BLOCK64", 2, Codec::Int8(BlockLen::B64)),
-    ("CODEC_INT8_BLOCK256", 3, Codec::Int8(BlockLen::B256)),
-    ("CODEC_BF16", 4, Codec::Bf16),
-];
-
-/// What a number stands for.
-fn found<T: Copy>(table: &[(&str, i32, T)], number: i32, what: &str) -> PyResult<T> {
-    let row = table.iter().find(|(_, code, _)| *code == number);
-    row.map(|(.., value)| *value).ok_or_else(|| invalid(format!("{number} is not the number of {what}")))
-}
-
-/// The call of a number.
+/// Returns the call of a number.
 #[inline]
-pub(crate) fn what(number: i32) -> PyResult<What> {
-    let row = usize::try_from(number).ok().and_then(|row| WHATS.get(row));
-    row.map(|(_, what)| *what).ok_or_else(|| invalid(format!("{number} is not the number of a call")))
+pub(crate) fn call(number: i32) -> PyResult<(CallKind, Variant)> {
+    let found = match (number.div_euclid(VARIANTS), number) {
+        (0, _) => collective(number).map(|collective| (collective, Variant::Even)),
+        (1, _) => collective(number).filter(|c| c.shape().vector.is_some()).map(|c| (c, Variant::Vector)),
+        (2, _) => collective(number).filter(|c| c.shape().quantizes).map(|c| (c, Variant::Quantized)),
+        (_, SEND) => return Ok((CallKind::Send, Variant::Even)),
+        (_, RECV) => return Ok((CallKind::Recv, Variant::Even)),
+        _ => None,
+    };
+    let (collective, variant) =
+        found.ok_or_else(|| invalid(format!("{number} is not the number of a call")))?;
+    Ok((CallKind::Collective(collective), variant))
 }
 
-/// The element type of a number.
+fn collective(number: i32) -> Option<Collective> {
+    let named = Collective::ALL.into_iter().filter(|collective| collective.shape().names.python.is_some());
+    named.into_iter().find(|collective| *collective as i32 == number % VARIANTS)
+}
+
+/// Returns what a number stands for.
+fn found<T: Copy>(table: &[(T, i32, &[&str])], number: i32, what: &str) -> PyResult<T> {
+    let row = table.iter().find(|(_, code, _)| *code == number);
+    row.map(|(value, ..)| *value).ok_or_else(|| invalid(format!("{number} is not the number of {what}")))
+}
+
+/// Returns the element type of a number.
 #[inline]
 pub(crate) fn dtype(number: i32) -> PyResult<DType> {
-    found(&DTYPES, number, "an element type")
+    found(DType::CODES, number, "an element type")
 }
 
-/// The number of an element type.
+/// Returns the number of an element type.
 pub(crate) fn number_of(dtype: DType) -> i32 {
-    let row = DTYPES.iter().find(|(.., one)| *one == dtype);
-    row.map_or(-1, |(_, number, _)| *number)
+    DType::CODES.iter().find(|(one, ..)| *one == dtype).map_or(-1, |(_, number, _)| *number)
 }
 
-/// The operation of a number.
+/// Returns the operation of a number.
 #[inline]
 pub(crate) fn op(number: i32) -> PyResult<ReduceOp> {
-    found(&OPS, number, "an operation")
+    found(ReduceOp::CODES, number, "an operation")
 }
 
-/// The codec of a number.
-pub(crate) fn codec(number: i32) -> PyResult<Codec> {
-    found(&CODECS, number, "a codec")
+/// Returns the codec of a number.
+pub(crate) fn codec(number: i64) -> PyResult<Codec> {
+    let codec = Codec::ALL.into_iter().find(|codec| i64::from(codec.code()) == number);
+    codec.ok_or_else(|| invalid(format!("{number} is not the number of a codec")))
 }
 
-/// Makes constants of all of them.
+/// Makes a constant of every number, and dictionaries from the names of element types, operations and codecs to
+/// their numbers.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    for (number, (name, _)) in WHATS.iter().enumerate() {
-        module.add(*name, number)?;
-    }
-    for (name, number, _) in DTYPES {
+    for collective in Collective::ALL {
+        let shape = collective.shape();
+        let Some(name) = shape.names.python else { continue };
+        let name = name.to_uppercase();
+        let number = collective as i32;
+        if shape.vector.is_some() {
+            module.add(format!("{name}_V"), number + VARIANTS)?;
+        }
+        if shape.quantizes {
+            module.add(format!("{name}_QUANTIZED"), number + 2 * VARIANTS)?;
+        }
         module.add(name, number)?;
     }
-    for (name, number, _) in OPS {
-        module.add(name, number)?;
+    module.add("SEND", SEND)?;
+    module.add("RECV", RECV)?;
+    let dtypes = DType::ALL.map(|dtype| (dtype.long_name().to_owned(), number_of(dtype)));
+    add_table(module, "DTYPES", "", &dtypes)?;
+    let ops = ReduceOp::CODES.iter().map(|(op, number, _)| (op.name().to_owned(), *number));
+    add_table(module, "OPS", "", &ops.collect::<Vec<_>>())?;
+    let codecs = Codec::ALL.map(|codec| (codec.to_string(), i32::from(codec.code())));
+    add_table(module, "CODECS", "CODEC_", &codecs)
+}
+
+/// Adds a dictionary, and a constant for each of its entries.
+fn add_table(
+    module: &Bound<'_, PyModule>,
+    table: &str,
+    prefix: &str,
+    entries: &[(String, i32)],
+) -> PyResult<()> {
+    let names = PyDict::new(module.py());
+    for (name, number) in entries {
+        names.set_item(name, number)?;
+        module.add(format!("{prefix}{}", name.to_uppercase().replace('/', "_BLOCK")), number)?;
     }
-    let codecs = PyDict::new(module.py());
-    for (name, number, codec) in CODECS {
-        module.add(name, number)?;
-        codecs.set_item(codec.to_string(), number)?;
-    }
-    module.add("CODECS", codecs)
+    module.add(table, names)
 }

@@ -5,40 +5,17 @@
 
 use crate::{
     calls::seconds,
-    comm::State,
     errors::raised,
     interrupt::{LOOK, check_fork, is_forked},
+    issued::Issued,
+    state::State,
 };
 use pyo3::prelude::*;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::{Duration, Instant},
+    sync::{Mutex, MutexGuard, PoisonError, Weak},
+    time::Instant,
 };
-use tbccl::{Delivery, Error, P2pRequest, Pending};
-
-/// What was issued.
-#[derive(Clone, Debug)]
-pub(crate) enum Issued {
-    Calls(Pending),
-    P2pRequest(Arc<P2pRequest>),
-}
-
-impl Issued {
-    /// What has become of it, if it is done; of a message, what was delivered.
-    pub(crate) fn test(&self) -> Option<Result<Option<Delivery>, Error>> {
-        match self {
-            Issued::Calls(pending) => pending.test().map(|result| result.map(|()| None)),
-            Issued::P2pRequest(request) => request.test().map(|result| result.map(Some)),
-        }
-    }
-
-    fn wait(&self, most: Duration) -> Option<Result<Option<Delivery>, Error>> {
-        match self {
-            Issued::Calls(pending) => pending.wait(Some(most)).map(|result| result.map(|()| None)),
-            Issued::P2pRequest(request) => request.wait(Some(most)).map(|result| result.map(Some)),
-        }
-    }
-}
+use tbccl::{Delivery, Error};
 
 /// A call or a message that was issued, and may be in progress.
 #[pyclass(frozen, weakref, module = "tbccl._native")]

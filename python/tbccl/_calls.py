@@ -1,6 +1,6 @@
 """What every collective needs of its arguments, and what it gives.
 
-Each function checks arrays against each other and returns a `Call`: the numbers of the raw call, what it works on, and its
+Each function checks arrays against each other and returns a `Call`: the arguments of `submit`, what it works on, and its
 result. Whoever has the call makes it at once, later, or in a group. No function waits or moves anything.
 
 Shapes follow one rule: what has a block for each rank has the ranks as its first dimension (`all_gather`, `gather`,
@@ -18,9 +18,9 @@ from tbccl._errors import InvalidArgumentError
 
 
 class Call(NamedTuple):
-    """A call by its numbers: those of `raw_call`, or with pairs of lists as counts."""
+    """A call by its numbers: the arguments of `submit`."""
 
-    what: int
+    number: int
     dtype: int
     op: int
     count: Any
@@ -110,21 +110,21 @@ def all_reduce(comm: Any, data: Any, op: Any, out: Any) -> Call:
 
 def all_reduce_quantized(comm: Any, data: Any, codec: Any, op: Any, out: Any) -> Call:
     call = all_reduce(comm, data, op, out)
-    return call._replace(what=_native.ALL_REDUCE_QUANTIZED, root=codec_number(codec))
+    return call._replace(number=_native.ALL_REDUCE_QUANTIZED, root=codec_number(codec))
 
 
 def scan(comm: Any, data: Any, op: Any, out: Any) -> Call:
-    return all_reduce(comm, data, op, out)._replace(what=_native.SCAN)
+    return all_reduce(comm, data, op, out)._replace(number=_native.SCAN)
 
 
 def exclusive_scan(comm: Any, data: Any, op: Any, out: Any) -> Call:
-    return all_reduce(comm, data, op, out)._replace(what=_native.EXCLUSIVE_SCAN)
+    return all_reduce(comm, data, op, out)._replace(number=_native.EXCLUSIVE_SCAN)
 
 
 def reduce(comm: Any, data: Any, op: Any, root: int, out: Any) -> Call:
     root = checked_rank(root, comm.size)
     if comm.rank == root:
-        return all_reduce(comm, data, op, out)._replace(what=_native.REDUCE, root=root)
+        return all_reduce(comm, data, op, out)._replace(number=_native.REDUCE, root=root)
     send = view(data)
     numbers = (_native.REDUCE, send.dtype, op_number(op), send.count, send.address, 0, root)
     return Call(*numbers, (data, send), None)
@@ -163,7 +163,7 @@ def all_to_all(comm: Any, data: Any, out: Any) -> Call:
 def gather(comm: Any, data: Any, root: int, out: Any) -> Call:
     root = checked_rank(root, comm.size)
     if comm.rank == root:
-        return all_gather(comm, data, out)._replace(what=_native.GATHER, root=root)
+        return all_gather(comm, data, out)._replace(number=_native.GATHER, root=root)
     send = view(data)
     return Call(_native.GATHER, send.dtype, 0, send.count, send.address, 0, root, (data, send), None)
 
@@ -200,7 +200,7 @@ def all_gather_v(comm: Any, data: Any, lengths: Sequence[int], out: Any) -> Call
 def gather_v(comm: Any, data: Any, lengths: Sequence[int], root: int, out: Any) -> Call:
     root = checked_rank(root, comm.size)
     if comm.rank == root:
-        return all_gather_v(comm, data, lengths, out)._replace(what=_native.GATHER_V, root=root)
+        return all_gather_v(comm, data, lengths, out)._replace(number=_native.GATHER_V, root=root)
     send = view(data)
     counts = _lengths("lengths", lengths, comm.size)
     pair = (None, [count * _row(send.shape) for count in counts])

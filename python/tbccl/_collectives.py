@@ -13,22 +13,16 @@ A = TypeVar("A")
 
 
 class Collectives:
-    """What a communicator does; it has the raw calls that this stands on."""
+    """What a communicator does; its base class makes calls by address."""
 
     def _do(self: Any, call: Call, timeout: float | None) -> Any:
-        what, dtype, op, count, send, recv, root, _, result = call
-        if type(count) is tuple:
-            self.raw_call_v(what, dtype, op, *count, send, recv, root, timeout)
-        else:
-            self.raw_call(what, dtype, op, count, send, recv, root, timeout)
+        number, dtype, op, count, send, recv, root, _, result = call
+        self.submit(number, dtype, op, count, send, recv, root, timeout)
         return result
 
     def _start(self: Any, call: Call, timeout: float | None) -> Work[Any]:
-        what, dtype, op, count, send, recv, root, keep, result = call
-        if type(count) is tuple:
-            request = self.raw_issue_v(what, dtype, op, *count, send, recv, root, timeout, keep)
-        else:
-            request = self.raw_issue(what, dtype, op, count, send, recv, root, timeout, None, keep)
+        number, dtype, op, count, send, recv, root, keep, result = call
+        request = self.submit(number, dtype, op, count, send, recv, root, timeout, None, False, keep)
         return Work(request, result)
 
     def all_reduce(self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None) -> A:
@@ -338,7 +332,7 @@ class Collectives:
         seen = view(data)
         nbytes = seen.count * seen.itemsize
         peer = _calls.checked_rank(to, self.size, "peer")
-        request = self.raw_isend(peer, 0, _calls.checked_tag(tag), seen.address, nbytes, (data, seen))
+        request = self.post_send(peer, 0, _calls.checked_tag(tag), seen.address, nbytes, (data, seen))
         return Work(request, None)
 
     def recv(
@@ -362,7 +356,7 @@ class Collectives:
         nbytes = seen.count * seen.itemsize
         peer = -1 if source is None else _calls.checked_rank(source, self.size, "source")
         wanted = -1 if tag is None else _calls.checked_tag(tag)
-        return Work(self.raw_irecv(peer, 0, wanted, seen.address, nbytes, (out, seen)), out)
+        return Work(self.post_recv(peer, 0, wanted, seen.address, nbytes, (out, seen)), out)
 
     def sendrecv(
         self: Any,

@@ -11,23 +11,8 @@ from typing import Any, Sequence
 from tbccl import _native
 from tbccl._errors import InvalidArgumentError
 
-#: The number of an element type, by the names that people and libraries have for it.
-DTYPES: dict[str, int] = {
-    "float16": _native.FLOAT16,
-    "float32": _native.FLOAT32,
-    "float64": _native.FLOAT64,
-    "bfloat16": _native.BFLOAT16,
-    "complex64": _native.COMPLEX64,
-    "bool": _native.BOOL,
-    "int8": _native.INT8,
-    "int16": _native.INT16,
-    "int32": _native.INT32,
-    "int64": _native.INT64,
-    "uint8": _native.UINT8,
-    "uint16": _native.UINT16,
-    "uint32": _native.UINT32,
-    "uint64": _native.UINT64,
-}
+#: The number of an element type, by its name: "float32", "bfloat16".
+DTYPES: dict[str, int] = dict(_native.DTYPES)
 
 #: Their names, by number.
 NAMES: dict[int, str] = {number: name for name, number in DTYPES.items()}
@@ -54,20 +39,10 @@ _OTHER_NAMES = {
 }
 
 #: The number of an operation, by its names.
-OPS: dict[str, int] = {
-    "sum": _native.SUM,
-    "prod": _native.PROD,
-    "max": _native.MAX,
-    "min": _native.MIN,
-    "avg": _native.AVG,
-    "mean": _native.AVG,
-    "band": _native.BAND,
-    "bor": _native.BOR,
-    "bxor": _native.BXOR,
-}
+OPS: dict[str, int] = {**_native.OPS, "mean": _native.AVG}
 
-#: The number of a codec by its name: the name that the command line reads and plans print.
-CODECS: dict[str, int] = _native.CODECS
+#: The number of a codec, by its name.
+CODECS: dict[str, int] = dict(_native.CODECS)
 
 # How memoryview writes an element type, where it can.
 _FORMATS = {

@@ -49,7 +49,7 @@ class Group:
         """Makes the calls, and waits until they are done."""
         calls, _keep = self._take()
         if calls:
-            self._comm.raw_group(calls, self._timeout)
+            self._comm.submit_group(calls, self._timeout)
 
     def start(self) -> Work[None]:
         """Has the calls made, and returns at once."""
@@ -57,7 +57,7 @@ class Group:
         if not calls:
             # A group of nothing is done, but has a request like all others.
             calls = [_calls.barrier(self._comm)[:7]]
-        return Work(self._comm.raw_issue_group(calls, self._timeout, keep), None)
+        return Work(self._comm.submit_group(calls, self._timeout, False, keep), None)
 
     def _do(self, call: Call, timeout: float | None) -> Any:
         self._calls.append(call)

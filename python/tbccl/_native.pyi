@@ -5,7 +5,7 @@ from typing import Any, Iterable, Mapping, Sequence, final
 __version__: str
 UNIQUE_ID_BYTES: int
 
-# What is called.
+# Calls.
 ALL_REDUCE: int
 REDUCE: int
 BROADCAST: int
@@ -58,18 +58,23 @@ CODEC_INT8_BLOCK64: int
 CODEC_INT8_BLOCK256: int
 CODEC_BF16: int
 
-#: The number of each codec, by name: "int8", "int8/64", "int8/256" and "bf16".
+#: The same numbers by the names that people use: "float32", "sum", "int8/64".
+DTYPES: dict[str, int]
+OPS: dict[str, int]
 CODECS: dict[str, int]
 
-#: (what, dtype, op, count, send_addr, recv_addr, root); the count of a call with lengths is a pair of lists or None.
-_RawCall = tuple[int, int, int, Any, int, int, int]
+#: Lengths of the blocks of a vector form: of what is sent, and of what is received.
+_Counts = tuple[Sequence[int] | None, Sequence[int] | None]
+
+#: (call, dtype, op, count, send, recv, root)
+_Call = tuple[int, int, int, int | _Counts, int, int, int]
 
 @final
 class Made:
     """A communicator that was made, for the class that is made of it."""
 
 class Communicator:
-    """A communicator, and its calls on memory by address. All arguments of raw calls are positional."""
+    """A communicator, and its calls on memory by address. All arguments of calls are positional."""
 
     def __new__(cls, made: Made, /) -> Communicator: ...
     @property
@@ -80,73 +85,34 @@ class Communicator:
     def transport(self) -> str: ...
     @property
     def is_closed(self) -> bool: ...
-    def raw_call(
+    def submit(
         self,
-        what: int,
+        call: int,
         dtype: int,
         op: int,
-        count: int,
-        send_addr: int,
-        recv_addr: int,
+        count: int | _Counts,
+        send: int,
+        recv: int,
         root: int = 0,
         timeout: float | None = None,
         scale: float | None = None,
-        /,
-    ) -> None:
-        """Makes a call, and waits until it is done. Contributions are multiplied by `scale` first."""
-    def raw_issue(
-        self,
-        what: int,
-        dtype: int,
-        op: int,
-        count: int,
-        send_addr: int,
-        recv_addr: int,
-        root: int = 0,
-        timeout: float | None = None,
-        scale: float | None = None,
+        wait: bool = True,
         keep: object = None,
         /,
-    ) -> Request:
-        """Has a call made after all that was issued before. `keep` stays alive until it is done, whoever drops the request."""
-    def raw_call_v(
-        self,
-        what: int,
-        dtype: int,
-        op: int,
-        send_counts: Sequence[int] | None,
-        recv_counts: Sequence[int] | None,
-        send_addr: int,
-        recv_addr: int,
-        root: int = 0,
-        timeout: float | None = None,
-        /,
-    ) -> None:
-        """Makes a call with a count for each block."""
-    def raw_issue_v(
-        self,
-        what: int,
-        dtype: int,
-        op: int,
-        send_counts: Sequence[int] | None,
-        recv_counts: Sequence[int] | None,
-        send_addr: int,
-        recv_addr: int,
-        root: int = 0,
-        timeout: float | None = None,
-        keep: object = None,
-        /,
-    ) -> Request: ...
-    def raw_group(self, calls: Iterable[_RawCall], timeout: float | None = None, /) -> None:
+    ) -> Request | None:
+        """Makes a call on memory by address; a contribution is multiplied by `scale` first.
+
+        Waits until it is done, or returns a request if `wait` is false; `keep` then stays alive until the call is done.
+        """
+    def submit_group(
+        self, calls: Iterable[_Call], timeout: float | None = None, wait: bool = True, keep: object = None, /
+    ) -> Request | None:
         """Makes calls together."""
-    def raw_issue_group(
-        self, calls: Iterable[_RawCall], timeout: float | None = None, keep: object = None, /
-    ) -> Request: ...
-    def raw_isend(
+    def post_send(
         self, peer: int, context: int, tag: int, addr: int, nbytes: int, keep: object = None, /
     ) -> Request:
         """Sends bytes as a message of a context with a tag."""
-    def raw_irecv(
+    def post_recv(
         self, peer: int, context: int, tag: int, addr: int, nbytes: int, keep: object = None, /
     ) -> Request:
         """Receives a message of a context, from a rank or any (-1), with a tag or any (-1)."""

@@ -28,10 +28,13 @@ pub mod shared;
 
 pub use bootstrap::{self, UniqueId, launcher_of_env, ranks_of_env};
 pub use call::{CallKind, CallRecord};
-pub use collectives::{BlockLen, Codec, Collective, DType, MAX_RANKS, Numerics, ReduceOp, parse_bytes};
+pub use collectives::{
+    BlockLen, Blocks, BufferShape, CallNames, CallShape, Codec, Collective, DType, MAX_RANKS, Numerics,
+    Overlap, ReduceOp, VectorCounts, parse_bytes,
+};
 pub use communicator::{
-    Buffer, CallOptions, Communicator, Group, RawAllReduce, RawCall, RawWhat, RegisteredSlice, Registration,
-    Scale, Stats, record_on_signal,
+    Buffer, CallOptions, Communicator, Group, Operation, RawCall, RegisteredSlice, Registration, Scale,
+    Stats, record_on_signal,
 };
 pub use config::{
     Config, ConfigOption, IDENTITY, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions,

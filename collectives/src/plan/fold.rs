@@ -1,78 +1,79 @@
-//! Sums in canonical order out of messages, for planners whose rank hears from all others.
+//! Reduction of messages from all other ranks in canonical order.
 //!
-//! What [`crate::numerics`] says is turned into steps: a message whose turn comes is received, or added as it arrives;
-//! partial sums are kept in places that are used again. `log2(n)` places are enough, and out of place the output is
-//! one of them.
+//! The order of [`crate::numerics`] becomes steps: a message is received, or added as it arrives, when its
+//! turn comes. Partial sums are kept in buffers that are reused. `log2(n)` buffers are enough; out of place
+//! the output is one of them.
 
 use crate::builder::Builder;
 use crate::numerics;
 use crate::schedule::{ChunkRange, InPlace};
 use topology::Rank;
 
-/// A partial sum on its way.
+/// An operand of the sum.
 #[derive(Clone, Copy, Debug)]
 enum Term {
     /// The rank's own contribution.
     Own,
-    /// Another rank's, in a message that is not received yet.
-    Coming(Rank),
-    /// One that lies in a place.
+    /// The contribution of another rank, in a message that is not received yet.
+    Incoming(Rank),
+    /// A partial sum or contribution in a buffer.
     At(ChunkRange),
 }
 
-/// Where the parts of a sum are, and where it goes.
+/// The buffers of a sum.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
+pub(super) struct FoldBuffers {
     /// The rank's own contribution, which is not written.
     pub(super) own: ChunkRange,
-    /// Where the result goes. In place, that is the memory of the own contribution.
+    /// The destination of the result. In place it is the memory of the rank's own contribution.
     pub(super) result: ChunkRange,
-    /// The chunk of every block of scratch that partial sums may use; it has the length of the result.
+    /// The chunk of every scratch block that partial sums may use; it is as long as the result.
     pub(super) chunk: u32,
-    /// Chunks of a block.
+    /// Chunks per block.
     pub(super) chunks: u32,
-    /// The block of scratch of the first partial sum, and how many blocks further on that of the next one is.
+    /// The scratch block of the first partial sum, and the distance in blocks to the next one.
     pub(super) scratch: (u32, u32),
 }
 
-/// The blocks of scratch that a sum over `ranks` ranks needs.
+/// Returns the scratch blocks that a sum over `ranks` ranks needs.
 pub(super) fn scratch_blocks(ranks: u32, in_place: InPlace) -> u32 {
     if ranks == 1 {
         return 0;
     }
-    let places = if ranks > 2 { ranks.next_power_of_two().ilog2() } else { 0 };
-    // In place the last message is not added as it arrives: the memory is still being sent.
-    if in_place == InPlace::Yes { places + 1 } else { places.saturating_sub(1) }
+    let buffers = if ranks > 2 { ranks.next_power_of_two().ilog2() } else { 0 };
+    // In place the last message cannot be added as it arrives, since the destination is still being sent.
+    if in_place == InPlace::Yes { buffers + 1 } else { buffers.saturating_sub(1) }
 }
 
-/// `rank` receives one message from each other rank and adds them all up, its own contribution included, in canonical
+/// Receives one message from each other rank and adds all contributions, `rank`'s own included, in canonical
 /// order.
-pub(super) fn receive_and_add(builder: &mut Builder, rank: Rank, ranks: u32, places: Places, lane: u8) {
+pub(super) fn receive_and_add(builder: &mut Builder, rank: Rank, ranks: u32, buffers: FoldBuffers, lane: u8) {
     let in_place = builder.in_place() == InPlace::Yes;
-    let (first, stride) = places.scratch;
-    let scratch = (0..scratch_blocks(ranks, builder.in_place())).rev().map(|sum| first + sum * stride);
+    let (first, stride) = buffers.scratch;
+    let scratch =
+        (0..scratch_blocks(ranks, builder.in_place())).rev().map(|addition| first + addition * stride);
     let mut free: Vec<ChunkRange> =
-        scratch.map(|block| ChunkRange::scratch(block * places.chunks + places.chunk)).collect();
-    free.extend((!in_place).then_some(places.result));
-    let mut joins = 0;
-    let leaf = &mut |of| if of == rank { Term::Own } else { Term::Coming(of) };
+        scratch.map(|block| ChunkRange::scratch(block * buffers.chunks + buffers.chunk)).collect();
+    free.extend((!in_place).then_some(buffers.result));
+    let mut additions = 0;
+    let leaf = &mut |of| if of == rank { Term::Own } else { Term::Incoming(of) };
     let whole = numerics::fold(ranks, leaf, &mut |a, b| {
-        joins += 1;
-        let last = joins == ranks - 1;
-        let mut sum = Sum { builder: &mut *builder, rank, lane, own: places.own, free: &mut free };
-        let dst = sum.join(a, b, last.then_some(places.result), last && in_place);
+        additions += 1;
+        let last = additions == ranks - 1;
+        let mut addition = Addition { builder: &mut *builder, rank, lane, own: buffers.own, free: &mut free };
+        let dst = addition.add(a, b, last.then_some(buffers.result), last && in_place);
         if last {
             builder.mark_last(rank);
         }
         Term::At(dst)
     });
     if let Term::Own = whole {
-        builder.copy(rank, places.own, places.result);
+        builder.copy(rank, buffers.own, buffers.result);
     }
 }
 
-/// The addition of two terms.
-struct Sum<'a> {
+/// The addition of two operands.
+struct Addition<'a> {
     builder: &'a mut Builder,
     rank: Rank,
     lane: u8,
@@ -80,54 +81,54 @@ struct Sum<'a> {
     free: &'a mut Vec<ChunkRange>,
 }
 
-impl Sum<'_> {
-    /// Adds two terms; tells where the sum is.
-    fn join(&mut self, a: Term, b: Term, result: Option<ChunkRange>, apart: bool) -> ChunkRange {
+impl Addition<'_> {
+    /// Adds two operands and returns the location of the sum.
+    fn add(&mut self, a: Term, b: Term, result: Option<ChunkRange>, separate: bool) -> ChunkRange {
         let (a, b) = match (a, b) {
-            // One operand must be here, so that the other can be added as it arrives.
-            (Term::Coming(from), Term::Coming(other)) => {
-                let place = self.take();
-                self.builder.recv(self.rank, from, place, self.lane);
-                (Term::At(place), Term::Coming(other))
+            // One operand must be local, so that the other can be added as it arrives.
+            (Term::Incoming(from), Term::Incoming(other)) => {
+                let buffer = self.take_buffer();
+                self.builder.recv(self.rank, from, buffer, self.lane);
+                (Term::At(buffer), Term::Incoming(other))
             }
-            (Term::Coming(from), here) => (here, Term::Coming(from)),
+            (Term::Incoming(from), here) => (here, Term::Incoming(from)),
             operands => operands,
         };
         let b = match b {
-            Term::Coming(from) if apart => {
-                let place = self.take();
-                self.builder.recv(self.rank, from, place, self.lane);
-                Term::At(place)
+            Term::Incoming(from) if separate => {
+                let buffer = self.take_buffer();
+                self.builder.recv(self.rank, from, buffer, self.lane);
+                Term::At(buffer)
             }
             b => b,
         };
-        for place in [a, b] {
-            if let Term::At(place) = place {
-                self.free.push(place);
+        for buffer in [a, b] {
+            if let Term::At(buffer) = buffer {
+                self.free.push(buffer);
             }
         }
         let dst = result.unwrap_or_else(|| match (a, b) {
-            (Term::At(place), _) | (_, Term::At(place)) => {
-                self.free.retain(|free| *free != place);
-                place
+            (Term::At(buffer), _) | (_, Term::At(buffer)) => {
+                self.free.retain(|free| *free != buffer);
+                buffer
             }
-            _ => self.take(),
+            _ => self.take_buffer(),
         });
-        let local = self.place(a);
+        let local = self.buffer(a);
         match b {
-            Term::Coming(from) => self.builder.recv_reduce(self.rank, from, local, dst, self.lane),
-            here => self.builder.reduce(self.rank, local, self.place(here), dst),
+            Term::Incoming(from) => self.builder.recv_reduce(self.rank, from, local, dst, self.lane),
+            here => self.builder.reduce(self.rank, local, self.buffer(here), dst),
         }
         dst
     }
 
-    fn take(&mut self) -> ChunkRange {
+    fn take_buffer(&mut self) -> ChunkRange {
         self.free.pop().expect("places for as many partial sums as there can be")
     }
 
-    fn place(&self, term: Term) -> ChunkRange {
+    fn buffer(&self, term: Term) -> ChunkRange {
         match term {
-            Term::At(place) => place,
+            Term::At(buffer) => buffer,
             _ => self.own,
         }
     }

@@ -1,15 +1,18 @@
-//! The planners, and the table that names them.
+//! The planners, and the table of algorithms.
 //!
-//! One algorithm is one file, at a path that can be guessed: `plan/all_reduce/ring.rs` plans `all_reduce` by
-//! `ring`. Each has one public function `plan`, from a [`Spec`] to a [`Schedule`].
+//! Each algorithm has a file of its own: `plan/all_reduce/ring.rs` plans `all_reduce` by `ring`. Its public
+//! function `plan` turns a [`Spec`] into a [`Schedule`]. The private modules hold what several planners
+//! share: `trees`, `sub_ring`, `fold`, `halving`, `pairs` and `aggregated`.
 //!
-//! Invariants, for every number of ranks, every root, in place and not: the schedule is safe with zero
-//! credits; who sends what to whom, in what order and on which lane does not depend on `in_place`, so ranks
-//! may differ in it; and all ranks get the same bits from an `all_reduce`, even where the operation is not
-//! associative. The FIFO order of messages decides only which send meets which receive: data would be safe if
-//! every message had a lane of its own, for the builder does not count on that order.
+//! Invariants, for every number of ranks and every root, in place and out of place:
 //!
-//! A planner does not know sizes. It does not segment, replicate or stripe either: the builder does, by
+//! * The schedule is safe with zero credits.
+//! * The messages (sender, receiver, order and lane) do not depend on `in_place`, so ranks may differ in it.
+//! * All ranks get the same bits from an `all_reduce`, even where the operation is not associative.
+//! * The FIFO order of messages decides only which send matches which receive. The builder does not rely on
+//!   that order for the safety of data: a lane per message would be safe, too.
+//!
+//! A planner knows no sizes. It does not segment, replicate or stripe either: the builder does, by
 //! [passes](crate::pass).
 
 use crate::pass;
@@ -22,7 +25,6 @@ pub mod all_reduce;
 pub mod all_to_all;
 pub mod barrier;
 pub mod broadcast;
-mod circle;
 pub mod exclusive_scan;
 mod fold;
 pub mod gather;
@@ -33,20 +35,22 @@ pub mod reduce_scatter;
 pub mod scan;
 pub mod scatter;
 pub mod send_recv;
+mod sub_ring;
 mod trees;
 
-/// One row of the table.
+/// An algorithm: one row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Algorithm {
-    /// What it plans.
+    /// The collective that it plans.
     pub collective: Collective,
-    /// Its name, unique among those of the collective.
+    /// The name, unique within the collective.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// A one-line description.
     pub about: &'static str,
-    /// The ranks that it can plan for at most: a limit on the size of plans, not on correctness.
+    /// The most ranks that it plans for. The limit bounds the size of plans; it is not needed for
+    /// correctness.
     pub max_ranks: u32,
-    /// The strongest promise that it can keep about the order in which contributions are combined.
+    /// The strongest guarantee about the order of reduction that it can give.
     pub numerics: Numerics,
     planner: fn(&Spec) -> Result<Schedule, PlanError>,
 }
@@ -64,7 +68,7 @@ macro_rules! algorithms {
     };
 }
 
-/// Every algorithm. On up to 1024 ranks every collective has one.
+/// All algorithms. Every collective has one for up to 1024 ranks.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
     AllReduce all_reduce::ring::plan as "ring" up to 1024 Fast:
         "reduce-scatter, then all-gather round one ring; least traffic, 2(n-1) stages";
@@ -186,17 +190,17 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "up a tree and down again; fewest messages in all";
 };
 
-/// The algorithms of a collective.
+/// Returns the algorithms of a collective.
 pub fn algorithms(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
     ALGORITHMS.iter().filter(move |algorithm| algorithm.collective == collective)
 }
 
-/// Finds an algorithm by name.
+/// Finds an algorithm by name, regardless of case; `-` stands for `_`.
 ///
 /// # Errors
 /// [`PlanError::UnknownAlgorithm`], which suggests the nearest name.
 pub fn algorithm(collective: Collective, name: &str) -> Result<&'static Algorithm, PlanError> {
-    // Selection asks by the exact name, in every call that is new to it: no allocation for that.
+    // Fast path without allocation: selection looks up exact names in every new call.
     if let Some(exact) = algorithms(collective).find(|algorithm| algorithm.name == name) {
         return Ok(exact);
     }
@@ -207,20 +211,25 @@ pub fn algorithm(collective: Collective, name: &str) -> Result<&'static Algorith
     })
 }
 
-/// Plans `spec` by the algorithm called `name`, segments included.
+/// Plans `spec` by the algorithm `name`, including segments.
 ///
 /// # Errors
-/// [`PlanError::UnknownAlgorithm`], or what [`Algorithm::plan`] says.
+/// [`PlanError::UnknownAlgorithm`], and those of [`Algorithm::plan`].
 pub fn plan(spec: &Spec, name: &str) -> Result<Schedule, PlanError> {
     algorithm(spec.collective(), name)?.plan(spec)
 }
 
 impl Algorithm {
-    /// Plans `spec`, whose collective must be this algorithm's, segments included.
+    /// Plans `spec`, including segments. Its collective must be that of the algorithm.
     ///
     /// # Errors
-    /// [`PlanError::TooManyRanks`] above the limit, [`PlanError::UnknownAlgorithm`] for a spec of another
-    /// collective.
+    /// * [`PlanError::UnknownAlgorithm`] for a `spec` of another collective that has no algorithm of this
+    ///   name.
+    /// * [`PlanError::TooManyRanks`] above the limit of ranks.
+    /// * [`PlanError::Order`] if the algorithm cannot keep the order of reduction.
+    /// * [`PlanError::Unpackable`] if the messages cannot be packed as `spec` asks.
+    /// * [`PlanError::TooLarge`] for too many segments, [`PlanError::Lanes`] for too many replicas or
+    ///   stripes.
     pub fn plan(&self, spec: &Spec) -> Result<Schedule, PlanError> {
         if spec.collective() != self.collective {
             return algorithm(spec.collective(), self.name)?.plan(spec);
@@ -231,7 +240,7 @@ impl Algorithm {
         (self.planner)(spec)
     }
 
-    /// Can it keep to such an order?
+    /// Checks that the algorithm can keep an order of reduction.
     ///
     /// # Errors
     /// [`PlanError::Order`], which names algorithms that can.
@@ -247,7 +256,7 @@ impl Algorithm {
         })
     }
 
-    /// Can it plan for so many ranks?
+    /// Checks that the algorithm can plan for `ranks` ranks.
     ///
     /// # Errors
     /// [`PlanError::TooManyRanks`], which names algorithms that can.
@@ -266,7 +275,7 @@ impl Algorithm {
     }
 }
 
-/// Can the messages be packed, if they are to be?
+/// Checks that the messages of a collective can be packed, if `spec` has a codec.
 fn check_codec(spec: &Spec) -> Result<(), PlanError> {
     let Some(codec) = spec.codec() else { return Ok(()) };
     let why = match (spec.collective(), spec.numerics()) {

@@ -1,9 +1,10 @@
-//! Rounds in which every rank has one partner, who has it: for exchanges of everyone with everyone.
+//! Pairwise exchange: rounds in which partners are mutual, and in which every pair of ranks meets once.
 
 use topology::Rank;
 
-/// The partners of `rank` among `n`, round by round, each with the number of its round. With a power of two the partner
-/// is `rank XOR round`; else `round - rank` round the circle, which leaves some ranks alone in some rounds.
+/// Returns the partners of `rank` among `n` ranks, each with the number of its round. With a power of two the
+/// partner is `rank XOR round`, else `round - rank` modulo `n`, which leaves some ranks without a partner in
+/// some rounds.
 pub(super) fn partners(rank: Rank, n: u32) -> impl Iterator<Item = (u32, Rank)> {
     let partner = move |round: u32| match n.is_power_of_two() {
         true => Rank(rank.0 ^ round),

@@ -1,51 +1,61 @@
-//! Trees over the places of ranks, counted from the root of a collective: arithmetic, and no steps.
+//! Arithmetic of trees over the positions of ranks, counted from the root of a collective. This module adds
+//! no steps.
 //!
-//! * the binomial tree in which a place has those right behind it below it, so that a subtree is one run of blocks;
-//! * the k-nomial tree, in which every place that has the data tells `radix - 1` others in turn;
-//! * two complementary binary trees.
+//! * The binomial tree in which a subtree is one contiguous run of positions.
+//! * The k-nomial tree, in which every position that has the data sends it to `radix - 1` others in turn.
+//! * Two complementary binary trees: an inner node of one is a leaf of the other.
 
 use std::ops::Range;
 use topology::Rank;
 
-/// The places of the subtree of `place` among `n`: it, and as many behind it as its lowest bit says.
+/// Returns the positions of the subtree of `place` among `n`: as many from `place` on as its lowest set bit
+/// says.
 pub(super) fn subtree(place: u32, n: u32) -> Range<u32> {
     let reach = if place == 0 { n } else { 1 << place.trailing_zeros() };
     place..place.saturating_add(reach).min(n)
 }
 
-/// Who is above a place in that tree; the root has no one.
-pub(super) fn above(place: u32) -> u32 {
+/// Returns the parent of a position in the binomial tree. The root has none.
+pub(super) fn parent_of(place: u32) -> u32 {
     place & (place - 1)
 }
 
-/// The children of a place in that tree, nearest first: how far away each is, as a power of two.
-pub(super) fn below(place: u32, n: u32) -> impl DoubleEndedIterator<Item = u32> {
+/// Returns the distances to the children of a position in the binomial tree, nearest first, as exponents of
+/// 2.
+pub(super) fn children_of(place: u32, n: u32) -> impl DoubleEndedIterator<Item = u32> {
     let count = subtree(place, n).len() as u32;
     0..count.next_power_of_two().ilog2()
 }
 
-/// The blocks of the largest subtree below the root, if it is more than one: what a rank may have to keep for others.
-pub(super) fn kept_for_others(n: u32) -> u32 {
-    let children = below(0, n).map(|bit| subtree(1 << bit, n).len() as u32);
+/// Returns the blocks of the largest subtree below the root if it has more than one: the scratch that a rank
+/// needs to relay the blocks of others.
+pub(super) fn max_relayed_blocks(n: u32) -> u32 {
+    let children = children_of(0, n).map(|bit| subtree(1 << bit, n).len() as u32);
     children.max().filter(|most| *most > 1).unwrap_or(0)
 }
 
-/// A run of places as runs of ranks: two of them where the numbers of ranks start anew. Every message is cut there, so
-/// that a part is never behind two messages of one FIFO.
+/// Splits a run of positions into runs of ranks: two where ranks wrap around to 0. Every message is cut
+/// there, so that a part never waits behind two messages of one FIFO.
 pub(super) fn runs(root: Rank, places: Range<u32>, n: u32) -> impl Iterator<Item = Range<u32>> {
     let wrap = (n - root.0).clamp(places.start, places.end);
     [places.start..wrap, wrap..places.end].into_iter().filter(|run| !run.is_empty())
 }
 
-/// Who is above a place of the k-nomial tree, and the stage of the message from there; none for the root.
-pub(super) fn knomial_above(place: u32, radix: u32) -> Option<(u32, u32)> {
+/// Returns the parent of a position in the k-nomial tree and the stage of the message from there; `None` for
+/// the root.
+pub(super) fn knomial_parent(place: u32, radix: u32) -> Option<(u32, u32)> {
     let level = place.checked_ilog(radix)?;
     let unit = radix.pow(level);
     Some((place % unit, level * (radix - 1) + place / unit - 1))
 }
 
-/// Those below a place of the k-nomial tree, nearest first, each with the stage of the message.
-pub(super) fn knomial_below(place: u32, radix: u32, n: u32) -> impl DoubleEndedIterator<Item = (u32, u32)> {
+/// Returns the children of a position in the k-nomial tree, nearest first, each with the stage of its
+/// message.
+pub(super) fn knomial_children(
+    place: u32,
+    radix: u32,
+    n: u32,
+) -> impl DoubleEndedIterator<Item = (u32, u32)> {
     let first = place.checked_ilog(radix).map_or(0, |level| level + 1);
     let levels = n.next_power_of_two().ilog2() + 1;
     (first..levels).flat_map(move |level| {
@@ -56,41 +66,44 @@ pub(super) fn knomial_below(place: u32, radix: u32, n: u32) -> impl DoubleEndedI
     })
 }
 
-/// A number of stages that no message of a k-nomial tree reaches.
+/// Returns a number above all stages of a k-nomial tree.
 pub(super) fn knomial_stages(radix: u32, n: u32) -> u32 {
     (n.next_power_of_two().ilog2() + 1) * (radix - 1)
 }
 
-/// The neighbours of a place in a binary tree.
+/// The neighbors of a rank in a binary tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) parent: Option<Rank>,
     pub(super) children: Vec<Rank>,
-    /// Above the leaves; a parent's is greater than its children's.
+    /// The height above the leaves; a parent is higher than its children.
     pub(super) height: u32,
     pub(super) parent_height: u32,
-    /// Which child of its parent it is.
+    /// The index of this node among its parent's children.
     pub(super) nth: u32,
 }
 
-/// From the number of a rank to the number of its place in a tree, or back.
+/// A map from ranks to the nodes of a tree, or back.
 type Relabel = fn(Rank, u32) -> Rank;
 
 impl Node {
-    /// The neighbours of `rank` in tree 0 or 1, whose roots may differ: for those who go up and down again.
+    /// Returns the neighbors of `rank` in tree 0 or 1, whose roots may differ: for collectives that go up and
+    /// down again.
     pub(super) fn of(tree: u32, rank: Rank, n: u32) -> Node {
-        let (there, back): (Relabel, Relabel) = match (tree, n % 2) {
+        let (to_tree, from_tree): (Relabel, Relabel) = match (tree, n % 2) {
             (0, _) => (|rank, _| rank, |rank, _| rank),
             (_, 0) => (|rank, n| Rank(n - 1 - rank.0), |rank, n| Rank(n - 1 - rank.0)),
             _ => (|rank, n| rank.behind(1, n), |rank, n| rank.ahead(1, n)),
         };
-        Node::relabelled(rank, n, there, back)
+        Node::relabeled(rank, n, to_tree, from_tree)
     }
 
-    /// The same with rank 0 at the top of both trees: for those who only go up, or only down.
+    /// Returns the neighbors of `rank` in tree 0 or 1 with rank 0 at the top of both: for collectives that go
+    /// one way.
     pub(super) fn below_one_root(tree: u32, rank: Rank, n: u32) -> Node {
-        // Ranks from 1 on change places: mirrored, or moved on by one, so that odd ones become even.
-        let (there, back): (Relabel, Relabel) = match (tree, n % 2) {
+        // The second tree permutes the ranks from 1 on: mirrored, or shifted by one, so that odd ranks become
+        // even.
+        let (to_tree, from_tree): (Relabel, Relabel) = match (tree, n % 2) {
             (0, _) => (|rank, _| rank, |rank, _| rank),
             (_, 1) => (|rank, n| Rank((n - rank.0) % n), |rank, n| Rank((n - rank.0) % n)),
             _ => (
@@ -98,50 +111,49 @@ impl Node {
                 |rank, n| if rank.0 == n - 1 { Rank(1) } else { Rank((rank.0 + 1) * rank.0.min(1)) },
             ),
         };
-        Node::relabelled(rank, n, there, back)
+        Node::relabeled(rank, n, to_tree, from_tree)
     }
 
-    fn relabelled(rank: Rank, n: u32, there: Relabel, back: Relabel) -> Node {
-        let node = in_order(there(rank, n), n);
+    fn relabeled(rank: Rank, n: u32, to_tree: Relabel, from_tree: Relabel) -> Node {
+        let node = in_order(to_tree(rank, n), n);
         Node {
-            parent: node.parent.map(|parent| back(parent, n)),
-            children: node.children.into_iter().map(|child| back(child, n)).collect(),
+            parent: node.parent.map(|parent| from_tree(parent, n)),
+            children: node.children.into_iter().map(|child| from_tree(child, n)).collect(),
             ..node
         }
     }
 
-    /// The stage of the message from the `nth` child, on the way up.
+    /// Returns the stage of the message from the `nth` child on the way up.
     pub(super) const fn stage_up(&self, nth: u32) -> u32 {
         2 * self.height + nth
     }
 
-    /// The stage of the message to the parent, on the way up.
+    /// Returns the stage of the message to the parent on the way up.
     pub(super) const fn stage_to_parent(&self) -> u32 {
         2 * self.parent_height + self.nth
     }
 
-    /// The stage of the message to the `nth` child on the way down, which begins with stage `top` at height 0, counted
-    /// backwards.
+    /// Returns the stage of the message to the `nth` child on the way down, where `top` is the stage at
+    /// height 0, counted backwards.
     pub(super) const fn stage_down(&self, top: u32, nth: u32) -> u32 {
         top - 2 * self.height + nth
     }
 
-    /// The stage of the message from the parent on the way down.
+    /// Returns the stage of the message from the parent on the way down.
     pub(super) const fn stage_from_parent(&self, top: u32) -> u32 {
         top - 2 * self.parent_height + self.nth
     }
 }
 
-/// A number of stages that going up such a tree does not reach.
+/// Returns a number above all stages on the way up.
 pub(super) const fn stages_up(n: u32) -> u32 {
     2 * (n.ilog2() + 2)
 }
 
-/// The neighbours of `rank` in the in-order binary tree on 1 to n-1, with 0 above its root.
+/// Returns the neighbors of `rank` in the in-order binary tree on 1 to n-1, with 0 above its root.
 ///
-/// The height of a rank is the number of zero bits at its low end; the ranks below it are those within
-/// 2^height of it. Where a subtree's root would lie beyond n-1, the next lower one on its left takes its
-/// place.
+/// The height of a rank is its number of trailing zero bits; its subtree has the ranks within 2^height of it.
+/// Where the root of a subtree would exceed n-1, the next lower one on its left replaces it.
 fn in_order(rank: Rank, n: u32) -> Node {
     let height = height(rank, n);
     if rank.0 == 0 {
@@ -160,7 +172,7 @@ fn in_order(rank: Rank, n: u32) -> Node {
     Node { parent: Some(parent), children, height, parent_height, nth }
 }
 
-/// The height of a place in the in-order tree: that of rank 0 is above all.
+/// Returns the height of a rank in the in-order tree. Rank 0 is above all others.
 fn height(rank: Rank, n: u32) -> u32 {
     if rank.0 == 0 { n.ilog2() + 1 } else { rank.0.trailing_zeros() }
 }
@@ -207,9 +219,9 @@ mod tests {
         for n in 1..70 {
             for place in 0..n {
                 let mut end = place + 1;
-                for bit in below(place, n) {
+                for bit in children_of(place, n) {
                     let child = place + (1 << bit);
-                    assert_eq!((above(child), subtree(child, n).start), (place, end), "{n} {place}");
+                    assert_eq!((parent_of(child), subtree(child, n).start), (place, end), "{n} {place}");
                     end = subtree(child, n).end;
                 }
                 assert_eq!(end, subtree(place, n).end, "{n} {place}");
@@ -223,10 +235,10 @@ mod tests {
             for n in 1..150 {
                 let mut told = vec![0; n as usize];
                 for place in 0..n {
-                    for (child, stage) in knomial_below(place, radix, n) {
-                        assert_eq!(knomial_above(child, radix), Some((place, stage)), "{n} {place} {child}");
+                    for (child, stage) in knomial_children(place, radix, n) {
+                        assert_eq!(knomial_parent(child, radix), Some((place, stage)), "{n} {place} {child}");
                         assert!(stage < knomial_stages(radix, n));
-                        assert!(knomial_above(place, radix).is_none_or(|(_, earlier)| earlier < stage));
+                        assert!(knomial_parent(place, radix).is_none_or(|(_, earlier)| earlier < stage));
                         told[child as usize] += 1;
                     }
                 }

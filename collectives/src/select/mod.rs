@@ -1,16 +1,25 @@
-//! Which algorithm, and into how many pieces.
+//! Selection of the algorithm of a call and of the number of segments.
 //!
-//! The choice is a pure function of what all ranks of a call agree on: collective, ranks, count, element size, and a
-//! [`Policy`] that they read from the same place. Whether a call is in place is not among it, since ranks may differ in
-//! that. What people want comes first (`overrides`), then what was measured (`tuned`), then what a model of the machines
-//! says, if there is one (`price`), then few thresholds. `survey` asks the model which cables to plug in.
+//! The choice is a pure function of values on which all ranks of a call agree: the collective, the number of
+//! ranks, the size of a block, and a [`Policy`] that every rank reads from the same source. Whether a call is
+//! in place is not an input, since ranks may differ in it.
 //!
-//! Where not every rank reaches every other, only plans are chosen whose messages travel where they can. Whether one does
-//! is read off the plan itself.
+//! The sources of a choice, in order of precedence:
+//!
+//! 1. `overrides`: rules and names that a person configured.
+//! 2. `tuned`: measurements of these links.
+//! 3. `price`: simulation on a model of the machines, if the policy has one.
+//! 4. `oversubscribed`: thresholds for ranks that outnumber the cores of their host.
+//! 5. `hierarchy` and the thresholds of [`Tuning`].
+//!
+//! `survey` uses the model to compare cablings.
+//!
+//! Where not every rank reaches every other rank, only plans whose messages all have a connection are chosen.
+//! The plan itself, not the name of the algorithm, decides whether that holds.
 
-mod crowded;
 mod hierarchy;
 mod overrides;
+mod oversubscribed;
 pub mod price;
 pub mod survey;
 #[cfg(test)]
@@ -18,33 +27,34 @@ mod tests;
 mod tuned;
 
 pub use overrides::{Names, Overrides, Rule, RulesError};
-pub use tuned::{Best, Fingerprint, Links, Tuned, TunedError};
+pub use tuned::{Fingerprint, Links, Tuned, TunedChoice, TunedError};
 
 use crate::numerics::Core;
 use crate::schedule::InPlace;
 use crate::{Collective, Hosts, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
-use price::{Candidates, Effort, Kind, Model};
+use price::{CallShape, Candidates, Effort, Model};
 use serde::Deserialize;
 use topology::Reach;
 
-/// The thresholds. Read from a file, what is left out has its default.
+/// Thresholds of selection. Keys that a file leaves out keep their defaults.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
-    /// `all_reduce`, and `reduce` on few ranks, go in one shot while a rank sends, or gets, at most so many bytes in all.
+    /// Most bytes that a rank sends or receives in total when `all_reduce`, or `reduce` on few ranks, takes
+    /// one stage.
     pub mesh_bytes: u64,
-    /// Up to so many ranks, data goes over direct links; above, round a ring.
+    /// Most ranks for which data goes over direct links; more ranks use a ring.
     pub direct_ranks: u32,
-    /// `all_reduce` of blocks up to this size goes by recursive doubling, where one shot would send too much.
+    /// Largest block for which `all_reduce` uses recursive doubling where one stage would send too much.
     pub doubling_bytes: u64,
-    /// `broadcast` of blocks up to this size goes down a binomial tree; above, down a line.
+    /// Largest block that `broadcast` and `reduce` move over a binomial tree; larger blocks use a chain.
     pub binomial_bytes: u64,
-    /// The size of a message that pipelines aim at.
+    /// Target size of one pipelined message, in bytes.
     pub segment_bytes: u64,
-    /// The pieces that a chunk is cut into at most.
+    /// Most segments that a chunk is cut into.
     pub max_segments: u32,
-    /// What a link between hosts carries in the time that one more stage takes: so many bytes of a host's must a plan of
-    /// several hosts save for each stage that it has more.
+    /// Bytes that a link between hosts carries in the time of one stage. A hierarchical plan must save this
+    /// many bytes between hosts for each additional stage.
     pub stage_bytes: u64,
 }
 
@@ -62,102 +72,111 @@ impl Default for Tuning {
     }
 }
 
-/// What a call is about, as far as all ranks agree on it.
+/// The properties of a call on which all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The collective.
     pub collective: Collective,
     /// The number of ranks.
     pub ranks: u32,
-    /// The bytes of one block.
+    /// Bytes of one block.
     pub block_bytes: u64,
 }
 
-/// What a plan must keep to beside the call, the same on all ranks.
+/// Requirements on the plan beside the call itself, the same on all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Wanted {
-    /// Blocks may differ in length.
+pub struct Requirements {
+    /// Whether blocks may differ in length.
     pub uneven: bool,
-    /// The order in which contributions are combined.
+    /// The required order of reduction.
     pub numerics: Numerics,
-    /// Which ranks share a host.
+    /// The assignment of ranks to hosts.
     pub hosts: Hosts,
 }
 
-/// What to plan.
+/// The result of selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The name of the algorithm.
     pub algorithm: &'static str,
-    /// The pieces that each chunk is cut into.
+    /// Segments per chunk.
     pub segments: u32,
-    /// The rule that decided.
+    /// The reason for the choice, for people.
     pub why: &'static str,
 }
 
-/// All that decides a choice, the same on all ranks.
+/// The inputs of selection beside the call, the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
-    /// What people want.
+    /// Algorithms that a person configured.
     pub overrides: Overrides,
-    /// What was measured, if anything was on these links.
+    /// Measurements of these links, if there are any.
     pub tuned: Option<Tuned>,
-    /// The machines and cables, if they are described: what was not measured is simulated.
+    /// The model of machines and cables, if there is one. It decides the calls that were not measured.
     pub model: Option<Model>,
-    /// The thresholds for what was not.
+    /// Thresholds for calls that neither measurements nor the model decide.
     pub tuning: Tuning,
-    /// All ranks are on one host, which has fewer cores.
-    pub crowded: bool,
+    /// Whether all ranks are on one host that has fewer cores than ranks.
+    pub oversubscribed: bool,
 }
 
-/// Chooses the algorithm and the segments for a call: by the first rule that matches, by name, by what was measured, by
-/// what the model says of the size, by thresholds, in this order; among the algorithms all of whose messages travel
-/// between ranks that reach each other.
+/// Chooses the algorithm and the number of segments for a call.
+///
+/// The order of precedence is: the first matching rule, the requested names, measurements, the model,
+/// thresholds. Algorithms with a message between ranks that do not reach each other are left out.
 ///
 /// # Errors
-/// [`PlanError`] when what people want cannot do the call. [`PlanError::NoCable`] when nothing can; it names a pair of
-/// ranks that lacks a cable, of the algorithm that needs neighbours only if there is one.
+/// The [`PlanError`] of [`check`] or of the algorithm's limits if a configured algorithm cannot do the call.
+/// [`PlanError::NoCable`] if no algorithm has a connection for all its messages; the error names the pair of
+/// ranks of the algorithm that needs neighbors only, if there is one. [`PlanError::AllExcluded`] if names
+/// exclude every algorithm.
 pub fn choose(
     call: Call,
     root: Rank,
     reach: &Reach,
     policy: &Policy,
-    wanted: Wanted,
+    requirements: Requirements,
 ) -> Result<Choice, PlanError> {
-    choose_by(call, root, reach, policy, wanted, || simulated(call, root, reach, policy, wanted))
+    choose_by(call, root, reach, policy, requirements, || simulated(call, root, reach, policy, requirements))
 }
 
-/// What the model of a policy says of a call, if it has one that says anything.
+/// Returns the choice of the policy's model, or `None` without a model or a simulated plan.
 #[must_use]
-pub fn simulated(call: Call, root: Rank, reach: &Reach, policy: &Policy, wanted: Wanted) -> Option<Choice> {
+pub fn simulated(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    policy: &Policy,
+    requirements: Requirements,
+) -> Option<Choice> {
     let model = policy.model.as_ref()?;
     let Call { collective, ranks, block_bytes } = call;
-    // Ranks may differ in whether a call is in place.
-    let kind = Kind { collective, ranks, root, in_place: InPlace::No, wanted };
-    let candidates = Candidates::new(model, kind, reach, &policy.overrides.names).ok()?;
+    // The result must not depend on `in_place`, in which ranks may differ.
+    let shape = CallShape { collective, ranks, root, in_place: InPlace::No, requirements };
+    let candidates = Candidates::new(model, shape, reach, &policy.overrides.names).ok()?;
     let verdict = candidates.price(block_bytes, &policy.tuning, Effort::Pruned).ok()?;
     Some(verdict.choice)
 }
 
-/// As [`choose`], for callers that keep what the model says: `simulated` is asked only where it decides.
+/// Chooses as [`choose`] does, with a `simulated` choice that the caller may cache.
 ///
-/// # Errors
-/// As for [`choose`].
+/// Calls `simulated` only if neither overrides nor measurements decide.
 pub fn choose_by(
     call: Call,
     root: Rank,
     reach: &Reach,
     policy: &Policy,
-    wanted: Wanted,
+    requirements: Requirements,
     simulated: impl FnOnce() -> Option<Choice>,
 ) -> Result<Choice, PlanError> {
-    if let Some(choice) = asked_for(call, root, reach, policy, wanted)? {
+    if let Some(choice) = override_choice(call, root, reach, policy, requirements)? {
         return Ok(choice);
     }
     let names = &policy.overrides.names;
     let tuned = policy.tuned.as_ref().and_then(|tuned| tuned.choose(call));
     let fit = |choice: &Choice| {
-        names.allow(choice.algorithm) && can(call, root, choice.algorithm, reach, wanted).is_ok()
+        names.is_allowed(choice.algorithm)
+            && check_call(call, root, choice.algorithm, reach, requirements).is_ok()
     };
     if let Some(choice) = tuned.filter(fit) {
         return Ok(choice);
@@ -165,30 +184,32 @@ pub fn choose_by(
     if let Some(choice) = simulated().filter(fit) {
         return Ok(choice);
     }
-    let crowded = if policy.crowded { crowded::choice(call, &policy.tuning) } else { None };
-    if let Some(choice) = crowded.filter(fit) {
+    let oversubscribed =
+        if policy.oversubscribed { oversubscribed::choice(call, &policy.tuning) } else { None };
+    if let Some(choice) = oversubscribed.filter(fit) {
         return Ok(choice);
     }
     let (preferred, why) = preferred(call, &policy.tuning);
-    let of = |algorithm, why| Choice { algorithm, segments: segments(call, algorithm, &policy.tuning), why };
-    let within = hierarchy::preferred(call, wanted.hosts, preferred, policy.tuning.stage_bytes);
-    let first = within.map(|(algorithm, why)| of(algorithm, why)).filter(fit);
-    if let Some(first) = first.or_else(|| Some(of(preferred, why)).filter(fit)) {
+    let with_segments =
+        |algorithm, why| Choice { algorithm, segments: segments(call, algorithm, &policy.tuning), why };
+    let hierarchical = hierarchy::preferred(call, requirements.hosts, preferred, policy.tuning.stage_bytes);
+    let first = hierarchical.map(|(algorithm, why)| with_segments(algorithm, why)).filter(fit);
+    if let Some(first) = first.or_else(|| Some(with_segments(preferred, why)).filter(fit)) {
         return Ok(first);
     }
-    let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.allow(name));
+    let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.is_allowed(name));
     let instead = "the preferred algorithm cannot do this call, or needs cables that are not there";
-    let mut able = rest.map(|name| of(name, instead)).filter(fit);
-    able.next().ok_or_else(|| nothing(call, root, reach, preferred, wanted))
+    let mut capable = rest.map(|name| with_segments(name, instead)).filter(fit);
+    capable.next().ok_or_else(|| no_algorithm_error(call, root, reach, preferred, requirements))
 }
 
-/// What people want for a call, if they want anything.
-fn asked_for(
+/// Returns the algorithm that a person configured for a call, if any.
+fn override_choice(
     call: Call,
     root: Rank,
     reach: &Reach,
     policy: &Policy,
-    wanted: Wanted,
+    requirements: Requirements,
 ) -> Result<Option<Choice>, PlanError> {
     let segments = |algorithm, asked| match asked {
         0 => segments(call, algorithm, &policy.tuning),
@@ -196,79 +217,99 @@ fn asked_for(
     };
     if let Some(rule) = policy.overrides.rules.iter().find(|rule| rule.matches(call)) {
         let (algorithm, why) = (rule.algorithm, "a rule of the file says so");
-        can(call, root, algorithm, reach, wanted)?;
+        check_call(call, root, algorithm, reach, requirements)?;
         return Ok(Some(Choice { algorithm, segments: segments(algorithm, rule.segments), why }));
     }
     let mut refusal = None;
-    for algorithm in policy.overrides.names.wanted(call.collective) {
-        let takes = plan::algorithm(call.collective, algorithm).is_ok_and(|a| a.takes_uneven_blocks());
-        match can(call, root, algorithm, reach, wanted) {
+    for algorithm in policy.overrides.names.requested(call.collective) {
+        let takes_uneven = plan::algorithm(call.collective, algorithm).is_ok_and(|a| a.takes_uneven_blocks());
+        match check_call(call, root, algorithm, reach, requirements) {
             Ok(()) => {
                 let why = "it was asked for by name";
                 return Ok(Some(Choice { algorithm, segments: segments(algorithm, 0), why }));
             }
-            // Who asks for an algorithm means calls that have it.
-            Err(_) if wanted.uneven && !takes => {}
+            // A name requested for all calls does not apply to calls whose unequal blocks the algorithm
+            // cannot handle.
+            Err(_) if requirements.uneven && !takes_uneven => {}
             Err(error) => refusal = refusal.or(Some(error)),
         }
     }
     refusal.map_or(Ok(None), Err)
 }
 
-/// Can an algorithm do a call?
+/// Checks that an algorithm can do a call.
 ///
 /// # Errors
-/// [`PlanError`]: why not.
-fn can(call: Call, root: Rank, algorithm: &str, reach: &Reach, wanted: Wanted) -> Result<(), PlanError> {
+/// The [`PlanError`] that names the violated limit.
+fn check_call(
+    call: Call,
+    root: Rank,
+    algorithm: &str,
+    reach: &Reach,
+    requirements: Requirements,
+) -> Result<(), PlanError> {
     let found = plan::algorithm(call.collective, algorithm)?;
     found.check_ranks(call.ranks)?;
-    found.check_numerics(wanted.numerics)?;
-    if wanted.uneven && !found.takes_uneven_blocks() {
+    found.check_numerics(requirements.numerics)?;
+    if requirements.uneven && !found.takes_uneven_blocks() {
         return Err(PlanError::Uneven { algorithm: found.name, collective: call.collective });
     }
-    check(call, root, found.name, reach, wanted)
+    check(call, root, found.name, reach, requirements)
 }
 
-/// Why nothing can do a call.
-fn nothing(call: Call, root: Rank, reach: &Reach, preferred: &str, wanted: Wanted) -> PlanError {
-    let neighbourly = plan::algorithms(call.collective).map(|a| a.name);
-    let named = neighbourly.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
-    let errors = named.into_iter().chain([preferred]);
-    let mut errors: Vec<_> = errors.filter_map(|name| can(call, root, name, reach, wanted).err()).collect();
-    // What is made for other blocks anyway is not what stands in the way.
+/// Returns the error for a call that no algorithm can do.
+fn no_algorithm_error(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    preferred: &str,
+    requirements: Requirements,
+) -> PlanError {
+    let names = plan::algorithms(call.collective).map(|a| a.name);
+    let between_neighbors = names.filter(|name| ["ring", "chain", "shift"].contains(name)).last();
+    let errors = between_neighbors.into_iter().chain([preferred]);
+    let mut errors: Vec<_> =
+        errors.filter_map(|name| check_call(call, root, name, reach, requirements).err()).collect();
+    // An algorithm that only lacks support for unequal blocks is the least useful explanation.
     errors.sort_by_key(|error| matches!(error, PlanError::Uneven { .. }));
     errors.into_iter().next().unwrap_or(PlanError::AllExcluded { collective: call.collective })
 }
 
-/// Do all messages of a plan travel between ranks that reach each other?
+/// Checks that all messages of a plan travel between ranks that reach each other.
 ///
 /// # Errors
-/// [`PlanError::NoCable`] with the first pair that doesn't, and the algorithms that do without; others when there is no
-/// such plan.
+/// [`PlanError::NoCable`] with the first pair that does not, and the algorithms that work without that
+/// connection. Other [`PlanError`]s if there is no such plan.
 pub fn check(
     call: Call,
     root: Rank,
     algorithm: &str,
     reach: &Reach,
-    wanted: Wanted,
+    requirements: Requirements,
 ) -> Result<(), PlanError> {
-    match gap(call, root, algorithm, reach, wanted.hosts)? {
+    match gap(call, root, algorithm, reach, requirements.hosts)? {
         None => Ok(()),
         Some((from, to)) => Err(PlanError::NoCable {
             algorithm: plan::algorithm(call.collective, algorithm)?.name,
             collective: call.collective,
             from,
             to,
-            instead: able(call, root, reach, wanted),
+            instead: capable_algorithms(call, root, reach, requirements),
         }),
     }
 }
 
-/// The algorithms whose messages travel where they can.
-fn able(call: Call, root: Rank, reach: &Reach, wanted: Wanted) -> Vec<&'static str> {
-    let able = plan::algorithms(call.collective).filter(|a| !wanted.uneven || a.takes_uneven_blocks());
-    let names = able.map(|algorithm| algorithm.name);
-    names.filter(|name| gap(call, root, name, reach, wanted.hosts) == Ok(None)).collect()
+/// Returns the algorithms whose messages all have a connection.
+fn capable_algorithms(
+    call: Call,
+    root: Rank,
+    reach: &Reach,
+    requirements: Requirements,
+) -> Vec<&'static str> {
+    let capable =
+        plan::algorithms(call.collective).filter(|a| !requirements.uneven || a.takes_uneven_blocks());
+    let names = capable.map(|algorithm| algorithm.name);
+    names.filter(|name| gap(call, root, name, reach, requirements.hosts) == Ok(None)).collect()
 }
 
 fn gap(
@@ -288,10 +329,10 @@ fn gap(
 fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
     let Call { collective, ranks, block_bytes } = call;
     let direct = ranks <= tuning.direct_ranks;
-    let in_one_shot = block_bytes.saturating_mul(u64::from(ranks.saturating_sub(1)));
+    let sent_bytes = block_bytes.saturating_mul(u64::from(ranks.saturating_sub(1)));
     match collective {
         Collective::AllReduce => {
-            if in_one_shot <= tuning.mesh_bytes {
+            if sent_bytes <= tuning.mesh_bytes {
                 ("mesh", "small: one stage is fastest")
             } else if !direct && block_bytes <= tuning.doubling_bytes {
                 ("recursive_doubling", "small, on many ranks: fewer messages")
@@ -305,20 +346,20 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
         Collective::AllGather | Collective::ReduceScatter => ("ring", "many ranks: two neighbours only"),
         Collective::Broadcast if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Broadcast => ("chain", "large: every link carries it once, in a stream"),
-        Collective::Reduce if direct && in_one_shot <= tuning.mesh_bytes => {
+        Collective::Reduce if direct && sent_bytes <= tuning.mesh_bytes => {
             ("direct", "small, on few ranks: one stage")
         }
         Collective::Reduce if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Reduce => ("chain", "large: every link carries it once, in a stream"),
         Collective::Gather | Collective::Scatter => ("direct", "one stage"),
-        Collective::Scan | Collective::ExclusiveScan => ("chain", "the only one"),
-        Collective::AllToAll => ("direct", "the only one"),
+        Collective::Scan | Collective::ExclusiveScan => ("chain", "every link carries it once, in a stream"),
+        Collective::AllToAll => ("direct", "one stage"),
         Collective::SendRecv => ("shift", "the only one"),
-        Collective::Barrier => ("dissemination", "the only one"),
+        Collective::Barrier => ("dissemination", "log2(n) stages on any number of ranks"),
     }
 }
 
-/// As many pieces as make a message of this algorithm about as long as the tuning says.
+/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`.
 #[must_use]
 pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunks = match (call.collective, algorithm) {
@@ -335,6 +376,6 @@ pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
         _ => 1,
     };
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));
-    let wanted = chunk_bytes.div_ceil(tuning.segment_bytes.max(1));
-    wanted.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
+    let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1));
+    pieces.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
 }

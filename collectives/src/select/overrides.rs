@@ -1,22 +1,23 @@
-//! What people want chosen, whatever is best: by name, and by rules in a file.
+//! Algorithms that a person configures, by name and by the rules of a file. They take precedence over every
+//! other source.
 //!
-//! By name: `ring,mesh` takes the first of these that a collective has and that can do the call; `^ring,chain` takes
-//! none of those. A collective that has none of the names makes its own choice.
+//! Names: `ring,mesh` selects the first listed algorithm that the collective has and that can do the call;
+//! `^ring,chain` excludes the listed algorithms. A collective with none of the names is selected as usual.
 //!
-//! By rules, the first that matches decides:
+//! Rules: the first one that matches decides.
 //!
 //! ```toml
 //! version = 1
 //!
 //! [[rule]]
 //! collective = "all_reduce"
-//! bytes = "0..64K"        # of one block, both ends included; left out: any
+//! bytes = "0..64K"        # of one block, both ends included; default: any
 //! ranks = "2..4"          # likewise
 //! algorithm = "mesh"
-//! segments = 1            # left out: as many as suit
+//! segments = 1            # default: selected by size
 //! ```
 //!
-//! A rule whose algorithm cannot do the call is an error, and not passed over: who wrote it wants to know.
+//! A rule whose algorithm cannot do the call is an error: skipping it would hide a mistake in the file.
 
 use super::Call;
 use crate::plan::{ALGORITHMS, algorithm};
@@ -26,50 +27,50 @@ use std::ops::RangeInclusive;
 use thiserror::Error;
 use toml::Spanned;
 
-/// Algorithms by name.
+/// A list of algorithm names, requested or excluded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     names: Vec<String>,
-    /// All but these.
+    /// Whether the names are excluded rather than requested.
     excluded: bool,
 }
 
-/// What people want.
+/// The configured algorithms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// By name.
+    /// Requested or excluded names.
     pub names: Names,
-    /// By the call; the first that matches decides.
+    /// Rules; the first one that matches a call decides.
     pub rules: Vec<Rule>,
 }
 
-/// A rule.
+/// A rule of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it is about.
+    /// The collective that the rule applies to.
     pub collective: Collective,
-    /// Bytes of one block.
+    /// Bytes of one block, both ends included.
     pub bytes: RangeInclusive<u64>,
-    /// Numbers of ranks.
+    /// Numbers of ranks, both ends included.
     pub ranks: RangeInclusive<u32>,
-    /// What is to be taken.
+    /// The algorithm to use.
     pub algorithm: &'static str,
-    /// Into how many pieces chunks are cut; 0 for as many as suit.
+    /// Segments per chunk; 0 selects by size.
     pub segments: u32,
 }
 
-/// Why a text is not a file of rules.
+/// The error in a rules file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {message}")]
 pub struct RulesError {
-    /// The line, counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The error message.
     pub message: String,
 }
 
 impl Names {
-    /// Reads `ring,mesh` or `^ring,mesh`, also if every name has its own `^`; nothing at all wants nothing.
+    /// Parses `ring,mesh` or `^ring,mesh`; `^` may also precede every name. Empty text requests nothing.
     ///
     /// # Errors
     /// [`UnknownName`] for a name that no collective has an algorithm of.
@@ -89,7 +90,7 @@ impl Names {
                 let mut known: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
                 known.sort_unstable();
                 known.dedup();
-                // `^` among names that are wanted: all are, or none.
+                // A `^` within a list of requested names: the list must be excluded as a whole or not at all.
                 let kind = if name.starts_with('^') {
                     "algorithm (`^` stands before the first name and excludes them all)"
                 } else {
@@ -101,19 +102,19 @@ impl Names {
         Ok(Names { names, excluded })
     }
 
-    /// May it be chosen of its own accord?
+    /// Whether selection may choose the algorithm `name` when nothing requests it.
     #[must_use]
-    pub fn allow(&self, name: &str) -> bool {
+    pub fn is_allowed(&self, name: &str) -> bool {
         !self.excluded || self.names.iter().all(|excluded| excluded != name)
     }
 
-    /// The names asked for that a collective has, in order.
-    pub fn wanted(&self, collective: Collective) -> impl Iterator<Item = &'static str> {
+    /// Returns the requested names that `collective` has, in order.
+    pub fn requested(&self, collective: Collective) -> impl Iterator<Item = &'static str> {
         let names = self.names.iter().filter(|_| !self.excluded);
         names.filter_map(move |name| algorithm(collective, name).ok()).map(|algorithm| algorithm.name)
     }
 
-    /// Is nothing asked for?
+    /// Whether the list has no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
@@ -127,7 +128,7 @@ impl std::fmt::Display for Names {
 }
 
 impl Rule {
-    /// Is it about such a call?
+    /// Whether the rule applies to `call`.
     #[must_use]
     pub fn matches(&self, call: Call) -> bool {
         self.collective == call.collective
@@ -155,40 +156,42 @@ struct RuleForm {
 }
 
 impl Overrides {
-    /// Reads the rules of a file.
+    /// Parses the rules of a file.
     ///
     /// # Errors
-    /// [`RulesError`] with the line of the first thing that is wrong.
+    /// [`RulesError`] with the line of the first error.
     pub fn rules_from_toml(text: &str) -> Result<Vec<Rule>, RulesError> {
-        let at = |offset: usize, message: String| RulesError {
+        let error_at = |offset: usize, message: String| RulesError {
             line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
             message,
         };
-        let file: File = toml::from_str(text)
-            .map_err(|error| at(error.span().map_or(0, |span| span.start), error.message().to_owned()))?;
+        let file: File = toml::from_str(text).map_err(|error| {
+            error_at(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
         if *file.version.get_ref() != 1 {
             let message = format!("version {} is not known; this program reads 1", file.version.get_ref());
-            return Err(at(file.version.span().start, message));
+            return Err(error_at(file.version.span().start, message));
         }
         let rule = |form: RuleForm| {
             let collective = form.collective.get_ref().parse::<Collective>();
             let collective =
-                collective.map_err(|error| at(form.collective.span().start, error.to_string()))?;
+                collective.map_err(|error| error_at(form.collective.span().start, error.to_string()))?;
             let found = algorithm(collective, form.algorithm.get_ref())
-                .map_err(|error| at(form.algorithm.span().start, error.to_string()))?;
+                .map_err(|error| error_at(form.algorithm.span().start, error.to_string()))?;
             let bytes = form.bytes.map_or(Ok(0..=u64::MAX), |text| {
-                range(text.get_ref(), 0, u64::MAX, parse_bytes).map_err(|error| at(text.span().start, error))
+                range(text.get_ref(), 0, u64::MAX, parse_bytes)
+                    .map_err(|error| error_at(text.span().start, error))
             })?;
             let ranks = form.ranks.map_or(Ok(1..=u32::MAX), |text| {
                 let number =
                     |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number of ranks"));
-                range(text.get_ref(), 1, u32::MAX, number).map_err(|error| at(text.span().start, error))
+                range(text.get_ref(), 1, u32::MAX, number).map_err(|error| error_at(text.span().start, error))
             })?;
             let segments = form.segments.map_or(Ok(0), |segments| match *segments.get_ref() {
-                wanted @ 1..=MAX_SEGMENTS => Ok(wanted),
-                wanted => {
-                    let error = PlanError::Segments { collective, segments: wanted };
-                    Err(at(segments.span().start, error.to_string()))
+                requested @ 1..=MAX_SEGMENTS => Ok(requested),
+                requested => {
+                    let error = PlanError::Segments { collective, segments: requested };
+                    Err(error_at(segments.span().start, error.to_string()))
                 }
             })?;
             Ok(Rule { collective, bytes, ranks, algorithm: found.name, segments })
@@ -197,16 +200,16 @@ impl Overrides {
     }
 }
 
-/// Reads `4..64`, `..64`, `4..` or `4`.
+/// Parses `4..64`, `..64`, `4..` or `4`.
 fn range<T: Copy + PartialOrd>(
     text: &str,
-    least: T,
-    most: T,
+    lowest: T,
+    highest: T,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<RangeInclusive<T>, String> {
-    let end = |text: &str, open: T| if text.is_empty() { Ok(open) } else { parse(text) };
+    let end = |text: &str, default: T| if text.is_empty() { Ok(default) } else { parse(text) };
     let (first, last) = match text.split_once("..") {
-        Some((first, last)) => (end(first.trim(), least)?, end(last.trim(), most)?),
+        Some((first, last)) => (end(first.trim(), lowest)?, end(last.trim(), highest)?),
         None => (parse(text.trim())?, parse(text.trim())?),
     };
     if first > last {
@@ -222,13 +225,13 @@ mod tests {
     #[test]
     fn names_are_taken_in_order_or_left_out() {
         let names = Names::parse("ring, chain").expect("known");
-        assert!(names.wanted(Collective::Broadcast).eq(["chain"]));
-        assert!(names.wanted(Collective::AllReduce).eq(["ring"]));
-        assert!(names.allow("mesh"));
+        assert!(names.requested(Collective::Broadcast).eq(["chain"]));
+        assert!(names.requested(Collective::AllReduce).eq(["ring"]));
+        assert!(names.is_allowed("mesh"));
         let names = Names::parse("^Ring,double-binary-tree").expect("known");
         assert_eq!(names.to_string(), "^ring,double_binary_tree");
-        assert_eq!(names.wanted(Collective::AllReduce).count(), 0);
-        assert!(!names.allow("ring") && names.allow("mesh"));
+        assert_eq!(names.requested(Collective::AllReduce).count(), 0);
+        assert!(!names.is_allowed("ring") && names.is_allowed("mesh"));
         assert_eq!(Names::parse("^ring, ^mesh").expect("known").to_string(), "^ring,mesh");
         let mixed = Names::parse("ring,^mesh").expect_err("what is wanted of the others?").to_string();
         assert!(mixed.contains("`^` stands before the first name"), "{mixed}");

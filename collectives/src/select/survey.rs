@@ -1,46 +1,47 @@
-//! Which cables to plug in: what every collective would come to on each cabling, by the algorithm that is fastest there.
+//! Comparison of cablings: the price of every collective on each, with its fastest algorithm.
 
-use super::price::{Candidates, Effort, Kind, Model, Unpriced};
-use super::{Choice, Names, Tuning, Wanted};
+use super::price::{CallShape, Candidates, Effort, Model, Unpriced};
+use super::{Choice, Names, Requirements, Tuning};
 use crate::schedule::InPlace;
 use crate::simulate::Costs;
 use crate::{Collective, Rank};
 use topology::{Cabling, Reach, Speed};
 
-/// What a collective comes to.
+/// The prices of one collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The collective.
     pub collective: Collective,
-    /// For the large size: the algorithm, and the bandwidth that wires see, in bytes per second.
+    /// For the large size: the choice, and the bus bandwidth in bytes per second.
     pub large: Result<(Choice, f64), Unpriced>,
-    /// For the small size: the algorithm, and the seconds that it takes.
+    /// For the small size: the choice, and the time in seconds.
     pub small: Result<(Choice, f64), Unpriced>,
 }
 
-/// What a cabling comes to.
+/// The prices of all collectives on one cabling.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Surveyed {
+pub struct CablingReport {
     /// The cabling.
     pub cabling: Cabling,
-    /// One for every collective, in the order of [`Collective::ALL`].
+    /// One entry per collective, in the order of [`Collective::ALL`].
     pub entries: Vec<Entry>,
 }
 
-impl Surveyed {
-    /// What a collective comes to.
+impl CablingReport {
+    /// Returns the entry of `collective`.
     #[must_use]
     pub fn of(&self, collective: Collective) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.collective == collective)
     }
 
-    /// The collectives that can be carried out.
+    /// Returns the number of collectives that some algorithm can do on this cabling.
     #[must_use]
-    pub fn able(&self) -> usize {
+    pub fn feasible_collectives(&self) -> usize {
         self.entries.iter().filter(|entry| entry.large.is_ok()).count()
     }
 
-    /// Bytes per second of a large `all_reduce`, and seconds of a small one.
+    /// Returns the bus bandwidth of a large `all_reduce` in bytes per second, and the time of a small one in
+    /// seconds.
     fn all_reduce(&self) -> (f64, f64) {
         let entry = self.of(Collective::AllReduce);
         let large = entry.and_then(|entry| entry.large.as_ref().ok()).map_or(0.0, |(_, busbw)| *busbw);
@@ -49,15 +50,15 @@ impl Surveyed {
     }
 }
 
-/// Prices every collective on a cabling, where the larger side of the operation has `large` and `small` bytes.
+/// Prices every collective on a cabling. `large` and `small` are the bytes of the larger of input and output.
 #[must_use]
-pub fn survey(cabling: Cabling, speed: Speed, costs: &Costs, large: u64, small: u64) -> Surveyed {
+pub fn survey(cabling: Cabling, speed: Speed, costs: &Costs, large: u64, small: u64) -> CablingReport {
     let model = Model { cluster: cabling.cluster(speed), costs: costs.clone() };
     let ranks = cabling.hosts;
     let entry = |collective: Collective| {
-        let (root, in_place, wanted) = (Rank(0), InPlace::No, Wanted::default());
-        let kind = Kind { collective, ranks, root, in_place, wanted };
-        let candidates = Candidates::new(&model, kind, &Reach::complete(), &Names::default());
+        let (root, in_place, requirements) = (Rank(0), InPlace::No, Requirements::default());
+        let shape = CallShape { collective, ranks, root, in_place, requirements };
+        let candidates = Candidates::new(&model, shape, &Reach::complete(), &Names::default());
         let at = |bytes: u64| {
             let block = block_bytes(collective, ranks, bytes);
             let verdict = candidates.clone()?.price(block, &Tuning::default(), Effort::Pruned)?;
@@ -68,10 +69,10 @@ pub fn survey(cabling: Cabling, speed: Speed, costs: &Costs, large: u64, small: 
         };
         Entry { collective, large: at(large).map(busbw), small: at(small) }
     };
-    Surveyed { entries: Collective::ALL.map(entry).into(), cabling }
+    CablingReport { entries: Collective::ALL.map(entry).into(), cabling }
 }
 
-/// The bytes of a block, where the larger side of the operation has so many.
+/// Returns the bytes of a block where the larger of input and output has `bytes` bytes.
 #[must_use]
 pub fn block_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
     match collective.input_blocks(ranks).max(collective.output_blocks(ranks)) {
@@ -80,14 +81,15 @@ pub fn block_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
     }
 }
 
-/// The best cabling: the one on which most collectives can be carried out at all; of these the one with the most bandwidth
-/// in `all_reduce`, to a thousandth; then the least latency; then the fewest cables.
+/// Returns the best report. The criteria are, in order: the number of feasible collectives, the `all_reduce`
+/// bandwidth (to a thousandth), the latency, the fewest cables.
 #[must_use]
-pub fn recommended(surveyed: &[Surveyed]) -> Option<&Surveyed> {
-    let able = surveyed.iter().map(Surveyed::able).max()?;
-    let able: Vec<&Surveyed> = surveyed.iter().filter(|one| one.able() == able).collect();
-    let most = able.iter().map(|one| one.all_reduce().0).fold(0.0, f64::max);
-    let fast = able.into_iter().filter(|one| one.all_reduce().0 >= most * 0.999);
+pub fn recommended(reports: &[CablingReport]) -> Option<&CablingReport> {
+    let most_feasible = reports.iter().map(CablingReport::feasible_collectives).max()?;
+    let feasible: Vec<&CablingReport> =
+        reports.iter().filter(|report| report.feasible_collectives() == most_feasible).collect();
+    let most = feasible.iter().map(|report| report.all_reduce().0).fold(0.0, f64::max);
+    let fast = feasible.into_iter().filter(|report| report.all_reduce().0 >= most * 0.999);
     fast.min_by(|a, b| {
         let latency = a.all_reduce().1.total_cmp(&b.all_reduce().1);
         latency.then(a.cabling.cables().cmp(&b.cabling.cables()))
@@ -99,34 +101,34 @@ mod tests {
     use super::*;
     use topology::cablings;
 
-    fn best(hosts: u32, ports: u32) -> (String, Vec<Surveyed>) {
+    fn best(hosts: u32, ports: u32) -> (String, Vec<CablingReport>) {
         let speed = Speed::new(5.0, 75.0);
-        let surveyed: Vec<Surveyed> = cablings(hosts, ports)
+        let reports: Vec<CablingReport> = cablings(hosts, ports)
             .0
             .into_iter()
             .map(|cabling| survey(cabling, speed, &Costs::rdma(), 4 << 20, 4096))
             .collect();
-        (recommended(&surveyed).expect("something").cabling.name.clone(), surveyed)
+        (recommended(&reports).expect("something").cabling.name.clone(), reports)
     }
 
     #[test]
     fn a_mesh_where_ports_are_enough_for_it_and_none_where_not() {
         assert_eq!(best(4, 3).0, "mesh");
-        let (five, surveyed) = best(5, 3);
+        let (five, reports) = best(5, 3);
         assert_eq!(five, "ring");
-        // Down a line not everything can go.
-        let line = surveyed.iter().find(|one| one.cabling.name == "line").expect("possible");
-        assert!(line.able() < Collective::ALL.len());
+        // A line of cables cannot carry every collective.
+        let line = reports.iter().find(|report| report.cabling.name == "line").expect("possible");
+        assert!(line.feasible_collectives() < Collective::ALL.len());
         assert!(line.of(Collective::AllToAll).is_some_and(|entry| entry.large.is_err()));
     }
 
     #[test]
     fn eight_hosts_take_a_shape_in_which_everything_can_be_carried_out() {
-        let (eight, surveyed) = best(8, 3);
-        let of = |name: &str| surveyed.iter().find(|one| one.cabling.name == name).expect("possible");
-        assert_eq!(of(&eight).able(), Collective::ALL.len());
-        let most = surveyed.iter().filter(|one| one.able() == Collective::ALL.len());
-        let most = most.map(|one| one.all_reduce().0).fold(0.0, f64::max);
+        let (eight, reports) = best(8, 3);
+        let of = |name: &str| reports.iter().find(|report| report.cabling.name == name).expect("possible");
+        assert_eq!(of(&eight).feasible_collectives(), Collective::ALL.len());
+        let most = reports.iter().filter(|report| report.feasible_collectives() == Collective::ALL.len());
+        let most = most.map(|report| report.all_reduce().0).fold(0.0, f64::max);
         assert!(of(&eight).all_reduce().0 >= 0.999 * most, "{eight}");
     }
 

@@ -1,9 +1,9 @@
-//! What is chosen, and what is said where nothing can be.
+//! Tests of the chosen algorithm, and of the errors where no algorithm can do a call.
 
 use super::*;
 use crate::Spec;
 
-/// Fixed numbers, so that tuning the defaults does not change what the rules are tested on.
+/// Uses fixed thresholds, so that tuning the defaults does not change the expected choices.
 fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str, u32) {
     let tuning = Tuning {
         mesh_bytes: 16 << 10,
@@ -16,7 +16,7 @@ fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str
     };
     let policy = Policy { tuning, ..Policy::default() };
     let call = Call { collective, ranks, block_bytes };
-    let choice = choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default()).expect("a plan");
+    let choice = choose(call, Rank(0), &Reach::complete(), &policy, Requirements::default()).expect("a plan");
     (choice.algorithm, choice.segments)
 }
 
@@ -43,7 +43,7 @@ fn every_choice_can_be_planned_for() {
                 for block_bytes in [0, 1, 4096, 1 << 20, u64::MAX] {
                     let call = Call { collective, ranks, block_bytes };
                     let policy = Policy { tuning: tuning.clone(), ..Policy::default() };
-                    let choice = choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default())
+                    let choice = choose(call, Rank(0), &Reach::complete(), &policy, Requirements::default())
                         .expect("a plan");
                     let algorithm = plan::algorithm(collective, choice.algorithm).expect("a known name");
                     algorithm.check_ranks(ranks).expect("made for so many");
@@ -55,7 +55,7 @@ fn every_choice_can_be_planned_for() {
     }
 }
 
-/// Neighbours of a circle of so many ranks reach each other; `without` one pair, if any.
+/// Connects neighbors of a ring of ranks, except the pair `without`.
 fn ring(ranks: u32, without: Option<(u32, u32)>) -> Reach {
     Reach::new(ranks, |a, b| {
         (b == a.ahead(1, ranks) || a == b.ahead(1, ranks)) && without != Some((a.0, b.0))
@@ -70,8 +70,8 @@ fn on_a_ring_of_cables_every_collective_has_a_plan_between_neighbours() {
             for block_bytes in [0, 4, 1 << 20] {
                 let call = Call { collective, ranks, block_bytes };
                 for root in (0..ranks).map(Rank).filter(|r| *r == Rank(0) || collective.has_root()) {
-                    let choice =
-                        choose(call, root, &reach, &Policy::default(), Wanted::default()).expect("a ring");
+                    let choice = choose(call, root, &reach, &Policy::default(), Requirements::default())
+                        .expect("a ring");
                     let spec =
                         Spec::new(collective, ranks).expect("in range").with_root(root).expect("in range");
                     let schedule = plan::plan(&spec, choice.algorithm).expect("a known name");
@@ -87,11 +87,12 @@ fn where_everyone_reaches_everyone_the_choice_is_as_ever() {
     for ranks in [2, 3, 5, 16] {
         for collective in Collective::ALL {
             let call = Call { collective, ranks, block_bytes: 1 << 20 };
-            let by = |reach: &Reach| choose(call, Rank(0), reach, &Policy::default(), Wanted::default());
+            let by =
+                |reach: &Reach| choose(call, Rank(0), reach, &Policy::default(), Requirements::default());
             assert_eq!(by(&Reach::new(ranks, |_, _| true)), by(&Reach::complete()));
         }
     }
-    // Three in a circle are a mesh.
+    // A ring of three ranks is a mesh.
     assert!(ring(3, None).is_complete());
 }
 
@@ -106,7 +107,7 @@ fn policy(algorithm: &str, rules: &str) -> Policy {
 #[test]
 fn what_people_want_comes_first() {
     let rules = "version = 1\n[[rule]]\ncollective = \"all_reduce\"\nbytes = \"..1K\"\nalgorithm = \"torus\"\nsegments = 2";
-    let best = |bytes, algorithm: &str| Best {
+    let best = |bytes, algorithm: &str| TunedChoice {
         collective: Collective::AllReduce,
         bytes,
         algorithm: algorithm.into(),
@@ -121,13 +122,14 @@ fn what_people_want_comes_first() {
     let by = |names: &str, rules: &str, block_bytes| {
         let policy = Policy { tuned: Some(tuned.clone()), ..policy(names, rules) };
         let call = Call { collective: Collective::AllReduce, ranks: 4, block_bytes };
-        let choice = choose(call, Rank(0), &Reach::complete(), &policy, Wanted::default()).expect("a plan");
+        let choice =
+            choose(call, Rank(0), &Reach::complete(), &policy, Requirements::default()).expect("a plan");
         (choice.algorithm, choice.segments)
     };
     assert_eq!(by("ring", rules, 1024), ("torus", 2));
     assert_eq!(by("ring", rules, 1025), ("ring", 1));
     assert_eq!(by("", rules, 1025), ("recursive_doubling", 3));
-    // Of the names, the first that the collective has.
+    // The first name that the collective has is chosen.
     assert_eq!(by("chain,mesh", "version = 1", 8), ("mesh", 1));
     assert_eq!(by("^recursive_doubling", "version = 1", 8), ("mesh", 1));
     assert_eq!(by("^recursive_doubling,mesh", "version = 1", 8), ("ring", 1));
@@ -135,40 +137,41 @@ fn what_people_want_comes_first() {
 
 #[test]
 fn what_can_not_do_a_call_is_said_why() {
-    let by = |names: &str, wanted| {
+    let by = |names: &str, requirements| {
         let call = Call { collective: Collective::AllGather, ranks: 4, block_bytes: 8 };
-        choose(call, Rank(0), &Reach::complete(), &policy(names, "version = 1"), wanted)
+        choose(call, Rank(0), &Reach::complete(), &policy(names, "version = 1"), requirements)
     };
-    let uneven = Wanted { uneven: true, ..Wanted::default() };
-    assert_eq!(by("bruck", Wanted::default()).map(|choice| choice.algorithm), Ok("bruck"));
+    let uneven = Requirements { uneven: true, ..Requirements::default() };
+    assert_eq!(by("bruck", Requirements::default()).map(|choice| choice.algorithm), Ok("bruck"));
     assert_eq!(by("bruck", uneven).map(|choice| choice.algorithm), Ok("direct"));
     let all: Vec<&str> = plan::algorithms(Collective::AllGather).map(|a| a.name).collect();
-    let error = by(&format!("^{}", all.join(",")), Wanted::default()).expect_err("nothing is left");
+    let error = by(&format!("^{}", all.join(",")), Requirements::default()).expect_err("nothing is left");
     assert_eq!(error, PlanError::AllExcluded { collective: Collective::AllGather });
 }
 
 #[test]
 fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
     let call = Call { collective: Collective::AllReduce, ranks: 5, block_bytes: 4 };
-    let error = check(call, Rank(0), "mesh", &ring(5, None), Wanted::default())
+    let error = check(call, Rank(0), "mesh", &ring(5, None), Requirements::default())
         .expect_err("0 does not reach 2")
         .to_string();
     assert!(error.contains("mesh") && error.contains("from rank 0 to rank 2"), "{error}");
     assert!(error.contains("choose ring or bidirectional_ring"), "{error}");
     let open = ring(5, Some((0, 4)));
-    let error =
-        choose(call, Rank(0), &open, &Policy::default(), Wanted::default()).expect_err("a line").to_string();
+    let error = choose(call, Rank(0), &open, &Policy::default(), Requirements::default())
+        .expect_err("a line")
+        .to_string();
     assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
-    // A line is enough for some.
+    // Some collectives need only a line of cables.
     let down = Call { collective: Collective::Broadcast, ..call };
     assert_eq!(
-        choose(down, Rank(0), &open, &Policy::default(), Wanted::default()).expect("a line").algorithm,
+        choose(down, Rank(0), &open, &Policy::default(), Requirements::default()).expect("a line").algorithm,
         "chain"
     );
-    assert!(choose(down, Rank(1), &open, &Policy::default(), Wanted::default()).is_err());
-    // Blocks of unequal lengths are not passed on, and it is the cable that lacks.
+    assert!(choose(down, Rank(1), &open, &Policy::default(), Requirements::default()).is_err());
+    // Forwarding plans cannot handle unequal blocks, but the missing cable is the reason to report.
     let exchange = Call { collective: Collective::AllToAll, ..call };
-    let uneven = Wanted { uneven: true, ..Wanted::default() };
+    let uneven = Requirements { uneven: true, ..Requirements::default() };
     let error = choose(exchange, Rank(0), &ring(5, None), &Policy::default(), uneven).expect_err("a ring");
     let instead = Vec::new();
     let (algorithm, collective, from, to) = ("direct", Collective::AllToAll, Rank(0), Rank(2));
@@ -177,27 +180,27 @@ fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
 
 #[test]
 fn ranks_of_several_hosts_take_hierarchical_plans_where_these_can_do_the_call() {
-    let by = |collective, block_bytes, wanted, names: &str| {
+    let by = |collective, block_bytes, requirements, names: &str| {
         let call = Call { collective, ranks: 4, block_bytes };
         let policy = policy(names, "version = 1");
-        choose(call, Rank(0), &Reach::complete(), &policy, wanted).expect("a plan").algorithm
+        choose(call, Rank(0), &Reach::complete(), &policy, requirements).expect("a plan").algorithm
     };
-    let two = Wanted { hosts: Hosts::Blocks(2), ..Wanted::default() };
+    let two = Requirements { hosts: Hosts::Blocks(2), ..Requirements::default() };
     let (reduce, gather) = (Collective::AllReduce, Collective::AllGather);
     assert_eq!(by(reduce, 1 << 20, two, ""), "hierarchical");
-    assert_eq!(by(reduce, 1 << 20, Wanted::default(), ""), "rsag_mesh");
+    assert_eq!(by(reduce, 1 << 20, Requirements::default(), ""), "rsag_mesh");
     assert_eq!(by(reduce, 1 << 10, two, ""), "mesh", "one stage");
     assert_eq!(by(reduce, 1 << 20, two, "^hierarchical"), "rsag_mesh");
-    let same_bits = Wanted { numerics: Numerics::Reproducible, ..two };
+    let same_bits = Requirements { numerics: Numerics::Reproducible, ..two };
     assert_eq!(by(reduce, 1 << 20, same_bits, ""), "rsag_mesh", "its sums have an order of their own");
     assert_eq!(by(gather, 1 << 20, same_bits, ""), "hierarchical");
-    assert_eq!(by(gather, 1 << 20, Wanted { uneven: true, ..two }, ""), "hierarchical");
+    assert_eq!(by(gather, 1 << 20, Requirements { uneven: true, ..two }, ""), "hierarchical");
     assert_eq!(by(gather, 1 << 10, two, ""), "direct");
-    // More ranks than hierarchical plans are made for.
+    // More ranks than hierarchical plans allow.
     let many = Call { collective: reduce, ranks: 300, block_bytes: 1 << 30 };
     let choice = choose(many, Rank(0), &Reach::complete(), &Policy::default(), two).expect("a plan");
     assert_eq!(choice.algorithm, "ring");
-    // Nobody has a cable to a rank of the other host but the first ones.
+    // Only the first ranks of the hosts are connected with each other.
     let reach = Reach::new(4, |a, b| a.0 / 2 == b.0 / 2 || (a, b) == (Rank(0), Rank(2)) || a.0 + b.0 == 3);
     let call = Call { collective: reduce, ranks: 4, block_bytes: 1 << 20 };
     let choice = choose(call, Rank(0), &reach, &Policy::default(), two);

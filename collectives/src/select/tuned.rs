@@ -1,9 +1,9 @@
-//! What was measured to be best on the links at hand: the file that `tbccl tune` writes.
+//! Tuning files, which `tbccl tune` writes: the measured best choices for the links at hand.
 //!
 //! ```toml
 //! version = 1
 //!
-//! [fingerprint]                   # of what it was measured on
+//! [fingerprint]                   # the measured system
 //! transport = "shm"
 //! ranks = 4
 //! hosts = 1
@@ -20,11 +20,11 @@
 //! bytes = 65536                   # of one block
 //! algorithm = "rsag_mesh"
 //! segments = 1
-//! us = 41.2                       # what it took, for people
+//! us = 41.2                       # measured time, for people
 //! ```
 //!
-//! A call takes the choice of its collective whose size is nearest, by the ratio. Files of another fingerprint are not
-//! used: who compares says so.
+//! A call uses the choice of its collective with the nearest size, by ratio. This module does not compare
+//! fingerprints: the caller ignores a file with another fingerprint and reports it.
 
 use super::{Call, Choice};
 use crate::plan::algorithm;
@@ -32,50 +32,50 @@ use crate::{Collective, MAX_SEGMENTS};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The version of the form.
+/// The version of the file format.
 const VERSION: u32 = 1;
 
-/// What a file was measured on. Equal fingerprints mean that its choices hold.
+/// The system that a file was measured on. Choices hold for systems with an equal fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fingerprint {
-    /// What moves the bytes, e.g. `shm`.
+    /// The transport, e.g. `shm`.
     pub transport: String,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// On how many hosts.
+    /// Number of hosts.
     pub hosts: u32,
-    /// Processors of every host, or what else is in the way.
+    /// Description of every host, such as its processors.
     pub machine: String,
 }
 
-/// What the links and the memory between ranks do, measured one at a time. Gigabytes are 10^9 bytes.
+/// Measured speed of links and memory, one at a time. A gigabyte is 10^9 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Links {
     /// Half of a round trip of 8 bytes between ranks 0 and 1, in microseconds.
     pub latency_us: f64,
-    /// What arrives of a stream of large messages from rank 0 to rank 1, in gigabytes per second.
+    /// Bandwidth of a stream of large messages from rank 0 to rank 1, in gigabytes per second.
     pub gbs: f64,
-    /// Gigabytes per second of sums that a rank makes, all ranks at a time.
+    /// Bandwidth of reductions per rank, with all ranks active, in gigabytes per second.
     pub reduce_gbs: f64,
-    /// Gigabytes per second that a rank copies, all ranks at a time.
+    /// Bandwidth of copies per rank, with all ranks active, in gigabytes per second.
     pub copy_gbs: f64,
 }
 
-/// One measured best.
+/// The measured best choice for one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Best {
+pub struct TunedChoice {
     /// The collective.
     pub collective: Collective,
     /// Bytes of one block.
     pub bytes: u64,
-    /// What was best.
+    /// The name of the fastest algorithm.
     pub algorithm: String,
-    /// The pieces that each chunk was cut into.
+    /// Segments per chunk.
     pub segments: u32,
-    /// What it took, in microseconds.
+    /// Measured time, in microseconds.
     pub us: f64,
 }
 
@@ -84,23 +84,23 @@ pub struct Best {
 #[serde(deny_unknown_fields)]
 pub struct Tuned {
     version: u32,
-    /// What it was measured on.
+    /// The measured system.
     pub fingerprint: Fingerprint,
-    /// What the links do, where that was measured.
+    /// Speed of the links, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<Links>,
-    /// What was best, in any order.
+    /// The measured choices, in any order.
     #[serde(default, rename = "choice")]
-    pub choices: Vec<Best>,
+    pub choices: Vec<TunedChoice>,
 }
 
-/// Why a text is not a tuning file.
+/// The error in a tuning file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}; measure anew with `tbccl tune`")]
 pub struct TunedError(String);
 
 impl Fingerprint {
-    /// The first thing in which another one differs: what it is called, here and there.
+    /// Returns the first field that differs from `other`: its name, the value here and the value in `other`.
     #[must_use]
     pub fn difference(&self, other: &Fingerprint) -> Option<(&'static str, String, String)> {
         let differ = |name, a: &dyn ToString, b: &dyn ToString| {
@@ -115,22 +115,22 @@ impl Fingerprint {
 }
 
 impl Tuned {
-    /// An empty file for what has this fingerprint.
+    /// Creates a file without choices.
     #[must_use]
     pub fn new(fingerprint: Fingerprint) -> Tuned {
         Tuned { version: VERSION, fingerprint, links: None, choices: Vec::new() }
     }
 
-    /// The file as text.
+    /// Formats the file as TOML.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Reads what [`Tuned::to_toml`] writes.
+    /// Parses the output of [`Tuned::to_toml`].
     ///
     /// # Errors
-    /// [`TunedError`] for another version, an algorithm that is not known, or a number out of range.
+    /// [`TunedError`] for another version, an unknown algorithm, or a number out of range.
     pub fn from_toml(text: &str) -> Result<Tuned, TunedError> {
         let tuned: Tuned =
             toml::from_str(text).map_err(|e| TunedError(e.to_string().trim().replace('\n', " ")))?;
@@ -149,11 +149,11 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// The choice for a call; none when nothing was measured for its collective.
+    /// Returns the choice for a call, or `None` if its collective was not measured.
     #[must_use]
     pub fn choose(&self, call: Call) -> Option<Choice> {
         let of = self.choices.iter().filter(|best| best.collective == call.collective);
-        let distance = |best: &&Best| {
+        let distance = |best: &&TunedChoice| {
             let (a, b) = (best.bytes.max(1) as f64, call.block_bytes.max(1) as f64);
             if a > b { a / b } else { b / a }
         };
@@ -170,7 +170,7 @@ mod tests {
     fn tuned() -> Tuned {
         let fingerprint =
             Fingerprint { transport: "shm".into(), ranks: 4, hosts: 1, machine: "2 cores".into() };
-        let best = |bytes, algorithm: &str| Best {
+        let best = |bytes, algorithm: &str| TunedChoice {
             collective: Collective::AllReduce,
             bytes,
             algorithm: algorithm.into(),

@@ -17,7 +17,7 @@ use std::{
     ffi::{CStr, c_char, c_int, c_void},
     ptr::null_mut,
 };
-use tbccl::{CallOptions, RawCall, RawWhat};
+use tbccl::{CallOptions, RawCall};
 
 /// `MPI_IN_PLACE`: the contribution is where the result goes.
 const IN_PLACE: *const c_void = std::ptr::without_provenance(1);
@@ -189,7 +189,13 @@ pub unsafe extern "C-unwind" fn MPI_Allgather(
             }
             send.cast()
         };
-        let call = RawCall { what: RawWhat::AllGather, dtype, count, send, recv: recv.cast() };
+        let call = RawCall {
+            operation: tbccl::Operation::new(tbccl::Collective::AllGather),
+            dtype,
+            count,
+            send,
+            recv: recv.cast(),
+        };
         // SAFETY: the caller's promise.
         unsafe { group.calls().call(&call, &CallOptions::default())? };
         Ok(())

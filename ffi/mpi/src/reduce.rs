@@ -14,7 +14,7 @@ use crate::{
     operations::{Foreign, Operation},
 };
 use std::ffi::c_int;
-use tbccl::{CallOptions, DType, RawCall, RawWhat, ReduceOp};
+use tbccl::{CallOptions, DType, RawCall, ReduceOp};
 
 /// Bytes of what all ranks have sent, at a time.
 const PIECE_BYTES: usize = 4 << 20;
@@ -61,7 +61,13 @@ pub(crate) unsafe fn all_reduce(
 #[inline]
 unsafe fn by_kernel(group: &Group, memory: Memory, (dtype, op): (DType, ReduceOp)) -> Outcome {
     let Memory { send, recv, count } = memory;
-    let call = RawCall { what: RawWhat::AllReduce(op), dtype, count, send, recv };
+    let call = RawCall {
+        operation: tbccl::Operation::new(tbccl::Collective::AllReduce).with_op(op),
+        dtype,
+        count,
+        send,
+        recv,
+    };
     // SAFETY: the caller's promise.
     unsafe { group.calls().call(&call, &CallOptions::default())? };
     Ok(())
@@ -87,7 +93,13 @@ unsafe fn by_function(
         // SAFETY: the piece is part of the caller's elements, and `all` has room for as much of each rank.
         unsafe {
             let (send, recv) = (memory.send.add(begin * bytes), memory.recv.add(begin * bytes));
-            let call = RawCall { what: RawWhat::AllGather, dtype: DType::U8, count: piece, send, recv: all };
+            let call = RawCall {
+                operation: tbccl::Operation::new(tbccl::Collective::AllGather),
+                dtype: DType::U8,
+                count: piece,
+                send,
+                recv: all,
+            };
             group.calls().call(&call, &CallOptions::default())?;
             // The last rank's first, since a function puts what it is given before what is there.
             let block = |rank: usize| all.add(rank * piece).cast_const();

@@ -166,7 +166,7 @@ class Collectives:
             return self._run(call, opts, [output], (taken, room), then)
         sent = self._block_lengths("input", taken, input_split_sizes)
         received = self._block_lengths("output", room, output_split_sizes)
-        call = (_native.ALL_TO_ALL_V, moved(taken)[0], 0, sent, received, taken.data_ptr(), room.data_ptr(), 0)
+        call = (_native.ALL_TO_ALL_V, moved(taken)[0], 0, (sent, received), taken.data_ptr(), room.data_ptr(), 0)
         return self._run_v(call, opts, [output], (taken, room), then)
 
     alltoall_base = all_to_all_single

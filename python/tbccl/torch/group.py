@@ -70,7 +70,7 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
         ``comm`` without one, marked with ``context``."""
         super().__init__(comm.rank, comm.size)
         self._comm = comm
-        self._call = comm.raw_call
+        self._call = comm.submit
         self._rank, self._size = comm.rank, comm.size
         self._store = store
         self._name, self._desc = name, "undefined"
@@ -193,7 +193,7 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
     ) -> Work | Done | None:
         """Makes a call, or issues it, or puts it beside others that are issued together later.
 
-        ``call`` is what raw_call takes; ``kept`` is the memory that it works on, ``then`` what is done afterwards.
+        ``call`` is the arguments of submit; ``kept`` is the memory that it works on, ``then`` what is done afterwards.
         """
         after = None if then is None else lambda request: then()
         if self._batch is not None:
@@ -203,7 +203,7 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
         limit = self._limit(options)
         try:
             if asks_async(options):
-                return self._track(Work(self, self._comm.raw_issue(*call, limit), results, kept, after))
+                return self._track(Work(self, self._comm.submit(*call, limit, None, False), results, kept, after))
             self._call(*call, limit)
         except Error as error:
             raise self._told(error)
@@ -225,9 +225,9 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
         limit = self._limit(options)
         try:
             if asks_async(options) or self._batch is not None:
-                work = self._track(Work(self, self._comm.raw_issue_v(*call, limit), results, kept, after))
+                work = self._track(Work(self, self._comm.submit(*call, limit, None, False), results, kept, after))
                 return self._beside(work)
-            self._comm.raw_call_v(*call, limit)
+            self._comm.submit(*call, limit)
         except Error as error:
             raise self._told(error)
         if then is not None:
@@ -260,8 +260,8 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
         limit = self._limit(options)
         try:
             if asks_async(options):
-                return self._track(Work(self, self._comm.raw_issue_group(calls, limit), results, kept, after))
-            self._comm.raw_group(calls, limit)
+                return self._track(Work(self, self._comm.submit_group(calls, limit, False), results, kept, after))
+            self._comm.submit_group(calls, limit)
         except Error as error:
             raise self._told(error)
         after(None)
@@ -304,7 +304,7 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
                     then(request)
 
             try:
-                request = self._comm.raw_issue_group(batch.calls, batch.limit)
+                request = self._comm.submit_group(batch.calls, batch.limit, False)
             except Error as error:
                 raise self._told(error)
             works.append(self._track(Work(self, request, batch.results, batch.kept, after)))

@@ -44,7 +44,7 @@ class Lists:
             call = (_native.ALL_GATHER, dtype, 0, count, taken.data_ptr(), room.data_ptr(), 0)
             return self._run(call, opts, [outputs], kept, then)
         counts = [moved(output)[1] for output in outputs]
-        call = (_native.ALL_GATHER_V, dtype, 0, None, counts, taken.data_ptr(), room.data_ptr(), 0)
+        call = (_native.ALL_GATHER_V, dtype, 0, (None, counts), taken.data_ptr(), room.data_ptr(), 0)
         return self._run_v(call, opts, [outputs], kept, then)
 
     def reduce_scatter(
@@ -74,7 +74,7 @@ class Lists:
             call = (_native.REDUCE_SCATTER, dtype, op, count, taken.data_ptr(), room.data_ptr(), 0)
             return self._run(call, opts, [output], kept, then)
         counts = [reduced(given, additive)[1] for given in inputs]
-        call = (_native.REDUCE_SCATTER_V, dtype, op, counts, None, taken.data_ptr(), room.data_ptr(), 0)
+        call = (_native.REDUCE_SCATTER_V, dtype, op, (counts, None), taken.data_ptr(), room.data_ptr(), 0)
         return self._run_v(call, opts, [output], kept, then)
 
     def gather(
@@ -127,7 +127,7 @@ class Lists:
             taken = taken.clone()
         sent = [moved(given)[1] for given in inputs]
         received = [moved(output)[1] for output in outputs]
-        call = (_native.ALL_TO_ALL_V, moved(taken)[0], 0, sent, received, taken.data_ptr(), room.data_ptr(), 0)
+        call = (_native.ALL_TO_ALL_V, moved(taken)[0], 0, (sent, received), taken.data_ptr(), room.data_ptr(), 0)
         return self._run_v(call, opts, outputs, (taken, room), then)
 
     # What these have in common.

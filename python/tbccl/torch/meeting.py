@@ -96,7 +96,7 @@ def _open_store(timeout: timedelta) -> _Met:
             said = "\n".join([str(store.port), socket.gethostname(), *_addresses()]).encode()[:_WORD_BYTES]
             word[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
         address = word.data_ptr()
-        comm.raw_call(_native.BROADCAST, _native.UINT8, 0, _WORD_BYTES, address, address, 0)
+        comm.submit(_native.BROADCAST, _native.UINT8, 0, _WORD_BYTES, address, address, 0)
         if store is None:
             port, host, *addresses = bytes(word.tolist()).rstrip(b"\0").decode().split("\n")
             local = ["localhost"] if host == socket.gethostname() else []

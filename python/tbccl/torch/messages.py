@@ -42,7 +42,7 @@ class Messages:
         piece = source(tensor)
         peer = self._post_ranks[self._peer(dstRank)]
         try:
-            request = self._post.raw_isend(peer, 2 * self._context, self._tag(tag), piece.data_ptr(), piece.nbytes)
+            request = self._post.post_send(peer, 2 * self._context, self._tag(tag), piece.data_ptr(), piece.nbytes)
         except Error as error:
             raise self._told(error)
         return self._beside(self._track_message(Work(self, request, [tensor], piece)))
@@ -68,7 +68,7 @@ class Messages:
                 then()
 
         try:
-            request = self._post.raw_irecv(peer, 2 * self._context, self._tag(tag), piece.data_ptr(), piece.nbytes)
+            request = self._post.post_recv(peer, 2 * self._context, self._tag(tag), piece.data_ptr(), piece.nbytes)
         except Error as error:
             raise self._told(error)
         return self._beside(self._track_message(Message(self, request, [tensor], piece, after)))

@@ -99,10 +99,10 @@ class _Word:
         return int(self._memory.item())
 
     def from_rank(self, rank: int) -> _Word:
-        return self._on_its_way(self._group._post.raw_irecv, rank)
+        return self._on_its_way(self._group._post.post_recv, rank)
 
     def to_rank(self, rank: int) -> _Word:
-        return self._on_its_way(self._group._post.raw_isend, rank)
+        return self._on_its_way(self._group._post.post_send, rank)
 
     def _on_its_way(self, way: Any, rank: int) -> _Word:
         group = self._group

@@ -52,8 +52,8 @@ class Sparse:
         shape = [own.sparse_dim(), *own.shape]
         mine = torch.tensor([own.indices().size(1), *shape], dtype=torch.int64)
         theirs = mine.new_empty(self._size, mine.numel())
-        what, dtype = _native.ALL_GATHER, _native.INT64
-        self._comm.raw_call(what, dtype, 0, mine.numel(), mine.data_ptr(), theirs.data_ptr(), 0, limit)
+        number, dtype = _native.ALL_GATHER, _native.INT64
+        self._comm.submit(number, dtype, 0, mine.numel(), mine.data_ptr(), theirs.data_ptr(), 0, limit)
         for rank, told in enumerate(theirs.tolist()):
             if told[1:] != shape:
                 raise ValueError(
@@ -70,6 +70,6 @@ class Sparse:
             return everything
         dtype, elements = moved(everything)
         lengths = [count * (elements // sum(counts)) for count in counts]
-        what = _native.ALL_GATHER_V
-        self._comm.raw_call_v(what, dtype, 0, None, lengths, rows.data_ptr(), everything.data_ptr(), 0, limit)
+        number, counts = _native.ALL_GATHER_V, (None, lengths)
+        self._comm.submit(number, dtype, 0, counts, rows.data_ptr(), everything.data_ptr(), 0, limit)
         return everything

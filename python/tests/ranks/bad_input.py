@@ -127,29 +127,29 @@ def raw(comm: tbccl.Communicator) -> None:
     data = np.ones(4, np.float32)
     at = data.ctypes.data
     with refused("99 is not the number of a call"):
-        comm.raw_call(99, 7, 0, 1, at, at)
+        comm.submit(99, 7, 0, 1, at, at)
     with refused("99 is not the number of an element type"):
-        comm.raw_call(_native.ALL_REDUCE, 99, 0, 1, at, at)
+        comm.submit(_native.ALL_REDUCE, 99, 0, 1, at, at)
     with refused("99 is not the number of an operation"):
-        comm.raw_call(_native.ALL_REDUCE, 7, 99, 1, at, at)
+        comm.submit(_native.ALL_REDUCE, 7, 99, 1, at, at)
     with refused("is null"):
-        comm.raw_call(_native.ALL_REDUCE, 7, 0, 1, 0, at)
+        comm.submit(_native.ALL_REDUCE, 7, 0, 1, 0, at)
     with refused("begin at multiples of 4"):
-        comm.raw_call(_native.ALL_REDUCE, 7, 0, 1, at + 1, at)
+        comm.submit(_native.ALL_REDUCE, 7, 0, 1, at + 1, at)
     with refused("more than memory can hold"):
-        comm.raw_call(_native.ALL_REDUCE, 7, 0, 1 << 62, at, at)
+        comm.submit(_native.ALL_REDUCE, 7, 0, 1 << 62, at, at)
     with refused("needs the counts of each block"):
-        comm.raw_call(_native.ALL_TO_ALL_V, 7, 0, 1, at, at)
+        comm.submit(_native.ALL_TO_ALL_V, 7, 0, 1, at, at)
     with refused("needs recv_counts"):
-        comm.raw_call_v(_native.ALL_TO_ALL_V, 7, 0, [1, 1], None, at, at)
+        comm.submit(_native.ALL_TO_ALL_V, 7, 0, ([1, 1], None), at, at)
     with refused("-5 is not a rank"):
-        comm.raw_call(_native.SEND, 7, 0, 1, at, 0, -5)
+        comm.submit(_native.SEND, 7, 0, 1, at, 0, -5)
     with refused("", TypeError):
-        comm.raw_call("all_reduce", 7, 0, 1, at, at)
+        comm.submit("all_reduce", 7, 0, 1, at, at)
     with refused("", OverflowError):
-        comm.raw_call(_native.ALL_REDUCE, 7, 0, -1, at, at)
+        comm.submit(_native.ALL_REDUCE, 7, 0, -1, at, at)
     with refused("length 7", ValueError):
-        comm.raw_group([(1, 2)])
+        comm.submit_group([(1, 2)])
     with refused("", TypeError):
         _native.Communicator(3)
     with refused("", TypeError):

@@ -11,22 +11,23 @@
 //! Several small `all_reduce` of one element type and operation in a row, messages not counted, are fused into one, by way
 //! of a buffer: their latency is then that of one. Which ones follows from their lengths, which all ranks agree on.
 //!
-//! It does not check arguments (`typed`, `rooted` and `uneven` do), nor does it plan.
+//! It does not check arguments (`request` does), nor does it plan.
 
 use super::{
     Communicator,
-    call::{Blocks, Call, Prepared},
+    call::{Blocks, Call},
     elements::settled,
-    request::{Request, What},
-    scale::Scaling,
+    execute::Prepared,
+    rank_info::RankInfo,
+    request::{Request, RequestKind},
+    scaling::Scaling,
 };
 use crate::{
-    Element,
     call::{CallKind, CallRecord},
     error::{Error, Result},
     executor::{Binding, Program},
 };
-use collectives::{Collective, ReduceOp, schedule::InPlace};
+use collectives::{Collective, schedule::InPlace};
 use topology::Rank;
 use transport::memory::SpanMut;
 
@@ -66,68 +67,17 @@ impl Communicator {
     }
 }
 
-/// The calls that a group takes, as a communicator has them.
-macro_rules! queued {
-    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
-        impl<'m> Group<'_, 'm> {$(
-            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
-            ///
-            /// # Errors
-            /// [`Error::InvalidArgument`]; the group then is as it was.
-            pub fn $name<T: Element>(&mut self, $($argument: $type),*) -> Result<()> {
-                self.push(self.comm.us().$name($($argument.into()),*)?)
-            }
-        )*}
-    };
-}
-
-queued! {
-    all_reduce(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
-    all_reduce_in_place(data: &'m mut [T], op: ReduceOp);
-    all_gather(send: &'m [T], recv: &'m mut [T]);
-    all_gather_in_place(data: &'m mut [T]);
-    all_gather_v(send: &'m [T], recv: &'m mut [T], counts: &[usize]);
-    reduce_scatter(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
-    reduce_scatter_in_place(data: &'m mut [T], op: ReduceOp);
-    reduce_scatter_v(send: &'m [T], recv: &'m mut [T], counts: &[usize], op: ReduceOp);
-    broadcast(data: &'m mut [T], root: Rank);
-    broadcast_from(send: &'m [T], recv: &'m mut [T], root: Rank);
-    reduce(send: &'m [T], recv: &'m mut [T], op: ReduceOp, root: Rank);
-    reduce_in_place(data: &'m mut [T], op: ReduceOp, root: Rank);
-    gather(send: &'m [T], recv: &'m mut [T], root: Rank);
-    gather_in_place(data: &'m mut [T], root: Rank);
-    gather_v(send: &'m [T], recv: &'m mut [T], counts: &[usize], root: Rank);
-    scatter(send: &'m [T], recv: &'m mut [T], root: Rank);
-    scatter_in_place(data: &'m mut [T], root: Rank);
-    scatter_v(send: &'m [T], recv: &'m mut [T], counts: &[usize], root: Rank);
-    scan(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
-    scan_in_place(data: &'m mut [T], op: ReduceOp);
-    exclusive_scan(send: &'m [T], recv: &'m mut [T], op: ReduceOp);
-    exclusive_scan_in_place(data: &'m mut [T], op: ReduceOp);
-    all_to_all(send: &'m [T], recv: &'m mut [T]);
-    all_to_all_v(send: &'m [T], send_counts: &[usize], recv: &'m mut [T], recv_counts: &[usize]);
-    send_recv(send: &'m [T], recv: &'m mut [T]);
-}
-
 impl<'m> Group<'_, 'm> {
-    /// As [`Communicator::send`]; but rank `to` may send to us in the same group, and may be this rank, which then receives
-    /// the message in the same group.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn send<T: Element>(&mut self, data: &'m [T], to: Rank) -> Result<()> {
-        self.push(self.comm.us().send(data.into(), to)?)
+    /// Rank and size of the communicator.
+    pub(super) fn rank_info(&self) -> RankInfo {
+        self.comm.rank_info()
     }
 
-    /// As [`Communicator::recv`]; rank `from` may be this rank, which then sends the message in the same group.
+    /// Adds a call.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`]; the group then is as it was.
-    pub fn recv<T: Element>(&mut self, data: &'m mut [T], from: Rank) -> Result<()> {
-        self.push(self.comm.us().recv(data.into(), from)?)
-    }
-
-    fn push(&mut self, request: Request<'m>) -> Result<()> {
+    /// [`Error::InvalidArgument`] for a group that is full.
+    pub(super) fn push(&mut self, request: Request<'m>) -> Result<()> {
         if self.calls.len() == MOST_CALLS {
             return Err(too_many());
         }
@@ -158,8 +108,8 @@ struct Fused {
 
 /// How many of the first calls can be fused; fewer than two are not worth it.
 fn fusable(calls: &[&Request<'_>]) -> Option<Fused> {
-    let kind = |request: &Request<'_>| match request.what {
-        What::Collective(call) if call.collective == Collective::AllReduce => {
+    let kind = |request: &Request<'_>| match request.kind {
+        RequestKind::Collective(call) if call.collective == Collective::AllReduce => {
             Some((call.dtype, call.op, call.codec))
         }
         _ => None,
@@ -195,7 +145,7 @@ fn to_oneself<'q, 'm>(
 ) -> Result<Vec<(&'q Request<'m>, &'q Request<'m>)>> {
     let of = |wanted: CallKind| {
         calls.iter().filter(move |request| {
-            matches!(request.what, What::Message { kind, peer, .. } if kind == wanted && peer == rank)
+            matches!(request.kind, RequestKind::Message { kind, peer, .. } if kind == wanted && peer == rank)
         })
     };
     let (sent, received) = (of(CallKind::Send), of(CallKind::Recv));
@@ -271,26 +221,23 @@ impl Communicator {
 
     /// Collectives, and then messages with others: the same on all ranks, as far as it is about them.
     fn in_common_order<'q, 'm>(&self, calls: &'q [Request<'m>]) -> Vec<&'q Request<'m>> {
-        let collectives = calls.iter().filter(|request| matches!(request.what, What::Collective(_)));
-        let messages = calls
-            .iter()
-            .filter(|request| matches!(request.what, What::Message { peer, .. } if peer != self.rank()));
+        let collectives = calls.iter().filter(|request| matches!(request.kind, RequestKind::Collective(_)));
+        let messages = calls.iter().filter(
+            |request| matches!(request.kind, RequestKind::Message { peer, .. } if peer != self.rank()),
+        );
         collectives.chain(messages).collect()
     }
 
     /// One call, or several in a buffer.
     fn prepare_run<'m>(&mut self, run: &[&Request<'m>], buffer: SpanMut<'m>) -> Result<Prepared<'m>> {
         let first = run[0];
-        match first.what {
-            What::Collective(call) if run.len() > 1 => {
+        match first.kind {
+            RequestKind::Collective(call) if run.len() > 1 => {
                 let count = (buffer.len() / call.dtype.size()) as u64;
                 let call = Call { count, in_place: InPlace::Yes, ..call };
                 self.prepare(&call, Blocks::Even, buffer.as_span(), buffer)
             }
-            What::Collective(call) => self.prepare(&call, first.blocks(), first.input, first.output),
-            What::Message { kind, dtype, peer } => {
-                self.prepare_message(kind, dtype, peer, first.input, first.output)
-            }
+            _ => self.prepare_request(first),
         }
     }
 

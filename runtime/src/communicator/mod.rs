@@ -14,22 +14,24 @@ mod closing;
 mod control;
 mod dumps;
 mod elements;
+mod execute;
 mod group;
 mod join;
 mod link_access;
 mod machine;
 mod members;
+mod operation;
 mod plans;
 mod quantized;
+mod rank_info;
 mod raw;
 mod registered;
 mod relayed;
 mod request;
-mod rooted;
 mod scale;
+mod scaling;
 mod stopped;
 mod typed;
-mod uneven;
 mod watch;
 
 pub use buffer::Buffer;
@@ -39,7 +41,8 @@ pub(crate) use control::{Control, closed};
 pub use dumps::record_on_signal;
 pub use group::Group;
 pub(crate) use link_access::{ErrorContext, LinkAccess};
-pub use raw::{RawAllReduce, RawCall, RawWhat};
+pub use operation::Operation;
+pub use raw::RawCall;
 pub use registered::{RegisteredSlice, Registration};
 pub use scale::Scale;
 
@@ -60,7 +63,7 @@ use collectives::{
 use control::stats_of;
 use join::Rejoin;
 use machine::{Processors, fingerprint, placement_of, ranks_on_host_of};
-use plans::{CallShape, Plans};
+use plans::{PlanKey, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Rank, Reach};
 use transport::{
@@ -164,7 +167,7 @@ impl Communicator {
         let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
         let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
         let together = placement.is_none_or(|placement| placement.hosts() == 1);
-        let crowded = by_memory && together && size as usize > cores;
+        let oversubscribed = by_memory && together && size as usize > cores;
         if let Some((what, there, here)) =
             config.selection.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0
@@ -182,7 +185,14 @@ impl Communicator {
         }
         closing::opened();
         Communicator {
-            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), config.policy(&here, crowded), config),
+            plans: Plans::new(
+                rank,
+                size,
+                Self::LANES,
+                (reach, hosts),
+                config.policy(&here, oversubscribed),
+                config,
+            ),
             executor: Executor::new(links, slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
                 .with_wish(control.wanted()),
@@ -301,7 +311,7 @@ impl Communicator {
     ) -> Result<(&'static str, u32)> {
         let elem_bytes = dtype.size() as u32;
         let (in_place, numerics) = (InPlace::No, self.numerics);
-        self.plans.choose(&CallShape {
+        self.plans.choose(&PlanKey {
             collective,
             count,
             elem_bytes,
@@ -328,11 +338,11 @@ impl Communicator {
         root: Rank,
         in_place: bool,
     ) -> Result<()> {
-        self.us().check_rank("root", root)?;
+        self.rank_info().check_rank("root", root)?;
         let elem_bytes = dtype.size() as u32;
         let in_place = if in_place { InPlace::Yes } else { InPlace::No };
         let (uneven, numerics, codec) = (false, self.numerics, None);
-        let shape = CallShape { collective, count, elem_bytes, root, in_place, uneven, numerics, codec };
+        let shape = PlanKey { collective, count, elem_bytes, root, in_place, uneven, numerics, codec };
         let (place, fitted) = self.plans.borrow(&shape)?;
         self.plans.give_back(place, fitted.program);
         Ok(())

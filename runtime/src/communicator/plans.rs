@@ -18,7 +18,7 @@ use topology::{Rank, Reach};
 
 /// What decides which plan a call takes. All but `in_place` are equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct CallShape {
+pub(super) struct PlanKey {
     pub(super) collective: Collective,
     /// Elements per block.
     pub(super) count: u64,
@@ -34,7 +34,7 @@ pub(super) struct CallShape {
 
 /// What decides a program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct ProgramKey {
     collective: Collective,
     algorithm: &'static str,
     segments: u32,
@@ -50,7 +50,7 @@ struct Key {
 struct Bucket {
     call: select::Call,
     root: Rank,
-    wanted: select::Wanted,
+    requirements: select::Requirements,
 }
 
 /// Slots for the shapes of recent calls; a power of two.
@@ -64,7 +64,7 @@ pub(super) struct Common {
 }
 
 /// A call and its era; and the algorithm and segments for it.
-type Known = ((CallShape, u64), (&'static str, u32));
+type Known = ((PlanKey, u64), (&'static str, u32));
 
 /// What of a call follows from its shape and its plan.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ pub(super) struct Fitted {
 /// A plan at hand.
 #[derive(Debug)]
 struct Recent {
-    shape: CallShape,
+    shape: PlanKey,
     /// The era it was chosen in.
     era: u64,
     fit: Fit,
@@ -151,7 +151,7 @@ pub(super) struct Plans {
     era: u64,
     /// How many eras there have been.
     eras: u64,
-    programs: HashMap<Key, Arc<Program>>,
+    programs: HashMap<ProgramKey, Arc<Program>>,
     recent: Vec<Option<Recent>>,
     /// What the model has said, where there is one.
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
@@ -229,7 +229,7 @@ impl Plans {
 
     /// The plan of a call.
     #[inline]
-    pub(super) fn get(&mut self, shape: &CallShape) -> Result<Fitted> {
+    pub(super) fn get(&mut self, shape: &PlanKey) -> Result<Fitted> {
         let (place, Fitted { program, fit }) = self.borrow(shape)?;
         self.give_back(place, Arc::clone(&program));
         Ok(Fitted { program, fit })
@@ -238,7 +238,7 @@ impl Plans {
     /// The plan of a call that gives it back when it is done, and without which the next one would be planned: so nothing
     /// is counted that all processors must agree on.
     #[inline]
-    pub(super) fn borrow(&mut self, shape: &CallShape) -> Result<(RecentPlace, Fitted)> {
+    pub(super) fn borrow(&mut self, shape: &PlanKey) -> Result<(RecentPlace, Fitted)> {
         let kind =
             (shape.collective as u64) << 8 | (shape.in_place as u64) << 4 | u64::from(shape.elem_bytes);
         let mixed =
@@ -263,14 +263,14 @@ impl Plans {
     }
 
     #[cold]
-    fn fill(&mut self, place: RecentPlace, shape: &CallShape) -> Result<Fitted> {
+    fn fill(&mut self, place: RecentPlace, shape: &PlanKey) -> Result<Fitted> {
         let program = self.find(shape)?;
         let fit = self.fit(shape, &program).map_err(|error| Error::InvalidArgument(error.to_string()))?;
         self.recent[place.0] = Some(Recent { shape: *shape, era: self.era, fit, program: None });
         Ok(Fitted { program, fit })
     }
 
-    fn fit(&self, shape: &CallShape, program: &Program) -> Result<Fit, TooLarge> {
+    fn fit(&self, shape: &PlanKey, program: &Program) -> Result<Fit, TooLarge> {
         let (collective, count) = (shape.collective, if shape.uneven { 0 } else { shape.count });
         let elem_bytes = shape.elem_bytes as usize;
         let blocks = collective.input_blocks(self.ranks).max(collective.output_blocks(self.ranks));
@@ -283,12 +283,12 @@ impl Plans {
         })
     }
 
-    fn find(&mut self, shape: &CallShape) -> Result<Arc<Program>> {
+    fn find(&mut self, shape: &PlanKey) -> Result<Arc<Program>> {
         let (algorithm, segments) = match &self.common {
             Some(common) => latest(&common.choice, &(*shape, self.era), || self.choose(shape))?,
             None => self.choose(shape)?,
         };
-        let key = Key {
+        let key = ProgramKey {
             collective: shape.collective,
             algorithm,
             segments,
@@ -319,21 +319,22 @@ impl Plans {
 
     /// The algorithm and the number of segments: a function of what all ranks agree on. A collective that has no
     /// algorithm of the name that the options ask for takes its own choice.
-    pub(super) fn choose(&self, shape: &CallShape) -> Result<(&'static str, u32)> {
+    pub(super) fn choose(&self, shape: &PlanKey) -> Result<(&'static str, u32)> {
         let call = select::Call {
             collective: shape.collective,
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
-        let wanted = select::Wanted { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
+        let requirements =
+            select::Requirements { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
         let (policy, segments) = match &self.asked {
             Some(asked) => (&asked.policy, asked.segments),
             None => (&self.policy, self.segments),
         };
         // The model is that of the options, and has no say where the program has.
-        let bucket = Bucket { call, root: shape.root, wanted };
+        let bucket = Bucket { call, root: shape.root, requirements };
         let simulated = || if self.asked.is_some() { None } else { self.simulated(bucket) };
-        let choice = select::choose_by(call, shape.root, &self.reach, policy, wanted, simulated)?;
+        let choice = select::choose_by(call, shape.root, &self.reach, policy, requirements, simulated)?;
         let segments = if self.segments_for_now > 0 { self.segments_for_now } else { segments };
         let segments = match segments {
             asked if asked > 0 && shape.collective != Collective::Barrier => asked,
@@ -346,15 +347,15 @@ impl Plans {
     fn simulated(&self, mut bucket: Bucket) -> Option<Choice> {
         self.policy.model.as_ref()?;
         bucket.call.block_bytes = price::bucket(bucket.call.block_bytes);
-        let Bucket { call, root, wanted } = bucket;
+        let Bucket { call, root, requirements } = bucket;
         let mut known = self.simulated.lock().unwrap_or_else(PoisonError::into_inner);
         *known
             .entry(bucket)
-            .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, wanted))
+            .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, requirements))
     }
 
     /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
-    pub(super) fn lacks_cables(&self, shape: &CallShape) -> bool {
+    pub(super) fn lacks_cables(&self, shape: &PlanKey) -> bool {
         !self.reach.is_complete() && self.choose(shape).is_err()
     }
 

@@ -12,7 +12,6 @@ use super::{
     Communicator,
     call::{Blocks, Call},
     elements::settled,
-    typed::call,
 };
 use crate::error::{Error, Result};
 use collectives::{Collective, DType, schedule::InPlace};
@@ -73,10 +72,17 @@ impl Communicator {
             let output = rest.sub(0, bytes);
             rest = rest.sub(bytes, rest.len() - bytes);
             let input = if root == me { send } else { Span::empty() };
-            let mean = (all.iter().sum::<u64>() / ranks as u64) as usize;
+            let mean = all.iter().sum::<u64>() / ranks as u64;
             let blocks = Blocks::Uneven { input: all, output: own, all: Some(all) };
-            let call =
-                Call { root: Rank(root as u32), ..call(Collective::Scatter, dtype, mean, InPlace::No) };
+            let call = Call {
+                collective: Collective::Scatter,
+                dtype,
+                op: None,
+                count: mean,
+                root: Rank(root as u32),
+                in_place: InPlace::No,
+                codec: None,
+            };
             scatters.push(self.prepare(&call, blocks, input, output)?);
         }
         let done = self.carry_out_together(&scatters);

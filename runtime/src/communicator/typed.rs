@@ -1,166 +1,34 @@
-//! The calls without a root, on slices of elements: what their arguments must be, and the calls themselves.
+//! The table of calls on slices: the methods of [`Communicator`], and those of [`Group`] by the same names.
 //!
-//! What arguments must be is said of [`Elements`], so that it is the same for slices and for addresses (`raw`).
+//! Each row has a name, its arguments, and the operation that they make. `request` checks slices against the shape of the
+//! operation, so no row says what its arguments must be.
 
 use super::{
-    Buffer, Communicator,
-    call::Call,
-    elements::{Elements, ElementsMut, Settling},
-    request::{Request, Us, What},
+    Buffer, Communicator, Group,
+    elements::{Elements, ElementsMut},
+    operation::Operation,
+    rank_info::RankInfo,
+    request::Request,
 };
 use crate::{
     Element,
-    call::CallKind,
     error::{Error, Result},
 };
-use collectives::{Collective, DType, ReduceOp, schedule::InPlace};
+use collectives::{Codec, Collective, ReduceOp};
 use topology::Rank;
-use transport::memory::{Span, SpanMut};
-
-pub(super) fn lengths(what: &str, given: usize, wanted: usize) -> Result<()> {
-    if given == wanted {
-        return Ok(());
-    }
-    Err(Error::InvalidArgument(format!("{what} has {given} elements where {wanted} are needed")))
-}
-
-#[inline]
-pub(super) fn call(collective: Collective, dtype: DType, count: usize, in_place: InPlace) -> Call {
-    let (count, root) = (count as u64, Rank(0));
-    Call { collective, dtype, op: None, count, root, in_place, codec: None }
-}
-
-impl Call {
-    #[inline]
-    pub(super) fn with_op(self, op: ReduceOp) -> Self {
-        Call { op: Some(op), ..self }
-    }
-}
-
-/// A call from one place to another.
-#[inline]
-pub(super) fn between<'m>(call: Call, send: Elements<'m>, recv: ElementsMut<'m>) -> Request<'m> {
-    Request::collective(call, send.bytes, recv.bytes)
-}
-
-/// A call with its input where its output will be.
-#[inline]
-pub(super) fn within<'m>(call: Call, data: ElementsMut<'m>) -> Request<'m> {
-    Request::collective(call, data.bytes.as_span(), data.bytes)
-}
-
-/// A call whose output has all blocks, with its input as the block of this rank among them.
-pub(super) fn from_own_block<'m>(us: Us, call: Call, data: ElementsMut<'m>) -> Request<'m> {
-    let block = call.count as usize * data.dtype.size();
-    Request::collective(call, data.bytes.as_span().sub(us.rank.index() * block, block), data.bytes)
-}
-
-/// A call whose input has all blocks, with its output as the block of this rank among them.
-pub(super) fn into_own_block<'m>(us: Us, call: Call, data: ElementsMut<'m>) -> Request<'m> {
-    let block = call.count as usize * data.dtype.size();
-    Request::collective(call, data.bytes.as_span(), data.bytes.sub(us.rank.index() * block, block))
-}
-
-impl Us {
-    #[inline]
-    pub(super) fn all_reduce<'m>(
-        self,
-        send: Elements<'m>,
-        recv: ElementsMut<'m>,
-        op: ReduceOp,
-    ) -> Result<Request<'m>> {
-        lengths("recv", recv.count, send.count)?;
-        let call = call(Collective::AllReduce, send.dtype, send.count, InPlace::No).with_op(op);
-        Ok(between(call, send, recv))
-    }
-
-    #[inline]
-    pub(super) fn all_reduce_in_place(self, data: ElementsMut<'_>, op: ReduceOp) -> Result<Request<'_>> {
-        Ok(within(call(Collective::AllReduce, data.dtype, data.count, InPlace::Yes).with_op(op), data))
-    }
-
-    pub(super) fn all_gather<'m>(self, send: Elements<'m>, recv: ElementsMut<'m>) -> Result<Request<'m>> {
-        lengths("recv", recv.count, self.times_size(send.count)?)?;
-        Ok(between(call(Collective::AllGather, send.dtype, send.count, InPlace::No), send, recv))
-    }
-
-    pub(super) fn all_gather_in_place(self, data: ElementsMut<'_>) -> Result<Request<'_>> {
-        let call = call(Collective::AllGather, data.dtype, self.block_of(data.count)?, InPlace::Yes);
-        Ok(from_own_block(self, call, data))
-    }
-
-    pub(super) fn reduce_scatter<'m>(
-        self,
-        send: Elements<'m>,
-        recv: ElementsMut<'m>,
-        op: ReduceOp,
-    ) -> Result<Request<'m>> {
-        lengths("send", send.count, self.times_size(recv.count)?)?;
-        let call = call(Collective::ReduceScatter, send.dtype, recv.count, InPlace::No).with_op(op);
-        Ok(between(call, send, recv))
-    }
-
-    pub(super) fn reduce_scatter_in_place(self, data: ElementsMut<'_>, op: ReduceOp) -> Result<Request<'_>> {
-        let count = self.block_of(data.count)?;
-        let call = call(Collective::ReduceScatter, data.dtype, count, InPlace::Yes).with_op(op);
-        Ok(into_own_block(self, call, data))
-    }
-
-    pub(super) fn all_to_all<'m>(self, send: Elements<'m>, recv: ElementsMut<'m>) -> Result<Request<'m>> {
-        lengths("recv", recv.count, send.count)?;
-        let call = call(Collective::AllToAll, send.dtype, self.block_of(send.count)?, InPlace::No);
-        Ok(between(call, send, recv))
-    }
-
-    pub(super) fn send_recv<'m>(self, send: Elements<'m>, recv: ElementsMut<'m>) -> Result<Request<'m>> {
-        lengths("recv", recv.count, send.count)?;
-        Ok(between(call(Collective::SendRecv, send.dtype, send.count, InPlace::No), send, recv))
-    }
-
-    pub(super) fn barrier(self) -> Request<'static> {
-        let call = call(Collective::Barrier, DType::U8, 0, InPlace::No);
-        Request::collective(call, Span::empty(), SpanMut::empty())
-    }
-
-    pub(super) fn send(self, data: Elements<'_>, to: Rank) -> Result<Request<'_>> {
-        self.check_rank("to", to)?;
-        let what = What::Message { kind: CallKind::Send, dtype: data.dtype, peer: to };
-        Ok(Request { what, input: data.bytes, output: SpanMut::empty(), lengths: None })
-    }
-
-    pub(super) fn recv(self, data: ElementsMut<'_>, from: Rank) -> Result<Request<'_>> {
-        self.check_rank("from", from)?;
-        let what = What::Message { kind: CallKind::Recv, dtype: data.dtype, peer: from };
-        Ok(Request { what, input: Span::empty(), output: data.bytes, lengths: None })
-    }
-}
 
 impl Communicator {
-    /// By what the arguments of a call are checked.
+    /// Rank and size, against which arguments are checked.
     #[inline]
-    pub(super) fn us(&self) -> Us {
-        Us { rank: self.rank(), size: self.size() }
+    pub(super) fn rank_info(&self) -> RankInfo {
+        RankInfo { rank: self.rank(), size: self.size() }
     }
 
-    /// Carries out a call.
-    // Always: where the call is known, as it mostly is, a jump is left of this.
-    #[inline(always)]
-    pub(super) fn at_once(&mut self, request: &Request<'_>) -> Result<()> {
-        // By reference, and with nothing to do after the call: moving a call or a result about takes a small call longer
-        // than making it.
-        let _settling = Settling { dtype: request.dtype(), output: request.output };
-        match &request.what {
-            What::Collective(call) => self.collective(call, request.blocks(), request.input, request.output),
-            What::Message { kind, dtype, peer } => {
-                self.message(*kind, *dtype, *peer, request.input, request.output)
-            }
-        }
-    }
-
-    /// A buffer of `count` elements, zeroed, in memory that peers read in place.
+    /// Allocates a buffer of `count` elements, zeroed, in memory that peers read in place.
     ///
     /// # Errors
-    /// When the slab or the system has no memory left.
+    /// [`Error::InvalidArgument`] for more elements than memory can hold, [`Error::Transport`] if the slab or the system
+    /// has no memory left.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
         let bytes = count.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::InvalidArgument(format!("{count} elements are more than memory can hold"))
@@ -168,93 +36,304 @@ impl Communicator {
         Ok(Buffer::new(self.slab.allocate(bytes)?))
     }
 
-    /// Everyone's `send`, reduced element by element, in everyone's `recv`. Both have the same length on all ranks.
+    /// Waits until every rank has called it.
     ///
     /// # Errors
-    /// See [`Error`]; nothing has moved when it is about the arguments.
-    pub fn all_reduce<T: Element>(&mut self, send: &[T], recv: &mut [T], op: ReduceOp) -> Result<()> {
-        self.at_once(&self.us().all_reduce(send.into(), recv.into(), op)?)
-    }
-
-    /// As [`Communicator::all_reduce`], with the input where the output will be.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<()> {
-        self.at_once(&self.us().all_reduce_in_place(data.into(), op)?)
-    }
-
-    /// Everyone's `send`, side by side in rank order, in everyone's `recv` (`size` times as long).
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_gather<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
-        self.at_once(&self.us().all_gather(send.into(), recv.into())?)
-    }
-
-    /// As [`Communicator::all_gather`], with the input in place: block `rank` of `data`.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<()> {
-        self.at_once(&self.us().all_gather_in_place(data.into())?)
-    }
-
-    /// Block `rank` of everyone's `send` (`size` times as long as `recv`), reduced, in `recv`.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn reduce_scatter<T: Element>(&mut self, send: &[T], recv: &mut [T], op: ReduceOp) -> Result<()> {
-        self.at_once(&self.us().reduce_scatter(send.into(), recv.into(), op)?)
-    }
-
-    /// As [`Communicator::reduce_scatter`], with the result in place: block `rank` of `data`. The other blocks are
-    /// undefined afterwards.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn reduce_scatter_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<()> {
-        self.at_once(&self.us().reduce_scatter_in_place(data.into(), op)?)
-    }
-
-    /// Block `j` of rank `i`'s `send` becomes block `i` of rank `j`'s `recv`.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_to_all<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
-        self.at_once(&self.us().all_to_all(send.into(), recv.into())?)
-    }
-
-    /// `send` to the next rank, and the one before's in `recv`, round the circle.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn send_recv<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
-        self.at_once(&self.us().send_recv(send.into(), recv.into())?)
-    }
-
-    /// Returns when every rank has called it.
-    ///
-    /// # Errors
-    /// See [`Error`].
+    /// Those of [`Communicator::all_reduce`] that are not about arguments.
     pub fn barrier(&mut self) -> Result<()> {
-        self.at_once(&self.us().barrier())
+        let nothing = (Elements::from(&[0u8; 0][..]), ElementsMut::from(&mut [0u8; 0][..]));
+        let operation = Operation::new(Collective::Barrier);
+        self.execute(&Request::apart(self.rank_info(), &operation, nothing.0, nothing.1)?)
     }
+}
 
-    /// Sends `data` to rank `to`, which must call [`Communicator::recv`] with the same length. Messages between two
-    /// ranks arrive in order. Returns when `data` may be changed, which may be before it has arrived.
+/// Makes a method of [`Communicator`] and one of [`Group`] of each row: of calls from `send` to `recv`, of calls in place, and
+/// of messages.
+macro_rules! calls {
+    (apart: $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $operation:expr;)*) => {
+        calls! { @each
+            (send: &'m [T], recv: &'m mut [T]) => apart(send, recv);
+            $($(#[$doc])* $name($($argument: $type),*) = $operation;)*
+        }
+    };
+    (in place: $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $operation:expr;)*) => {
+        calls! { @each
+            (data: &'m mut [T]) => in_place(data);
+            $($(#[$doc])* $name($($argument: $type),*) = $operation;)*
+        }
+    };
+    (@each $buffers:tt => $check:ident $checked:tt; $($(#[$doc:meta])* $name:ident $arguments:tt = $operation:expr;)*) => {
+        $(calls! { @one $buffers => $check $checked; $(#[$doc])* $name $arguments = $operation; })*
+    };
+    (@one ($($buffer:ident: $slice:ty),*) => $check:ident($($checked:ident),*);
+        $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $operation:expr;) => {
+        impl Communicator {
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] names an argument, [`Error::IllegalOp`] an operation that the elements do not have,
+            /// [`Error::Plan`] an algorithm that cannot do the call: nothing has moved then. All other variants fail the
+            /// communicator, and every later call with it.
+            #[inline]
+            pub fn $name<'m, T: Element>(&mut self, $($buffer: $slice,)* $($argument: $type),*) -> Result<()> {
+                self.execute(&Request::$check(self.rank_info(), &$operation, $($checked.into()),*)?)
+            }
+        }
+
+        impl<'m> Group<'_, 'm> {
+            #[doc = concat!("Adds a call as [`Communicator::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
+            pub fn $name<T: Element>(&mut self, $($buffer: $slice,)* $($argument: $type),*) -> Result<()> {
+                self.push(Request::$check(self.rank_info(), &$operation, $($checked.into()),*)?)
+            }
+        }
+    };
+}
+
+const ALL_REDUCE: Operation<'static> = Operation::new(Collective::AllReduce);
+const ALL_GATHER: Operation<'static> = Operation::new(Collective::AllGather);
+const REDUCE_SCATTER: Operation<'static> = Operation::new(Collective::ReduceScatter);
+const BROADCAST: Operation<'static> = Operation::new(Collective::Broadcast);
+const REDUCE: Operation<'static> = Operation::new(Collective::Reduce);
+const GATHER: Operation<'static> = Operation::new(Collective::Gather);
+const SCATTER: Operation<'static> = Operation::new(Collective::Scatter);
+const SCAN: Operation<'static> = Operation::new(Collective::Scan);
+const EXCLUSIVE_SCAN: Operation<'static> = Operation::new(Collective::ExclusiveScan);
+
+calls! { apart:
+    /// Reduces `send` element by element over all ranks and stores the result in `recv`.
+    ///
+    /// Both have the same length on all ranks.
+    all_reduce(op: ReduceOp) = ALL_REDUCE.with_op(op);
+
+    /// Gathers every rank's `send`, in rank order, in `recv` on all ranks.
+    ///
+    /// `recv` is `size` times as long as `send`.
+    all_gather() = ALL_GATHER;
+
+    /// Gathers blocks of unequal lengths, in rank order, in `recv` on all ranks.
+    ///
+    /// Rank `r` sends `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them.
+    all_gather_v(counts: &[usize]) = ALL_GATHER.with_counts(counts);
+
+    /// Reduces block `rank` of every rank's `send` and stores the result in `recv`.
+    ///
+    /// `send` is `size` times as long as `recv`.
+    reduce_scatter(op: ReduceOp) = REDUCE_SCATTER.with_op(op);
+
+    /// Reduces blocks of unequal lengths: block `r` of every rank's `send` goes to rank `r`'s `recv`.
+    ///
+    /// Block `r` has `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them.
+    reduce_scatter_v(counts: &[usize], op: ReduceOp) = REDUCE_SCATTER.with_op(op).with_counts(counts);
+
+    /// Copies the root's `send` to every rank's `recv`.
+    ///
+    /// Other ranks' `send` is not read, and may be empty.
+    broadcast_from(root: Rank) = BROADCAST.with_root(root);
+
+    /// Reduces `send` element by element over all ranks and stores the result in the root's `recv`.
+    ///
+    /// `send` has the same length on all ranks, and so has the root's `recv`. Other ranks' `recv` is left alone, and may be
+    /// empty.
+    reduce(op: ReduceOp, root: Rank) = REDUCE.with_op(op).with_root(root);
+
+    /// Gathers every rank's `send`, in rank order, in the root's `recv`.
+    ///
+    /// The root's `recv` is `size` times as long as `send`. Other ranks' is left alone, and may be empty.
+    gather(root: Rank) = GATHER.with_root(root);
+
+    /// Gathers blocks of unequal lengths, in rank order, in the root's `recv`.
+    ///
+    /// Rank `r` sends `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them. Other ranks'
+    /// `recv` is left alone, and may be empty.
+    gather_v(counts: &[usize], root: Rank) = GATHER.with_root(root).with_counts(counts);
+
+    /// Copies block `r` of the root's `send` to rank `r`'s `recv`.
+    ///
+    /// The root's `send` is `size` times as long as `recv`. Other ranks' is not read, and may be empty.
+    scatter(root: Rank) = SCATTER.with_root(root);
+
+    /// Copies blocks of unequal lengths: block `r` of the root's `send` goes to rank `r`'s `recv`.
+    ///
+    /// Block `r` has `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them. Other ranks'
+    /// `send` is not read, and may be empty.
+    scatter_v(counts: &[usize], root: Rank) = SCATTER.with_root(root).with_counts(counts);
+
+    /// Reduces `send` element by element over the ranks up to and with this one, and stores the result in `recv`.
+    ///
+    /// Both have the same length on all ranks. There is no average.
+    scan(op: ReduceOp) = SCAN.with_op(op);
+
+    /// Reduces `send` element by element over the ranks before this one, and stores the result in `recv`.
+    ///
+    /// Both have the same length on all ranks. Rank 0's `recv` is left as it is. There is no average.
+    exclusive_scan(op: ReduceOp) = EXCLUSIVE_SCAN.with_op(op);
+
+    /// Exchanges blocks: block `j` of rank `i`'s `send` becomes block `i` of rank `j`'s `recv`.
+    ///
+    /// Both have the same length on all ranks, a multiple of `size`.
+    all_to_all() = Operation::new(Collective::AllToAll);
+
+    /// Sends `send` to the next rank and receives the previous rank's in `recv`, in a ring.
+    ///
+    /// Both have the same length on all ranks.
+    send_recv() = Operation::new(Collective::SendRecv);
+}
+
+calls! { in place:
+    /// Reduces in place, as [`Communicator::all_reduce`] with `data` as `send` and `recv`.
+    all_reduce_in_place(op: ReduceOp) = ALL_REDUCE.with_op(op);
+
+    /// Gathers in place, as [`Communicator::all_gather`] with block `rank` of `data` as `send` and `data` as `recv`.
+    all_gather_in_place() = ALL_GATHER;
+
+    /// Reduces in place, as [`Communicator::reduce_scatter`] with `data` as `send` and its block `rank` as `recv`.
+    ///
+    /// The other blocks are undefined afterwards.
+    reduce_scatter_in_place(op: ReduceOp) = REDUCE_SCATTER.with_op(op);
+
+    /// Copies the root's `data` to every rank's `data`.
+    broadcast(root: Rank) = BROADCAST.with_root(root);
+
+    /// Reduces in place, as [`Communicator::reduce`] with the root's `data` as `send` and `recv`.
+    ///
+    /// Other ranks' `data` is not changed.
+    reduce_in_place(op: ReduceOp, root: Rank) = REDUCE.with_op(op).with_root(root);
+
+    /// Gathers in place, as [`Communicator::gather`] with the root's own block in its `data`.
+    ///
+    /// The root's `data` has `size` blocks, of which block `rank` is its own. Other ranks' `data` is one block, which is not
+    /// changed.
+    gather_in_place(root: Rank) = GATHER.with_root(root);
+
+    /// Scatters in place, as [`Communicator::scatter`] with the root's own block left in its `data`.
+    ///
+    /// The root's `data` has `size` blocks. Other ranks' is the one block that they receive.
+    scatter_in_place(root: Rank) = SCATTER.with_root(root);
+
+    /// Reduces in place, as [`Communicator::scan`] with `data` as `send` and `recv`.
+    scan_in_place(op: ReduceOp) = SCAN.with_op(op);
+
+    /// Reduces in place, as [`Communicator::exclusive_scan`] with `data` as `send` and `recv`.
+    exclusive_scan_in_place(op: ReduceOp) = EXCLUSIVE_SCAN.with_op(op);
+}
+
+/// Calls that do not fit the table: of one element type, with another order of arguments, and messages.
+impl Communicator {
+    /// Reduces as [`Communicator::all_reduce`], with every message packed by `codec`.
+    ///
+    /// `int8` needs a quarter of the bytes, `bf16` half. All ranks get the same bits, off by at most
+    /// [`Codec::error_bound`].
     ///
     /// # Errors
-    /// See [`Error`].
+    /// Those of [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for another operation than `sum` and `avg`,
+    /// [`Error::Plan`] while results are to be reproducible.
+    pub fn all_reduce_quantized(
+        &mut self,
+        send: &[f32],
+        recv: &mut [f32],
+        op: ReduceOp,
+        codec: Codec,
+    ) -> Result<()> {
+        let operation = ALL_REDUCE.with_op(op).with_codec(codec);
+        self.execute(&Request::apart(self.rank_info(), &operation, send.into(), recv.into())?)
+    }
+
+    /// Reduces in place, as [`Communicator::all_reduce_quantized`] with `data` as `send` and `recv`.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::all_reduce_quantized`].
+    pub fn all_reduce_quantized_in_place(
+        &mut self,
+        data: &mut [f32],
+        op: ReduceOp,
+        codec: Codec,
+    ) -> Result<()> {
+        let operation = ALL_REDUCE.with_op(op).with_codec(codec);
+        self.execute(&Request::in_place(self.rank_info(), &operation, data.into())?)
+    }
+
+    /// Exchanges blocks of unequal lengths: block `j` of rank `i`'s `send` becomes block `i` of rank `j`'s `recv`.
+    ///
+    /// Block `j` of `send` has `send_counts[j]` elements, block `i` of `recv` has `recv_counts[i]`. A rank passes its own
+    /// lengths only; the call fails on all ranks if one sends another length than its peer expects. Where not every rank has
+    /// a cable to every other, ranks first tell each other all lengths, and ranks in between pass blocks on.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::all_reduce`].
+    pub fn all_to_all_v<T: Element>(
+        &mut self,
+        send: &[T],
+        send_counts: &[usize],
+        recv: &mut [T],
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        let operation = Operation::new(Collective::AllToAll).with_own_counts(send_counts, recv_counts);
+        self.execute(&Request::apart(self.rank_info(), &operation, send.into(), recv.into())?)
+    }
+
+    /// Sends `data` to rank `to`, which must call [`Communicator::recv`] with the same length.
+    ///
+    /// Messages between two ranks arrive in order. Returns when `data` may be changed, which may be before it has arrived.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::all_reduce`].
     pub fn send<T: Element>(&mut self, data: &[T], to: Rank) -> Result<()> {
-        self.at_once(&self.us().send(data.into(), to)?)
+        let request =
+            Request::apart(self.rank_info(), &Operation::send(to), data.into(), ElementsMut::none(T::DTYPE));
+        self.execute(&request?)
     }
 
-    /// Receives into `data` what rank `from` sends.
+    /// Receives into `data` the message that rank `from` sends.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// Those of [`Communicator::all_reduce`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: Rank) -> Result<()> {
-        self.at_once(&self.us().recv(data.into(), from)?)
+        let request =
+            Request::apart(self.rank_info(), &Operation::recv(from), Elements::none(T::DTYPE), data.into());
+        self.execute(&request?)
+    }
+}
+
+/// Calls of a group that do not fit the table.
+impl<'m> Group<'_, 'm> {
+    /// Adds a call as [`Communicator::all_to_all_v`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
+    pub fn all_to_all_v<T: Element>(
+        &mut self,
+        send: &'m [T],
+        send_counts: &[usize],
+        recv: &'m mut [T],
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        let operation = Operation::new(Collective::AllToAll).with_own_counts(send_counts, recv_counts);
+        self.push(Request::apart(self.rank_info(), &operation, send.into(), recv.into())?)
+    }
+
+    /// Adds a message as [`Communicator::send`].
+    ///
+    /// Rank `to` may send to this one in the same group. It may be this rank, which then receives the message in the same
+    /// group.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
+    pub fn send<T: Element>(&mut self, data: &'m [T], to: Rank) -> Result<()> {
+        let nothing = ElementsMut::none(T::DTYPE);
+        self.push(Request::apart(self.rank_info(), &Operation::send(to), data.into(), nothing)?)
+    }
+
+    /// Adds a message as [`Communicator::recv`].
+    ///
+    /// Rank `from` may be this rank, which then sends the message in the same group.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
+    pub fn recv<T: Element>(&mut self, data: &'m mut [T], from: Rank) -> Result<()> {
+        let nothing = Elements::none(T::DTYPE);
+        self.push(Request::apart(self.rank_info(), &Operation::recv(from), nothing, data.into())?)
     }
 }

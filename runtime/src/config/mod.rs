@@ -86,12 +86,12 @@ impl Config {
     }
 
     /// What decides which plan a call takes. What was measured elsewhere is not part of it.
-    pub(crate) fn policy(&self, here: &Fingerprint, crowded: bool) -> Policy {
+    pub(crate) fn policy(&self, here: &Fingerprint, oversubscribed: bool) -> Policy {
         let SelectionConfig { algorithm, rules, tuned, model, .. } = &self.selection;
         let names = algorithm.as_deref().map(Names::parse).transpose().ok().flatten();
         let overrides = Overrides { names: names.unwrap_or_default(), rules: rules.clone() };
         let tuned = tuned.clone().filter(|tuned| tuned.fingerprint == *here);
-        Policy { overrides, tuned, model: model.clone(), crowded, ..Policy::default() }
+        Policy { overrides, tuned, model: model.clone(), oversubscribed, ..Policy::default() }
     }
 
     pub(crate) fn ring(&self) -> RingLayout {

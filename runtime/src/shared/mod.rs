@@ -20,7 +20,7 @@ pub use pending::Pending;
 pub use seat::{Seat, Taken};
 
 use crate::{
-    communicator::{CallOptions, Communicator, Control, RawAllReduce, RawCall, Stats, closed},
+    communicator::{CallOptions, Communicator, Control, RawCall, Stats, closed},
     error::{Error, Result},
 };
 use queue::Queue;
@@ -86,8 +86,13 @@ impl SharedCommunicator {
     pub unsafe fn call(&self, call: &RawCall, options: &CallOptions) -> Result<()> {
         let core = &self.0.core;
         if let Some(mut comm) = core.idle()? {
+            let comm = comm.as_mut().ok_or_else(closed)?;
+            if options.is_default() {
+                // SAFETY: the caller's promise.
+                return unsafe { comm.call_raw(call) };
+            }
             // SAFETY: the caller's promise.
-            return unsafe { call_inside(&mut comm, call, options).map_err(|error| *error) };
+            return comm.under(options, |comm| unsafe { comm.call_raw(call) })?;
         }
         // SAFETY: the caller's promise.
         unsafe { self.call_later(call, options) }
@@ -100,51 +105,24 @@ impl SharedCommunicator {
         self.0.core.comm.seat()
     }
 
-    /// As [`SharedCommunicator::call`], by who has taken this communicator's seat. `None`: it is not its turn, and nothing was
-    /// done; calls are queued, or it is another one's seat.
+    /// Makes a call without options, as [`SharedCommunicator::call`], while the caller holds this communicator's lock.
+    ///
+    /// `None` if the call cannot be made now, and was not: calls are queued, the communicator is closed or broken, or the lock
+    /// is another one's.
     ///
     /// # Errors
-    /// As for [`SharedCommunicator::call`].
+    /// Those of [`SharedCommunicator::call`], boxed: results that are moved from hand to hand take longer than the lock.
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
     #[inline(always)] // As that.
-    pub unsafe fn call_seated(
-        &self,
-        seat: &mut Taken,
-        call: &RawCall,
-        options: &CallOptions,
-    ) -> Option<Result<(), Box<Error>>> {
-        let core = &self.0.core;
-        if !core.queue.is_empty() {
-            return None;
-        }
-        core.comm.with(seat, |comm| match core.comm.is_broken() {
-            true => Err(Box::new(core.broken())),
-            // SAFETY: the caller's promise.
-            false => unsafe { call_inside(comm, call, options) },
-        })
-    }
-
-    /// The same for an `all_reduce` without options of its own. `None` also where anything may be wrong with it.
-    ///
-    /// # Errors
-    /// As for [`SharedCommunicator::call`].
-    ///
-    /// # Safety
-    /// As for [`Communicator::call_raw`].
-    #[inline(always)] // As `Communicator::all_reduce_raw`.
-    pub unsafe fn all_reduce_seated(
-        &self,
-        seat: &mut Taken,
-        call: RawAllReduce,
-    ) -> Option<Result<(), Box<Error>>> {
+    pub unsafe fn call_seated(&self, seat: &mut Taken, call: &RawCall) -> Option<Result<(), Box<Error>>> {
         let core = &self.0.core;
         if !core.queue.is_empty() || core.comm.is_broken() {
             return None;
         }
         // SAFETY: the caller's promise.
-        core.comm.with(seat, |comm| unsafe { comm.as_mut()?.all_reduce_raw(call) })?
+        core.comm.with(seat, |comm| Some(unsafe { comm.as_mut()?.call_raw(call) }.map_err(Box::new)))?
     }
 
     /// Makes a call after those that are queued, and waits for it.
@@ -271,29 +249,6 @@ impl SharedCommunicator {
     pub fn with<R>(&self, work: impl FnOnce(&mut Communicator) -> R) -> Result<R> {
         self.0.core.in_turn(|comm| comm.as_mut().map(work))?.ok_or_else(closed)
     }
-}
-
-/// Makes a call on a communicator that is locked.
-///
-/// Errors are boxed as soon as there is one: results would be moved from hand to hand otherwise, which takes longer than
-/// the lock does.
-///
-/// # Safety
-/// As for [`Communicator::call_raw`].
-#[inline(always)] // As that.
-unsafe fn call_inside(
-    comm: &mut Option<Communicator>,
-    call: &RawCall,
-    options: &CallOptions,
-) -> Result<(), Box<Error>> {
-    let Some(comm) = comm else { return Err(Box::new(closed())) };
-    if options.is_default() {
-        // SAFETY: the caller's promise.
-        return unsafe { comm.call_raw(call).map_err(Box::new) };
-    }
-    // SAFETY: the caller's promise.
-    let made = comm.under(options, |comm| unsafe { comm.call_raw(call) });
-    made.and_then(|made| made).map_err(Box::new)
 }
 
 impl Core {

@@ -143,7 +143,8 @@ impl Job {
         let asked =
             self.config.selection.algorithm.as_deref().map(Names::parse).transpose().map_err(Failed::new)?;
         let (Some(collective), Some(names)) = (self.op.operation.collective(), asked) else { return Ok(()) };
-        let mut wanted = names.wanted(collective).filter_map(|name| plan::algorithm(collective, name).ok());
+        let mut wanted =
+            names.requested(collective).filter_map(|name| plan::algorithm(collective, name).ok());
         let checked: Vec<_> = wanted.by_ref().map(|algorithm| algorithm.check_ranks(ranks)).collect();
         match checked.iter().any(Result::is_ok) {
             true => Ok(()),

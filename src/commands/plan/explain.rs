@@ -6,8 +6,8 @@ use collectives::{
     Collective, Hosts, Numerics, PlanError, Spec,
     schedule::InPlace,
     select::{
-        Call, Choice, Names, Overrides, Policy, Wanted, choose,
-        price::{Candidates, Effort, Kind, Model, Verdict},
+        Call, Choice, Names, Overrides, Policy, Requirements, choose,
+        price::{CallShape, Candidates, Effort, Model, Verdict},
         survey::block_bytes,
     },
     uneven::has_vector_form,
@@ -90,7 +90,7 @@ pub(crate) struct Args {
 /// A call, what became of it, and what a running job would do.
 struct Case {
     model: Model,
-    kind: Kind,
+    kind: CallShape,
     bytes: u64,
     verdict: Verdict,
     /// The choice of a job and its seconds; or the reason why it would fail.
@@ -118,12 +118,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
     if !hosts.suit(args.ranks) {
         return Err(Failed::new(PlanError::Hosts { hosts, ranks: args.ranks }));
     }
-    let kind = Kind {
+    let kind = CallShape {
         collective: args.collective,
         ranks: args.ranks,
         root: Rank(args.root),
         in_place: if args.in_place { InPlace::Yes } else { InPlace::No },
-        wanted: Wanted { uneven: args.uneven, numerics, hosts },
+        requirements: Requirements { uneven: args.uneven, numerics, hosts },
     };
     let case = Case::new(model, kind, args, &config)?;
     print(&if args.json { case.json() } else { case.text() });
@@ -137,7 +137,7 @@ fn on(cluster: &Cluster, ranks: u32) -> Hosts {
 }
 
 impl Case {
-    fn new(model: Model, kind: Kind, args: &Args, config: &Config) -> Result<Case, Failed> {
+    fn new(model: Model, kind: CallShape, args: &Args, config: &Config) -> Result<Case, Failed> {
         let policy = policy(config)?;
         let block_bytes = block_bytes(kind.collective, kind.ranks, args.bytes);
         let reach = Reach::new(kind.ranks, |a, b| model.cluster.route(a, b).is_some());
@@ -146,7 +146,7 @@ impl Case {
         let effort = if args.exhaustive { Effort::Exhaustive } else { Effort::Pruned };
         let verdict = candidates.price(block_bytes, &policy.tuning, effort).map_err(Failed::new)?;
         let call = Call { collective: kind.collective, ranks: kind.ranks, block_bytes };
-        let taken = choose(call, kind.root, &reach, &policy, kind.wanted).map(|mut choice| {
+        let taken = choose(call, kind.root, &reach, &policy, kind.requirements).map(|mut choice| {
             if config.selection.segments > 0 && kind.collective != Collective::Barrier {
                 choice.segments = config.selection.segments;
             }
@@ -169,7 +169,7 @@ impl Case {
 
     /// How ranks are dealt to hosts, where several share one and there are others.
     fn dealt(&self) -> Option<Hosts> {
-        Some(self.kind.wanted.hosts).filter(|hosts| *hosts != Hosts::One)
+        Some(self.kind.requirements.hosts).filter(|hosts| *hosts != Hosts::One)
     }
 
     fn text(&self) -> String {
@@ -177,7 +177,7 @@ impl Case {
         let mut text = format!(
             "{}{}{} on {} ranks{} of: {}\nfastest: {} in {}, {:.2} us\n\n",
             self.kind.collective,
-            if self.kind.wanted.uneven { "_v" } else { "" },
+            if self.kind.requirements.uneven { "_v" } else { "" },
             if self.bytes_count() { format!(" of {} bytes", self.bytes) } else { String::new() },
             self.kind.ranks,
             self.dealt().map_or_else(String::new, |hosts| format!(", {hosts},")),
@@ -272,7 +272,7 @@ impl Case {
             "collective": self.kind.collective.name(),
             "ranks": self.kind.ranks,
             "hosts": self.dealt().map(|hosts| hosts.to_string()),
-            "uneven": self.kind.wanted.uneven,
+            "uneven": self.kind.requirements.uneven,
             "bytes": self.bytes,
             "cluster": self.model.cluster.name(),
             "fastest": { "algorithm": choice.algorithm, "segments": choice.segments, "us": seconds * 1e6 },

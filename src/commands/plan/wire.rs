@@ -4,7 +4,7 @@ use super::machine::{self, CABLE};
 use crate::commands::{Failed, arguments, print};
 use collectives::{
     Collective,
-    select::survey::{Entry, Surveyed, recommended, survey},
+    select::survey::{CablingReport, Entry, recommended, survey},
 };
 use std::{fmt::Write, process::ExitCode};
 use topology::{Cabling, Impossible, Speed, cablings};
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
         )));
     }
     let (speed, costs) = (Speed::new(args.latency_us, args.gbps), machine::costs(&args.costs)?);
-    let surveyed: Vec<Surveyed> =
+    let surveyed: Vec<CablingReport> =
         possible.into_iter().map(|cabling| survey(cabling, speed, &costs, args.bytes, SMALL)).collect();
     let Some(best) = recommended(&surveyed) else {
         return Err(Failed::new("there is no cabling to advise"));
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
 }
 
 /// A row for every collective and a column for every cabling.
-fn table(surveyed: &[Surveyed], figure: impl Fn(&Entry) -> Option<f64>) -> String {
+fn table(surveyed: &[CablingReport], figure: impl Fn(&Entry) -> Option<f64>) -> String {
     let names: Vec<String> = surveyed.iter().map(|one| name(&one.cabling)).collect();
     let mut text = format!("{:<15}", "");
     names.iter().for_each(|name| {
@@ -127,7 +127,7 @@ fn name(cabling: &Cabling) -> String {
 }
 
 /// Returns the suggestion, and the impossible shapes.
-fn advice(best: &Surveyed, impossible: &[Impossible]) -> String {
+fn advice(best: &CablingReport, impossible: &[Impossible]) -> String {
     let cabling = &best.cabling;
     let mut text = format!("\nadvised: {}, {} cables", name(cabling), cabling.cables());
     if let Some(Entry { large: Ok((large, _)), small: Ok((small, _)), .. }) = best.of(Collective::AllReduce) {

@@ -17,7 +17,7 @@ use super::{
 };
 use collectives::{
     plan,
-    select::{Best, Call, Fingerprint, Tuned},
+    select::{Call, Fingerprint, Tuned, TunedChoice},
 };
 use std::path::Path;
 use tbccl::{Communicator, Rank, Result};
@@ -89,8 +89,8 @@ fn tune(comm: &mut Communicator, args: &Args) -> Result<(), Stop> {
     Ok(())
 }
 
-fn noted(cell: Cell, chosen: Candidate, standing: Standing) -> Best {
-    Best {
+fn noted(cell: Cell, chosen: Candidate, standing: Standing) -> TunedChoice {
+    TunedChoice {
         collective: cell.collective,
         bytes: cell.block_bytes(),
         algorithm: chosen.algorithm.to_owned(),

@@ -5,9 +5,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tbccl::{CallOptions, Config, Error, Rank, RawWhat, ReduceOp, Result, SharedCommunicator};
+use tbccl::{CallOptions, Collective, Config, Error, Operation, Rank, ReduceOp, Result, SharedCommunicator};
 
-const SUM: RawWhat = RawWhat::AllReduce(ReduceOp::Sum);
+const SUM: Operation<'static> = Operation::new(Collective::AllReduce).with_op(ReduceOp::Sum);
 
 /// What an abort may take, and what it may take until everybody knows.
 const PROMPTLY: Duration = Duration::from_millis(100);

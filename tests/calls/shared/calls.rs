@@ -6,9 +6,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tbccl::{CallOptions, Config, Error, Rank, RawWhat, ReduceOp, SharedCommunicator};
+use tbccl::{CallOptions, Collective, Config, Error, Operation, Rank, ReduceOp, SharedCommunicator};
 
-const SUM: RawWhat = RawWhat::AllReduce(ReduceOp::Sum);
+const SUM: Operation<'static> = Operation::new(Collective::AllReduce).with_op(ReduceOp::Sum);
 
 fn none() -> CallOptions {
     CallOptions::default()
@@ -30,10 +30,18 @@ fn issue_many(comm: &SharedCommunicator, many: usize) -> Vec<Issued<u32>> {
         let (own, count) = (vec![comm.rank().0 + at as u32; 1 + at % 7], 1 + at % 7);
         match at % 3 {
             0 => issue(comm, SUM, (own, vec![0; count]), &none()),
-            1 => {
-                issue(comm, RawWhat::Broadcast(Rank(at as u32 % comm.size())), (own, vec![0; count]), &none())
-            }
-            _ => issue(comm, RawWhat::AllReduce(ReduceOp::Max), (Vec::new(), own), &none()),
+            1 => issue(
+                comm,
+                Operation::new(Collective::Broadcast).with_root(Rank(at as u32 % comm.size())),
+                (own, vec![0; count]),
+                &none(),
+            ),
+            _ => issue(
+                comm,
+                Operation::new(Collective::AllReduce).with_op(ReduceOp::Max),
+                (Vec::new(), own),
+                &none(),
+            ),
         }
     };
     (0..many).map(|at| nth(at).expect("it is issued")).collect()
@@ -95,7 +103,7 @@ fn a_thread_that_calls_after_it_has_issued_comes_after_what_it_issued() {
         for round in 0..200 {
             let issued = issue(&comm, SUM, (Vec::new(), vec![round]), &none()).expect("issued");
             let mut data = [1.0f32; 3];
-            call(&comm, RawWhat::AllReduce(ReduceOp::Prod), &mut data, &none())
+            call(&comm, Operation::new(Collective::AllReduce).with_op(ReduceOp::Prod), &mut data, &none())
                 .expect("the other order disagrees");
             assert_eq!(issued.finish().expect("carried out"), [2 * round]);
         }
@@ -222,19 +230,22 @@ fn a_call_s_own_limit_of_time_ends_it() {
 #[test]
 fn what_is_wrong_with_a_call_is_said_when_it_is_issued() {
     let comms = ranks(2, &Config::default());
-    let refused = |what: RawWhat, options: CallOptions| {
-        issue(&comms[0], what, (Vec::new(), vec![1.0f32; 4]), &options)
+    let refused = |operation: Operation<'static>, options: CallOptions| {
+        issue(&comms[0], operation, (Vec::new(), vec![1.0f32; 4]), &options)
             .map(Issued::forget)
             .expect_err("wrong")
     };
-    for (what, says) in [
-        (RawWhat::Broadcast(Rank(2)), "root 2"),
-        (RawWhat::AllReduce(ReduceOp::BitOr), "f32"),
-        (RawWhat::Scan(ReduceOp::Avg), "no average"),
-        (RawWhat::AllReduceScaled(ReduceOp::Sum, tbccl::Scale::new(1u8)), "the factor is a u8"),
-        (RawWhat::AllToAll, "no form in place"),
+    for (operation, says) in [
+        (Operation::new(Collective::Broadcast).with_root(Rank(2)), "root 2"),
+        (Operation::new(Collective::AllReduce).with_op(ReduceOp::BitOr), "f32"),
+        (Operation::new(Collective::Scan).with_op(ReduceOp::Avg), "no average"),
+        (
+            Operation::new(Collective::AllReduce).with_op(ReduceOp::Sum).with_scale(tbccl::Scale::new(1u8)),
+            "the factor is a u8",
+        ),
+        (Operation::new(Collective::AllToAll), "no form in place"),
     ] {
-        let error = refused(what, none()).to_string();
+        let error = refused(operation, none()).to_string();
         assert!(error.contains(says), "{error}");
     }
     let unknown = CallOptions { algorithm: Some("rong".into()), ..none() };
@@ -301,11 +312,11 @@ fn the_thread_for_calls_costs_nothing_while_there_are_none() {
     let together = Barrier::new(2);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let issued = issue(left, RawWhat::Send(Rank(58)), (vec![1u8; 8], vec![0; 8]), &none());
+            let issued = issue(left, Operation::send(Rank(58)), (vec![1u8; 8], vec![0; 8]), &none());
             issued.and_then(Issued::finish).expect("sent");
             together.wait();
         });
-        let issued = issue(right, RawWhat::Recv(Rank(57)), (Vec::new(), vec![0u8; 8]), &none());
+        let issued = issue(right, Operation::recv(Rank(57)), (Vec::new(), vec![0u8; 8]), &none());
         assert_eq!(issued.and_then(Issued::finish).expect("received"), [1; 8]);
         together.wait();
     });

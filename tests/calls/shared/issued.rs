@@ -6,7 +6,7 @@
 
 use std::{mem, time::Duration};
 use tbccl::{
-    CallOptions, Communicator, Config, Element, Pending, RawCall, RawWhat, Result, SharedCommunicator,
+    CallOptions, Communicator, Config, Element, Operation, Pending, RawCall, Result, SharedCommunicator,
 };
 
 /// Longer than anything here takes on a busy machine.
@@ -50,20 +50,20 @@ impl<T> Drop for Issued<T> {
     }
 }
 
-fn raw<T: Element>(what: RawWhat, count: usize, send: &[T], recv: &mut [T]) -> RawCall {
+fn raw<T: Element>(operation: Operation<'static>, count: usize, send: &[T], recv: &mut [T]) -> RawCall {
     let send = if send.is_empty() { recv.as_ptr() } else { send.as_ptr() };
-    RawCall { what, dtype: T::DTYPE, count, send: send.cast(), recv: recv.as_mut_ptr().cast() }
+    RawCall { operation, dtype: T::DTYPE, count, send: send.cast(), recv: recv.as_mut_ptr().cast() }
 }
 
 /// Issues a call from one vector to another one, or in place if there is no input.
 pub(crate) fn issue<T: Element>(
     comm: &SharedCommunicator,
-    what: RawWhat,
+    operation: Operation<'static>,
     (input, mut output): (Vec<T>, Vec<T>),
     options: &CallOptions,
 ) -> Result<Issued<T>> {
     let count = output.len();
-    let call = raw(what, count, &input, &mut output);
+    let call = raw(operation, count, &input, &mut output);
     // SAFETY: see the module.
     let pending = unsafe { comm.issue(vec![call], options)? };
     Ok(Issued { pending, input, output })
@@ -72,11 +72,11 @@ pub(crate) fn issue<T: Element>(
 /// A blocking call in place.
 pub(crate) fn call<T: Element>(
     comm: &SharedCommunicator,
-    what: RawWhat,
+    operation: Operation<'static>,
     data: &mut [T],
     options: &CallOptions,
 ) -> Result<()> {
-    let call = raw(what, data.len(), &[], data);
+    let call = raw(operation, data.len(), &[], data);
     // SAFETY: see the module.
     unsafe { comm.call(&call, options) }
 }
@@ -84,10 +84,11 @@ pub(crate) fn call<T: Element>(
 /// A blocking group of a call in place on each.
 pub(crate) fn call_group<T: Element>(
     comm: &SharedCommunicator,
-    what: &RawWhat,
+    operation: &Operation<'static>,
     data: &mut [Vec<T>],
 ) -> Result<()> {
-    let calls: Vec<RawCall> = data.iter_mut().map(|data| raw(what.clone(), data.len(), &[], data)).collect();
+    let calls: Vec<RawCall> =
+        data.iter_mut().map(|data| raw(operation.clone(), data.len(), &[], data)).collect();
     // SAFETY: see the module.
     unsafe { comm.call_group(&calls, &CallOptions::default()) }
 }

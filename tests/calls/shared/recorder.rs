@@ -8,9 +8,9 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use tbccl::{CallOptions, Config, RawWhat, ReduceOp, SharedCommunicator, record_on_signal};
+use tbccl::{CallOptions, Collective, Config, Operation, ReduceOp, SharedCommunicator, record_on_signal};
 
-const SUM: RawWhat = RawWhat::AllReduce(ReduceOp::Sum);
+const SUM: Operation<'static> = Operation::new(Collective::AllReduce).with_op(ReduceOp::Sum);
 
 fn parsed(text: &str) -> Vec<Value> {
     // The last one may be being written.

@@ -1,8 +1,8 @@
-//! A peer gone mad: an error, and never a fault.
+//! A peer that corrupts shared memory causes an error, and never a fault.
 //!
 //! # Safety
-//! The vandal writes single words inside of an arena that it keeps mapped, as a peer gone mad could; the span of
-//! nowhere is only ever read by the kernel, which refuses.
+//! The vandal writes single words inside an arena that it keeps mapped, as a corrupt peer could. The span of
+//! nowhere is read only by the kernel, which refuses the address.
 
 use crate::fixture::*;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use transport::{
     memory::{Arena, Mapping, Span},
 };
 
-/// The words of the ring on which rank 0 sends to rank 1 on lane 0, seen by someone who has no business there.
+/// Words of the ring on which rank 0 sends to rank 1 on lane 0, mapped by an outsider.
 struct Vandal(Mapping);
 
 impl Vandal {

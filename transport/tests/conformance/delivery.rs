@@ -43,7 +43,7 @@ pub(crate) fn bytes_moved_and_copied_are_counted_exactly(mut pair: Pair) {
                 let (out, into) = match protocol {
                     Protocol::Copy => copied,
                     Protocol::Direct => (0, 0),
-                    // What is to be reduced goes through a buffer.
+                    // Bytes to be reduced go through a buffer.
                     Protocol::Pull => (0, if fold { len } else { 0 }),
                 };
                 let sent = Counters { sent_messages: 1, copied_bytes: out, ..Counters::default() };

@@ -7,10 +7,10 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// A link that can, sends a message of so many bytes in parts.
+/// Message length that links able to send prefixes split into several parts.
 const LONG: usize = 1 << 20;
 
-/// Nothing is sent before it is there, however much that is, and long messages are on their way before their ends are there.
+/// No byte is sent before it is available, and long messages start before their last bytes are available.
 pub(crate) fn what_is_there_of_a_message_is_sent_on(mut pair: Pair) {
     let mut numbers = Numbers(77);
     for protocol in pair.protocols() {
@@ -23,7 +23,7 @@ pub(crate) fn what_is_there_of_a_message_is_sent_on(mut pair: Pair) {
                 let src = if from_slab { memory.span_mut() } else { SpanMut::from(&mut foreign[..]) };
                 let message = Message { bytes: &bytes, src, protocol, folded };
                 feed(pair.from(0, 1), &message, &mut numbers);
-                // What comes behind it is not mistaken for it.
+                // The following message must not be mistaken for it.
                 let mut got = vec![0; len];
                 transfer(pair.from(0, 1), protocol, src.as_span(), &mut Landing(&mut got));
                 assert!(got == bytes, "the message behind one of {len} bytes by {protocol:?}");
@@ -34,13 +34,13 @@ pub(crate) fn what_is_there_of_a_message_is_sent_on(mut pair: Pair) {
 
 struct Message<'a> {
     bytes: &'a [u8],
-    /// Where they come to be.
+    /// Source memory, which is filled little by little.
     src: SpanMut<'a>,
     protocol: Protocol,
     folded: bool,
 }
 
-/// Sends a message whose bytes come to be there by and by.
+/// Sends a message whose bytes become available little by little.
 fn feed((from, to): (&mut dyn Link, &mut dyn Link), message: &Message<'_>, numbers: &mut Numbers) {
     let Message { bytes, src, protocol, folded } = *message;
     let len = bytes.len();

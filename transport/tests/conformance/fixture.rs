@@ -14,7 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PIECE: usize = 4096;
 pub(crate) const CELLS: usize = 16;
 pub(crate) const INLINE: usize = 48;
-/// Where the rings begin in an arena.
+/// Offset of the rings in an arena.
 pub(crate) const BOARD_BYTES: usize = 64 * 1024;
 
 /// Small rings, so that every test laps them.
@@ -32,7 +32,7 @@ pub(crate) struct Side {
     pub(crate) slab: Slab,
     /// The rank's shared object, to be written to behind its back.
     pub(crate) object: Option<OwnedFd>,
-    /// What the links stand on, where that must outlive them.
+    /// Endpoint that must outlive the links, if the driver has one.
     #[cfg(target_os = "linux")]
     #[allow(dead_code, reason = "kept alive")]
     pub(crate) endpoint: Option<transport::driver::verbs::VerbsEndpoint>,
@@ -94,8 +94,8 @@ impl Pair {
         if rank == 0 { (a, b) } else { (b, a) }
     }
 
-    /// Bytes that are copied at each end, on top of being moved, when so many are sent by [`Protocol::Copy`] and copied to
-    /// where they belong, or reduced.
+    /// Expected bytes copied at each end for `len` bytes sent by [`Protocol::Copy`], received in place or
+    /// reduced.
     pub(crate) fn copied(&self, len: usize, folded: bool) -> (u64, u64) {
         let all = len as u64;
         let (out, into) = match &self.0[0].tcp {

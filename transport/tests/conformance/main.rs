@@ -1,4 +1,4 @@
-//! What every link must do, whatever moves its bytes: one suite, run on each driver.
+//! Conformance suite of links: one set of cases, run on every driver.
 
 mod corruption;
 mod delivery;
@@ -97,7 +97,7 @@ on_every_connection! {
     tcp::an_endpoint_closes_when_all_that_it_sent_has_arrived,
 }
 
-/// The cases of every driver that can do without rings, and those of the verbs driver alone, on devices of every kind.
+/// Runs the cases of all ringless drivers and the verbs driver's own cases on devices of every kind.
 #[cfg(target_os = "linux")]
 macro_rules! on_every_device {
     ($($topic:ident::$case:ident),* $(,)?) => {
@@ -160,8 +160,10 @@ on_every_device! { @ on_shallow_apple "shallow_apple" verbs::depth_is_learnt_fro
 #[cfg(target_os = "linux")]
 on_every_device! { @ on_lent_ib "lo_ib uc" verbs::lent_memory_is_let_alone_once_it_was_given_back }
 
-/// Two ranks of one host and one of another, which devices of every kind connect: the cases of every driver between those
-/// of one host, and those of every device between those of two.
+/// Runs the cases on two ranks of one host and one rank of another, connected by devices of every kind.
+///
+/// The two ranks of one host run the cases of every driver; ranks of different hosts run those of every
+/// device.
 #[cfg(target_os = "linux")]
 macro_rules! on_every_mixture {
     ($maker:ident: $($topic:ident::$case:ident),* $(,)?) => {

@@ -36,7 +36,7 @@ pub(crate) fn side(mut end: Mixed, peer: u32) -> Side {
     }
 }
 
-/// Whoever only sends learns so that its peer is in the same call.
+/// A rank that only sends learns this way that its peer is in the same call.
 #[test]
 fn a_confirmed_message_is_complete_when_it_was_matched() {
     let mut pair = Pair::mixed();

@@ -78,7 +78,7 @@ impl Pair {
     }
 }
 
-/// What is registered once is in the memory that peers of the host have mapped, and known to the device.
+/// Memory registered once is mapped by peers of the host and known to the device.
 pub(crate) fn one_buffer_is_read_by_a_neighbour_and_put_into_another_host_without_a_copy(mut pair: Pair) {
     let mut neighbour = pair.0[0].kept.pop().expect("rank 1");
     let mut to_neighbour = pair.0[0].kept[0].link(1, 1);
@@ -115,7 +115,8 @@ pub(crate) fn one_buffer_is_read_by_a_neighbour_and_put_into_another_host_withou
     }
 }
 
-/// Nobody else does it: a rank elsewhere that waits for our answer would wait for our neighbour, too.
+/// No other thread makes progress: a remote rank that waits for this rank's answer would also wait for its
+/// neighbor.
 pub(crate) fn who_waits_for_a_neighbour_answers_other_hosts(mut pair: Pair) {
     let mut near = pair.0[0].kept[0].link(1, 0);
     let polls = |pair: &mut Pair| pair.ends(0).0.poll_counters().polls;
@@ -127,7 +128,7 @@ pub(crate) fn who_waits_for_a_neighbour_answers_other_hosts(mut pair: Pair) {
     assert!(polls(&mut pair) - before >= 100, "nothing was looked for while it waited");
 }
 
-/// What all ranks take where they prefer RDMA, and why not RDMA.
+/// Endpoints of all ranks when they prefer RDMA, and the reasons for falling back.
 fn preferring(config: impl Fn(usize) -> VerbsConfig + Sync) -> (Vec<Mixed>, Vec<Option<String>>) {
     let (says, said) = std::sync::mpsc::channel();
     let tcp = config_of_tcp();
@@ -208,7 +209,7 @@ fn tcp_is_taken_by_all_where_one_has_no_library_or_no_device_or_no_cable() {
             assert!(ends.iter().all(|end| end.name() == "shm+tcp"), "{why:?}");
             let is_right = |why: &Option<String>| why.as_ref().is_some_and(|why| why.starts_with(says));
             assert!(why.len() == 3 && why.iter().all(is_right), "{says}: {why:?}");
-            // All of it, whatever the driver that was given up has had of it.
+            // All of the slab is free, including what the dropped driver had allocated.
             assert!(ends.iter().all(|end| end.slab().free_bytes() == LAYOUT.slab_bytes as u64));
             all_talk(&mut ends);
         }

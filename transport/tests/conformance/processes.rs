@@ -18,7 +18,7 @@ use transport::{
     memory::{Arena, Slab, Span},
 };
 
-/// What two processes tell each other before they have a link.
+/// Exchanges arena descriptors between two processes and makes the link.
 fn meet(rank: u32, socket: &mut UnixStream) -> (Box<dyn Link>, Slab) {
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let (ours, object) = Arena::shared(LAYOUT).expect("memory");

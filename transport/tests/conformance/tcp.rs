@@ -16,8 +16,8 @@ use transport::{
     secure::Secret,
 };
 
-/// Small buffers of the system, so that every test fills them; smaller ones than a few of the packets that travel within a
-/// host would have them dropped and repeated.
+/// Socket buffer size, small enough that every test fills the buffers. Below a few of a host's internal
+/// packets, the kernel would drop and retransmit.
 const BUFFER_BYTES: usize = 256 << 10;
 
 pub(crate) fn config(address: &str, sockets: u32, security: Security) -> TcpConfig {
@@ -65,9 +65,9 @@ pub(crate) fn together<E: Endpoint>(ranks: usize, open: impl Fn(usize) -> E + Sy
     })
 }
 
-/// What [`Pair::copied`] says, for these connections.
+/// Expected value of [`Pair::copied`] for these connections.
 pub(crate) fn copied(endpoint: &TcpEndpoint, len: usize) -> (u64, u64) {
-    // What is encrypted is copied to be; small messages go through small buffers.
+    // Encryption copies the payload; small messages go through small buffers.
     let (out_most, into_most) = match endpoint.security() {
         Security::Encrypt => (usize::MAX, usize::MAX),
         Security::Authenticate => (1024 - 16, 1024),
@@ -160,7 +160,7 @@ pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair
     }
 }
 
-/// Whoever waits for a confirmation may have messages of the other end before it that it will receive only later.
+/// The other end's earlier messages may be received only after the confirmation.
 pub(crate) fn a_confirmation_does_not_wait_behind_messages(mut pair: Pair) {
     let (a, b) = pair.ends(0);
     let early = noise(300, 5);
@@ -180,7 +180,8 @@ pub(crate) fn a_confirmation_does_not_wait_behind_messages(mut pair: Pair) {
     assert_eq!(receive(a, 7, 300), early);
 }
 
-/// Whoever has matched the last message of a job closes: the word comes with the end of its connection.
+/// A rank that has matched the last message of a job closes: the confirmation arrives with the end of its
+/// connection.
 pub(crate) fn a_confirmation_counts_though_its_sender_has_closed_since(pair: Pair) {
     let Pair([mut here, mut there]) = pair;
     let bytes = noise(100, 1);
@@ -208,7 +209,7 @@ pub(crate) fn a_confirmation_counts_though_its_sender_has_closed_since(pair: Pai
 
 pub(crate) fn a_peer_that_has_gone_is_an_error_that_names_it(pair: Pair) {
     let Pair([mut here, mut there]) = pair;
-    // What it said before it went is still heard.
+    // Messages sent before the close are still received.
     let last = noise(1000, 3);
     let sent = there.links[0].poll_send(&mut SendState::new(5, Protocol::Copy), Span::from(&*last));
     assert_eq!(sent.expect("send"), SendProgress::Complete);
@@ -241,7 +242,7 @@ pub(crate) fn what_a_peer_that_has_gone_did_not_take_is_not_waited_for(pair: Pai
     while !is_full() {}
     let mut settled = |within| here.tcp.as_mut().expect("an endpoint").settle(within, &|_| false);
     assert!(!settled(Duration::from_millis(10)), "most of it lies with our system");
-    // Not in good order: what it has not read makes its system refuse the rest.
+    // Not an orderly close: bytes that it has not read make its kernel reset the connection.
     std::mem::forget(there.tcp.take());
     drop(there);
     assert!(settled(PATIENCE), "nobody will ever take it");

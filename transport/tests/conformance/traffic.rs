@@ -7,7 +7,7 @@ use transport::{
     memory::{Registered, Slab, Span},
 };
 
-/// A message under way: what it is, and where in the source.
+/// A message under way, and its offset in the source.
 pub(crate) struct Flight {
     state: SendState,
     at: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Traffic {
     registered: Registered,
     protocols: Vec<Protocol>,
     flying: VecDeque<Flight>,
-    /// What the receiver is to get: place, length, digest.
+    /// Messages that the receiver expects: offset, length, digest.
     due: VecDeque<(usize, usize, u64)>,
     begun: u64,
     arrived: u64,

@@ -14,8 +14,8 @@ use transport::{
     memory::{Mapping, Registered, Span, SpanMut},
 };
 
-/// A device of every kind, each connected to itself, which takes no cable; such whose queues take less than they say; and
-/// pairs with a bad cable between them.
+/// Fabric of the tests: a device of every kind connected to itself, devices whose queues accept less than
+/// they report, and pairs with a bad cable between them.
 pub(crate) const FABRIC: &str = "
     [[node]]
     name = 'a'
@@ -86,8 +86,9 @@ pub(crate) const FABRIC: &str = "
     seed = 3
 ";
 
-/// Two endpoints on a device, or on the two of a pair, or on several pairs with a `+` between them, brought together. `uc`
-/// behind the name asks for unreliable connections.
+/// Two connected endpoints on one device, on a pair of devices, or on several pairs joined by `+`.
+///
+/// A trailing `uc` in the name requests unreliable connections.
 pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2] {
     let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
     let is_pair =
@@ -132,7 +133,7 @@ impl Pair {
     }
 }
 
-/// Where a message is put by the device itself.
+/// Destination into which the device itself places a message.
 pub(crate) struct Placed<'a>(pub(crate) SpanMut<'a>);
 
 impl Sink for Placed<'_> {
@@ -181,7 +182,7 @@ pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
     let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
     let (repeated, renewed) = all.fold((0, 0), |(a, b), all| (a + all.repeated, b + all.renewed));
     assert!(repeated > 0, "nothing was repeated");
-    // Where sends meet receives by their order, queues are made new.
+    // Queues that match sends with receives by order are recreated.
     let matched = pair.0[0].endpoint.as_ref().is_some_and(|endpoint| !endpoint.is_one_sided());
     assert_eq!(renewed > 0, matched, "{renewed} connections were made new");
 }
@@ -198,19 +199,19 @@ pub(crate) fn an_endpoint_closes_when_its_device_has_sent_all(mut pair: Pair) {
     assert!(began.elapsed().as_millis() >= 30, "the cable takes 30 ms");
 }
 
-/// Apple's device and soft-RoCE refuse work before the depth is reached that they report. That is no reason to give a
-/// cable up.
+/// Apple's device and soft-RoCE refuse work below the depth that they report. The cable must stay in use.
 pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
     crate::traffic::exchange(&mut pair);
     registered_memory_is_never_copied_between(&mut pair);
     let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
     let (refused, renewed) = all.fold((0, 0), |(a, b), all| (a + all.refused, b + all.renewed));
     assert!(refused > 0, "nothing was refused");
-    // A piece whose trailer was refused upsets the order of a data queue; that is learnt once for each.
+    // A piece whose trailer was refused breaks the order of a data queue; each queue learns this once.
     assert!(renewed <= 4, "{renewed} connections were made new");
 }
 
-/// What came by a cable that has failed since may be found when its sender has long said in another way that it arrived.
+/// Completions of a failed cable may be polled long after the sender has reported the arrival on another
+/// path.
 pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
     const PIECES: usize = 3;
     let config = VerbsConfig {
@@ -244,7 +245,7 @@ pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
         link.poll_recv(recv, &mut Placed(destination.span_mut())).expect("recv") == RecvProgress::Complete
     };
     let mut recv = [0, 1].map(|lane| expect(&mut into[lane], &mut dst[lane]));
-    // What is on the second lane is found first, and granted anew last.
+    // The second lane is polled first and gets its new credits last.
     for lane in [1, 0] {
         let mut send = SendState::new(9, Protocol::Copy).with_size(SizeClass::Bulk);
         while from[lane].poll_send(&mut send, src.span()).expect("send") != SendProgress::Complete {
@@ -273,7 +274,8 @@ fn fault(args: &[&str]) {
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
 }
 
-/// Pieces have arrived when the operation is given up and its memory goes: what comes of them must not look there.
+/// Pieces have arrived when the operation is aborted and its memory is freed: their completions must not
+/// touch it.
 pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
     const LEN: usize = 64 << 10;
     let bytes = noise(LEN, 3);

@@ -1,4 +1,4 @@
-//! Hosts that vanish: two network namespaces with a cable between them, which is cut while something is under way.
+//! Hosts that vanish: the cable between two network namespaces is cut during transfers.
 
 use crate::net::*;
 use rustix::{fd::AsFd, thread::LinkNameSpaceType};
@@ -73,7 +73,7 @@ impl Drop for Hosts {
     }
 }
 
-/// What a rank does once the cable is cut, until it gets an error.
+/// Action of a rank after the cut, until it gets an error.
 type Act = fn(&mut dyn Link) -> TransportError;
 
 fn keeps_sending(link: &mut dyn Link) -> TransportError {
@@ -90,7 +90,7 @@ fn keeps_sending(link: &mut dyn Link) -> TransportError {
     }
 }
 
-/// Has sent something, and waits for the answer.
+/// Waits for an answer to a message that was sent.
 fn waits_for_an_answer(link: &mut dyn Link) -> TransportError {
     let began = Instant::now();
     let mut state = SendState::new(1, Protocol::Copy);

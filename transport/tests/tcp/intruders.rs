@@ -32,7 +32,7 @@ impl Pair {
         Pair { ends: meet(&TcpConfig { lanes: LANES, ..config() }, 2, &log), log, next: 1 }
     }
 
-    /// That of rank 1: when both call, rank 0's call counts.
+    /// Listening address of rank 1; rank 0's call wins when both call.
     fn door(&self) -> SocketAddr {
         self.ends[1].places()[0]
     }
@@ -41,7 +41,7 @@ impl Pair {
         self.ends[1].refused()
     }
 
-    /// Those who belong still get through the door, on a lane that was not connected before.
+    /// Ranks of the job still connect, on a lane that was not connected before.
     fn works(&mut self) -> Duration {
         let [a, b] = &mut self.ends[..] else { panic!("two ranks") };
         let (mut there, mut back) = (a.link(1, self.next), b.link(0, self.next));

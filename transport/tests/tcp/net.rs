@@ -18,7 +18,7 @@ use transport::{
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What endpoints have said of strangers.
+/// Warnings of endpoints about refused connections.
 pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
 pub(crate) fn secret() -> Secret {

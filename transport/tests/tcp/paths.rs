@@ -1,4 +1,4 @@
-//! Where connections go, and what is said when they can't.
+//! Paths of connections, and the errors when no path works.
 
 use crate::net::*;
 use std::time::Duration;

@@ -1,24 +1,25 @@
-//! All-gather round a ring in both directions.
+//! All-gather around a ring in both directions.
 //!
-//! Chunks: 1. Every block goes half of the way round forward, and the other half backward. In stage `s` rank `r` passes
-//! block `r - s` on to `r + 1`, and block `r + s` to `r - 1`.
+//! Chunks: 1. Every block travels half of the ring forward, and the other half backward. In stage `s` rank
+//! `r` forwards block `r - s` to `r + 1`, and block `r + s` to `r - 1`.
 //!
-//! Stages: ⌊n/2⌋. Bytes sent per rank: n-1 blocks, half of them in each direction. Cost: n/2·(α + Bβ) where the cables to
-//! both neighbours work at the same time.
+//! Stages: ⌊n/2⌋. Bytes sent per rank: n-1 blocks, half of them in each direction. Cost: n/2·(α + Bβ) where
+//! the cables to both neighbors work at the same time.
 //!
 //! Wins over `ring` on rings of cables at every size.
 //!
-//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and experience",
-//! Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm); both ways is folklore.
+//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and
+//! experience", Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm);
+//! using both directions is folklore.
 
 use crate::builder::Builder;
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
-/// Plans an all-gather round a ring in both directions.
+/// Plans an all-gather around a ring in both directions.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "bidirectional_ring", 1, 0);

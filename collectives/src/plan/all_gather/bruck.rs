@@ -1,15 +1,17 @@
 //! All-gather by Bruck's algorithm.
 //!
-//! Chunks: 1. In round `k` rank `r` has the blocks of the 2^k ranks from itself on, and sends them to rank `r - 2^k`; in
-//! the last round only those that are missing there. Blocks go straight to their place in the output, so nothing is
-//! turned round at the end; where their numbers start anew a round is two messages.
+//! Chunks: 1. In round `k` rank `r` has the blocks of the 2^k ranks from itself on, and sends them to rank `r
+//! - 2^k`; the last round sends only the blocks that the receiver lacks. Blocks arrive at their final place
+//! in the output, so no rotation follows. A run that wraps around to rank 0 takes two messages.
 //!
-//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: ⌈log2 n⌉·α + (n-1)·Bβ.
+//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: ⌈log2 n⌉·α +
+//! (n-1)·Bβ.
 //!
-//! Wins for small blocks on many ranks, whatever their number.
+//! Wins for small blocks on many ranks, for any n.
 //!
-//! J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby: "Efficient algorithms for all-to-all communications in
-//! multiport message-passing systems", IEEE Transactions on Parallel and Distributed Systems 8(11), 1997.
+//! J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby: "Efficient algorithms for all-to-all
+//! communications in multiport message-passing systems", IEEE Transactions on Parallel and Distributed
+//! Systems 8(11), 1997.
 
 use crate::builder::Builder;
 use crate::plan::trees::runs;
@@ -20,7 +22,7 @@ use topology::Rank;
 /// Plans an all-gather by Bruck's algorithm.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "bruck", 1, 0);
     for rank in spec.planned_ranks() {
@@ -29,7 +31,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     builder.finish()
 }
 
-/// What `rank` of `n` does.
+/// Adds the steps of `rank` among `n` ranks.
 pub(super) fn steps(builder: &mut Builder, rank: Rank, n: u32) {
     builder.stage(0);
     builder.copy(rank, ChunkRange::input(0), ChunkRange::output(rank.0));

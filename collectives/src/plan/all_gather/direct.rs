@@ -1,6 +1,6 @@
 //! All-gather over direct links.
 //!
-//! Chunks: 1. Every rank sends its block to all others, the next one first, and receives theirs.
+//! Chunks: 1. Every rank sends its block to all others, the next rank first, and receives their blocks.
 //!
 //! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)Bβ, with one send
 //! overhead per peer.
@@ -16,7 +16,7 @@ use crate::{PlanError, Spec};
 /// Plans an all-gather over direct links.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "direct", 1, 0);

@@ -1,4 +1,4 @@
-//! Everyone's block to everyone.
+//! Planners of all-gather: every rank receives the blocks of all ranks.
 
 pub mod bidirectional_ring;
 pub mod bruck;

@@ -1,17 +1,18 @@
 //! All-gather by parallel aggregated trees (PAT).
 //!
-//! Chunks: 1. Every rank's block travels to the others down a binomial tree, n trees at once, and what travels the same
-//! way in a round is one message: blocks lie in scratch in an order in which it is one run (`plan/aggregated.rs`). The
-//! furthest rank comes first, with one block, and the neighbour last, with half of them. At the end blocks are copied to
-//! their places.
+//! Chunks: 1. Every rank's block travels to the others down a binomial tree, n trees at once. Blocks that
+//! travel the same way in a round form one message: blocks lie in scratch in an order in which they are one
+//! run (`plan/aggregated.rs`). The first round goes to the furthest rank, with one block; the last one goes
+//! to the neighbor, with half of the blocks. Received blocks are then copied to their place in the output.
 //!
-//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible, for any n. Scratch: n blocks. Cost:
-//! ⌈log2 n⌉·α + (n-1)·Bβ, and the copies.
+//! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible, for any n. Scratch: n
+//! blocks. Cost: ⌈log2 n⌉·α + (n-1)·Bβ, and the copies.
 //!
-//! Wins over `bruck` where links to far ranks are slower than those to near ones: there most of the data goes far, here
-//! little does.
+//! Wins over `bruck` where links to far ranks are slower than links to near ones: `bruck` sends most of the
+//! data far, PAT little.
 //!
-//! S. Jeaugey: "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
+//! S. Jeaugey: "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv
+//! 2506.20252, 2025.
 
 use crate::builder::Builder;
 use crate::plan::aggregated::{Layout, Round};
@@ -22,7 +23,7 @@ use std::ops::Range;
 /// Plans an all-gather by aggregated trees.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let (layout, own) = (Layout::new(n), ChunkRange::input(0));
@@ -37,20 +38,20 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         if n < 3 {
             continue;
         }
-        builder.copy(rank, own, ChunkRange::scratch(layout.own()));
-        for (stage, Round { distance, sent, came }) in (0..).zip(&layout.rounds) {
+        builder.copy(rank, own, ChunkRange::scratch(layout.own_slot()));
+        for (stage, Round { distance, sent, received }) in (0..).zip(&layout.rounds) {
             builder.stage(stage);
             builder.send(rank, rank.ahead(*distance, n), run(sent), 0);
-            builder.recv(rank, rank.behind(*distance, n), run(came), 0);
-            for place in came.clone() {
-                let owner = rank.behind(layout.offsets[place as usize], n);
-                builder.copy(rank, ChunkRange::scratch(place), ChunkRange::output(owner.0));
+            builder.recv(rank, rank.behind(*distance, n), run(received), 0);
+            for slot in received.clone() {
+                let owner = rank.behind(layout.offsets[slot as usize], n);
+                builder.copy(rank, ChunkRange::scratch(slot), ChunkRange::output(owner.0));
             }
         }
     }
     builder.finish()
 }
 
-fn run(places: &Range<u32>) -> ChunkRange {
-    ChunkRange { buffer: Buffer::Scratch, first: places.start, len: places.len() as u32 }
+fn run(slots: &Range<u32>) -> ChunkRange {
+    ChunkRange { buffer: Buffer::Scratch, first: slots.start, len: slots.len() as u32 }
 }

@@ -1,15 +1,16 @@
 //! All-gather by recursive doubling.
 //!
-//! Chunks: 1. In round `k` rank `r` exchanges all that it has with rank `r XOR 2^k`: the blocks of 2^k ranks, which are
-//! one run. When n is not a power of two, this is [`bruck`](super::bruck::plan), which has as few rounds.
+//! Chunks: 1. In round `k` rank `r` exchanges all the blocks it has with rank `r XOR 2^k`: the blocks of 2^k
+//! ranks, which are one run. If n is not a power of two, the plan is [`bruck`](super::bruck::plan), which has
+//! as few rounds.
 //!
 //! Stages: log2(n). Bytes sent per rank: n-1 blocks, which is the least possible. Cost: log2(n)·α + (n-1)·Bβ.
 //!
-//! Wins for small and medium blocks on many ranks, when they are a power of two: every rank talks with log2(n) others,
-//! and both ways at once.
+//! Wins for small and medium blocks on many ranks if n is a power of two: every rank exchanges with log2(n)
+//! others, in both directions at once.
 //!
-//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
-//! Journal of High Performance Computing Applications 19(1), 2005.
+//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
+//! International Journal of High Performance Computing Applications 19(1), 2005.
 
 use super::bruck;
 use crate::builder::Builder;
@@ -20,7 +21,7 @@ use topology::Rank;
 /// Plans an all-gather by doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "recursive_doubling", 1, 0);

@@ -1,11 +1,11 @@
-//! All-gather round a ring.
+//! All-gather around a ring.
 //!
-//! Chunks: 1. Every rank puts its block in its place of the output; in stage `s` it passes block `r - s` on
+//! Chunks: 1. Every rank copies its block to its place in the output; in stage `s` it forwards block `r - s`
 //! to `r + 1`.
 //!
 //! Stages: n-1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: (n-1)(α + Bβ).
 //!
-//! Wins for large blocks where each rank has fast links to two neighbours only.
+//! Wins for large blocks where each rank has fast links to two neighbors only.
 //!
 //! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and
 //! experience", Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm).
@@ -15,10 +15,10 @@ use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 
-/// Plans an all-gather round a ring.
+/// Plans an all-gather around a ring.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "ring", 1, 0);
     for rank in spec.planned_ranks() {
@@ -27,7 +27,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     builder.finish()
 }
 
-/// What `rank` of `n` does.
+/// Adds the steps of `rank` among `n` ranks.
 pub(super) fn steps(builder: &mut Builder, rank: Rank, n: u32) {
     for stage in 0..n - 1 {
         let passed_on = ChunkRange::output(rank.behind(stage, n).0);

@@ -1,16 +1,17 @@
-//! All-reduce round two rings at once, in opposite directions, each with half of the data.
+//! All-reduce around two rings at once, in opposite directions, each with half of the data.
 //!
-//! Chunks: 2n. The first n go round as in [`ring`](super::ring) on lane 0; the others go the other way on
-//! lane 1. With 2 ranks both neighbours are the same rank, and the lanes keep the two rings apart.
+//! Chunks: 2n. The first n chunks travel as in [`ring`](super::ring) on lane 0; the others travel in the
+//! opposite direction on lane 1. With 2 ranks both neighbors are the same rank, and the lanes keep the two
+//! rings apart.
 //!
-//! Stages: 2(n-1). Bytes sent per rank: 2(n-1)/n of the block, half of them in each direction.
-//! Cost: 2(n-1)α + (n-1)/n·Bβ + (n-1)/n·Bγ where the cables to both neighbours work at the same time.
+//! Stages: 2(n-1). Bytes sent per rank: 2(n-1)/n of the block, half of them in each direction. Cost: 2(n-1)α
+//! + (n-1)/n·Bβ + (n-1)/n·Bγ where the cables to both neighbors work at the same time.
 //!
-//! Wins over `ring` for large blocks where the links to the two neighbours do not share a port: in a plain
+//! Wins over `ring` for large blocks where the links to the two neighbors do not share a port: in a plain
 //! ring each rank sends on one cable only.
 //!
 //! The ring is that of P. Patarasuk, X. Yuan: "Bandwidth optimal all-reduce algorithms for clusters of
-//! workstations", Journal of Parallel and Distributed Computing 69(2), 2009; running it both ways is
+//! workstations", Journal of Parallel and Distributed Computing 69(2), 2009; using both directions is
 //! folklore.
 
 use super::ring::{Ring, ring_stage};
@@ -19,10 +20,10 @@ use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 
-/// Plans an all-reduce round two rings.
+/// Plans an all-reduce around two rings.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     if n == 1 {

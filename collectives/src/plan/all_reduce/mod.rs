@@ -1,4 +1,4 @@
-//! Everyone's block, reduced, to everyone.
+//! Planners of all-reduce: every rank receives the reduction of all blocks.
 
 pub mod bidirectional_ring;
 pub mod double_binary_tree;

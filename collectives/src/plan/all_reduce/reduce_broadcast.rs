@@ -1,13 +1,13 @@
 //! All-reduce up a binomial tree to rank 0, and down again.
 //!
-//! Chunks: 1. The tree is that of the canonical order ([`crate::numerics`]): in every stage neighbouring sums become one,
-//! at the lower one's lowest rank. The result goes back the same way, mirrored.
+//! Chunks: 1. The tree is that of the canonical order ([`crate::numerics`]): in every stage neighboring sums
+//! are merged at the lowest rank of the lower one. The result returns down the same tree.
 //!
-//! Stages: 2·⌈log2 n⌉. Bytes sent per rank: 1 block on average going up, and as much going down; ⌈log2 n⌉ by rank 0.
-//! Cost: 2·⌈log2 n⌉·(α + Bβ) + ⌈log2 n⌉·Bγ.
+//! Stages: 2·⌈log2 n⌉. Bytes sent per rank: 1 block on average going up, and 1 block going down; rank 0 sends
+//! ⌈log2 n⌉. Cost: 2·⌈log2 n⌉·(α + Bβ) + ⌈log2 n⌉·Bγ.
 //!
-//! Wins where few messages in all count more than few stages: 2(n-1), where recursive doubling has n·log2(n); cut into
-//! segments it streams. Results are reproducible.
+//! Wins where the total number of messages matters more than the number of stages: 2(n-1), where recursive
+//! doubling has n·log2(n). Cut into segments it forms a pipeline. Results are reproducible.
 //!
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
 //! International Journal of High Performance Computing Applications 19(1), 2005 (reduce, then broadcast).
@@ -24,7 +24,7 @@ const OUTPUT: ChunkRange = ChunkRange::output(0);
 /// Plans an all-reduce up and down a tree.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), Rank(0));
     let last = 2 * n.ilog2() + 1;

@@ -1,12 +1,13 @@
 //! All-to-all over direct links.
 //!
 //! Chunks: 1. Every rank sends each block of its input to its destination, the next rank first, and receives
-//! the previous rank's first, so that at any time no two ranks send to the same one. In place a block may
-//! still be on its way out when its successor comes in, so all blocks land in scratch and are copied.
+//! the previous rank's block first, so that no two ranks send to the same one at the same time. In place a
+//! block may still be being sent when its replacement arrives, so all blocks are received into scratch and
+//! copied.
 //!
 //! Stages: 1. Bytes sent per rank: n-1 blocks. Cost: α + (n-1)Bβ, with one send overhead per peer.
 //!
-//! Wins everywhere but for tiny blocks on very many ranks, where J. Bruck et al. (IEEE Transactions on
+//! Wins everywhere except for tiny blocks on very many ranks, where J. Bruck et al. (IEEE Transactions on
 //! Parallel and Distributed Systems 8(11), 1997) send fewer messages.
 //!
 //! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
@@ -19,7 +20,7 @@ use crate::{PlanError, Spec};
 /// Plans an all-to-all over direct links.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let through_scratch = spec.in_place() == InPlace::Yes;
@@ -32,9 +33,9 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         for distance in 1..n {
             let peer = rank.behind(distance, n);
             let place = ChunkRange::output(peer.0);
-            let landing = if through_scratch { ChunkRange::scratch(distance - 1) } else { place };
-            builder.recv(rank, peer, landing, 0);
-            builder.copy(rank, landing, place);
+            let destination = if through_scratch { ChunkRange::scratch(distance - 1) } else { place };
+            builder.recv(rank, peer, destination, 0);
+            builder.copy(rank, destination, place);
         }
         builder.copy(rank, ChunkRange::input(rank.0), ChunkRange::output(rank.0));
     }

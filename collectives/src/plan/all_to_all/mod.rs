@@ -1,4 +1,4 @@
-//! Block `j` of rank `i` to block `i` of rank `j`.
+//! Planners of all-to-all: block `j` of rank `i` becomes block `i` of rank `j`.
 
 pub mod bruck;
 pub mod direct;

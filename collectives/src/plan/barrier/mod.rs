@@ -1,4 +1,4 @@
-//! No rank leaves before every rank has entered.
+//! Planners of the barrier: no rank leaves before every rank has entered.
 
 pub mod binomial;
 pub mod dissemination;

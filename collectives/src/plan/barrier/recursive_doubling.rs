@@ -1,19 +1,20 @@
 //! Barrier by recursive doubling.
 //!
-//! Chunks: 1. In round `k`, rank `r` and rank `r XOR 2^k` tell each other that they have come so far. When n is not a power
-//! of two, with p the largest one below it, the first `2(n-p)` ranks go in pairs: the second one tells the first, which
-//! takes part for both, and hears from it at the end.
+//! Chunks: 1. In round `k`, rank `r` and rank `r XOR 2^k` exchange messages. If n is not a power of two, with
+//! p the largest one below it, the first `2(n-p)` ranks form pairs: the second rank sends a message to the
+//! first, which represents both, and receives one from it at the end.
 //!
-//! What is heard is written down as [`dissemination`](super::dissemination) does: each token is a reduction of those
-//! before it, and the last block of scratch is the one that stands for everyone.
+//! As in [`dissemination`](super::dissemination), tokens record which ranks have entered: each token is a
+//! reduction of earlier ones, and the last block of scratch stands for all ranks.
 //!
 //! Stages: log2(p), and 2 more when n > p. Bytes: none. Cost: log2(n)·α for powers of two.
 //!
-//! Wins over `dissemination` where a link takes both directions at once, with a power of two: as many rounds, and every
-//! rank talks with log2(n) others instead of twice as many.
+//! Wins over `dissemination` where a link carries both directions at once, if n is a power of two: as many
+//! rounds, and every rank exchanges with log2(n) others instead of twice as many.
 //!
-//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH", International
-//! Journal of High Performance Computing Applications 19(1), 2005 (the exchange of all-reduce, without data).
+//! R. Thakur, R. Rabenseifner, W. Gropp: "Optimization of collective communication operations in MPICH",
+//! International Journal of High Performance Computing Applications 19(1), 2005 (the exchange of all-reduce,
+//! without data).
 
 use crate::builder::Builder;
 use crate::numerics::Core;
@@ -23,11 +24,11 @@ use crate::{PlanError, Spec};
 /// Plans a barrier by doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, core) = (spec.ranks(), Core::of(spec.ranks()));
     let rounds = n.ilog2();
-    // The token before round `k` is in block `k`, or one further where pairs come first.
+    // The token before round `k` is in block `k`, or in block `k + 1` if there are pairs.
     let end = rounds + u32::from(core.pairs > 0);
     let mut builder = Builder::new(spec, "recursive_doubling", 1, end + 1);
     for rank in spec.planned_ranks() {
@@ -49,7 +50,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         }
         let Some(term) = term else { continue };
         for round in 0..rounds {
-            let peer = core.speaker(term ^ 1 << round);
+            let peer = core.representative(term ^ 1 << round);
             let (before, after) = (ChunkRange::scratch(token), round + 1 + end - rounds);
             builder.stage(1 + round);
             builder.send(rank, peer, before, 0);

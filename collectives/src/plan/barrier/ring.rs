@@ -1,26 +1,27 @@
-//! Barrier round a ring.
+//! Barrier around a ring.
 //!
-//! Chunks: 1. In round `k`, every rank tells the next one of whom it has heard so far, and waits to hear the same from
-//! the one before. After n-1 rounds it has heard of everyone.
+//! Chunks: 1. In round `k`, every rank sends the next one the token of the ranks it has heard from, and waits
+//! for the token of the previous one. After n-1 rounds it has heard from all ranks.
 //!
-//! What is heard is written down as `dissemination` does: block `k` of scratch is the token before round `k`. Each adds
-//! our own token, block 0, to what has come, so that no token needs an earlier one.
+//! As in [`dissemination`](super::dissemination), tokens record which ranks have entered: block `k` of
+//! scratch is the token before round `k`. Each is the received token plus the rank's own one, block 0, so
+//! that no token depends on an earlier one.
 //!
 //! Stages: n-1. Bytes: none. Cost: (n-1)α.
 //!
-//! For rings of cables; wherever ranks have direct links, `dissemination` takes fewer rounds.
+//! For rings of cables; where ranks have direct links, `dissemination` takes fewer rounds.
 //!
-//! D. Hensgen, R. Finkel, U. Manber: "Two algorithms for barrier synchronization", International Journal of Parallel
-//! Programming 17(1), 1988 (with one step at a time).
+//! D. Hensgen, R. Finkel, U. Manber: "Two algorithms for barrier synchronization", International Journal of
+//! Parallel Programming 17(1), 1988 (with one step at a time).
 
 use crate::builder::Builder;
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
-/// Plans a barrier round a ring.
+/// Plans a barrier around a ring.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "ring", 1, n);

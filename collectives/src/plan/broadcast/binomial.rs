@@ -1,7 +1,7 @@
 //! Broadcast down a binomial tree.
 //!
 //! Chunks: 1. Ranks are counted from the root. A rank receives from the rank whose number lacks its highest
-//! bit, then sends to those whose number has one more bit above it, the lowest first: that subtree is the
+//! bit, then sends to the ranks whose number has one more bit above it, the lowest first: that subtree is the
 //! deepest.
 //!
 //! Stages: ⌈log2 n⌉. Bytes sent by the root: ⌈log2 n⌉ blocks. Cost: ⌈log2 n⌉(α + Bβ).
@@ -19,7 +19,7 @@ use crate::{PlanError, Spec};
 /// Plans a broadcast down a binomial tree.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "binomial", 1, 0);

@@ -1,6 +1,7 @@
-//! Broadcast down a line.
+//! Broadcast down a chain.
 //!
-//! Chunks: 1. The root sends to the next rank, which passes it on, and so on to the rank before the root.
+//! Chunks: 1. The root sends to the next rank, which forwards the block, and so on to the rank before the
+//! root.
 //!
 //! Stages: n-1. Bytes sent per rank: 1 block. Cost when cut into k segments: (n-2+k)(α + B/k·β), so nearly Bβ
 //! for large blocks.
@@ -14,10 +15,10 @@ use crate::builder::Builder;
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
-/// Plans a broadcast down a line.
+/// Plans a broadcast down a chain.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "chain", 1, 0);

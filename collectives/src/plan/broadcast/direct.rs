@@ -4,7 +4,7 @@
 //!
 //! Stages: 1. Bytes sent by the root: n-1 blocks. Cost: α + (n-1)Bβ, with one send overhead per peer.
 //!
-//! Wins for small blocks on few ranks, and where the root has a link of its own to everyone.
+//! Wins for small blocks on few ranks, and where the root has a link of its own to every rank.
 //!
 //! The "linear" broadcast of MPI libraries.
 
@@ -15,7 +15,7 @@ use crate::{PlanError, Spec};
 /// Plans a broadcast over direct links.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let (input, output) = (ChunkRange::input(0), ChunkRange::output(0));

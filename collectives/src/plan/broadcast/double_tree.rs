@@ -1,16 +1,18 @@
 //! Broadcast down two binary trees at once, each with half of the data.
 //!
-//! Chunks: 2; chunk `t` goes down tree `t` on lane `t`. Ranks are counted from the root, which is at the top of both
-//! trees. The others are an in-order binary tree, and the same one mirrored, or moved on by one: whoever is an inner node
-//! of one is a leaf of the other (but for one rank at most), so that every rank's link is busy both ways.
+//! Chunks: 2; chunk `t` goes down tree `t` on lane `t`. Ranks are counted from the root, which is at the top
+//! of both trees. The others form an in-order binary tree, and the same tree mirrored or shifted by one: an
+//! inner node of one is a leaf of the other (except one rank at most), so that every rank's link is busy in
+//! both directions.
 //!
-//! Stages: at most 2·log2(n) + 1. Bytes sent per rank: at most 1 block. Cost when cut into many segments: about Bβ, after
-//! 2·log2(n) messages to fill the pipeline.
+//! Stages: at most 2·log2(n) + 1. Bytes sent per rank: at most 1 block. Cost when cut into many segments:
+//! about Bβ, after 2·log2(n) messages to fill the pipeline.
 //!
-//! Wins for large blocks on many ranks, cut into segments: as little traffic as `chain`, and a short pipeline.
+//! Wins for large blocks on many ranks, cut into segments: as little traffic as `chain`, and a short
+//! pipeline.
 //!
-//! P. Sanders, J. Speck, J. L. Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
-//! Computing 35(12), 2009.
+//! P. Sanders, J. Speck, J. L. Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+//! Parallel Computing 35(12), 2009.
 
 use crate::builder::Builder;
 use crate::plan::trees::{Node, stages_up};
@@ -21,7 +23,7 @@ use topology::Rank;
 /// Plans a broadcast down two trees.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "double_tree", 2, 0);

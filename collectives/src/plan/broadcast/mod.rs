@@ -1,4 +1,4 @@
-//! The root's block to everyone.
+//! Planners of broadcast: every rank receives the root's block.
 
 pub mod binomial;
 pub mod chain;

@@ -1,8 +1,9 @@
-//! Exclusive scan down a line.
+//! Exclusive scan down a chain.
 //!
-//! Chunks: 1. Every rank gets the sum of those before it from its neighbour, adds its own block in scratch, and passes
-//! that on. In place the message lands in scratch, too, for the own block is needed for the sum. Contributions are added
-//! from rank 0 on, which is the canonical order of prefixes.
+//! Chunks: 1. Every rank receives the sum of the lower ranks from its neighbor, adds its own block in
+//! scratch, and sends the new sum on. In place the message is received into scratch as well, since the sum
+//! needs the rank's own block. Contributions are added from rank 0 on, which is the canonical order of
+//! prefixes.
 //!
 //! Stages: n-1. Bytes sent per rank: 1 block. Cost when cut into k segments: (n-2+k)(α + B/k·(β + γ)).
 //!
@@ -19,10 +20,10 @@ const INPUT: ChunkRange = ChunkRange::input(0);
 const OUTPUT: ChunkRange = ChunkRange::output(0);
 const SUM: ChunkRange = ChunkRange::scratch(0);
 
-/// Plans an exclusive scan down a line.
+/// Plans an exclusive scan down a chain.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, in_place) = (spec.ranks(), spec.in_place() == InPlace::Yes);
     let scratch_blocks = if n < 3 { 0 } else { 1 + u32::from(in_place) };
@@ -31,14 +32,14 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         let passes_on = rank.0 + 1 < n;
         let mut sum = INPUT;
         if rank.0 > 0 {
-            let landing = if in_place && passes_on { ChunkRange::scratch(1) } else { OUTPUT };
+            let destination = if in_place && passes_on { ChunkRange::scratch(1) } else { OUTPUT };
             builder.stage(rank.0 - 1);
-            builder.recv(rank, Rank(rank.0 - 1), landing, 0);
+            builder.recv(rank, Rank(rank.0 - 1), destination, 0);
             if passes_on {
-                builder.reduce(rank, INPUT, landing, SUM);
+                builder.reduce(rank, INPUT, destination, SUM);
                 sum = SUM;
             }
-            builder.copy(rank, landing, OUTPUT);
+            builder.copy(rank, destination, OUTPUT);
         }
         if passes_on {
             builder.stage(rank.0);

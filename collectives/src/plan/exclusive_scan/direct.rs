@@ -1,13 +1,15 @@
 //! Exclusive scan over direct links.
 //!
-//! Chunks: 1. Every rank sends its block to all higher ones, and adds what comes from the lower ones, rank 0's first. In
-//! place sums lie in scratch, since the own block is still being sent.
+//! Chunks: 1. Every rank sends its block to all higher ranks, and adds the blocks of the lower ranks, rank
+//! 0's first. In place sums are in scratch, since the rank's own block is still being sent.
 //!
-//! Stages: 1. Bytes sent by rank 0: n-1 blocks, by rank `r` n-1-r. Cost: α + (n-1)B(β + γ), with one overhead per peer.
+//! Stages: 1. Bytes sent by rank 0: n-1 blocks, by rank `r` n-1-r. Cost: α + (n-1)B(β + γ), with one overhead
+//! per peer.
 //!
-//! Wins for small blocks on few ranks. Contributions are added from rank 0 on, which is the canonical order of prefixes.
+//! Wins for small blocks on few ranks. Contributions are added from rank 0 on, which is the canonical order
+//! of prefixes.
 //!
-//! The one-shot exchange of [`mesh`](crate::plan::all_reduce::mesh), among those that need it.
+//! The one-stage exchange of [`mesh`](crate::plan::all_reduce::mesh), limited to the ranks that need a block.
 
 use crate::builder::Builder;
 use crate::schedule::{ChunkRange, InPlace, Schedule};
@@ -17,7 +19,7 @@ use topology::Rank;
 /// Plans an exclusive scan over direct links.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, in_place) = (spec.ranks(), spec.in_place() == InPlace::Yes);
     let mut builder = Builder::new(spec, "direct", 1, u32::from(in_place && n > 1));

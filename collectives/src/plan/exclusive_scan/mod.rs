@@ -1,4 +1,4 @@
-//! The blocks of the ranks before the own one, reduced.
+//! Planners of the exclusive scan: every rank receives the reduction of the blocks of lower ranks.
 
 pub mod chain;
 pub mod direct;

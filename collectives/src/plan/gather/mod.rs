@@ -1,4 +1,4 @@
-//! Everyone's block, side by side, to the root.
+//! Planners of gather: the root receives the blocks of all ranks, in rank order.
 
 pub mod binomial;
 pub mod chain;

@@ -1,8 +1,9 @@
 //! Reduce up a binomial tree.
 //!
-//! Chunks: 1. The tree is that of the canonical order ([`crate::numerics`]): in every stage neighbouring sums become one.
-//! A sum lies at the root if the root is among its ranks, else at the lowest of them, and whoever has it adds what the
-//! other half's holder sends. So any root gets the result without an additional message, and always the same bits.
+//! Chunks: 1. The tree is that of the canonical order ([`crate::numerics`]): every stage merges neighboring
+//! sums. The root holds each sum that includes its contribution; the lowest rank of a sum holds any other.
+//! The holder adds the partial sum that the holder of the other half sends. Any root thus gets the result
+//! without an additional message, and always the same bits.
 //!
 //! Stages: ⌈log2 n⌉. Bytes sent per rank: 1 block, the root none. Cost: ⌈log2 n⌉(α + Bβ + Bγ).
 //!
@@ -22,7 +23,7 @@ const INPUT: ChunkRange = ChunkRange::input(0);
 /// Plans a reduce up a binomial tree.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "binomial", 1, u32::from(n > 2));
@@ -49,8 +50,8 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     builder.finish()
 }
 
-/// The sums that a rank's contribution goes into, the smallest first: the stage, the sum, and its operand that the rank
-/// is not in.
+/// Returns the sums that include a rank's contribution, the smallest first: the stage, the sum, and its
+/// operand without the rank.
 pub(in crate::plan) fn steps_up(rank: Rank, n: u32) -> Vec<(u32, Sum, Sum)> {
     let mut steps = Vec::new();
     let mut sum = Sum::whole(n);
@@ -68,7 +69,7 @@ fn holds(sum: Sum, rank: Rank, n: u32) -> bool {
     (first.0..first.0 + count).contains(&rank.0)
 }
 
-/// The rank at which a sum lies.
+/// Returns the rank that holds a sum.
 pub(in crate::plan) fn holder(sum: Sum, root: Rank, n: u32) -> Rank {
     if holds(sum, root, n) { root } else { sum.ranks(n).0 }
 }

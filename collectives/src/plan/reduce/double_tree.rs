@@ -1,17 +1,17 @@
 //! Reduce up two binary trees at once, each with half of the data.
 //!
-//! Chunks: 2; chunk `t` goes up tree `t` on lane `t`. The trees are those of the broadcast of this name: the root is at the
-//! top of both, and whoever is an inner node of one is a leaf of the other (but for one rank at most). A rank adds what its
-//! children send to its own contribution.
+//! Chunks: 2; chunk `t` goes up tree `t` on lane `t`. The trees are those of the broadcast of this name: the
+//! root is at the top of both, and an inner node of one is a leaf of the other (except one rank at most). A
+//! rank adds the sums of its children to its own contribution.
 //!
-//! Stages: at most 2·log2(n) + 1. Bytes sent per rank: 1 block, the root none. Cost when cut into many segments: about
-//! B(β + γ), after 2·log2(n) messages to fill the pipeline.
+//! Stages: at most 2·log2(n) + 1. Bytes sent per rank: 1 block, the root none. Cost when cut into many
+//! segments: about B(β + γ), after 2·log2(n) messages to fill the pipeline.
 //!
-//! Wins for large blocks on many ranks, cut into segments. The order of additions depends on the root, and is not the
-//! canonical one.
+//! Wins for large blocks on many ranks, cut into segments. The order of additions depends on the root, and is
+//! not the canonical one.
 //!
-//! P. Sanders, J. Speck, J. L. Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
-//! Computing 35(12), 2009.
+//! P. Sanders, J. Speck, J. L. Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+//! Parallel Computing 35(12), 2009.
 
 use crate::builder::Builder;
 use crate::plan::trees::Node;
@@ -22,7 +22,7 @@ use topology::Rank;
 /// Plans a reduce up two trees.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "double_tree", 2, u32::from(n > 2));

@@ -1,4 +1,4 @@
-//! Everyone's block, reduced, to the root.
+//! Planners of reduce: the root receives the reduction of all blocks.
 
 pub mod binomial;
 pub mod chain;

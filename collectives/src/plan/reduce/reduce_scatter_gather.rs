@@ -1,15 +1,15 @@
 //! Reduce as a reduce-scatter by recursive halving, then a gather: Rabenseifner's algorithm.
 //!
-//! Chunks: p, the largest power of two up to n. After the halving every one of p ranks has one chunk of the result; these
-//! come together at the root up a binomial tree, in the rounds of the halving backwards. When n is not a power of two, the
-//! first `2(n-p)` ranks go in pairs: one gives its block to the other, which takes part for both; the root is always
-//! among those that take part.
+//! Chunks: p, the largest power of two up to n. After the halving each of p ranks has one chunk of the
+//! result. The chunks are gathered at the root up a binomial tree, in the rounds of the halving backwards. If
+//! n is not a power of two, the first `2(n-p)` ranks form pairs: one rank sends its block to the other, which
+//! represents both; the root always represents its pair.
 //!
-//! Stages: 2·log2(p), and 1 more when n > p. Bytes sent per rank: at most 2(p-1)/p of the block, by the root half of that.
-//! Cost: 2·log2(n)·α + 2(n-1)/n·Bβ + (n-1)/n·Bγ for powers of two.
+//! Stages: 2·log2(p), and 1 more when n > p. Bytes sent per rank: at most 2(p-1)/p of the block, by the root
+//! half of that. Cost: 2·log2(n)·α + 2(n-1)/n·Bβ + (n-1)/n·Bγ for powers of two.
 //!
-//! Wins for medium and large blocks on many ranks with direct links. The order is the canonical one, so results are
-//! reproducible.
+//! Wins for medium and large blocks on many ranks with direct links. The order is the canonical one, so
+//! results are reproducible.
 //!
 //! R. Rabenseifner: "Optimization of collective reduction operations", ICCS 2004.
 
@@ -23,7 +23,7 @@ use topology::Rank;
 /// Plans a reduce by halving and gathering.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root, core) = (spec.ranks(), spec.root(), Core::of(spec.ranks()));
     let whole = |buffer| ChunkRange { buffer, first: 0, len: core.terms };
@@ -33,12 +33,12 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.copy(rank, whole(Buffer::Input), whole(Buffer::Output));
             continue;
         }
-        let speaker = |term| speaker(core, root, term);
+        let representative = |term| representative(core, root, term);
         let partner = core.partner(rank);
         let term = core.term(rank).unwrap_or(rank.0 / 2);
-        if speaker(term) != rank {
+        if representative(term) != rank {
             builder.stage(0);
-            builder.send(rank, speaker(term), whole(Buffer::Input), 0);
+            builder.send(rank, representative(term), whole(Buffer::Input), 0);
             continue;
         }
         let to = if rank == root { Buffer::Output } else { Buffer::Scratch };
@@ -48,26 +48,26 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.recv_reduce(rank, partner, whole(Buffer::Input), whole(to), 0);
             from = to;
         }
-        Halver { core, term, speaker, from, to, stage: 1 }.reduce(&mut builder, rank);
+        Halver { core, term, representative, from, to, stage: 1 }.reduce(&mut builder, rank);
         gather(&mut builder, rank, core, term, root);
     }
     builder.finish()
 }
 
-/// Who speaks for a term: of a pair with the root in it, the root.
-fn speaker(core: Core, root: Rank, term: u32) -> Rank {
-    let first = core.speaker(term);
+/// Returns the rank that represents a term: the root if it is in the term's pair.
+fn representative(core: Core, root: Rank, term: u32) -> Rank {
+    let first = core.representative(term);
     if core.partner(first) == Some(root) { root } else { first }
 }
 
-/// The rounds backwards: of two partners the one that is nearer to the root takes the other's chunks.
+/// Adds the gather: of two partners, the one nearer to the root receives the other's chunks.
 fn gather(builder: &mut Builder, rank: Rank, core: Core, term: u32, root: Rank) {
     let target = core.term(root).unwrap_or(root.0 / 2);
     let buffer = if rank == root { Buffer::Output } else { Buffer::Scratch };
     let rounds = core.terms.ilog2();
     for round in (0..rounds).rev() {
         let halves = Halves::of(core, term, round);
-        let peer = speaker(core, root, term ^ 1 << round);
+        let peer = representative(core, root, term ^ 1 << round);
         builder.stage(2 * rounds - round);
         if (term ^ target) >> round & 1 == 1 {
             builder.send(rank, peer, halves.kept(buffer), 0);

@@ -1,28 +1,30 @@
-//! Reduce-scatter round a ring in both directions.
+//! Reduce-scatter around a ring in both directions.
 //!
-//! Chunks: 1. The contributions to a block come to its owner from both sides: those of the half of the ranks behind it
-//! travel forward, the others backward, and every rank on the way adds its own. The owner adds both sums to its own.
+//! Chunks: 1. The contributions to a block reach its owner from both sides: those of the half of the ranks
+//! behind it travel forward, the others backward, and every rank on the way adds its own. The owner adds both
+//! sums to its own contribution.
 //!
-//! The input may not be written, so partial sums are kept in scratch, in two blocks for each direction: a rank receives
-//! into one while it sends the other, or neighbours would wait for each other round the ring.
+//! The input must not be written, so partial sums are kept in scratch, in two blocks for each direction: a
+//! rank receives into one while it sends the other, or neighbors would wait for each other around the ring.
 //!
-//! Stages: ⌊n/2⌋. Bytes sent per rank: n-1 blocks, half of them in each direction. Cost: n/2·(α + Bβ + Bγ) where the
-//! cables to both neighbours work at the same time.
+//! Stages: ⌊n/2⌋. Bytes sent per rank: n-1 blocks, half of them in each direction. Cost: n/2·(α + Bβ + Bγ)
+//! where the cables to both neighbors work at the same time.
 //!
 //! Wins over `ring` on rings of cables at every size.
 //!
-//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and experience",
-//! Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm); both ways is folklore.
+//! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and
+//! experience", Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm);
+//! using both directions is folklore.
 
 use crate::builder::Builder;
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
 
-/// Plans a reduce-scatter round a ring in both directions.
+/// Plans a reduce-scatter around a ring in both directions.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "bidirectional_ring", 1, if n > 3 { 4 } else { 0 });
@@ -31,7 +33,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             builder.copy(rank, ChunkRange::input(0), ChunkRange::output(0));
             continue;
         }
-        // How far sums travel forward, and backward.
+        // The distances that sums travel forward and backward.
         let [forward, backward] = [n / 2, (n - 1) / 2];
         for stage in 0..forward {
             if stage < backward {
@@ -52,9 +54,9 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
 struct Hop {
     forward: bool,
     stage: u32,
-    /// The stages in this direction.
+    /// The number of stages in this direction.
     length: u32,
-    /// What the last sum is added to.
+    /// The operand that the last sum is added to; `None` in earlier stages.
     local: Option<ChunkRange>,
 }
 

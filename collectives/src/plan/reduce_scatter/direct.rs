@@ -1,7 +1,7 @@
 //! Reduce-scatter over direct links.
 //!
-//! Chunks: 1. Every rank sends each block to its owner, the next rank first, and adds up what the others send
-//! for its own, the previous rank first.
+//! Chunks: 1. Every rank sends each block to its owner, the next rank first, and adds the messages for its
+//! own block, the previous rank's first.
 //!
 //! Stages: 1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: α + (n-1)B(β + γ), with one
 //! send overhead per peer.
@@ -13,18 +13,18 @@
 //! at once).
 
 use crate::builder::Builder;
-use crate::plan::fold::{self, Places};
+use crate::plan::fold::{self, FoldBuffers};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{Numerics, PlanError, Spec};
 
 /// Plans a reduce-scatter over direct links.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, canonical) = (spec.ranks(), spec.numerics() == Numerics::Reproducible);
     let partial_sums = if canonical { fold::scratch_blocks(n, spec.in_place()) } else { 0 };
-    // Where blocks differ, those of scratch do too: every n-th is as long as the rank's own.
+    // Unequal blocks make scratch blocks unequal, too: every n-th one is as long as the rank's own block.
     let stride = if spec.uneven() { n } else { 1 };
     let mut builder = Builder::new(spec, "direct", 1, partial_sums * stride);
     for rank in spec.planned_ranks() {
@@ -35,8 +35,8 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         }
         if canonical || n == 1 {
             let scratch = (if spec.uneven() { rank.0 } else { 0 }, stride);
-            let places = Places { own, result, chunk: 0, chunks: 1, scratch };
-            fold::receive_and_add(&mut builder, rank, n, places, 0);
+            let buffers = FoldBuffers { own, result, chunk: 0, chunks: 1, scratch };
+            fold::receive_and_add(&mut builder, rank, n, buffers, 0);
             continue;
         }
         for distance in 1..n {

@@ -1,4 +1,4 @@
-//! Block `r` of everyone, reduced, to rank `r`.
+//! Planners of reduce-scatter: rank `r` receives the reduction of block `r` of all ranks.
 
 pub mod bidirectional_ring;
 pub mod direct;

@@ -1,15 +1,15 @@
-//! Reduce-scatter round a ring.
+//! Reduce-scatter around a ring.
 //!
 //! Chunks: 1. Block `b` starts at rank `b + 1` and travels to `b`, and every rank on its way adds its
 //! contribution. In stage `s`, rank `r` sends its partial result of block `r - s - 1`, and receives that of
 //! block `r - s - 2`.
 //!
-//! The input may not be written, so partial results are kept in scratch. A rank receives into one block while
-//! it sends the other, or neighbours would wait for each other round the ring.
+//! The input must not be written, so partial results are kept in scratch. A rank receives into one block
+//! while it sends the other, or neighbors would wait for each other around the ring.
 //!
 //! Stages: n-1. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: (n-1)(α + Bβ + Bγ).
 //!
-//! Wins for large blocks where each rank has fast links to two neighbours only.
+//! Wins for large blocks where each rank has fast links to two neighbors only.
 //!
 //! E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: "Collective communication: theory, practice, and
 //! experience", Concurrency and Computation: Practice and Experience 19(13), 2007 (the bucket algorithm).
@@ -18,13 +18,13 @@ use crate::builder::Builder;
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 
-/// Plans a reduce-scatter round a ring.
+/// Plans a reduce-scatter around a ring.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
-    // Uneven blocks keep to scratch of their own length.
+    // Unequal blocks need scratch blocks of their own length.
     let scratch_blocks = if spec.uneven() { n } else { n.saturating_sub(2).min(2) };
     let mut builder = Builder::new(spec, "ring", 1, scratch_blocks);
     for rank in spec.planned_ranks() {

@@ -1,7 +1,7 @@
-//! Scan down a line.
+//! Scan down a chain.
 //!
-//! Chunks: 1. Every rank adds its block to what the one before has, and passes the sum on. Contributions are added from
-//! rank 0 on, which is the canonical order of prefixes.
+//! Chunks: 1. Every rank adds its block to the sum of the previous rank, and sends the new sum on.
+//! Contributions are added from rank 0 on, which is the canonical order of prefixes.
 //!
 //! Stages: n-1. Bytes sent per rank: 1 block. Cost when cut into k segments: (n-2+k)(α + B/k·(β + γ)).
 //!
@@ -17,10 +17,10 @@ use topology::Rank;
 const INPUT: ChunkRange = ChunkRange::input(0);
 const OUTPUT: ChunkRange = ChunkRange::output(0);
 
-/// Plans a scan down a line.
+/// Plans a scan down a chain.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let mut builder = Builder::new(spec, "chain", 1, 0);

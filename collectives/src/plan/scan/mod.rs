@@ -1,4 +1,4 @@
-//! The blocks of the ranks up to and with the own one, reduced.
+//! Planners of the scan: every rank receives the reduction of the blocks of lower ranks and its own.
 
 pub mod chain;
 pub mod direct;

@@ -1,12 +1,12 @@
 //! Scan by recursive doubling.
 //!
-//! Chunks: 1. In round `k` rank `r` has the sum of the 2^k blocks up to its own, sends it to rank `r + 2^k`, and adds what
-//! rank `r - 2^k` sends. Partial sums alternate between two blocks of scratch, so that none is written while it is sent;
-//! the last one is the output.
+//! Chunks: 1. In round `k` rank `r` has the sum of the 2^k blocks up to its own, sends it to rank `r + 2^k`,
+//! and adds the sum of rank `r - 2^k`. Partial sums alternate between two blocks of scratch, so that no block
+//! is written while it is sent; the last one is the output.
 //!
 //! Stages: ⌈log2 n⌉. Bytes sent per rank: at most ⌈log2 n⌉ blocks. Cost: ⌈log2 n⌉·(α + Bβ + Bγ).
 //!
-//! Wins for small blocks. The order of additions is not that from rank 0 on, so results are not reproducible.
+//! Wins for small blocks. The additions do not run from rank 0 on, so results are not reproducible.
 //!
 //! W. D. Hillis, G. L. Steele: "Data parallel algorithms", Communications of the ACM 29(12), 1986.
 
@@ -18,7 +18,7 @@ use topology::Rank;
 /// Plans a scan by doubling.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let rounds = n.next_power_of_two().ilog2();

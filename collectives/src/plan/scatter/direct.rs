@@ -2,10 +2,10 @@
 //!
 //! Chunks: 1. The root sends every rank its block.
 //!
-//! Stages: 1. Bytes sent by the root: n-1 blocks, which is the least possible. Cost: α + (n-1)Bβ, with one send overhead
-//! per peer.
+//! Stages: 1. Bytes sent by the root: n-1 blocks, which is the least possible. Cost: α + (n-1)Bβ, with one
+//! send overhead per peer.
 //!
-//! Wins for large blocks, where the root's link is what counts, and on few ranks.
+//! Wins for large blocks, where the root's link is the bottleneck, and on few ranks.
 //!
 //! The "linear" scatter of MPI libraries.
 
@@ -16,7 +16,7 @@ use crate::{PlanError, Spec};
 /// Plans a scatter over direct links.
 ///
 /// # Errors
-/// [`PlanError::TooLarge`] for too many segments.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, root) = (spec.ranks(), spec.root());
     let mut builder = Builder::new(spec, "direct", 1, 0);

@@ -1,4 +1,4 @@
-//! Block `r` of the root to rank `r`.
+//! Planners of scatter: rank `r` receives block `r` of the root.
 
 pub mod binomial;
 pub mod chain;

@@ -1,3 +1,3 @@
-//! Everyone's block to the next rank.
+//! The planner of send-receive: every rank sends its block to the next rank.
 
 pub mod shift;

@@ -1,9 +1,9 @@
-//! Everyone sends to the next rank of the circle and receives from the one before.
+//! Circular shift: every rank sends to the next rank and receives from the previous one.
 //!
-//! Chunks: 1. In place the block is still being sent when the other one comes, so that one lands in scratch
-//! and is copied.
+//! Chunks: 1. In place the block is still being sent when the other one arrives, so the message is received
+//! into scratch and copied.
 //!
-//! Stages: 1. Bytes sent per rank: 1 block. Cost: α + Bβ. It has no competitor.
+//! Stages: 1. Bytes sent per rank: 1 block. Cost: α + Bβ. It is the only algorithm of this collective.
 //!
 //! `MPI_Sendrecv` of the MPI standard on a circular shift; the pattern of nccl-tests' `sendrecv_perf`.
 
@@ -14,7 +14,7 @@ use crate::{PlanError, Spec};
 /// Plans a circular shift.
 ///
 /// # Errors
-/// None: a [`Spec`] always makes sense here.
+/// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let n = spec.ranks();
     let (input, output) = (ChunkRange::input(0), ChunkRange::output(0));
@@ -26,9 +26,9 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
             continue;
         }
         builder.send(rank, rank.ahead(1, n), input, 0);
-        let landing = if through_scratch { ChunkRange::scratch(0) } else { output };
-        builder.recv(rank, rank.behind(1, n), landing, 0);
-        builder.copy(rank, landing, output);
+        let destination = if through_scratch { ChunkRange::scratch(0) } else { output };
+        builder.recv(rank, rank.behind(1, n), destination, 0);
+        builder.copy(rank, destination, output);
     }
     builder.finish()
 }

@@ -1,4 +1,5 @@
-//! Where to listen, which of a peer's addresses to call, and what path that is.
+//! Addresses of the TCP driver: listening addresses, the order of a peer's addresses, the interface of a
+//! path.
 
 use crate::TransportError;
 use if_addrs::{IfAddr, Interface, get_if_addrs};
@@ -8,7 +9,7 @@ use std::{
     str::FromStr,
 };
 
-/// Where to listen.
+/// Addresses to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
     /// At this address.
@@ -114,8 +115,9 @@ fn place_at(interface: &Interface) -> SocketAddr {
     }
 }
 
-/// A peer's addresses, those first that we share a network with. An address that only means something together with an
-/// interface gets ours.
+/// Orders a peer's addresses: those in a network of this host first.
+///
+/// A link-local address gets the scope of the local interface.
 pub(super) fn in_order(
     theirs: &[SocketAddr],
     ours: &[Interface],
@@ -139,7 +141,7 @@ pub(super) fn in_order(
     order
 }
 
-/// Is an address in the network that an interface is connected to?
+/// Whether an address lies in the network of an interface.
 fn contains(interface: &Interface, address: IpAddr) -> bool {
     match (&interface.addr, address) {
         (IfAddr::V4(own), IpAddr::V4(other)) => {
@@ -161,7 +163,7 @@ pub(super) fn path_of(address: IpAddr) -> (String, Option<f64>) {
     (name.unwrap_or_else(|| address.to_string()), speed)
 }
 
-/// What Linux says of a port's speed, which is nothing for interfaces that have none.
+/// Link speed that Linux reports for an interface; `None` for interfaces without one.
 fn speed_of(name: &str) -> Option<f64> {
     let is_plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
     let text = is_plain.then(|| std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok())??;

@@ -1,4 +1,4 @@
-//! One connection that is being made: a call of ours, or somebody else's.
+//! One connection during set-up, outgoing or incoming.
 //!
 //! ```text
 //! caller                                     called
@@ -7,7 +7,7 @@
 //!   | <------------------ verdict, sealed ---- |   from then on both may use it
 //! ```
 //!
-//! Nothing here waits: what can be done is done when the socket is ready. Deadlines are the connector's business.
+//! Nothing here blocks: each step runs when the socket is ready. The connector enforces deadlines.
 
 use super::table::{Connection, Key, Verdict};
 use crate::secure::{Handshake, Opener, Sealer, SecureError, Session, TAG_BYTES};
@@ -25,7 +25,7 @@ use std::{
 /// Bytes of a verdict as it travels.
 const VERDICT_BYTES: usize = 1 + TAG_BYTES;
 
-/// What the caller says of itself in the handshake.
+/// Handshake payload of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallerHello {
     pub(super) from: u32,
@@ -62,7 +62,7 @@ impl CallerHello {
     }
 }
 
-/// What the called one says of itself: its rank and its instance.
+/// Handshake payload of the called end: its rank and its instance.
 pub(super) fn called_hello(rank: u32, instance: u64) -> Vec<u8> {
     [&rank.to_le_bytes()[..], &instance.to_le_bytes()[..]].concat()
 }
@@ -121,7 +121,7 @@ fn waited(done: io::Result<usize>) -> Result<Option<usize>, SecureError> {
 pub(super) struct Call {
     shake: Shake,
     connected: bool,
-    /// What the called one must say of itself.
+    /// Handshake payload that the called end must send.
     expects: Vec<u8>,
     ciphers: Option<Box<(Sealer, Opener)>>,
     verdict: [u8; VERDICT_BYTES],
@@ -211,7 +211,8 @@ impl Visit {
         Visit { shake: Shake { stream, handshake: Some(handshake) }, from }
     }
 
-    /// Goes as far as it can; what the caller says, once it is known to be one of us.
+    /// Advances the handshake as far as possible. Returns the session once the caller has proved that it
+    /// knows the secret.
     pub(super) fn progress(&mut self) -> Result<Option<Session>, SecureError> {
         self.shake.progress()
     }

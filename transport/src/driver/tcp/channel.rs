@@ -1,6 +1,6 @@
 //! The sending and receiving sides of one connection, plain or encrypted.
 //!
-//! The choice between plain and encrypted follows from the ciphers that the handshake left with the connection.
+//! A connection is encrypted if the handshake left ciphers with it.
 
 use super::{
     incoming::{Incoming, PlainIncoming},

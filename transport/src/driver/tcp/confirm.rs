@@ -1,10 +1,11 @@
-//! Telling a sender that its message was matched, on a connection of its own between two ranks.
+//! Confirmations that a message was matched, on a connection of their own between two ranks.
 //!
-//! On the connections of messages such a word would wait behind messages that the sender has not received yet, and may
-//! not receive before it has heard: a deadlock. The connection is made when the first word is to be said.
+//! On a message connection, a confirmation would queue behind messages that the sender of the confirmed
+//! message has not received, and may receive only after the confirmation: a deadlock. The connection is made
+//! for the first confirmation.
 //!
-//! Words are counts, by lane: of all messages that asked for it and were matched. A later one says all that earlier ones
-//! said, so one word per lane is waiting at most.
+//! A confirmation carries the count of matched messages of its lane that asked for one. A later count
+//! includes the earlier ones, so at most one confirmation per lane is pending.
 
 use super::{
     channel::{Channel, channel, lost},
@@ -18,12 +19,12 @@ use crate::{
 };
 use std::sync::Mutex;
 
-/// What words are marked with, in the place of an operation's digest.
+/// Digest of confirmations, in place of an operation's digest.
 const DIGEST: u64 = u64::from_le_bytes(*b"matched!");
 /// A lane and a count.
 const WORD_BYTES: usize = 16;
 
-/// What two ranks have told each other.
+/// Confirmations exchanged with one peer.
 #[derive(Debug)]
 pub(super) struct Confirmations {
     peer: u32,
@@ -69,14 +70,15 @@ impl Confirmations {
     /// Says what is to be said, as far as that is possible now.
     pub(super) fn flush(&self, table: &Table) {
         let mut inner = lock(&self.inner);
-        // Whoever waits for the word learns of a broken connection by itself.
+        // A send that waits for the confirmation meets the broken connection by itself.
         let _ = inner.say(table, self.peer);
     }
 
-    /// Has the peer matched so many messages of ours on a lane, as far as heard?
+    /// Whether the peer has confirmed message `number` on a lane.
     ///
     /// # Errors
-    /// When the connection is broken, and the word did not come before that.
+    /// [`TransportError::Closed`] or [`TransportError::Lost`] if the connection broke before the confirmation
+    /// arrived.
     pub(super) fn has_matched(&self, table: &Table, lane: u8, number: u64) -> Result<bool, TransportError> {
         let mut inner = lock(&self.inner);
         let is_matched = |inner: &Inner| inner.heard[usize::from(lane)] >= number;
@@ -88,7 +90,8 @@ impl Confirmations {
         if is_matched(&inner) { Ok(true) } else { hearing.map(|()| false) }
     }
 
-    /// Has all been said that was to be said, or can nothing be said any more? Says what there is room for.
+    /// Sends pending confirmations as far as the socket has room. Returns whether none is left, or none can
+    /// be sent.
     pub(super) fn is_quiet(&self, table: &Table) -> bool {
         let mut inner = lock(&self.inner);
         if inner.say(table, self.peer).is_err() {
@@ -176,7 +179,7 @@ impl Inner {
     }
 }
 
-/// Where a word goes.
+/// Destination of a received confirmation.
 struct Word<'a>(&'a mut [u8; WORD_BYTES]);
 
 impl Sink for Word<'_> {

@@ -1,8 +1,9 @@
-//! The thread that makes connections: it accepts, calls and authenticates, and hands them over.
+//! The thread that makes connections: it accepts, connects, authenticates, and hands connections to the
+//! table.
 //!
-//! It sleeps in `poll` and stands on no message's way. Callers that are silent, slow, wrong or too many cost it, and only
-//! it, some time: a call must be through within [`VISIT`], and when there are too many the oldest is given up, so that
-//! one of ours, which says at once what it has to say, is always heard.
+//! It sleeps in `poll` and takes no part in moving messages. Silent, slow, wrong or excess callers cost only
+//! this thread's time. A caller must finish the handshake within [`VISIT`]. Beyond [`VISITS_MOST`] callers
+//! the oldest is dropped, so a rank of the job, which answers at once, always gets through.
 
 use super::{
     Security,
@@ -46,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Addresses of strangers that were told of.
 const STRANGERS: usize = 64;
 
-/// What all attempts of an endpoint share.
+/// Settings shared by all attempts of an endpoint.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) secret: Secret,
@@ -62,7 +63,7 @@ struct Calling {
     key: Key,
     /// None while it is not made: the other end is to call, or it is made again later.
     call: Option<Call>,
-    /// Where the call goes, and where else it can.
+    /// Address of the current call, and the addresses left to try.
     place: Option<SocketAddr>,
     places: VecDeque<SocketAddr>,
     /// When to give up on this place, or to call again.
@@ -78,7 +79,7 @@ pub(super) struct Connector {
     pub(super) table: Arc<Table>,
     pub(super) rules: Rules,
     pub(super) listeners: Vec<TcpListener>,
-    /// Everyone, by rank.
+    /// Introductions of all ranks, by rank.
     pub(super) everyone: Vec<Introduction>,
     pub(super) interfaces: Vec<Interface>,
     confirmations: Vec<Arc<Confirmations>>,
@@ -307,8 +308,8 @@ impl Connector {
     fn look_after_calls(&mut self) {
         for calling in std::mem::take(&mut self.calls) {
             let key = calling.key;
-            // A call that is made is carried through even if the other end's has come first: it would look like a
-            // stranger's to who is called.
+            // A call under way is completed even if the other end's call has succeeded first: the called end
+            // would count an aborted one as a foreign connection.
             if calling.call.is_none() && !self.table.is_open(key) {
                 continue;
             }
@@ -381,7 +382,7 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Are both ends on this host?
+/// Whether both ends are on this host.
 fn is_within_host(stream: &std::net::TcpStream) -> bool {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(ours), Ok(theirs)) => ours.ip() == theirs.ip() || theirs.ip().is_loopback(),

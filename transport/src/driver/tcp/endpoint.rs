@@ -1,9 +1,9 @@
-//! One rank's part of the driver.
+//! One rank's endpoint of the TCP driver.
 //!
 //! ```text
-//! open        listens, gets memory       ->  where we listen  ->  everyone's
-//! converse    lets callers in, and calls the next rank, so that a network that does not let us through is found at once
-//!                                        ->  nothing more  ->  from now on anyone may send
+//! open        listens, allocates memory           ->  own addresses  ->  the addresses of all ranks
+//! converse    accepts callers, and connects to the next rank, to detect unreachable ranks early
+//!                                                 ->  empty message  ->  from now on all ranks may send
 //! ```
 
 use super::{
@@ -37,16 +37,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections per lane between hosts, when nothing else is said.
+/// Default number of connections per lane between hosts.
 ///
-/// Measured between two network namespaces on 2 busy cores, `all_reduce` in us with 1, 2 and 4 connections, medians of 3
-/// alternating rounds. A virtual cable: 10.1, 9.7, 10.0 (4 KiB); 106, 108, 105 (256 KiB); 65,200, 70,300, 67,000 (16 MiB).
-/// The same at 20 Gb/s: 11.1, 10.6, 10.6; 115, 108, 124; 65,500, 74,300, 83,000. So one core per rank is full with one
-/// connection, and differences are within what the machine varied by. Two stays for what such a cable does not show:
-/// networks that limit a connection, by its window or by taking one of several ways for it.
+/// Measured between two network namespaces on 2 busy cores, `all_reduce` in us with 1, 2 and 4 connections,
+/// medians of 3 alternating rounds. A virtual cable: 10.1, 9.7, 10.0 (4 KiB); 106, 108, 105 (256 KiB);
+/// 65,200, 70,300, 67,000 (16 MiB). The same at 20 Gb/s: 11.1, 10.6, 10.6; 115, 108, 124; 65,500, 74,300,
+/// 83,000. So one connection saturates one core per rank, and the differences are within the noise of the
+/// machine. Two is the default for networks that such a cable does not show: those that limit a connection by
+/// its window, or by hashing it to one of several paths.
 const SOCKETS_BETWEEN_HOSTS: u32 = 2;
 
-/// What has been said so far.
+/// Progress of set-up.
 #[derive(Debug)]
 enum Stage {
     /// Nothing. The secret is the one that we hand out, if so.
@@ -74,10 +75,13 @@ pub struct TcpEndpoint {
 }
 
 impl TcpEndpoint {
-    /// Listens, and gets the memory. `on_warning` receives one line per address whose connections were refused.
+    /// Listens and allocates memory.
+    ///
+    /// `on_warning` is called for refused connections, once per address.
     ///
     /// # Errors
-    /// When that is not possible; with the remedy.
+    /// When an address can't be listened on, or memory or random bytes can't be obtained; the message names
+    /// the remedy.
     pub fn open(
         config: &TcpConfig,
         rank: u32,
@@ -119,7 +123,7 @@ impl TcpEndpoint {
         self.rank
     }
 
-    /// What its connections are protected against.
+    /// Protection of the endpoint's connections.
     #[must_use]
     pub fn security(&self) -> Security {
         self.config.security
@@ -131,7 +135,7 @@ impl TcpEndpoint {
         self.table.as_ref().map_or(0, |table| table.refused.load(Relaxed))
     }
 
-    /// Where it listens.
+    /// Addresses that the endpoint listens on.
     #[must_use]
     pub fn places(&self) -> &[SocketAddr] {
         &self.listening
@@ -149,7 +153,7 @@ impl TcpEndpoint {
         word.pack()
     }
 
-    /// Everyone is known: lets callers in, and makes sure that the next rank can be reached.
+    /// Starts the connector once all introductions are known, and checks that the next rank is reachable.
     fn connect(&mut self, heard: &[Vec<u8>], listeners: Vec<TcpListener>) -> Result<(), TransportError> {
         self.everyone = unpack(heard)?;
         let secret = match &self.config.secret {
@@ -209,7 +213,7 @@ fn reach(table: &Table, peer: u32) -> Result<(), TransportError> {
     Ok(())
 }
 
-/// What ranks of one host have in common, and others do not.
+/// Identity of this host, equal on all of its ranks.
 fn host_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = rustix::system::uname();
@@ -290,7 +294,8 @@ impl Endpoint for TcpEndpoint {
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         if let Some(table) = &self.table {
-            // Not in `close`: whoever finds a connection closed wonders why, and is to have been told by then.
+            // Not in `close`: a peer that finds the connection closed reports an error, so it must have been
+            // told the reason before.
             table.sockets().iter().for_each(|socket| socket.finish());
             table.ending.store(true, Release);
             table.work.ring();

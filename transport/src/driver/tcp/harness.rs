@@ -1,8 +1,8 @@
-//! The receiving side of a connection as those see it who feed it hostile bytes: tests, and the fuzz target `tcp_frames`
-//! under `fuzz/`. No socket is needed: bytes come in portions that a script cuts.
+//! Receiving without a socket, for tests and the fuzz target `tcp_frames` under `fuzz/`.
 //!
-//! A script is made into what a peer sends, and into what must come of it by a reader of its own, the simplest that there
-//! is. Both must agree on every message, up to the first that is not as it should be; nothing is written beside it.
+//! Hostile bytes arrive in portions that a script cuts. The script determines the bytes that a peer sends. A
+//! second, minimal reader computes the expected result. Both readers must agree on every message up to the
+//! first invalid one, and nothing may be written outside of the destination.
 
 use super::{
     incoming::{Incoming, PlainIncoming},
@@ -26,7 +26,7 @@ const MESSAGES: usize = 4;
 /// Around the place of a message, to see that nothing else is written.
 const MARGIN: usize = 64;
 
-/// What a peer sends, piece by piece.
+/// One piece of the bytes that a peer sends.
 enum Piece {
     /// Bytes as they are.
     Raw(Vec<u8>),
@@ -55,8 +55,9 @@ impl<'a> Script<'a> {
         literal
     }
 
-    /// What the peer says. Pieces begin with a byte: 0 for bytes of the script's own, 1 for the head of the next message
-    /// and some payload, 2 for payload, 3 for a head of the script's own; the highest bit says what a record's mark does.
+    /// Builds the pieces that the peer sends. The first byte of a piece selects it: 0 for raw bytes of the
+    /// script, 1 for the next message's head and some payload, 2 for payload, 3 for a head from the script.
+    /// Its highest bit is the head bit of the record's mark.
     fn pieces(&mut self, lens: &[usize; MESSAGES], sealed: bool) -> Vec<Piece> {
         let (mut pieces, mut heads) = (Vec::new(), 0);
         while let Some(kind) = self.byte() {
@@ -99,13 +100,13 @@ fn head_of(message: usize, len: usize) -> Head {
     Head { digest: digest_of(message), len: len as u64, part: 0, confirm: message % 2 == 1 }
 }
 
-/// Is this the head of a message that is expected?
+/// Whether the bytes are the head of an expected message.
 fn is_head_of(bytes: &[u8], message: usize, len: usize) -> bool {
     let head = bytes.first_chunk().and_then(Head::decode);
     head.is_some_and(|head| (head.digest, head.len, head.part) == (digest_of(message), len as u64, 0))
 }
 
-/// What must come of plain bytes: the payloads of messages up to the first that is not as it should be.
+/// Expected result for plain bytes: the payloads of all messages before the first invalid one.
 fn read_plain(bytes: &[u8], lens: &[usize; MESSAGES]) -> Vec<Vec<u8>> {
     let (mut messages, mut rest) = (Vec::new(), bytes);
     for (message, len) in lens.iter().enumerate() {
@@ -118,7 +119,7 @@ fn read_plain(bytes: &[u8], lens: &[usize; MESSAGES]) -> Vec<Vec<u8>> {
     messages
 }
 
-/// What must come of records.
+/// Expected result for encrypted records.
 fn read_records(pieces: &[Piece], lens: &[usize; MESSAGES]) -> Vec<Vec<u8>> {
     let mut pieces = pieces.iter().filter(|piece| !matches!(piece, Piece::Raw(raw) if raw.is_empty()));
     let mut record = |with_head: bool| match pieces.next() {
@@ -226,9 +227,10 @@ fn receive(
     })
 }
 
-/// What a peer says on a connection, by a script: a byte of which the lowest bit says whether records are expected and
-/// the next one whether messages are reduced; two bytes from which the sizes of portions come; two bytes with the
-/// lengths of messages; then pieces.
+/// Runs one script against the receiving side of a connection.
+///
+/// Bit 0 of the first byte selects records, and bit 1 reduction. Two bytes seed the sizes of portions, two
+/// bytes select the lengths of messages, and the pieces follow.
 pub fn peer_says(script: &[u8]) {
     let mut script = Script(script);
     let flags = script.byte().unwrap_or(0);
@@ -287,7 +289,7 @@ mod tests {
         script
     }
 
-    /// What is due by the script, without receiving anything.
+    /// Number of messages that a script should deliver, computed without receiving.
     fn due(script: &[u8]) -> usize {
         let mut script = Script(script);
         let sealed = script.byte().unwrap_or(0) & 1 != 0;

@@ -1,11 +1,11 @@
-//! Receiving parts of messages from one connection.
+//! Receives parts of messages from one connection.
 //!
-//! A part goes from the socket to where it belongs: its landing, or the buffer from which it is reduced. Since a read can
-//! fill several places, what is behind it (the next head, the next small messages) comes along with it, into a small
-//! buffer of its own, and waits there. So the head of an expected message and its payload are one system call, and its
-//! payload is not copied.
+//! A part goes from the socket straight to its destination or to the reduction buffer. One read fills several
+//! buffers, so the bytes behind the part (the next head, the next small messages) land in a small read-ahead
+//! buffer. The head and payload of an expected message thus take one system call, and the payload is not
+//! copied.
 //!
-//! Invariant: a message that turns out not to be the expected one is put back in front of what follows it.
+//! Invariant: an unexpected message is put back in front of the bytes that follow it.
 
 use super::{
     part::{Expected, Failed, Polled, Progress, Taking},
@@ -18,8 +18,8 @@ use crate::memory::{Span, SpanMut};
 /// Bytes that are read along with what is expected.
 const AHEAD_BYTES: usize = 4096;
 
-/// Expected messages up to so many bytes are read to where others are read ahead: that costs less than having the system
-/// distribute them.
+/// Expected messages up to this many bytes go through the read-ahead buffer, which is cheaper than a
+/// scattered read.
 const SMALL_BYTES: usize = 1024;
 
 /// The most bytes to take in one poll, so that a long message does not keep others waiting.
@@ -80,11 +80,11 @@ impl Incoming {
 #[derive(Debug)]
 pub(super) struct PlainIncoming {
     progress: Progress,
-    /// What was read ahead: `ahead[start..end]`.
+    /// Bytes read ahead: `ahead[start..end]`.
     ahead: Vec<u8>,
     start: usize,
     end: usize,
-    /// What has come of a part that is to be reduced, and is no whole element yet.
+    /// Received bytes of a part to be reduced that do not form a whole element yet.
     rest: [u8; CUT_BYTES],
     rest_len: usize,
 }
@@ -197,7 +197,7 @@ impl PlainIncoming {
         }
     }
 
-    /// Reads whatever comes next.
+    /// Reads the next bytes into the read-ahead buffer.
     fn read_ahead(&mut self, source: &impl Source) -> Result<bool, Failed> {
         self.ahead.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -214,8 +214,10 @@ impl PlainIncoming {
         }
     }
 
-    /// Reads a head, the payload that is expected behind it, and what follows, each to where it belongs if the head is
-    /// the expected one. If not, the payload is put in front of what follows. Nothing was read ahead.
+    /// Reads a head, the expected payload and the bytes behind it, each into its own buffer.
+    ///
+    /// If the head is not the expected one, the payload is put in front of the bytes behind it. The
+    /// read-ahead buffer must be empty.
     fn read_as_expected(
         &mut self,
         source: &impl Source,
@@ -327,8 +329,10 @@ impl PlainIncoming {
         Ok(true)
     }
 
-    /// Hands `fresh` bytes, which lie in the buffer behind room for the rest of the last ones, to the sink, but for what
-    /// is no whole element.
+    /// Passes `fresh` bytes and the remainder of the last call to the sink, except for an incomplete element
+    /// at the end.
+    ///
+    /// The fresh bytes lie in the reduction buffer, behind room for the remainder.
     fn hand_over(&mut self, expected: &Expected, fresh: usize, taking: &mut Taking<'_>) {
         let memory = taking.fold.memory();
         memory.sub(0, self.rest_len).copy_from(Span::from(&self.rest[..self.rest_len]));

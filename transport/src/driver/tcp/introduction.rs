@@ -1,6 +1,7 @@
-//! What ranks tell each other before they connect, over the connections of the job's rendezvous: one word each, in JSON.
+//! Introductions: one JSON message per rank, exchanged over the job's rendezvous before ranks connect.
 //!
-//! Nothing is believed: a word of another version, or that does not parse, is an error that names the rank.
+//! Input is untrusted: an introduction of another version, or one that does not parse, is an error that names
+//! the rank.
 
 use crate::{TransportError, secure::Secret};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ const MAX_BYTES: usize = 64 << 10;
 /// No rank listens in more places.
 const MAX_PLACES: usize = 64;
 
-/// What a rank says of itself. Formatting it does not show a secret.
+/// Introduction of a rank. Its `Debug` output hides the secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Introduction {
@@ -22,7 +23,7 @@ pub(super) struct Introduction {
     pub(super) instance: u64,
     /// Equal for ranks of one host.
     pub(super) host: String,
-    /// Where it listens.
+    /// Addresses that the rank listens on.
     pub(super) places: Vec<SocketAddr>,
     /// The job's secret, from rank 0 where the job has none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +59,7 @@ impl fmt::Debug for Introduction {
     }
 }
 
-/// Everyone's words, by rank.
+/// Parses the introductions of all ranks, by rank.
 pub(super) fn unpack(words: &[Vec<u8>]) -> Result<Vec<Introduction>, TransportError> {
     words.iter().enumerate().map(|(rank, word)| unpack_one(rank as u32, word)).collect()
 }

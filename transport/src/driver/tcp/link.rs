@@ -25,7 +25,7 @@ pub(super) struct TcpLink {
     capabilities: Capabilities,
     counters: Counters,
     parts: Parts,
-    /// Has the connector been asked to connect?
+    /// Whether the connector has been asked to connect.
     asked: bool,
     /// None before there is a connection.
     channels: Vec<Channel>,
@@ -69,7 +69,7 @@ impl TcpLink {
         }
     }
 
-    /// Is there a connection? Asks for one if not.
+    /// Whether the link is connected. Requests the connection if not.
     #[inline]
     fn is_connected(&mut self) -> Result<bool, TransportError> {
         if self.channels.is_empty() { self.connect() } else { Ok(true) }
@@ -148,7 +148,7 @@ impl TcpLink {
         incoming.poll(&**socket, &expected, &mut taking).map_err(|failed| failed.of(self.peer))
     }
 
-    /// The bytes of the message under way that are there without a gap: parts, and what has come of the next one.
+    /// Contiguous bytes received of the current message: complete parts, and the bytes of the next one.
     fn taken(&self, count: usize) -> usize {
         let mut taken = 0;
         for (part, channel) in self.channels[..count].iter().enumerate() {
@@ -174,7 +174,7 @@ impl TcpLink {
     }
 }
 
-/// How many bytes may be sent of a part of `len` bytes from `base` on, when so many of the message are there.
+/// Bytes that may be sent of a part of `len` bytes at `base` when `ready` bytes of the message are available.
 #[inline]
 fn fed(base: usize, len: usize, ready: usize) -> usize {
     let there = ready.saturating_sub(base).min(len);
@@ -264,7 +264,8 @@ impl Link for TcpLink {
             if self.received & 1 << part != 0 {
                 continue;
             }
-            // What the other connections carry is known to be ours only when the first one has said so.
+            // The first connection's head decides whether the message is the expected one; the others wait
+            // for it.
             if part > 0 && self.channels[0].incoming.head().is_none() {
                 break;
             }

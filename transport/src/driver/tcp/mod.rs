@@ -1,34 +1,35 @@
-//! Ranks that any network connects.
+//! TCP driver: links between ranks over any network.
 //!
-//! Each lane between two ranks is a FIFO of its own: a connection, or several side by side for the parts of long
-//! messages ([`TcpConfig::sockets`]). No lane ever waits for another one, since schedules are free of deadlock only then.
-//! Whoever polls a link moves its bytes; no thread stands on the way of a message. A small message is one system call at
-//! each end. The payload of a large one goes from the caller's memory into the socket, and from the socket to where it
-//! belongs, without a copy of ours; what is to be reduced is read into a buffer that stays in cache and is reduced from
-//! there.
+//! Each lane between two ranks is a FIFO of its own: one connection, or several in parallel for the parts of
+//! long messages ([`TcpConfig::sockets`]). No lane ever waits for another one; schedules are free of deadlock
+//! only under this condition. The thread that polls a link moves its bytes; no other thread handles messages.
+//! A small message costs one system call at each end. A large payload goes from the caller's memory into the
+//! socket, and from the socket to its destination, without a copy in user space. Bytes to be reduced are read
+//! into a buffer that stays in cache.
 //!
-//! A connection is made when a link first needs it, by whichever end needs it first, so that pairs that never talk cost
-//! nothing. One thread per endpoint (`connector`) accepts, connects and authenticates, and hands connections to links; it
-//! sleeps when there is nothing of that to do. Nothing that comes in is believed before the handshake of
-//! [`crate::secure`] has proved that the caller knows the job's secret; who is silent, slow or wrong is closed within a
-//! second, counted, and told of once.
+//! A connection is made when a link of either end first needs it, so pairs that never talk cost nothing. One
+//! thread per endpoint (`connector`) accepts, connects and authenticates, and hands connections to links;
+//! otherwise it sleeps. Nothing received is trusted before the handshake of [`crate::secure`] has proved that
+//! the caller knows the job's secret. Silent, slow or wrong callers are disconnected within a second,
+//! counted, and reported once.
 //!
-//! | module | idea |
+//! | module | content |
 //! |---|---|
-//! | `endpoint`, `introduction` | one rank's part; the words that ranks exchange |
-//! | `addresses` | where to listen, which of a peer's addresses to call, and what path that is |
-//! | `table`, `connector`, `attempt` | which connections there are; who makes them; one that is being made |
-//! | `socket`, `vital` | system calls on a connected socket; is the other end still there? |
-//! | `wire`, `outgoing`, `incoming`, `sealed` | bytes: heads, sending, receiving, and both of them encrypted |
-//! | `harness` | the receiving side without a socket, for tests and fuzzing |
-//! | `link`, `confirm`, `sleeper` | links over that; telling a sender that it was matched; sleeping until something comes |
+//! | `endpoint`, `introduction` | endpoint of one rank; messages exchanged during set-up |
+//! | `addresses` | listening addresses, order of a peer's addresses, interface of a path |
+//! | `table`, `connector`, `attempt` | connections; the thread that makes them; one during set-up |
+//! | `socket`, `vital` | system calls on a connected socket; detection of dead connections |
+//! | `wire`, `part`, `outgoing`, `incoming`, `sealed` | wire format, sending, receiving, encryption |
+//! | `channel`, `link`, `confirm` | connection; link over connections; confirmations |
+//! | `sleeper`, `warning` | sleeping until a socket is ready; the callback for warnings |
+//! | `harness` | receiving without a socket, for tests and fuzzing |
 //!
-//! What is not here: RDMA-like announcements (a socket needs none), and who is alive when nothing is sent, which is the
-//! business of the ranks' side channel.
+//! Not done here: RDMA-like announcements (a socket needs none), and detection of dead ranks on idle
+//! connections, which is up to the ranks' side channel.
 //!
 //! # Safety
-//! Sockets read into, and write from, memory that the caller of a poll lends for the duration of the call. Nothing is
-//! in use once a poll has returned.
+//! Sockets read into, and write from, memory that the caller of a poll lends for the duration of the call. No
+//! memory is in use once a poll has returned.
 
 mod addresses;
 mod attempt;
@@ -60,10 +61,10 @@ pub use warning::WarningHandler;
 use crate::secure::Secret;
 use std::time::Duration;
 
-/// What a connection is protected against, beyond damage.
+/// Protection of connections against attackers, beyond detection of damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Security {
-    /// Both ends know that the other one belongs to the job. Who can change packets on the wire can change messages.
+    /// Both ends prove that they belong to the job. An attacker on the path can still change messages.
     #[default]
     Authenticate,
     /// All that follows is encrypted and protected against changes as well.
@@ -73,17 +74,20 @@ pub enum Security {
 /// How to use a network. All but the addresses must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Where to listen, and where peers call us.
+    /// Addresses to listen on, which peers connect to.
     pub bind: Bind,
-    /// The job's secret. `None`: rank 0 makes one and tells it with its first word, which is only as safe as the side
-    /// channel that carries words.
+    /// The job's secret.
+    ///
+    /// `None`: rank 0 generates one and sends it with its introduction. It is then only as safe as the side
+    /// channel that carries introductions.
     pub secret: Option<Secret>,
-    /// What connections are protected against.
+    /// Protection of connections against attackers.
     pub security: Security,
-    /// Connections per lane between two ranks, 1 to [`TcpConfig::MOST_SOCKETS`]; `None` for one within a host and two
-    /// between hosts.
+    /// Connections per lane between two ranks, 1 to [`TcpConfig::MOST_SOCKETS`].
+    ///
+    /// `None` selects one within a host and two between hosts.
     pub sockets: Option<u32>,
-    /// A message is cut into parts of at least so many bytes for them.
+    /// Minimum bytes of each part of a message that is split over several connections.
     pub stripe_bytes: usize,
     /// Bytes of address space for registered memory.
     pub slab_bytes: usize,

@@ -11,8 +11,8 @@ use std::io;
 /// The most bytes to write in one poll, so that a long message does not keep others waiting.
 pub(super) const WRITE_MOST: usize = 1 << 20;
 
-/// What is sent of a part that is not all there is cut at multiples of this: the payload of an encrypted record, and enough
-/// to be worth a system call.
+/// Granularity at which an incomplete part is sent: the payload of an encrypted record, and enough to be
+/// worth a system call.
 pub(super) const FED_BYTES: usize = super::sealed::RECORD_BYTES;
 
 /// The sending side of a connection.
@@ -34,7 +34,7 @@ impl Outgoing {
         }
     }
 
-    /// Is the part on its way, so that its memory is free?
+    /// Whether the part is fully written, so that its memory is free.
     #[inline]
     pub(super) fn is_through(&self) -> bool {
         match self {
@@ -43,7 +43,7 @@ impl Outgoing {
         }
     }
 
-    /// Has anything of the part been written, so that no other one may take its place?
+    /// Whether part of it has been written, so that no other part may take its place.
     pub(super) fn has_begun(&self) -> bool {
         match self {
             Outgoing::Plain(plain) => plain.sent > 0,
@@ -51,8 +51,10 @@ impl Outgoing {
         }
     }
 
-    /// Writes what there is room for; `part` is all of the part's payload, of which the first `ready` bytes are there: all,
-    /// or a multiple of [`FED_BYTES`]. True when anything was.
+    /// Writes as much as the socket has room for. Returns whether any bytes moved.
+    ///
+    /// `part` is the whole payload of the part. Its first `ready` bytes are available: all, or a multiple of
+    /// [`FED_BYTES`].
     #[inline]
     pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         match self {

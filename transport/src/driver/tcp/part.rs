@@ -1,4 +1,4 @@
-//! Types that plain and encrypted receiving share: the expected part, the result of a poll, the reduction buffer.
+//! Types that plain and encrypted receiving share: expected part, result of a poll, reduction buffer.
 //!
 //! # Safety
 //! The reduction buffer consists of plain bytes. The span over it lives only as long as the buffer is borrowed.
@@ -14,16 +14,16 @@ const FOLD_BYTES: usize = 64 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) digest: u64,
-    /// Of the whole message.
+    /// Bytes of the whole message.
     pub(super) total: usize,
     pub(super) part: u8,
-    /// Where the part begins within the message.
+    /// Offset of the part within the message.
     pub(super) base: usize,
     /// Bytes of the part.
     pub(super) len: usize,
 }
 
-/// What a poll has found.
+/// Result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
     /// Nothing.
@@ -41,9 +41,9 @@ pub(super) enum Failed {
     Io(io::Error),
     /// The other end has closed it.
     Ended,
-    /// It has sent what none of ours sends.
+    /// The peer has violated the protocol.
     Broken(&'static str),
-    /// What it sent was changed on the way.
+    /// An encrypted record failed authentication.
     Changed,
     /// The next message is another one.
     Unexpected(TransportError),
@@ -55,7 +55,7 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// What a poll needs beside the connection: where bytes go, and what they cost.
+/// Destination and accounting of a poll.
 pub(super) struct Taking<'a> {
     pub(super) sink: &'a mut dyn Sink,
     /// For what is to be reduced; shared by a link's connections.
@@ -99,11 +99,12 @@ pub(super) struct Line(pub(super) [u8; 64]);
 
 /// The memory of whole lines, as bytes.
 pub(super) fn bytes_of(lines: &mut [Line]) -> SpanMut<'_> {
-    // SAFETY: lines are bytes without padding, borrowed for as long as the span lives, and reached through it only.
+    // SAFETY: lines are bytes without padding. They are mutably borrowed while the span lives, so that only
+    // the span accesses them.
     unsafe { SpanMut::new(lines.as_mut_ptr().cast(), lines.len() * 64) }
 }
 
-/// Where bytes wait that are to be reduced, until there are whole elements of them. Made when first needed.
+/// Reduction buffer: holds bytes until they form whole elements. Allocated on first use.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     lines: Vec<Line>,

@@ -1,14 +1,14 @@
 //! Heads and payloads in encrypted records.
 //!
 //! ```text
-//! 4 bytes    the length of what is encrypted; bit 31: it begins with the head of a part
-//! length     a head, if so, and payload
-//! 16 bytes   what tells that all of this is as it was sealed
+//! 4 bytes    length of the ciphertext; bit 31: it begins with the head of a part
+//! length     a head, if bit 31 is set, and payload
+//! 16 bytes   authentication tag
 //! ```
 //!
-//! A part begins with a record of its own, and all its records but the last one hold [`RECORD_BYTES`] of payload, so that
-//! elements are whole and lie aligned. What is sent is copied once, to be encrypted there; what comes is decrypted where
-//! it was read, and copied to where it belongs or reduced from there.
+//! A part begins with a record of its own. All its records but the last one hold [`RECORD_BYTES`] of payload,
+//! so elements are whole and aligned. The sender copies the payload once and encrypts the copy. The receiver
+//! decrypts in the read buffer, and copies or reduces from there.
 
 use super::{
     part::{Expected, Failed, Polled, Progress, Taking},
@@ -73,7 +73,8 @@ impl SealedOutgoing {
         self.begun && self.sealed == self.len && self.flushed == self.filled
     }
 
-    /// What is encrypted must be sent: its number is taken.
+    /// Whether the part's first record is encrypted. It must then be sent, since it has used up a sequence
+    /// number.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
     }
@@ -128,13 +129,13 @@ impl SealedOutgoing {
 pub(super) struct SealedIncoming {
     opener: Opener,
     progress: Progress,
-    /// Of which `buffer[raw..end]` has come and is not opened yet.
+    /// Read buffer; `buffer[raw..end]` holds received bytes that are not decrypted yet.
     buffer: Vec<u8>,
-    /// A place in the buffer whose address is aligned for any element.
+    /// Offset in the buffer that is aligned for any element type.
     aligned: usize,
     raw: usize,
     end: usize,
-    /// What is left of the opened record.
+    /// Range of decrypted bytes that are not consumed yet.
     plain: (usize, usize),
 }
 
@@ -246,7 +247,7 @@ impl SealedIncoming {
         }
     }
 
-    /// Reads the rest of the record that comes and the mark of the next one, or whatever comes if nothing is known.
+    /// Reads the rest of the current record and the next mark; without a mark, reads as much as is available.
     fn read(&mut self, source: &impl Source) -> Result<bool, Failed> {
         self.align();
         let most = match self.mark()? {

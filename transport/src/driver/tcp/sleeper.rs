@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// Sleeps on the sockets whose links have last found nothing to read, or no room to write, and on news of connections.
+/// Sleeps until a socket whose link found nothing to read, or no room to write, is ready, or a connection
+/// changes state.
 #[derive(Debug)]
 pub(super) struct SocketSleeper(pub(super) Arc<Table>);
 
@@ -25,7 +26,7 @@ impl Sleeper for SocketSleeper {
             }
         }
         let time = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
-        // Whatever ends the sleep, whoever polls next finds out.
+        // The result does not matter: the next poll of the links finds the cause.
         let _ = poll(&mut fds, Some(&time));
         if !fds[0].revents().is_empty() {
             self.0.news.quiet();

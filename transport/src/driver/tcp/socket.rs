@@ -1,8 +1,8 @@
-//! System calls on a connected socket, none of which waits.
+//! Nonblocking system calls on a connected socket.
 //!
 //! # Safety
-//! The system reads and writes within spans whose owners have lent them for the duration of the call, as long as they
-//! say; it checks addresses itself.
+//! The kernel reads and writes within spans whose owners lend them for the duration of the call. It checks
+//! addresses itself.
 
 use super::wire::HEAD_BYTES;
 use crate::memory::{Span, SpanMut};
@@ -18,8 +18,8 @@ use std::{
     time::Duration,
 };
 
-/// Heads and payloads up to so many bytes together are put side by side for the system: that costs less than having it
-/// gather two pieces.
+/// Maximum bytes of head and payload that are copied side by side: up to here, a copy is cheaper than a
+/// gather list.
 pub(super) const GATHERED_MOST: usize = 1024;
 
 /// The most that is thrown away of what lies unread in a connection that is closed.
@@ -27,16 +27,17 @@ const THROWN_AWAY_MOST: usize = 64 << 20;
 
 /// The probing of connections on which nothing is sent: after a second, and every second.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Probes without an answer after which the system ends a connection, beyond what is borne of silence, in seconds.
+/// Unanswered probes after which the system ends a connection, in addition to the seconds of the peer
+/// timeout.
 const PROBES: u32 = 2;
 
 #[cfg(any(target_os = "linux", target_vendor = "apple"))]
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// What a read has found.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
-    /// So many bytes, one at least.
+    /// Number of bytes read, at least one.
     Bytes(usize),
     /// Nothing yet.
     Nothing,
@@ -44,7 +45,7 @@ pub(super) enum Came {
     End,
 }
 
-/// Where the receiving side of a connection gets its bytes: a socket, or what the harness of fuzzing makes up.
+/// Source of received bytes: a socket, or the harness of tests and fuzzing.
 pub(super) trait Source {
     /// Reads what has come into `parts`, one after the other; at least one of them has room.
     fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<Came>;
@@ -115,11 +116,11 @@ impl Socket {
         }
     }
 
-    /// Takes and throws away what has come, and says that we send no more. A connection that is closed while something lies
-    /// unread in it takes along what it has sent.
+    /// Discards received bytes and shuts down sending. Closing a socket with unread bytes would reset the
+    /// connection and drop bytes that were sent.
     pub(super) fn finish(&self) {
         let mut bytes = [0; 16 << 10];
-        // Who still sends, sends more; that must come to an end.
+        // A bound, since the peer may keep sending.
         for _ in 0..THROWN_AWAY_MOST / bytes.len() {
             if !matches!(self.recv([SpanMut::from(&mut bytes[..])]), Ok(Came::Bytes(_))) {
                 break;
@@ -128,12 +129,13 @@ impl Socket {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Has the other end's system all that we have sent, or will it never?
+    /// Whether the peer's kernel has acknowledged all sent bytes, or never will.
     pub(super) fn is_drained(&self) -> bool {
         unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0) || self.is_over()
     }
 
-    /// Is it closed in both directions, or broken? Systems go on counting what they will never send.
+    /// Whether the connection is closed in both directions or broken. Kernels keep counting bytes that they
+    /// will never send.
     fn is_over(&self) -> bool {
         let mut news = [PollFd::from_borrowed_fd(self.fd(), PollFlags::empty())];
         let asked = poll(&mut news, Some(&Timespec::default()));
@@ -151,7 +153,7 @@ impl Source for Socket {
         } else {
             let mut vectors = parts.map(|part| io_vector(part.as_mut_ptr(), part.len()));
             let mut message = message_of(&mut vectors);
-            // SAFETY: `message` names spans whose bytes are writable during the call.
+            // SAFETY: `message` refers to spans whose bytes are writable during the call.
             unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) }
         };
         match usize::try_from(result) {
@@ -215,8 +217,10 @@ fn unacknowledged(fd: BorrowedFd<'_>) -> Option<u64> {
     (asked == 0).then_some(bytes.max(0) as u64)
 }
 
-/// Makes a connection what links need: prompt, and probed while nothing is sent. Options that a system refuses are done
-/// without. `within_host` when both ends are on this host, where nothing is gained by pacing what is sent.
+/// Sets the options of a connection: nonblocking, no delay, keep-alive probes.
+///
+/// Options that the system refuses are skipped. `within_host`: both ends are on this host, where pacing gains
+/// nothing.
 pub(super) fn tune(
     stream: &TcpStream,
     buffer_bytes: Option<usize>,
@@ -229,8 +233,8 @@ pub(super) fn tune(
     let _ = sockopt::set_tcp_keepintvl(stream, PROBE_EVERY);
     let _ = sockopt::set_tcp_keepcnt(stream, PROBES + silence.as_secs() as u32);
     let _ = sockopt::set_socket_keepalive(stream, true);
-    // Not TCP_USER_TIMEOUT: Linux then also ends connections to peers that are alive and only take their time to read.
-    // See `vital`.
+    // Not TCP_USER_TIMEOUT: Linux would also end connections to live peers that are slow to read. See
+    // `vital`.
     #[cfg(target_vendor = "apple")]
     super::vital::limit_retransmission(stream, silence);
     #[cfg(target_os = "linux")]
@@ -243,7 +247,7 @@ pub(super) fn tune(
     Ok(())
 }
 
-/// Sets how much the system may hold for a socket, which must be known before it connects to have its full effect.
+/// Sets the socket's buffer sizes. They take full effect only if set before the socket connects.
 pub(super) fn size(fd: BorrowedFd<'_>, buffer_bytes: Option<usize>) {
     if let Some(bytes) = buffer_bytes {
         let _ = sockopt::set_socket_recv_buffer_size(fd, bytes);

@@ -1,9 +1,10 @@
-//! Which connections there are, which are wanted, and which are being made.
+//! Table of connections: established, requested, and being made.
 //!
-//! Links ask, the connector's thread makes, links take. Both ends may begin to make the same connection at the same time;
-//! then the call of the lower rank counts, and each end knows that by itself: an end that is called while it calls takes
-//! the call of a lower rank and refuses that of a higher one. Whoever has called waits for a [`Verdict`] before it uses
-//! the connection, so that nothing is ever sent into one that the other end has refused.
+//! Links request connections, the connector's thread makes them, and links take them. Both ends may start to
+//! make the same connection at the same time; then the lower rank's call wins. Each end decides this by
+//! itself: an end that is called while it calls accepts a call from a lower rank and refuses one from a
+//! higher rank. A caller waits for a [`Verdict`] before it uses the connection, so nothing is sent into a
+//! connection that the other end has refused.
 
 use super::{socket::Socket, wire::Parts};
 use crate::{
@@ -31,15 +32,15 @@ pub(super) struct Key {
     pub(super) stripe: u8,
 }
 
-/// A connection whose other end is known.
+/// An authenticated connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
-    /// What seals and opens what it carries, if that is encrypted.
+    /// Ciphers of both directions, if the connection is encrypted.
     pub(super) ciphers: Option<Box<(Sealer, Opener)>>,
 }
 
-/// What the end that was called says of the call.
+/// The called end's answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Verdict {
@@ -57,7 +58,7 @@ impl Verdict {
     }
 }
 
-/// Where one connection stands.
+/// State of one connection.
 #[derive(Debug, Default)]
 enum Stand {
     #[default]
@@ -66,7 +67,7 @@ enum Stand {
     Calling,
     /// The other end is calling, and we have given up our own call.
     Expected,
-    /// Nobody has taken it yet.
+    /// Connected, and not taken by its link yet.
     Here(Connection),
     /// Its link has it.
     Used,
@@ -141,7 +142,7 @@ pub(super) struct Table {
     sockets: Mutex<Vec<Weak<Socket>>>,
     /// For the connector.
     pub(super) work: Bell,
-    /// For whoever waits for a connection.
+    /// Rung when the state of a lane changes; for threads that wait for a connection.
     pub(super) news: Bell,
     /// Connections that were not let in.
     pub(super) refused: AtomicU64,
@@ -189,7 +190,7 @@ impl Table {
         &self.rows[peer as usize * (usize::from(self.lanes) + 1) + usize::from(lane)]
     }
 
-    /// Is there such a connection, to be or not?
+    /// Whether the key names a valid connection of this job, made or not.
     pub(super) fn knows(&self, key: Key) -> bool {
         let is_peer = key.peer < self.size && key.peer != self.rank && key.lane <= self.lanes;
         is_peer && usize::from(key.stripe) < lock(&self.lane(key.peer, key.lane).inner).stripes.len()
@@ -239,7 +240,7 @@ impl Table {
         Ok(verdict)
     }
 
-    /// What has become of our own call. True when the other end's call is to be waited for.
+    /// Records the answer to an own call. Returns whether the other end's call is still awaited.
     pub(super) fn answered(&self, key: Key, verdict: Verdict, connection: Connection) -> bool {
         let lane = self.lane(key.peer, key.lane);
         let mut inner = lock(&lane.inner);
@@ -260,7 +261,7 @@ impl Table {
         }
     }
 
-    /// Is this call still to be made or waited for?
+    /// Whether a call is still to be made or awaited.
     pub(super) fn is_open(&self, key: Key) -> bool {
         let inner = lock(&self.lane(key.peer, key.lane).inner);
         matches!(inner.stripes[usize::from(key.stripe)], Stand::Calling | Stand::Expected)
@@ -311,10 +312,10 @@ impl Table {
         Ok(inner.stripes.iter_mut().map(take).collect())
     }
 
-    /// Is a lane connected, used or not?
+    /// Whether a lane is connected, taken by its link or not.
     ///
     /// # Errors
-    /// When it can't be.
+    /// [`TransportError::Unreachable`] if the connection can't be made.
     pub(super) fn is_ready(&self, peer: u32, lane: u8) -> Result<bool, TransportError> {
         match self.lane(peer, lane).state.load(Acquire) {
             FAILED => self.take_now(peer, lane).map(|_| false),

@@ -1,4 +1,5 @@
-//! A peer that has gone mad, or a hand on the wire: an error that names the peer, and never a wrong byte or a fault.
+//! Misbehaving peers and manipulated bytes cause an error that names the peer, and never a wrong byte or a
+//! fault.
 
 use super::{
     super::SILENCE,
@@ -27,7 +28,7 @@ struct Rig {
     link: TcpLink,
     table: Arc<Table>,
     peer: TcpStream,
-    /// What the peer seals and opens, if that is asked for.
+    /// The peer's ciphers, if the connection is encrypted.
     ciphers: Option<(Sealer, Opener)>,
 }
 
@@ -73,7 +74,7 @@ impl Rig {
         )
     }
 
-    /// Sends a record of these bytes, whatever they are.
+    /// Encrypts `bytes` as one record.
     fn record(&mut self, has_head: bool, bytes: &[u8]) -> Vec<u8> {
         let (sealer, _) = self.ciphers.as_mut().expect("sealed");
         let mark = (bytes.len() as u32 | if has_head { 1 << 31 } else { 0 }).to_le_bytes();
@@ -86,7 +87,7 @@ impl Rig {
         self.peer.write_all(bytes).expect("written");
     }
 
-    /// What comes of a message of `len` bytes that is expected; checks that nothing is written beside its place.
+    /// Receives a message of `len` bytes; checks that no byte outside of its destination changes.
     fn receive(&mut self, digest: u64, len: usize, folded: bool) -> Result<Vec<u8>, TransportError> {
         let mut memory = vec![0xa5; len + 128];
         let mut state = RecvState::new(digest, len);

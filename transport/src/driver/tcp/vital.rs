@@ -1,14 +1,14 @@
-//! Is the other end of a connection still there?
+//! Detection of dead connections.
 //!
-//! A process that ends closes its sockets, and the other end is told. A cable that is pulled tells nobody: what was sent
-//! is repeated, and not acknowledged. Linux's TCP_USER_TIMEOUT would end such a connection, but also one whose peer is
-//! alive and takes its time to read what it was sent, since it counts the time of a closed window too. So a link that
-//! waits asks the system itself, now and then ([`silence`]): is something overdue, and has nothing been heard for so long?
+//! A process that ends closes its sockets, which notifies the other end. A pulled cable notifies nobody: the
+//! kernel retransmits and gets no acknowledgement. Linux's TCP_USER_TIMEOUT also counts the time of a closed
+//! window, so it would end connections to live peers that are slow to read. Instead a waiting link asks the
+//! kernel now and then ([`silence`]) for how long an acknowledgement has been overdue.
 //!
-//! A connection on which nothing is under way is probed by the system (`SO_KEEPALIVE`), after a second.
+//! The system probes an idle connection after a second (`SO_KEEPALIVE`).
 //!
 //! # Safety
-//! The system reads an option from a variable of ours, whose size it is told.
+//! The kernel reads an option from a local variable whose size it is given.
 
 use super::super::silence;
 use rustix::fd::BorrowedFd;
@@ -55,7 +55,7 @@ impl Patience {
         is_over
     }
 
-    /// Why the other end must be taken for gone, if so: its system has left repeated bytes unanswered for `most`.
+    /// Returns why the peer counts as dead, if its kernel has left retransmitted bytes unanswered for `most`.
     #[cold]
     pub(super) fn look(&mut self, socket: BorrowedFd<'_>, most: Duration) -> Option<String> {
         let now = Instant::now();
@@ -74,8 +74,8 @@ impl Patience {
     }
 }
 
-/// Has the system end a connection when what was sent has been repeated for so long, in whole seconds, without an answer.
-/// It does not count the time of a closed window.
+/// Makes the kernel end a connection whose retransmissions stay unanswered for `silence`, rounded up to
+/// seconds. The time of a closed window does not count.
 #[cfg(target_vendor = "apple")]
 pub(super) fn limit_retransmission(stream: &std::net::TcpStream, silence: Duration) {
     use std::os::fd::AsRawFd;

@@ -1,14 +1,14 @@
-//! What travels on a connection: heads and payloads, one after the other.
+//! Wire format of a connection: heads and payloads, one after the other.
 //!
 //! ```text
-//! byte  0..8    the digest of the operation
-//!       8..14   the bytes of the whole message
-//!       14      bits 0..6: which part of the message this is; bit 6: the sender waits to hear that it was matched
-//!       15      the mark, so that a stream that has gone astray is noticed at once
+//! byte  0..8    digest of the operation
+//!       8..14   bytes of the whole message
+//!       14      bits 0..6: number of the part; bit 6: the sender waits for a confirmation
+//!       15      marker byte, which detects a stream out of step
 //! ```
 //!
-//! All numbers have their lowest byte first. The payload of the part follows; how long it is, both ends compute from the
-//! message's length ([`Parts`]).
+//! All numbers are little-endian. The part's payload follows the head. Both ends compute the length of the
+//! payload from the length of the message ([`Parts`]).
 
 /// Bytes of a head.
 pub(super) const HEAD_BYTES: usize = 16;
@@ -22,11 +22,11 @@ pub(super) const CUT_BYTES: usize = 64;
 const MARK: u8 = 0xc5;
 const CONFIRM: u8 = 0x40;
 
-/// What comes before a payload.
+/// Header of one part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) digest: u64,
-    /// Of the whole message.
+    /// Bytes of the whole message.
     pub(super) len: u64,
     pub(super) part: u8,
     /// The sender waits until it hears that the message was matched.
@@ -69,13 +69,13 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// How many parts a message of so many bytes has: one at least, even of nothing.
+    /// Number of parts of a message of `len` bytes, at least one.
     #[inline]
     pub(super) fn count(&self, len: usize) -> usize {
         if self.sockets == 1 { 1 } else { (len / self.least_bytes).clamp(1, self.sockets) }
     }
 
-    /// Where a part begins, and its bytes.
+    /// Offset and length of a part in bytes.
     #[inline]
     pub(super) fn range(&self, len: usize, part: usize) -> (usize, usize) {
         let count = self.count(len);

@@ -1,46 +1,52 @@
-//! What is fastest where ranks outnumber the cores of their host.
+//! Thresholds for ranks that outnumber the cores of their host.
 //!
-//! Whoever waits there waits for a core as well, and a message that is not there yet costs a turn of others; ranks run one
-//! after the other whatever the plan, so that stages which run at the same time elsewhere gain nothing. What counts is the
-//! number of messages and the bytes of all ranks together. Which plan is fastest depends on which ranks share a core: these
-//! are for neighbours that do, as measured with 4 and 8 ranks on two cores. Up to three ranks the other thresholds do.
+//! A rank that waits for a message also waits for a core, and a late message costs other ranks' turns. Ranks
+//! run one after the other for every plan, so stages that overlap elsewhere gain nothing here. The cost is
+//! the number of messages and the bytes of all ranks together. The fastest plan depends on which ranks share
+//! a core: these thresholds are for neighbors on one core, measured with 4 and 8 ranks on two cores. Up to
+//! three ranks the general thresholds apply.
 //!
-//! Only thresholds: what people want, what was measured and what is simulated comes before, as everywhere.
+//! Overrides, measurements and simulation take precedence over these thresholds.
 
 use super::{Call, Choice, Tuning, segments};
 use crate::Collective;
 
-/// A rank that sends no more than this in one stage gains nothing by a second one, where it adds up what it gets.
+/// Most bytes that a rank sends in one stage of a reduction before a second stage pays.
 const ONE_STAGE_BYTES: u64 = 2 << 10;
-/// Four ranks do gain by one stage where a block is larger than the first of these, up to the second: so far two stages of
-/// whole blocks take longer, and two of halves do from there on.
+/// Range of block sizes (exclusive, inclusive) for which one stage suits four ranks. Within it two stages of
+/// whole blocks take longer; above it two stages of halves are faster.
 const FOUR_IN_ONE_STAGE_BYTES: (u64, u64) = (2 << 10, 8 << 10);
-/// More ranks send a block whole up to this size: in halves they take as many messages again.
+/// Largest block that more than four ranks exchange whole: halves take twice as many messages.
 const MANY_WHOLE_BYTES: u64 = 16 << 10;
-/// As the first, where a rank only passes things on.
+/// Most bytes that a rank sends in one stage of a collective without reduction.
 const PASSED_ON_BYTES: u64 = 16 << 10;
-/// The same where each rank adds up another block.
+/// Most bytes that a rank sends in a pairwise reduce-scatter, in which each rank adds one block per message.
 const SCATTERED_BYTES: u64 = 48 << 10;
-/// The root of a sum takes so many bytes from all others at once, at most.
+/// Most bytes that the root of a reduce receives from all other ranks in one stage.
 const ROOT_BYTES: u64 = 256 << 10;
-/// Up to this size a block travels whole.
-const WHOLE_BYTES: u64 = 4 << 10;
-/// From here on bytes count for more than messages.
+/// Largest block of a reduce that goes down a chain whole.
+const WHOLE_BLOCK_BYTES: u64 = 4 << 10;
+/// Smallest block for which bytes cost more than messages.
 const LARGE_BYTES: u64 = 256 << 10;
-/// The root of a broadcast sends this much to all others at once, at least and at most; less is better passed on, and more.
+/// Range of bytes that the root of a broadcast sends to all others in one stage. A chain is faster below and
+/// above it.
 const FROM_ROOT_BYTES: (u64, u64) = (16 << 10, 512 << 10);
-/// The size of a segment of a sum that goes up a tree and down again: it stays in the cache of the ranks that share a core.
+/// Segment size of an all-reduce over a tree, in bytes. Such a segment stays in the cache of the ranks that
+/// share a core.
 const TREE_SEGMENT_BYTES: u64 = 128 << 10;
-/// The same of an exclusive scan, whose ranks hand on another sum than the one that they keep.
+/// Segment size of an exclusive scan, in bytes. Its ranks forward a different sum than the one they keep, so
+/// it is half as long.
 const SCAN_SEGMENT_BYTES: u64 = 64 << 10;
 
-/// The choice for a call, where it is another than on cores of their own.
+/// Returns the choice for a call that differs from the choice on dedicated cores.
 pub(super) fn choice(call: Call, tuning: &Tuning) -> Option<Choice> {
     let (algorithm, why) = preferred(call)?;
-    let finer = |segment_bytes| Tuning { segment_bytes, max_segments: 256, ..tuning.clone() };
+    let with_segment_bytes = |segment_bytes| Tuning { segment_bytes, max_segments: 256, ..tuning.clone() };
     let segments = match (call.collective, algorithm) {
-        (Collective::AllReduce, "reduce_broadcast") => segments(call, algorithm, &finer(TREE_SEGMENT_BYTES)),
-        (Collective::ExclusiveScan, _) => segments(call, algorithm, &finer(SCAN_SEGMENT_BYTES)),
+        (Collective::AllReduce, "reduce_broadcast") => {
+            segments(call, algorithm, &with_segment_bytes(TREE_SEGMENT_BYTES))
+        }
+        (Collective::ExclusiveScan, _) => segments(call, algorithm, &with_segment_bytes(SCAN_SEGMENT_BYTES)),
         _ => segments(call, algorithm, tuning),
     };
     Some(Choice { algorithm, segments, why })
@@ -53,9 +59,9 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
     if ranks < 4 {
         return None;
     }
-    let in_one_stage = block_bytes.saturating_mul(u64::from(ranks - 1));
+    let sent_bytes = block_bytes.saturating_mul(u64::from(ranks - 1));
     match collective {
-        Collective::AllReduce if in_one_stage <= ONE_STAGE_BYTES => None,
+        Collective::AllReduce if sent_bytes <= ONE_STAGE_BYTES => None,
         Collective::AllReduce if block_bytes > LARGE_BYTES => Some((
             "reduce_broadcast",
             "more ranks than cores: up a tree and down, in pieces that caches hold",
@@ -66,17 +72,17 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
         }
         Collective::AllReduce if block_bytes <= MANY_WHOLE_BYTES => Some(("recursive_doubling", FEWER)),
         Collective::AllReduce => Some(("rabenseifner", FEWER)),
-        Collective::AllGather if in_one_stage <= PASSED_ON_BYTES => None,
+        Collective::AllGather if sent_bytes <= PASSED_ON_BYTES => None,
         Collective::AllGather if block_bytes < LARGE_BYTES => Some(("bidirectional_ring", NEIGHBOURS)),
         Collective::AllGather => Some(("ring", NEIGHBOURS)),
-        Collective::ReduceScatter if in_one_stage <= SCATTERED_BYTES => Some(("pairwise", NEIGHBOURS)),
+        Collective::ReduceScatter if sent_bytes <= SCATTERED_BYTES => Some(("pairwise", NEIGHBOURS)),
         Collective::ReduceScatter => Some(("ring", NEIGHBOURS)),
-        Collective::Broadcast if (FROM_ROOT_BYTES.0..FROM_ROOT_BYTES.1).contains(&in_one_stage) => {
+        Collective::Broadcast if (FROM_ROOT_BYTES.0..FROM_ROOT_BYTES.1).contains(&sent_bytes) => {
             Some(("direct", FEWER))
         }
         Collective::Broadcast => Some(("chain", NEIGHBOURS)),
-        Collective::Reduce if block_bytes <= WHOLE_BYTES => Some(("chain", NEIGHBOURS)),
-        Collective::Reduce if in_one_stage <= ROOT_BYTES => Some(("direct", FEWER)),
+        Collective::Reduce if block_bytes <= WHOLE_BLOCK_BYTES => Some(("chain", NEIGHBOURS)),
+        Collective::Reduce if sent_bytes <= ROOT_BYTES => Some(("direct", FEWER)),
         Collective::Reduce => Some(("binomial", FEWER)),
         Collective::ExclusiveScan => Some(("chain", "more ranks than cores: in pieces that caches hold")),
         _ => None,
@@ -92,9 +98,9 @@ mod tests {
     #[test]
     fn ranks_that_share_cores_send_fewer_messages() {
         let of = |collective, ranks, block_bytes| {
-            let policy = select::Policy { crowded: true, ..select::Policy::default() };
+            let policy = select::Policy { oversubscribed: true, ..select::Policy::default() };
             let call = Call { collective, ranks, block_bytes };
-            select::choose(call, Rank(0), &Reach::complete(), &policy, select::Wanted::default())
+            select::choose(call, Rank(0), &Reach::complete(), &policy, select::Requirements::default())
                 .expect("a plan")
         };
         let pieces = of(Collective::AllReduce, 4, 1 << 20).segments;

@@ -1,0 +1,182 @@
+//! Arguments of a call as C passed them, and the call that they describe.
+//!
+//! Every function of `collectives` and `vector` fills in [`Arguments`]; one function checks them all. Lengths and addresses
+//! are checked by `tbccl`.
+//!
+//! # Safety
+//! Lists of lengths are read by way of `cast`, which says what that rests on.
+
+use crate::{
+    boundary::Outcome,
+    cast::list,
+    codes::Coded,
+    comm_handle::At,
+    failure::Failure,
+    numbers::{datatype, member},
+    redop::operation,
+    tbcclCodec_t, tbcclDataType_t, tbcclRedOp_t,
+};
+use std::{
+    ffi::{c_int, c_void},
+    ptr::{null, null_mut},
+};
+use tbccl::{Codec, Collective, Operation, RawCall};
+
+/// The call of a function.
+#[derive(Clone, Copy)]
+enum Call {
+    Collective(Collective),
+    /// A message to a rank.
+    Send(c_int),
+    /// A message from a rank.
+    Recv(c_int),
+}
+
+/// Elements of each block.
+#[derive(Clone, Copy)]
+enum Counts {
+    Even,
+    Common(*const usize),
+    Own { send: *const usize, recv: *const usize },
+}
+
+/// The arguments of a call, as C passed them.
+#[derive(Clone, Copy)]
+pub(crate) struct Arguments {
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: tbcclDataType_t,
+    op: Option<tbcclRedOp_t>,
+    root: Option<c_int>,
+    codec: Option<tbcclCodec_t>,
+    counts: Counts,
+}
+
+impl Arguments {
+    #[inline(always)] // As `describe`.
+    pub(crate) fn new(
+        collective: Collective,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        datatype: tbcclDataType_t,
+    ) -> Arguments {
+        let call = Call::Collective(collective);
+        Arguments {
+            call,
+            send,
+            recv,
+            count,
+            datatype,
+            op: None,
+            root: None,
+            codec: None,
+            counts: Counts::Even,
+        }
+    }
+
+    pub(crate) fn send(data: *const c_void, count: usize, datatype: tbcclDataType_t, to: c_int) -> Arguments {
+        Arguments {
+            call: Call::Send(to),
+            ..Arguments::new(Collective::SendRecv, data, null_mut(), count, datatype)
+        }
+    }
+
+    pub(crate) fn recv(data: *mut c_void, count: usize, datatype: tbcclDataType_t, from: c_int) -> Arguments {
+        Arguments {
+            call: Call::Recv(from),
+            ..Arguments::new(Collective::SendRecv, null(), data, count, datatype)
+        }
+    }
+
+    #[inline(always)] // As `describe`.
+    pub(crate) fn op(self, op: tbcclRedOp_t) -> Arguments {
+        Arguments { op: Some(op), ..self }
+    }
+
+    pub(crate) fn root(self, root: c_int) -> Arguments {
+        Arguments { root: Some(root), ..self }
+    }
+
+    pub(crate) fn codec(self, codec: tbcclCodec_t) -> Arguments {
+        Arguments { codec: Some(codec), ..self }
+    }
+
+    pub(crate) fn counts(self, counts: *const usize) -> Arguments {
+        Arguments { counts: Counts::Common(counts), ..self }
+    }
+
+    pub(crate) fn own_counts(self, send: *const usize, recv: *const usize) -> Arguments {
+        Arguments { counts: Counts::Own { send, recv }, ..self }
+    }
+
+    /// Checks the arguments, and describes the call for `tbccl`.
+    // Always: of an all_reduce, which is known where this is called, some comparisons are left.
+    #[inline(always)]
+    pub(crate) fn describe(&self, found: At<'_>) -> Outcome<RawCall> {
+        let dtype = datatype(self.datatype)?;
+        let mut operation = match self.call {
+            Call::Collective(collective) => Operation::new(collective),
+            Call::Send(to) => Operation::send(member("peer", to, found)?),
+            Call::Recv(from) => Operation::recv(member("peer", from, found)?),
+        };
+        if let Some(root) = self.root {
+            operation = operation.with_root(member("root", root, found)?);
+        }
+        if let Some(codec) = self.codec {
+            operation = operation.with_codec(known_codec(codec)?);
+        }
+        match self.counts {
+            Counts::Even => {}
+            Counts::Common(counts) => operation = operation.with_counts(lengths("counts", counts, found)?),
+            Counts::Own { send, recv } => {
+                let (send, recv) = (lengths("sendcounts", send, found)?, lengths("recvcounts", recv, found)?);
+                operation = operation.with_own_counts(send, recv);
+            }
+        }
+        if let Some(op) = self.op {
+            let (op, scale) = self::operation(op, dtype, found)?;
+            operation = operation.with_op(op);
+            if let Some(scale) = scale {
+                self.check_scalable(&operation)?;
+                operation = operation.with_scale(scale);
+            }
+        }
+        let (send, recv) = (self.send.cast(), self.recv.cast());
+        Ok(RawCall { operation, dtype, count: self.count, send, recv })
+    }
+
+    /// Refuses an operation that multiplies, where the call takes none.
+    #[cold]
+    fn check_scalable(&self, operation: &Operation<'_>) -> Outcome {
+        let shape = operation.shape();
+        if shape.averages && self.codec.is_none() && matches!(self.counts, Counts::Even) {
+            return Ok(());
+        }
+        let variant = match (self.codec, self.counts) {
+            (Some(_), _) => "Quantized",
+            (None, Counts::Even) => "",
+            (None, _) => "V",
+        };
+        let function = shape.names.c.unwrap_or_default();
+        Err(Failure::argument(format!(
+            "op was made by tbcclRedOpCreatePreMulSum, which tbccl{function}{variant} does not take; tbcclAllReduce, \
+             tbcclReduce and tbcclReduceScatter do"
+        )))
+    }
+}
+
+#[cold]
+fn known_codec(number: tbcclCodec_t) -> Outcome<Codec> {
+    Codec::from_code(number)
+        .ok_or_else(|| Failure::argument(format!("codec is {number}, which no codec has")))
+}
+
+/// Reads the lengths of all ranks' blocks.
+#[cold]
+fn lengths(what: &str, counts: *const usize, found: At<'_>) -> Outcome<Vec<usize>> {
+    // SAFETY: as `tbccl.h` says, it is null or has a length for each rank.
+    unsafe { list(what, counts, found.shared.size() as usize) }
+}
