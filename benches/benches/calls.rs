@@ -1,21 +1,22 @@
-//! What a call of a known kind costs beside moving data: `cargo bench -p benches --bench calls`.
+//! Overhead of a repeated call, without data movement: `cargo bench -p benches --bench calls`.
 //!
-//! A communicator of one rank has nobody to wait for, and its in-place `all_reduce` has no step. What is left is the library's
-//! own: arguments are checked, the plan is found among those at hand, bound to the caller's memory and run.
+//! A communicator of one rank waits for nobody, and its in-place `all_reduce` has no steps. The remaining
+//! time is that of the library: it checks the arguments, finds the plan in its cache, binds it to the
+//! caller's memory and runs it.
 //!
-//! - `known/same`: one kind of call again and again.
-//! - `known/turns`: as many kinds of calls by turns as a model has of gradients. Their plans are at hand, too.
+//! - `known/same`: one kind of call repeatedly.
+//! - `known/turns`: as many kinds of calls in turn as a model has gradients. Their plans are cached, too.
 //! - `known/barrier`: a call without elements.
-//! - `known/raw`: as `same`, by address.
-//! - `known/shared`: as `raw`, on a communicator that threads could share: what a lock costs that nobody else wants.
-//! - `known/at_hand` and `known/at_hand_turns`: finding the plan of such calls, and nothing else.
-//! - `known/choose`: what choosing costs, which only the first call of a kind does.
+//! - `known/raw`: like `same`, by address.
+//! - `known/shared`: like `raw`, on a communicator that threads could share: the cost of an uncontended lock.
+//! - `known/at_hand` and `known/at_hand_turns`: the cache lookup of such calls alone.
+//! - `known/choose`: the cost of selection, which only the first call of a kind has.
 //!
-//! The aim is that finding a known plan takes less than 50 ns. What `shared` takes beyond `same` is part of the 20 ns that
-//! the C ABI may add.
+//! The aim is that a cache lookup takes less than 50 ns. The difference between `shared` and `same` is part
+//! of the 20 ns that the C ABI may add.
 //!
 //! # Safety
-//! Addresses are those of an array that outlives the calls, of as many elements as they say.
+//! Addresses are those of an array that outlives the calls, of as many elements as the calls state.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, time::Duration};
@@ -24,7 +25,7 @@ use tbccl::{
     SharedCommunicator,
 };
 
-/// The kinds of calls that are made by turns.
+/// Number of kinds of calls that take turns.
 const KINDS: usize = 32;
 
 fn known(c: &mut Criterion) {

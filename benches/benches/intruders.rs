@@ -1,14 +1,16 @@
-//! What strangers at the ports of a job cost it: `cargo bench -p benches --bench intruders`.
+//! Effect of unauthenticated connections on a running job: `cargo bench -p benches --bench intruders`.
 //!
-//! Two ranks, as processes, sum over TCP again and again. From another process strangers call at the rendezvous and at
-//! the ports of both ranks, in intervals that alternate with intervals of peace, so that whatever else the machine does
-//! meets both. The report has, for each kind of stranger, the median latency in peace and under attack, and their ratio.
+//! Two ranks, as processes, repeat a sum over TCP. Another process (the intruder) connects to the rendezvous
+//! and to the ports of both ranks, in intervals that alternate with intervals of peace, so that other load of
+//! the machine affects both. For each kind of intruder the report has the median latency in peace and under
+//! attack, and their ratio.
 //!
-//! The strangers are modest: they call at a rate, sleep in between, and run with the lowest priority. Those that take
-//! whole cores compete with the ranks for them, which says something of the machine and nothing of this library.
+//! Intruders are limited: they connect at a fixed rate, sleep in between, and run with the lowest priority.
+//! Intruders that use whole cores would compete with the ranks for them, which measures the machine and not
+//! this library.
 //!
-//! Linux only: ports are found in `/proc`. `SECONDS` sets how long each kind is measured (6), `RATE` how many strangers
-//! call at each port per second (200). What the rendezvous says of strangers is on stderr.
+//! Linux only: ports are found in `/proc`. `SECONDS` sets the time for each kind (6), `RATE` the connections
+//! per port and second (200). The rendezvous reports intruders on stderr.
 
 #![allow(clippy::print_stdout, reason = "a report is what this prints")]
 
@@ -31,56 +33,58 @@ use tbccl::{
     bootstrap::{Secret, Server, ServerSpec},
 };
 
-/// What rank 0 measures at a time.
+/// Duration of one sample of rank 0.
 const SLICE: Duration = Duration::from_millis(50);
-/// How long there is peace or an attack at a time.
+/// Duration of one interval of peace or attack.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How long an attack goes on before it counts.
-const RUN_UP: Duration = Duration::from_millis(100);
-/// Connections that one stranger holds at a time.
-const HELD: usize = 150;
-/// The elements of a sum: 16 bytes, and 64 KiB.
+/// Duration of an attack before it is measured.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Connections that an intruder holds open at a time.
+const MAX_HELD: usize = 150;
+/// Elements of a sum: 16 bytes, and 64 KiB.
 const COUNTS: [usize; 2] = [2, 8192];
 
-/// How strangers behave.
+/// Kinds of intruders, each with a description.
 const KINDS: [(&str, &str); 6] = [
-    ("nobody", "no one calls, which shows how much the medians vary by themselves"),
-    ("silent", "connects, says nothing, and stays"),
-    ("garbage", "connects, says 64 bytes of nonsense, and stays"),
+    ("nobody", "no connections; shows how much the medians vary by themselves"),
+    ("silent", "connects, sends nothing, and stays"),
+    ("garbage", "connects, sends 64 invalid bytes, and stays"),
     ("half", "connects, begins a handshake, and stays"),
-    ("replay", "connects, and repeats what a rank was heard to say"),
-    ("flood", "connects and hangs up, five times as often"),
+    ("replay", "connects, and replays the recorded bytes of a rank"),
+    ("flood", "connects and disconnects, five times as often"),
 ];
 
 fn main() {
     match env::var("ROLE").as_deref() {
         Ok("rank") => rank(),
-        Ok("stranger") => stranger(),
-        _ if !cfg!(target_os = "linux") => println!("not tried: ports are found in /proc, which is Linux's"),
+        Ok("intruder") => intruder(),
+        _ if !cfg!(target_os = "linux") => {
+            println!("not measured: ports are found in /proc, which only Linux has")
+        }
         _ => report(),
     }
 }
 
-/// A number that the environment gives, or this one.
+/// Returns a number from the environment, or `default`.
 fn number(name: &str, default: u64) -> u64 {
     env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Milliseconds since the epoch: a clock that processes share.
+/// Returns milliseconds since the epoch, a clock that processes share.
 fn now() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis())
 }
 
-/// Sums until stdin ends. Rank 0 says for each slice when it began and ended, the median latency in ns, and that of
-/// which one in a hundred was longer.
+/// Repeats sums until stdin ends. For each sample, rank 0 prints the start and end, and the median and the
+/// 99th percentile of the latency in ns.
 fn rank() {
     let mut comm = Communicator::from_env().expect("the ranks come together");
     let count = number("COUNT", 2) as usize;
-    let over = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&over);
+    let should_stop = Arc::new(AtomicBool::new(false));
+    let should_stop_flag = Arc::clone(&should_stop);
     thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        told.store(true, Relaxed);
+        should_stop_flag.store(true, Relaxed);
     });
     let mut values = vec![0f64; count];
     let mut took = Vec::new();
@@ -89,7 +93,7 @@ fn rank() {
         took.clear();
         while began.elapsed() < SLICE && values[0] == 0.0 {
             values.fill(0.0);
-            values[0] = f64::from(u8::from(comm.rank().0 == 0 && over.load(Relaxed)));
+            values[0] = f64::from(u8::from(comm.rank().0 == 0 && should_stop.load(Relaxed)));
             let call = Instant::now();
             comm.all_reduce_in_place(&mut values, ReduceOp::Sum).expect("undisturbed but for the time");
             took.push(call.elapsed().as_nanos());
@@ -101,46 +105,49 @@ fn rank() {
     }
 }
 
-/// Calls at ports, at a rate, until it is killed.
-fn stranger() {
+/// Connects to ports at a fixed rate until the process is killed.
+fn intruder() {
     let kind = env::var("KIND").expect("a kind");
-    let doors: Vec<SocketAddr> = env::var("DOORS")
+    let addresses: Vec<SocketAddr> = env::var("ADDRESSES")
         .expect("addresses")
         .split(' ')
-        .map(|door| door.parse().expect("an address"))
+        .map(|address| address.parse().expect("an address"))
         .collect();
-    let heard = fs::read(env::var("HEARD").expect("a file")).unwrap_or_default();
+    let recorded = fs::read(env::var("RECORDED").expect("a file")).unwrap_or_default();
     let rate = number("RATE", 200) * if kind == "flood" { 5 } else { 1 };
-    let mut inside = VecDeque::new();
+    let mut open_connections = VecDeque::new();
     let pause = Duration::from_secs(1) / rate as u32;
     let mut next = Instant::now();
     loop {
-        for (at, door) in doors.iter().enumerate() {
-            let Ok(mut stream) = TcpStream::connect_timeout(door, Duration::from_secs(1)) else { continue };
-            let mut said = match kind.as_str() {
+        for (at, address) in addresses.iter().enumerate() {
+            let Ok(mut stream) = TcpStream::connect_timeout(address, Duration::from_secs(1)) else {
+                continue;
+            };
+            let mut payload = match kind.as_str() {
                 "garbage" => vec![0xee; 64],
-                "half" => heard[..heard.len().min(20)].to_vec(),
-                "replay" => heard.clone(),
+                "half" => recorded[..recorded.len().min(20)].to_vec(),
+                "replay" => recorded.clone(),
                 _ => Vec::new(),
             };
-            // The byte that says what a connection is for: the rendezvous, which is the first door, or data.
-            if at > 0 && said.len() > 8 && said.starts_with(b"tbc") {
-                said[4] = 2;
+            // The byte that selects the kind of connection: the rendezvous, which is the first address, or
+            // data.
+            if at > 0 && payload.len() > 8 && payload.starts_with(b"tbc") {
+                payload[4] = 2;
             }
-            let _ = stream.write_all(&said);
+            let _ = stream.write_all(&payload);
             if kind != "flood" {
-                inside.push_back(stream);
+                open_connections.push_back(stream);
             }
         }
-        while inside.len() > HELD {
-            inside.pop_front();
+        while open_connections.len() > MAX_HELD {
+            open_connections.pop_front();
         }
         next += pause;
         sleep(next.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Two ranks that sum, and what rank 0 says.
+/// Two ranks that sum, and the samples of rank 0.
 struct Job {
     server: Server,
     ranks: Vec<(Child, Option<ChildStdin>)>,
@@ -148,19 +155,19 @@ struct Job {
 }
 
 impl Job {
-    fn start(count: usize, heard: &Arc<Mutex<Vec<u8>>>) -> Job {
+    fn start(count: usize, recorded: &Arc<Mutex<Vec<u8>>>) -> Job {
         let secret = Secret::generate().expect("random numbers");
         let listen = vec![(Ipv4Addr::LOCALHOST, 0).into()];
         let server = Server::start(&ServerSpec::network(2, listen, secret.clone())).expect("a port");
-        let wire = tap(server.addresses()[0], Arc::clone(heard));
-        let ranks: Vec<(Child, Option<ChildStdin>)> = [server.addresses()[0], wire]
+        let proxy = recording_proxy(server.addresses()[0], Arc::clone(recorded));
+        let ranks: Vec<(Child, Option<ChildStdin>)> = [server.addresses()[0], proxy]
             .into_iter()
             .enumerate()
-            .map(|(rank, place)| {
+            .map(|(rank, address)| {
                 let mut command = Command::new(env::current_exe().expect("this program"));
                 command.env("ROLE", "rank").env("COUNT", count.to_string());
                 command.env("TBCCL_RANK", rank.to_string()).env("TBCCL_SIZE", "2");
-                command.env("TBCCL_BOOTSTRAP", format!("tcp://{place}"));
+                command.env("TBCCL_BOOTSTRAP", format!("tcp://{address}"));
                 command.env("TBCCL_SECRET", secret.to_hex().as_str());
                 command.env("TBCCL_TRANSPORT", "tcp").env("TBCCL_INTERFACE", "127.0.0.1");
                 command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -174,24 +181,24 @@ impl Job {
         job
     }
 
-    /// What rank 0 says, as it comes.
+    /// Returns a channel with the samples of rank 0.
     fn listen(&mut self) -> Receiver<[u128; 4]> {
-        let (says, slices) = mpsc::channel();
+        let (sender, slices) = mpsc::channel();
         let stdout = self.ranks[0].0.stdout.take().expect("piped");
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let numbers: Vec<u128> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
                 if let Ok(slice) = numbers.try_into() {
-                    let _ = says.send(slice);
+                    let _ = sender.send(slice);
                 }
             }
         });
         slices
     }
 
-    /// Where the rendezvous and the ranks listen.
-    fn doors(&self) -> Vec<SocketAddr> {
-        let ranks = self.ranks.iter().flat_map(|(child, _)| listening(child.id()));
+    /// Returns the addresses of the rendezvous and the ranks.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let ranks = self.ranks.iter().flat_map(|(child, _)| listening_addresses(child.id()));
         [self.server.addresses()[0]].into_iter().chain(ranks).collect()
     }
 
@@ -212,13 +219,13 @@ impl Drop for Job {
     }
 }
 
-/// A wire to the rendezvous that remembers what the first who uses it says.
-fn tap(door: SocketAddr, heard: Arc<Mutex<Vec<u8>>>) -> SocketAddr {
+/// Starts a proxy to the rendezvous that records the first bytes of the first client.
+fn recording_proxy(rendezvous: SocketAddr, recorded: Arc<Mutex<Vec<u8>>>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let place = listener.local_addr().expect("bound");
+    let address = listener.local_addr().expect("bound");
     thread::spawn(move || {
         let (mut rank, _) = listener.accept().expect("a rank");
-        let mut server = TcpStream::connect(door).expect("the rendezvous");
+        let mut server = TcpStream::connect(rendezvous).expect("the rendezvous");
         let mut back = (server.try_clone().expect("a copy"), rank.try_clone().expect("a copy"));
         thread::spawn(move || {
             let _ = std::io::copy(&mut back.0, &mut back.1);
@@ -226,22 +233,22 @@ fn tap(door: SocketAddr, heard: Arc<Mutex<Vec<u8>>>) -> SocketAddr {
         });
         let mut bytes = [0; 4096];
         while let Ok(len @ 1..) = rank.read(&mut bytes) {
-            let mut heard = heard.lock().expect("no panics");
-            if heard.len() < 1000 {
-                heard.extend_from_slice(&bytes[..len]);
+            let mut recorded = recorded.lock().expect("no panics");
+            if recorded.len() < 1000 {
+                recorded.extend_from_slice(&bytes[..len]);
             }
-            drop(heard);
+            drop(recorded);
             if server.write_all(&bytes[..len]).is_err() {
                 break;
             }
         }
         let _ = server.shutdown(std::net::Shutdown::Write);
     });
-    place
+    address
 }
 
-/// The ports of this host on which a process listens, by what the kernel tells.
-fn listening(process: u32) -> Vec<SocketAddr> {
+/// Returns the addresses on which a process listens, from `/proc`.
+fn listening_addresses(process: u32) -> Vec<SocketAddr> {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let inodes: Vec<String> = links
         .filter_map(|link| fs::read_link(link.path()).ok()?.to_str().map(str::to_owned))
@@ -257,15 +264,19 @@ fn listening(process: u32) -> Vec<SocketAddr> {
     table.lines().filter_map(port).map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect()
 }
 
-/// Strangers of a kind, for as long as it lives.
+/// A running intruder process, killed on drop.
 struct Attack(Child);
 
 impl Attack {
-    fn begin(kind: &str, doors: &[SocketAddr], heard: &str) -> Attack {
-        let doors: Vec<String> = doors.iter().map(ToString::to_string).collect();
+    fn begin(kind: &str, addresses: &[SocketAddr], recorded: &str) -> Attack {
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let mut command = Command::new("nice");
         command.args(["-n", "19"]).arg(env::current_exe().expect("this program"));
-        command.env("ROLE", "stranger").env("KIND", kind).env("DOORS", doors.join(" ")).env("HEARD", heard);
+        command
+            .env("ROLE", "intruder")
+            .env("KIND", kind)
+            .env("ADDRESSES", addresses.join(" "))
+            .env("RECORDED", recorded);
         Attack(command.stdin(Stdio::null()).spawn().expect("nice, and this program"))
     }
 }
@@ -282,22 +293,22 @@ fn median(mut values: Vec<u128>) -> f64 {
     values.get(values.len() / 2).map_or(f64::NAN, |value| *value as f64 / 1000.0)
 }
 
-/// Measures one kind; the medians of slices in peace and under attack.
-fn measure(job: &Job, kind: &str, heard: &str) -> [Vec<[u128; 4]>; 2] {
-    let doors = job.doors();
-    assert_eq!(doors.len(), 3, "the rendezvous and a port for each rank: {doors:?}");
+/// Measures one kind of intruder and returns the samples in peace and under attack.
+fn measure(job: &Job, kind: &str, recorded: &str) -> [Vec<[u128; 4]>; 2] {
+    let addresses = job.addresses();
+    assert_eq!(addresses.len(), 3, "the rendezvous and a port for each rank: {addresses:?}");
     let rounds = Duration::from_secs(number("SECONDS", 6)).as_millis() / (2 * INTERVAL.as_millis());
     let mut spans: [Vec<[u128; 2]>; 2] = [Vec::new(), Vec::new()];
     while job.slices.try_recv().is_ok() {}
     for _ in 0..rounds.max(1) {
         for (at, span) in spans.iter_mut().enumerate() {
-            let attack = (at == 1 && kind != "nobody").then(|| Attack::begin(kind, &doors, heard));
-            sleep(RUN_UP);
+            let attack = (at == 1 && kind != "nobody").then(|| Attack::begin(kind, &addresses, recorded));
+            sleep(WARM_UP);
             let since = now();
             sleep(INTERVAL);
             span.push([since, now()]);
             drop(attack);
-            // Whoever is still inside is thrown out within a second.
+            // The ranks drop remaining connections within a second.
             sleep(Duration::from_millis(if at == 1 { 1000 } else { 0 }));
         }
     }
@@ -312,17 +323,17 @@ fn report() {
     let file = env::temp_dir().join(format!("tbccl-heard-{}", std::process::id()));
     println!(
         "{:>10}  {:>8}  {:>10}  {:>10}  {:>6}  {:>10}  {:>10}  {:>9}",
-        "stranger", "size", "peace", "attack", "ratio", "peace p99", "attack p99", "refused"
+        "intruder", "size", "peace", "attack", "ratio", "peace p99", "attack p99", "refused"
     );
     println!(
         "{:>10}  {:>8}  {:>10}  {:>10}  {:>6}  {:>10}  {:>10}  {:>9}",
         "", "(B)", "(us)", "(us)", "", "(us)", "(us)", ""
     );
     for count in COUNTS {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let job = Job::start(count, &heard);
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let job = Job::start(count, &recorded);
         job.slices.recv_timeout(Duration::from_secs(30)).expect("the ranks come together");
-        fs::write(&file, &*heard.lock().expect("no panics")).expect("a file");
+        fs::write(&file, &*recorded.lock().expect("no panics")).expect("a file");
         for (kind, _) in KINDS {
             let before = job.server.rejections().strangers;
             let [peace, attack] = measure(&job, kind, &file.to_string_lossy());
@@ -342,5 +353,5 @@ fn report() {
     }
     let _ = fs::remove_file(&file);
     KINDS.iter().for_each(|(kind, what)| println!("# {kind}: {what}"));
-    println!("# refused: by the rendezvous; as many again, and more, were refused by each rank");
+    println!("# refused: by the rendezvous; each rank refused at least as many");
 }

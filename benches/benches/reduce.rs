@@ -1,22 +1,23 @@
 //! Throughput of the reduction kernels.
 //!
 //! - `kernel`: every type and operation, on operands in the first-level cache, into the first operand.
-//! - `small`: a handful of elements, where the time is that of the call.
-//! - `lookup`: what finding the kernel costs an operation.
+//! - `small`: a few elements, where the call overhead dominates.
+//! - `lookup`: the time to find the kernel of an operation.
 //! - `threads`: one thread against two, for the threshold in `kernels::parallel`.
 //! - `copy`: plain copies.
-//! - `pack`: packing, unpacking, and adding what is packed, of a chunk in the second-level cache and of one in memory. The
-//!   bytes are those of the elements.
+//! - `pack`: packing, unpacking, and reducing packed data, for a chunk in the second-level cache and one in
+//!   memory. The bytes are those of the elements.
 //!
-//! Whether the loops are vectorised shows in their assembly:
+//! The assembly shows whether the loops are vectorized:
 //!
 //! ```text
 //! CARGO_PROFILE_RELEASE_LTO=off cargo rustc --release --lib -- \
 //!     --emit asm -C codegen-units=1 -C symbol-mangling-version=v0
 //! ```
 //!
-//! then look in `target/release/deps/tbccl-*.s` for functions with `compiled`, the instruction set (`Avx512`), the type
-//! and the operation (`Add`) in their names; the sums, products and means of f16 are in `f16c` (`fcvt` on aarch64).
+//! In `target/release/deps/tbccl-*.s`, look for functions with `compiled`, the instruction set (`Avx512`),
+//! the type and the operation (`Add`) in their names; the sums, products and means of f16 are in `f16c`
+//! (`fcvt` on aarch64).
 //!
 //! # Safety
 //! The kernels get pointers to whole buffers and counts that fill them.
@@ -111,7 +112,7 @@ fn copy(c: &mut Criterion) {
         let (mut dst, src) = (Buffer::new(bytes, 0), Buffer::new(bytes, FILL));
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function(BenchmarkId::from_parameter(bytes / KIB), |bencher| {
-            // SAFETY: both buffers hold so many bytes.
+            // SAFETY: both buffers hold `bytes` bytes.
             bencher.iter(|| unsafe { kernels::copy(dst.as_mut_ptr(), src.as_ptr(), black_box(bytes)) });
         });
     }
@@ -131,7 +132,8 @@ fn pack(c: &mut Criterion) {
             let (dst, src) = (a.as_mut_ptr().cast::<f32>(), b.as_ptr().cast::<f32>());
             group.bench_function(id("encode"), |bencher| {
                 let packed = packed.as_mut_ptr();
-                // SAFETY: the buffers hold `count` elements, and more bytes than those are packed into.
+                // SAFETY: the buffers hold `count` elements, and the packed buffer is larger than the packed
+                // data.
                 bencher.iter(|| unsafe { packer.encode(packed, src, black_box(count)) });
             });
             group.bench_function(id("decode"), |bencher| {

@@ -1,11 +1,12 @@
-//! How long ranks take to come together, and what memory they take: `cargo bench -p benches --bench start_up`.
+//! Time and memory for ranks to join a communicator: `cargo bench -p benches --bench start_up`.
 //!
-//! The ranks are threads of this process and join over TCP, each as a process of its own would: through the rendezvous, with
-//! handshakes, and connected to their neighbour before any of them goes on. The time is that from the first call until all
-//! have returned. Memory is what this process has resident more than before, the rendezvous included, divided by the
-//! number of ranks. It needs ten descriptors for each rank (`ulimit -n`).
+//! The ranks are threads of this process and join over TCP as separate processes would: through the
+//! rendezvous, with handshakes, and connected to their neighbor before any rank proceeds. The time runs from
+//! the first call until all calls have returned. The memory is the growth of this process's resident set,
+//! including the rendezvous, divided by the number of ranks. The benchmark needs ten descriptors per rank
+//! (`ulimit -n`).
 //!
-//! `RANKS="16 64"` measures these numbers instead; `ROUNDS` says how often each (3).
+//! `RANKS="16 64"` sets the numbers of ranks; `ROUNDS` sets the repetitions of each (3).
 
 #![allow(clippy::print_stdout, reason = "a report is what this prints")]
 
@@ -17,21 +18,21 @@ use std::{
 };
 use tbccl::{Communicator, Config, TcpOptions, Transport, UniqueId};
 
-/// What one start has shown.
+/// The measurements of one start.
 struct Start {
-    took: Duration,
-    /// Bytes per rank, where the system tells.
+    duration: Duration,
+    /// Bytes per rank, on systems that report it.
     memory: Option<u64>,
 }
 
-/// Bytes that this process has resident, where the system tells.
+/// Returns the resident bytes of this process, on systems that report them.
 fn resident() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Has so many ranks join, and leave.
+/// Has `ranks` ranks join and leave.
 fn start(ranks: u32) -> Result<Start, String> {
     let config = Config {
         transport: Transport::Tcp,
@@ -46,27 +47,27 @@ fn start(ranks: u32) -> Result<Start, String> {
     };
     let before = resident();
     let id = UniqueId::create().map_err(|error| error.to_string())?;
-    let (all_here, looked) = (Barrier::new(ranks as usize + 1), Barrier::new(ranks as usize + 1));
+    let (all_joined, measured) = (Barrier::new(ranks as usize + 1), Barrier::new(ranks as usize + 1));
     let failed = Mutex::new(None);
     let began = Instant::now();
     let start = thread::scope(|scope| {
         for rank in 0..ranks {
-            let (id, config, all_here, looked, failed) = (&id, &config, &all_here, &looked, &failed);
+            let (id, config, all_joined, measured, failed) = (&id, &config, &all_joined, &measured, &failed);
             let run = move || {
                 let made = Communicator::from_unique_id(id, rank, ranks, config);
-                all_here.wait();
-                looked.wait();
+                all_joined.wait();
+                measured.wait();
                 if let Err(error) = made {
                     failed.lock().expect("no panics").get_or_insert(error.to_string());
                 }
             };
             thread::Builder::new().stack_size(512 << 10).spawn_scoped(scope, run).expect("a thread");
         }
-        all_here.wait();
-        let took = began.elapsed();
+        all_joined.wait();
+        let duration = began.elapsed();
         let memory = resident().zip(before).map(|(now, then)| now.saturating_sub(then) / u64::from(ranks));
-        looked.wait();
-        Start { took, memory }
+        measured.wait();
+        Start { duration, memory }
     });
     failed.into_inner().expect("no panics").map_or(Ok(start), Err)
 }
@@ -88,10 +89,10 @@ fn main() {
                 continue;
             }
         };
-        // Only the first start takes memory anew: later ones find what it has left.
+        // Only the first start allocates memory: later ones reuse it.
         let memory = starts[0].memory.map_or_else(|| "unknown".to_owned(), |bytes| (bytes >> 10).to_string());
-        starts.sort_by_key(|start| start.took);
-        let millis = |at: usize| format!("{:.1}", starts[at].took.as_secs_f64() * 1e3);
+        starts.sort_by_key(|start| start.duration);
+        let millis = |at: usize| format!("{:.1}", starts[at].duration.as_secs_f64() * 1e3);
         let (median, shortest, longest) = (millis(rounds / 2), millis(0), millis(rounds - 1));
         println!("{ranks:>6}  {median:>10}  {shortest:>10}  {longest:>10}  {memory:>12}");
     }

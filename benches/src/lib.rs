@@ -1,10 +1,10 @@
-//! What the micro-benchmarks share: memory to work on.
+//! Memory that the micro-benchmarks share.
 //!
-//! The benchmarks themselves are in `benches/`, one file per subject: `cargo bench -p benches --bench reduce`.
+//! The benchmarks are in `benches/`, one file per subject: `cargo bench -p benches --bench reduce`.
 
 use std::ptr;
 
-/// Bytes that start on a page and have been written, so that no benchmark pays for first touches.
+/// A page-aligned buffer whose pages are already mapped, so that no benchmark measures first touches.
 #[derive(Debug)]
 pub struct Buffer {
     memory: Vec<u8>,
@@ -15,7 +15,7 @@ pub struct Buffer {
 impl Buffer {
     const PAGE: usize = 4096;
 
-    /// So many bytes, each of them `fill`.
+    /// Creates a buffer of `bytes` bytes, each of them `fill`.
     #[must_use]
     pub fn new(bytes: usize, fill: u8) -> Buffer {
         let memory = vec![fill; bytes + Buffer::PAGE];
@@ -23,25 +23,25 @@ impl Buffer {
         Buffer { memory, start, bytes }
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether the buffer has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// The first byte, to read from.
+    /// Returns a pointer to the first byte, for reading.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         ptr::from_ref(&self.memory[self.start])
     }
 
-    /// The first byte, to write to.
+    /// Returns a pointer to the first byte, for writing.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         ptr::from_mut(&mut self.memory[self.start])

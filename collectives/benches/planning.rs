@@ -1,7 +1,8 @@
-//! What it costs a rank to plan for itself: its part alone of a plan for 1024 ranks, by every algorithm that is made for so
-//! many. Rank 0 is the root where there is one, which has the most to do; the aim is less than 5 ms each.
+//! Time for a rank to plan its own part of a plan for 1024 ranks, by every algorithm that supports 1024
+//! ranks.
 //!
-//! `verify` is what it costs to prove a plan for 64 ranks right, planning included.
+//! Rank 0 is the root of rooted collectives, since the root has the most steps. The aim is less than 5 ms
+//! each. `verify` is the time to plan and verify a plan for 64 ranks.
 
 use collectives::plan::ALGORITHMS;
 use collectives::sweep::Case;

@@ -1,4 +1,4 @@
-//! Events per second of a simulation: `cargo bench -p tbccl-collectives`.
+//! Simulated events per second: `cargo bench -p tbccl-collectives`.
 
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
@@ -9,7 +9,7 @@ use collectives::{
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use topology::{Cluster, Speed, Tier};
 
-/// Below three tiers of switches, the middle one with half of the way up.
+/// Returns a cluster below three tiers of switches, the middle tier with half of the uplink bandwidth.
 fn fat_tree(hosts: u32) -> Cluster {
     let tier = |hosts, oversubscription| Tier { hosts, oversubscription, latency: 1e-6 };
     let tiers = [tier(16, 1.0), tier(256, 2.0), tier(4096, 1.0)];

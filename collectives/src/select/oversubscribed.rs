@@ -1,7 +1,7 @@
 //! Thresholds for ranks that outnumber the cores of their host.
 //!
 //! A rank that waits for a message also waits for a core, and a late message costs other ranks' turns. Ranks
-//! run one after the other whatever the plan, so stages that overlap elsewhere gain nothing here. The cost is
+//! run one after the other for every plan, so stages that overlap elsewhere gain nothing here. The cost is
 //! the number of messages and the bytes of all ranks together. The fastest plan depends on which ranks share
 //! a core: these thresholds are for neighbors on one core, measured with 4 and 8 ranks on two cores. Up to
 //! three ranks the general thresholds apply.

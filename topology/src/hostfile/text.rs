@@ -17,7 +17,7 @@
 use super::{Format, Host, Hostfile, HostfileError, Position, check};
 
 /// The keys that may follow a host's name.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "slots",
     "cpu",
     "count",
@@ -28,6 +28,7 @@ const KEYS: [&str; 10] = [
     "user",
     "username",
     "user-name",
+    "user_name",
 ];
 
 /// Reads a whole file.

@@ -1,4 +1,4 @@
-//! A plan for one rank is that rank's part of the plan for all.
+//! A plan for one rank equals that rank's part of the plan for all ranks.
 
 use collectives::Rank;
 use collectives::sweep::cases;

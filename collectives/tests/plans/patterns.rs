@@ -1,15 +1,13 @@
-//! What plans promise about messages, beyond being right.
+//! Guarantees about messages, beyond correct results.
 
-mod interpreter;
-
+use crate::interpreter::use_lane_per_message;
 use collectives::schedule::{Direction, InPlace};
 use collectives::sweep::cases;
 use collectives::verify::{Credits, Fault, verify};
 use collectives::{Rank, Schedule};
-use interpreter::apart;
 use std::collections::BTreeMap;
 
-/// The messages of every FIFO in order: where each starts within its block, and its length.
+/// The messages of every FIFO in order: the offset of each within its block, and its length.
 type Pattern = BTreeMap<(usize, Rank, Direction, u8), Vec<(u32, u32)>>;
 
 fn pattern(schedule: &Schedule) -> Pattern {
@@ -57,8 +55,9 @@ fn ranks_that_differ_in_whether_they_are_in_place_still_meet() {
             let out_of_place = case.plan().expect("a plan");
             for mask in [0x1, 0x2, 0x555, 0xaaa, 0x333, 0x0f0, 0xffe] {
                 let mixed = mixed(&out_of_place, &in_place, mask);
-                // Such a mixture is not one schedule, since memory is not the same on all ranks: its contents
-                // cannot be judged. They are judged last, so getting there means that every message meets.
+                // Such a mixture is not one schedule, since ranks differ in memory, so its contents cannot be
+                // checked. The verifier checks contents last: reaching that check means that every message
+                // matches.
                 let fault = verify(&mixed, Credits(0)).err();
                 let contents = |fault: &Fault| {
                     use Fault::{Contents, Incomplete, Missing, Mixed, Undefined};
@@ -85,10 +84,11 @@ fn ranks_that_differ_in_whether_they_are_in_place_still_meet() {
 fn data_is_safe_even_if_messages_of_a_lane_overtake_each_other() {
     for case in (2..=16).flat_map(|n| cases(n, &[1, 2])) {
         let mut schedule = case.plan().expect("a plan");
-        if apart(&mut schedule) {
+        if use_lane_per_message(&mut schedule) {
             verify(&schedule, Credits(0)).unwrap_or_else(|fault| panic!("{case}: {fault}"));
         } else {
-            // Round a ring every rank passes on the blocks of all others: more messages than there are lanes.
+            // Around a ring every rank forwards the blocks of all others, which is more messages than there
+            // are lanes.
             assert!(case.algorithm.name == "ring" || case.spec.segments() > 1, "{case}: too many messages");
         }
     }

@@ -1,6 +1,6 @@
-//! Collectives in which the order of ranks counts, and the one that is only about time.
+//! Collectives in which the order of ranks counts, and the barrier.
 
-use crate::{check, spec};
+use super::{check, spec};
 use collectives::Collective;
 use expect_test::expect;
 

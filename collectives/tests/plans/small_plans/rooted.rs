@@ -1,6 +1,6 @@
-//! Collectives that have a root.
+//! Collectives with a root.
 
-use crate::{check, spec};
+use super::{check, spec};
 use collectives::{Collective, Rank};
 use expect_test::expect;
 

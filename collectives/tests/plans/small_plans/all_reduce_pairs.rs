@@ -1,6 +1,6 @@
 //! All-reduce between all pairs, by doubling, and along trees.
 
-use crate::{check, in_place, spec};
+use super::{check, in_place, spec};
 use collectives::Collective;
 use expect_test::expect;
 

@@ -1,10 +1,8 @@
-//! Plans compute the right numbers in whatever order their steps run.
+//! Plans compute the right numbers in every order in which their steps may run.
 
-mod interpreter;
-
+use crate::interpreter::{Op, Sends, check_many, run};
 use collectives::sweep::{Case, cases};
 use collectives::{Collective, Schedule};
-use interpreter::{Op, Sends, check_many, run};
 
 fn counts(n: usize, collective: Collective) -> Vec<usize> {
     if collective == Collective::Barrier { vec![0, 1] } else { vec![0, 1, n, 2 * n + 1] }
@@ -13,7 +11,7 @@ fn counts(n: usize, collective: Collective) -> Vec<usize> {
 #[test]
 fn every_plan_computes_the_right_numbers() {
     for n in [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16] {
-        // Of many ranks some roots are enough: others are the same, turned.
+        // With many ranks a few roots are enough: plans for other roots are rotations of these.
         let is_chosen = |case: &Case| n < 6 || [0, 1, n - 2].contains(&case.spec.root().0);
         for case in cases(n, if n < 9 { &[1, 3] } else { &[1] }).filter(is_chosen) {
             let schedule = case.plan().expect("a plan");
@@ -27,7 +25,7 @@ fn every_plan_computes_the_right_numbers() {
     }
 }
 
-/// Commutative, but not associative, like the addition of floats.
+/// An operation that is commutative but not associative, like the addition of floats.
 fn mix(a: i64, b: i64) -> i64 {
     a.wrapping_add(b) ^ (a.wrapping_mul(b) >> 9)
 }

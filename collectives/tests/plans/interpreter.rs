@@ -1,27 +1,27 @@
-//! Runs schedules on numbers, one step at a time in an order drawn by seed.
+//! An interpreter that runs schedules on numbers, one step at a time in an order drawn by seed.
 //!
-//! It shares nothing with the verifier but the types: it has its own idea of memory, of what may run next and
-//! of what the result should be. Where sends follow receives, messages go in two pieces, each a step of its own. Memory that nobody has defined holds garbage. Packed chunks hold elements as they are,
-//! each marked by a bit turned over, so that one that is taken for the other is noticed.
-#![allow(dead_code, reason = "each test binary uses a part")]
+//! It shares only types with the verifier: it has its own model of memory, of the steps that may run next and
+//! of the expected result. Where sends follow receives, messages travel in two pieces, each a step of its
+//! own. Undefined memory holds garbage. Packed chunks hold the elements with one bit inverted, so that
+//! confusing packed and plain data changes the result.
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
 use collectives::{BlockLayout, Collective, Schedule};
 use std::collections::{HashMap, VecDeque};
 
-/// How two elements become one.
+/// The reduction of two elements.
 pub(crate) type Op = fn(i64, i64) -> i64;
 
-/// When may a send complete?
+/// The time at which a send may complete.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Sends {
-    /// When its receive takes the data, and not before.
+    /// When its receive takes the data.
     Synchronous,
-    /// At once: the message waits somewhere.
+    /// At once: the message is buffered.
     Buffered,
 }
 
-/// A small generator, so that runs depend on their seed only (splitmix64).
+/// A small random number generator (splitmix64), so that runs depend on their seed only.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -38,23 +38,24 @@ impl Random {
     }
 }
 
-/// The world while a schedule runs.
-struct World<'a> {
+/// The state of a running schedule.
+struct Machine<'a> {
     schedule: &'a Schedule,
     layout: BlockLayout,
     op: Op,
-    /// Where each buffer starts in the rank's memory.
+    /// The offset of each buffer in the rank's memory.
     bases: Vec<[usize; 4]>,
     memory: Vec<Vec<i64>>,
-    /// Pieces that messages have.
+    /// The number of pieces of each message.
     pieces: usize,
-    /// How many pieces of each step are done; a step without a message has as many, all done at once.
+    /// The number of completed pieces of each step. A step without a message completes all of them at once.
     done: Vec<Vec<usize>>,
     /// Pieces of messages that wait, by source, destination and lane.
     waiting: HashMap<(usize, usize, u8), VecDeque<Vec<i64>>>,
 }
 
-/// What a rank contributes: different on every rank and element. A barrier's is a bit.
+/// Returns the contribution of a rank: different for every rank and element. The contribution to a barrier is
+/// one bit.
 pub(crate) fn contribution(collective: Collective, rank: usize, index: usize) -> i64 {
     match collective {
         Collective::Barrier => 1 << rank,
@@ -78,27 +79,28 @@ pub(crate) fn run(
     seed: u64,
 ) -> Result<Outcome, String> {
     let mut random = Random(seed);
-    let mut world = World::new(schedule, count, op, &mut random);
-    let total = schedule.programs.iter().map(|p| p.steps.len()).sum::<usize>() * world.pieces;
+    let mut machine = Machine::new(schedule, count, op, &mut random);
+    let total = schedule.programs.iter().map(|p| p.steps.len()).sum::<usize>() * machine.pieces;
     let mut ran = 0;
     while ran < total {
-        // Several draws before the exhaustive search, which is slow.
+        // Several random draws before the exhaustive search, which is slow.
         let choice = (0..8).find_map(|_| {
             let rank = random.below(schedule.programs.len());
-            let steps = world.runnable(rank, sends);
+            let steps = machine.runnable(rank, sends);
             (!steps.is_empty()).then(|| (rank, steps[random.below(steps.len())]))
         });
         let choice = choice.or_else(|| {
-            (0..schedule.programs.len()).find_map(|rank| Some((rank, *world.runnable(rank, sends).first()?)))
+            (0..schedule.programs.len())
+                .find_map(|rank| Some((rank, *machine.runnable(rank, sends).first()?)))
         });
         let (rank, step) = choice.ok_or_else(|| format!("stuck after {ran} of {total} pieces of steps"))?;
-        ran += world.execute(rank, step, sends);
+        ran += machine.execute(rank, step, sends);
     }
-    Ok(world.outcome())
+    Ok(machine.outcome())
 }
 
-impl<'a> World<'a> {
-    fn new(schedule: &'a Schedule, count: usize, op: Op, random: &mut Random) -> World<'a> {
+impl<'a> Machine<'a> {
+    fn new(schedule: &'a Schedule, count: usize, op: Op, random: &mut Random) -> Machine<'a> {
         // Elements of 64 bytes: a cache line is one element, so that every boundary occurs.
         let layout = schedule.layout(count as u64, 64).expect("small");
         let n = schedule.ranks();
@@ -129,15 +131,15 @@ impl<'a> World<'a> {
         let done = schedule.programs.iter().map(|p| vec![0; p.steps.len()]).collect();
         let mut steps = schedule.programs.iter().flat_map(|p| &p.steps);
         let pieces = if steps.any(|step| step.follows.is_some()) { 2 } else { 1 };
-        World { schedule, layout, op, bases, memory, pieces, done, waiting: HashMap::new() }
+        Machine { schedule, layout, op, bases, memory, pieces, done, waiting: HashMap::new() }
     }
 
     fn step(&self, rank: usize, step: usize) -> &'a Step {
         &self.schedule.programs[rank].steps[step]
     }
 
-    /// Steps whose turn it is: dependencies complete, and first of their FIFO.
-    fn turn(&self, rank: usize) -> Vec<usize> {
+    /// Returns the steps whose dependencies are complete and that are first of their FIFO.
+    fn ready_steps(&self, rank: usize) -> Vec<usize> {
         let mut fifos = Vec::new();
         let mut found = Vec::new();
         for (index, step) in self.schedule.programs[rank].steps.iter().enumerate() {
@@ -152,7 +154,7 @@ impl<'a> World<'a> {
             }
             let is_over = |before: &u32| {
                 let done = self.done[rank][*before as usize];
-                // What a send follows must be a piece ahead.
+                // The step that a send follows must be one piece ahead of it.
                 done == self.pieces || step.follows == Some(*before) && done > self.done[rank][index]
             };
             if step.after.iter().all(is_over) {
@@ -162,10 +164,10 @@ impl<'a> World<'a> {
         found
     }
 
-    /// Steps that can run now. A synchronous send runs together with its receive, and is listed as the
-    /// receive.
+    /// Returns the steps that can run now. A synchronous send runs together with its receive, and is listed
+    /// as the receive.
     fn runnable(&self, rank: usize, sends: Sends) -> Vec<usize> {
-        let mut steps = self.turn(rank);
+        let mut steps = self.ready_steps(rank);
         steps.retain(|index| {
             let step = self.step(rank, *index);
             match (step.action, sends) {
@@ -180,11 +182,11 @@ impl<'a> World<'a> {
         steps
     }
 
-    /// The send that is ready for a receive.
+    /// Returns the send that is ready for a receive.
     fn sender(&self, rank: usize, recv: usize) -> Option<(usize, usize)> {
         let step = self.step(rank, recv);
         let peer = step.action.message()?.0.index();
-        self.turn(peer).into_iter().map(|index| (peer, index)).find(|(peer, index)| {
+        self.ready_steps(peer).into_iter().map(|index| (peer, index)).find(|(peer, index)| {
             let send = self.step(*peer, *index);
             matches!(send.action, Action::Send { peer, .. } if peer.index() == rank) && send.lane == step.lane
         })
@@ -225,10 +227,10 @@ impl<'a> World<'a> {
                 self.write(rank, dst, None, &self.reduce(&a, &b));
             }
             Action::Encode { src, dst } | Action::Decode { src, dst } => {
-                self.write(rank, dst, None, &repacked(&self.read(rank, src, None)));
+                self.write(rank, dst, None, &toggle_packed(&self.read(rank, src, None)));
             }
             Action::DecodeReduce { local, src, dst, .. } => {
-                let (a, b) = (self.read(rank, local, None), repacked(&self.read(rank, src, None)));
+                let (a, b) = (self.read(rank, local, None), toggle_packed(&self.read(rank, src, None)));
                 self.write(rank, dst, None, &self.reduce(&a, &b));
             }
         }
@@ -240,8 +242,8 @@ impl<'a> World<'a> {
         a.iter().zip(b).map(|(a, b)| (self.op)(*a, *b)).collect()
     }
 
-    /// Where a range is in a rank's memory, or a piece of it.
-    fn place(&self, rank: usize, range: ChunkRange, piece: Option<usize>) -> std::ops::Range<usize> {
+    /// Returns the position of a range, or of a piece of it, in a rank's memory.
+    fn memory_range(&self, rank: usize, range: ChunkRange, piece: Option<usize>) -> std::ops::Range<usize> {
         let base = match range.buffer {
             Buffer::Input => self.bases[rank][0],
             Buffer::Output => self.bases[rank][1],
@@ -257,13 +259,13 @@ impl<'a> World<'a> {
     }
 
     fn read(&self, rank: usize, range: ChunkRange, piece: Option<usize>) -> Vec<i64> {
-        self.memory[rank][self.place(rank, range, piece)].to_vec()
+        self.memory[rank][self.memory_range(rank, range, piece)].to_vec()
     }
 
     fn write(&mut self, rank: usize, range: ChunkRange, piece: Option<usize>, data: &[i64]) {
-        let place = self.place(rank, range, piece);
-        assert_eq!(place.len(), data.len(), "lengths of a message differ");
-        self.memory[rank][place].copy_from_slice(data);
+        let memory_range = self.memory_range(rank, range, piece);
+        assert_eq!(memory_range.len(), data.len(), "lengths of a message differ");
+        self.memory[rank][memory_range].copy_from_slice(data);
     }
 
     fn outcome(&self) -> Outcome {
@@ -283,12 +285,12 @@ impl<'a> World<'a> {
     }
 }
 
-/// Packs elements, or unpacks them.
-fn repacked(elements: &[i64]) -> Vec<i64> {
+/// Packs or unpacks elements.
+fn toggle_packed(elements: &[i64]) -> Vec<i64> {
     elements.iter().map(|element| element ^ 0x40).collect()
 }
 
-/// Blocks of a rank's input and output.
+/// Returns the blocks of a rank's input and output.
 fn blocks(schedule: &Schedule, rank: usize) -> [usize; 2] {
     let (n, root) = (schedule.programs.len(), rank == schedule.root.index());
     match schedule.collective {
@@ -303,8 +305,13 @@ fn blocks(schedule: &Schedule, rank: usize) -> [usize; 2] {
     }
 }
 
-/// Is the outcome what the collective promises, under an operation that is associative?
-pub(crate) fn check(schedule: &Schedule, count: usize, op: Op, outcome: &Outcome) -> Result<(), String> {
+/// Checks that the outcome is the result of the collective, for an associative operation.
+pub(crate) fn check_outcome(
+    schedule: &Schedule,
+    count: usize,
+    op: Op,
+    outcome: &Outcome,
+) -> Result<(), String> {
     let n = schedule.programs.len();
     let collective = schedule.collective;
     let own = |rank: usize, index: usize| contribution(collective, rank, index);
@@ -353,12 +360,12 @@ pub(crate) fn check(schedule: &Schedule, count: usize, op: Op, outcome: &Outcome
     Ok(())
 }
 
-/// Addition for data, union for barriers.
+/// Returns addition for data, and bitwise OR for barriers.
 pub(crate) fn natural_op(collective: Collective) -> Op {
     if collective == Collective::Barrier { |a, b| a | b } else { i64::wrapping_add }
 }
 
-/// Runs under several seeds, synchronous and buffered; the first thing that goes wrong.
+/// Runs under several seeds, synchronous and buffered, and returns the first error.
 pub(crate) fn check_many(
     schedule: &Schedule,
     count: usize,
@@ -368,14 +375,16 @@ pub(crate) fn check_many(
     for seed in seeds {
         for sends in [Sends::Synchronous, Sends::Buffered] {
             let outcome = run(schedule, count, op, sends, seed)?;
-            check(schedule, count, op, &outcome).map_err(|e| format!("{sends:?}, seed {seed}: {e}"))?;
+            check_outcome(schedule, count, op, &outcome)
+                .map_err(|e| format!("{sends:?}, seed {seed}: {e}"))?;
         }
     }
     Ok(())
 }
 
-/// Gives every message a lane of its own, so that nothing counts on the order of a FIFO; not if there are not enough.
-pub(crate) fn apart(schedule: &mut Schedule) -> bool {
+/// Gives every message a lane of its own, so that nothing depends on the order of a FIFO. Returns `false` if
+/// there are too many messages.
+pub(crate) fn use_lane_per_message(schedule: &mut Schedule) -> bool {
     let mut used: HashMap<_, usize> = HashMap::new();
     let room = 255 / usize::from(schedule.lanes);
     for (rank, program) in schedule.programs.iter_mut().enumerate() {

@@ -1,5 +1,7 @@
-//! Every plan verifies: every algorithm, every number of ranks up to 64, in place and not; all roots of up to 24 ranks, and
-//! some of more. `tbccl plan verify --all --ranks 1..64` goes through all.
+//! Every plan verifies: every algorithm and every number of ranks up to 64, in place and out of place.
+//!
+//! Up to 24 ranks all roots are verified, above that some of them. `tbccl plan verify --all --ranks 1..64`
+//! verifies all.
 
 use collectives::plan::ALGORITHMS;
 use collectives::sweep::{Case, cases, verify_all};
@@ -22,7 +24,7 @@ fn sweep(ranks: impl IntoIterator<Item = u32>, segments: &[u32], credits: &[u32]
     }
 }
 
-/// The first and the last root, and two between them.
+/// Whether the root is the first, the second, the middle or the last rank.
 fn has_chosen_root(case: &Case) -> bool {
     let (n, root) = (case.spec.ranks(), case.spec.root().0);
     [0, 1, n / 2, n - 1].contains(&root)
@@ -39,7 +41,7 @@ fn sweep_chosen_roots(ranks: RangeInclusive<u32>) {
     }
 }
 
-// In three parts, that more than one core may be at it.
+// Three tests rather than one, so that they run on several cores.
 
 #[test]
 fn every_plan_up_to_44_ranks_is_right_with_some_roots() {
@@ -71,8 +73,8 @@ fn more_than_64_ranks_are_right_too() {
     }
 }
 
-/// What may be done to a plan beside segmenting it.
-fn dealt(spec: Spec) -> [Spec; 4] {
+/// Returns the spec with the passes other than segmentation.
+fn with_lane_passes(spec: Spec) -> [Spec; 4] {
     let weights = |shares: &[u8]| Weights::new(shares).expect("few");
     [
         spec.with_replicas(2).expect("few"),
@@ -86,22 +88,23 @@ fn dealt(spec: Spec) -> [Spec; 4] {
 fn every_plan_is_right_when_it_is_dealt_to_lanes() {
     for case in [1, 2, 3, 4, 6, 7, 8].into_iter().flat_map(|n| cases(n, &[1, 3])) {
         let lanes = case.plan().expect("a plan").lanes;
-        for (spec, times) in dealt(case.spec).into_iter().zip([2, 2, 3, 6]) {
-            // Packed chunks do not lie side by side, so they are not split over lanes.
+        for (spec, times) in with_lane_passes(case.spec).into_iter().zip([2, 2, 3, 6]) {
+            // Packed chunks are not contiguous, so they are not split over lanes.
             if spec.codec().is_some() && spec.weights().lanes() > 1 {
                 continue;
             }
-            let dealt = Case { spec, ..case };
-            check(&dealt, &[0, 1]);
-            assert_eq!(dealt.plan().expect("a plan").lanes, lanes * times, "{dealt}");
+            let with_lane_passes = Case { spec, ..case };
+            check(&with_lane_passes, &[0, 1]);
+            assert_eq!(with_lane_passes.plan().expect("a plan").lanes, lanes * times, "{with_lane_passes}");
         }
     }
 }
 
 #[test]
 fn all_of_them_are_counted() {
-    let mut heard = Vec::new();
-    let count = verify_all(1..=3, &[1, 2], &mut |what| heard.push(what.to_owned())).expect("they are right");
+    let mut progress = Vec::new();
+    let count =
+        verify_all(1..=3, &[1, 2], &mut |what| progress.push(what.to_owned())).expect("they are right");
     let all: Vec<Case> = (1..=3).flat_map(|n| cases(n, &[1, 2])).collect();
     assert_eq!(count, all.len() as u64);
     assert_eq!(all.iter().map(ToString::to_string).collect::<BTreeSet<_>>().len(), all.len());
@@ -112,15 +115,15 @@ fn all_of_them_are_counted() {
         } else {
             1
         };
-        let ways = orders + usize::from(algorithm.collective == Collective::AllReduce);
+        let modes = orders + usize::from(algorithm.collective == Collective::AllReduce);
         let roots = if algorithm.collective.has_root() { 1 + 2 + 3 } else { 3 };
-        let mine = |case: &&Case| {
+        let is_same_algorithm = |case: &&Case| {
             case.spec.collective() == algorithm.collective && case.algorithm.name == algorithm.name
         };
-        let found = all.iter().filter(mine).count();
-        // In place and not; 1 and 2 segments.
-        let least = roots * ways * 2 * 2;
-        assert!(found == least || (algorithm.name == "hierarchical" && found > least), "{name}: {found}");
+        let found = all.iter().filter(is_same_algorithm).count();
+        // In place and out of place, with 1 and 2 segments.
+        let minimum = roots * modes * 2 * 2;
+        assert!(found == minimum || (algorithm.name == "hierarchical" && found > minimum), "{name}: {found}");
     }
-    assert_eq!(heard, ["1 ranks", "2 ranks", "3 ranks"]);
+    assert_eq!(progress, ["1 ranks", "2 ranks", "3 ranks"]);
 }

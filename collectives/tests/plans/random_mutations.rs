@@ -1,20 +1,19 @@
-//! The verifier against chance: plans of every algorithm, each spoiled in every way that there is, at random places.
+//! Random mutations: plans of every algorithm, mutated in every known way, at random positions.
 //!
-//! A mutant must be refused, or it must be right: then the interpreter, which shares no code with the verifier, finds the
-//! right numbers under many orders of steps. The seed is fixed, so the mutants are the same in every run.
+//! The verifier must refuse a mutant, or the mutant must be right: then the interpreter, which shares no code
+//! with the verifier, computes the right numbers under many orders of steps. The seed is fixed, so every run
+//! has the same mutants.
 
-mod interpreter;
-
+use crate::interpreter::{Random, check_many};
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Step};
 use collectives::sweep::{Case, cases};
 use collectives::verify::{Credits, verify};
 use collectives::{Rank, Schedule, Weights};
-use interpreter::{Random, check_many};
 use std::collections::BTreeMap;
 
-/// A way to spoil a plan.
+/// A way to mutate a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum Mutation {
     DropStep,
     DuplicateStep,
     SwapSteps,
@@ -39,39 +38,39 @@ enum Kind {
     FlipInPlace,
 }
 
-const KINDS: [Kind; 22] = [
-    Kind::DropStep,
-    Kind::DuplicateStep,
-    Kind::SwapSteps,
-    Kind::SwapActions,
-    Kind::MoveStep,
-    Kind::ChangePeer,
-    Kind::ChangeLane,
-    Kind::MoveRange,
-    Kind::ResizeRange,
-    Kind::ChangeBuffer,
-    Kind::DropDependency,
-    Kind::AddDependency,
-    Kind::ChangeMark,
-    Kind::FollowOther,
-    Kind::FollowNone,
-    Kind::FollowAndOverwrite,
-    Kind::OtherAction,
-    Kind::SwapRanks,
-    Kind::ChangeRoot,
-    Kind::ChangeChunks,
-    Kind::ChangeScratch,
-    Kind::FlipInPlace,
+const KINDS: [Mutation; 22] = [
+    Mutation::DropStep,
+    Mutation::DuplicateStep,
+    Mutation::SwapSteps,
+    Mutation::SwapActions,
+    Mutation::MoveStep,
+    Mutation::ChangePeer,
+    Mutation::ChangeLane,
+    Mutation::MoveRange,
+    Mutation::ResizeRange,
+    Mutation::ChangeBuffer,
+    Mutation::DropDependency,
+    Mutation::AddDependency,
+    Mutation::ChangeMark,
+    Mutation::FollowOther,
+    Mutation::FollowNone,
+    Mutation::FollowAndOverwrite,
+    Mutation::OtherAction,
+    Mutation::SwapRanks,
+    Mutation::ChangeRoot,
+    Mutation::ChangeChunks,
+    Mutation::ChangeScratch,
+    Mutation::FlipInPlace,
 ];
 
-/// Mutants of every algorithm on 2 to 6 ranks, whole, in segments and dealt to lanes.
-fn victims() -> impl Iterator<Item = Case> {
+/// Returns plans of every algorithm on 2 to 6 ranks: whole, in segments and distributed over lanes.
+fn plans_to_mutate() -> impl Iterator<Item = Case> {
     let all = (2..=6).flat_map(|n| cases(n, if n == 3 { &[1, 2] } else { &[1] }));
     let whole = all.filter(|case| case.spec.root().0 == 0 || case.spec.root().0 == case.spec.ranks() - 1);
     whole.flat_map(|case| {
         let small = case.spec.ranks() < 4 && case.spec.segments() == 1 && case.spec.root().0 == 0;
         let weights = Weights::new(&[2, 1]).expect("few");
-        // Packed chunks do not lie side by side, so they are not split over lanes.
+        // Packed chunks are not contiguous, so they are not split over lanes.
         let spec = if case.spec.ranks() == 2 || case.spec.codec().is_some() {
             case.spec.with_replicas(2).expect("few")
         } else {
@@ -81,15 +80,15 @@ fn victims() -> impl Iterator<Item = Case> {
     })
 }
 
-/// A step that a mutation may hit: its rank and its number.
-fn place(schedule: &Schedule, random: &mut Random) -> Option<(usize, usize)> {
+/// Returns the rank and index of a step to mutate.
+fn random_step(schedule: &Schedule, random: &mut Random) -> Option<(usize, usize)> {
     let busy: Vec<usize> =
         (0..schedule.programs.len()).filter(|rank| !schedule.programs[*rank].steps.is_empty()).collect();
     let rank = *busy.get(random.below(busy.len().max(1)))?;
     Some((rank, random.below(schedule.programs[rank].steps.len())))
 }
 
-/// Puts the steps of a rank into another order, dependencies included.
+/// Reorders the steps of a rank, including their dependencies.
 fn reorder(program: &mut RankProgram, order: &[usize]) {
     let mut new_number = vec![0; order.len()];
     for (new, old) in order.iter().enumerate() {
@@ -108,7 +107,7 @@ fn reorder(program: &mut RankProgram, order: &[usize]) {
         .collect();
 }
 
-/// The action with one of its ranges changed.
+/// Returns the action with one of its ranges changed.
 fn with_range(action: Action, nth: usize, change: impl Fn(ChunkRange) -> ChunkRange) -> Action {
     let mut at = 0;
     action.map_ranges(|range| {
@@ -126,7 +125,7 @@ fn with_peer(action: Action, new: Rank) -> Action {
     }
 }
 
-/// The action with another destination.
+/// Returns the action with another destination.
 fn with_write(action: Action, new: ChunkRange) -> Option<Action> {
     action.writes()?;
     Some(match action {
@@ -141,8 +140,8 @@ fn with_write(action: Action, new: ChunkRange) -> Option<Action> {
     })
 }
 
-/// Another kind of step with as much of its operands as it can have.
-fn of_another_kind(action: Action) -> Action {
+/// Returns another kind of action with as many of the operands as it can have.
+fn with_other_kind(action: Action) -> Action {
     match action {
         Action::Send { peer, src } => Action::Recv { peer, dst: src },
         Action::Recv { peer, dst } => Action::RecvReduce { peer, local: dst, dst, last: false },
@@ -155,9 +154,9 @@ fn of_another_kind(action: Action) -> Action {
     }
 }
 
-/// Spoils one thing of the kind; tells where, if there is such a thing.
-fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<String> {
-    let place @ (rank, index) = place(schedule, random)?;
+/// Applies one mutation and describes it, or returns `None` if the schedule has no place for it.
+fn mutate(schedule: &mut Schedule, kind: Mutation, random: &mut Random) -> Option<String> {
+    let random_step @ (rank, index) = random_step(schedule, random)?;
     let n = schedule.ranks();
     let lanes = schedule.lanes;
     let program = &mut schedule.programs[rank];
@@ -165,8 +164,8 @@ fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<Str
     let step = &mut program.steps[index];
     let nth = random.below(step.action.ranges().count());
     match kind {
-        Kind::DropStep => drop_step(program, index),
-        Kind::DuplicateStep => {
+        Mutation::DropStep => drop_step(program, index),
+        Mutation::DuplicateStep => {
             let mut order: Vec<usize> = (0..len).collect();
             let twin =
                 Step { after: step.after.iter().copied().chain([index as u32]).collect(), ..step.clone() };
@@ -174,10 +173,10 @@ fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<Str
             order.insert(index + 1, len);
             reorder(program, &order);
         }
-        Kind::SwapSteps | Kind::MoveStep => {
+        Mutation::SwapSteps | Mutation::MoveStep => {
             let mut order: Vec<usize> = (0..len).collect();
             let other = random.below(len);
-            if kind == Kind::SwapSteps {
+            if kind == Mutation::SwapSteps {
                 order.swap(index, other);
             } else {
                 let moved = order.remove(index);
@@ -185,70 +184,72 @@ fn spoil(schedule: &mut Schedule, kind: Kind, random: &mut Random) -> Option<Str
             }
             reorder(program, &order);
         }
-        Kind::SwapActions => {
+        Mutation::SwapActions => {
             let other = random.below(len);
             let (a, b) = (program.steps[index].action, program.steps[other].action);
             (program.steps[index].action, program.steps[other].action) = (b, a);
         }
-        Kind::ChangePeer => step.action = with_peer(step.action, Rank(random.below(n as usize + 1) as u32)),
-        Kind::ChangeLane => step.lane = random.below(usize::from(lanes) + 2) as u8,
-        Kind::MoveRange => {
+        Mutation::ChangePeer => {
+            step.action = with_peer(step.action, Rank(random.below(n as usize + 1) as u32))
+        }
+        Mutation::ChangeLane => step.lane = random.below(usize::from(lanes) + 2) as u8,
+        Mutation::MoveRange => {
             let by = [-2, -1, 1, 2][random.below(4)];
             step.action = with_range(step.action, nth, |range| ChunkRange {
                 first: range.first.saturating_add_signed(by),
                 ..range
             });
         }
-        Kind::ResizeRange => {
+        Mutation::ResizeRange => {
             let longer = random.below(2) == 0;
             step.action = with_range(step.action, nth, |range| ChunkRange {
                 len: if longer { range.len + 1 } else { range.len - 1 },
                 ..range
             });
         }
-        Kind::ChangeBuffer => {
+        Mutation::ChangeBuffer => {
             let new = [Buffer::Input, Buffer::Output, Buffer::Scratch, Buffer::Packed][random.below(4)];
             step.action = with_range(step.action, nth, |range| ChunkRange { buffer: new, ..range });
         }
-        Kind::DropDependency => {
+        Mutation::DropDependency => {
             let nth = random.below(step.after.len().max(1));
             (nth < step.after.len()).then(|| step.after.remove(nth))?;
         }
-        Kind::AddDependency => {
+        Mutation::AddDependency => {
             step.after.push(random.below(len) as u32);
             step.after.sort_unstable();
             step.after.dedup();
         }
-        Kind::ChangeMark => step.action = step.action.with_last(!step.action.last()?),
-        Kind::FollowOther => step.follows = Some(random.below(len) as u32),
-        Kind::FollowNone => drop(step.follows.take()?),
-        // What is sent is received, or made, by another step than the one that is followed.
-        Kind::FollowAndOverwrite => {
+        Mutation::ChangeMark => step.action = step.action.with_last(!step.action.last()?),
+        Mutation::FollowOther => step.follows = Some(random.below(len) as u32),
+        Mutation::FollowNone => drop(step.follows.take()?),
+        // The sent range is written by another step than the one that the send follows.
+        Mutation::FollowAndOverwrite => {
             let followed = program.steps.iter().find_map(|step| step.follows)? as usize;
             let dst = program.steps[followed].action.writes()?;
             let action = &mut program.steps[index].action;
             *action = with_write(*action, dst)?;
         }
-        Kind::OtherAction => step.action = of_another_kind(step.action),
-        Kind::SwapRanks => schedule.programs.swap(rank, (rank + 1) % n as usize),
-        Kind::ChangeRoot => schedule.root = Rank(random.below(n as usize + 1) as u32),
-        Kind::ChangeChunks => {
+        Mutation::OtherAction => step.action = with_other_kind(step.action),
+        Mutation::SwapRanks => schedule.programs.swap(rank, (rank + 1) % n as usize),
+        Mutation::ChangeRoot => schedule.root = Rank(random.below(n as usize + 1) as u32),
+        Mutation::ChangeChunks => {
             schedule.chunks =
                 [schedule.chunks + 1, schedule.chunks - 1, schedule.chunks * 2][random.below(3)];
         }
-        Kind::ChangeScratch => {
+        Mutation::ChangeScratch => {
             let more = random.below(2) == 0;
             schedule.scratch_blocks =
                 if more { schedule.scratch_blocks + 1 } else { schedule.scratch_blocks.checked_sub(1)? };
         }
-        Kind::FlipInPlace => {
+        Mutation::FlipInPlace => {
             schedule.in_place = if schedule.in_place == InPlace::Yes { InPlace::No } else { InPlace::Yes };
         }
     }
-    Some(format!("{kind:?} at {place:?}"))
+    Some(format!("{kind:?} at {random_step:?}"))
 }
 
-/// What waited for the dropped step waits for what that waited for.
+/// Steps that waited for the dropped step wait for its dependencies.
 fn drop_step(program: &mut RankProgram, index: usize) {
     let dropped = program.steps.remove(index);
     for step in &mut program.steps[index..] {
@@ -267,13 +268,13 @@ fn drop_step(program: &mut RankProgram, index: usize) {
 #[test]
 fn every_mutant_is_refused_or_right() {
     let mut random = Random(0x0074_6263_636c);
-    // How many were refused, and how many were right, of each kind.
-    let mut counts: BTreeMap<Kind, [u64; 2]> = BTreeMap::new();
-    for case in victims() {
+    // The refused and the right mutants of each kind.
+    let mut counts: BTreeMap<Mutation, [u64; 2]> = BTreeMap::new();
+    for case in plans_to_mutate() {
         let schedule = case.plan().expect("a plan");
         for kind in KINDS {
             let mut mutant = schedule.clone();
-            let Some(what) = spoil(&mut mutant, kind, &mut random) else { continue };
+            let Some(what) = mutate(&mut mutant, kind, &mut random) else { continue };
             if mutant == schedule {
                 continue;
             }

@@ -1,7 +1,7 @@
-//! Small plans that a person can read.
+//! Expected text of small plans, short enough to read.
 
-mod all_reduce_circles;
 mod all_reduce_pairs;
+mod all_reduce_rings;
 mod blocks;
 mod order;
 mod passes;

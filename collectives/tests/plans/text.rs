@@ -1,4 +1,4 @@
-//! Schedules survive being written and read, and their hash does not change.
+//! Schedules are read back as they were written, and their hash does not change.
 
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
 use collectives::sweep::cases;

@@ -1,4 +1,4 @@
-//! Plans whose messages travel packed: what they look like, how often they pack, and what is refused.
+//! Plans with packed messages: their steps, their number of encodings, and the refused specs.
 
 use collectives::plan::{algorithms, plan};
 use collectives::schedule::{Action, Direction, InPlace};
@@ -7,7 +7,7 @@ use collectives::verify::{Credits, Fault, verify};
 use collectives::{BlockLen, Codec, Collective, Numerics, PlanError, Schedule, Spec};
 use expect_test::expect;
 
-/// The algorithms that stand for all where numbers are shown.
+/// The representative algorithms whose numbers are shown.
 const SHOWN: [&str; 6] =
     ["ring", "bidirectional_ring", "mesh", "rsag_mesh", "recursive_doubling", "double_binary_tree"];
 
@@ -34,13 +34,13 @@ fn every_message_is_packed_and_every_rank_proved_to_have_the_same() {
 
 #[test]
 fn no_plan_packs_more_often_than_it_must() {
-    let mut told = String::new();
+    let mut messages = String::new();
     for algorithm in algorithms(Collective::AllReduce).filter(|a| SHOWN.contains(&a.name)) {
         let encodings = [2, 3, 4, 5, 8, 16].map(|ranks| {
             let schedule = algorithm.plan(&spec(ranks)).expect("a plan");
             verify(&schedule, Credits(0)).expect("right").encodings
         });
-        told += &format!("{}: {encodings:?}\n", algorithm.name);
+        messages += &format!("{}: {encodings:?}\n", algorithm.name);
     }
     expect![[r#"
         ring: [2, 3, 4, 5, 8, 16]
@@ -50,10 +50,10 @@ fn no_plan_packs_more_often_than_it_must() {
         recursive_doubling: [1, 3, 2, 4, 3, 4]
         double_binary_tree: [2, 3, 3, 4, 4, 5]
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&messages);
 }
 
-/// An unchanged value is packed once, however many it is sent to, and sent on as it is.
+/// An unchanged value is packed once, however many ranks receive it, and forwarded in packed form.
 #[test]
 fn what_does_not_change_is_packed_once() {
     let count = |schedule: &Schedule, kind: fn(&Action) -> bool| {
@@ -65,10 +65,10 @@ fn what_does_not_change_is_packed_once() {
         |schedule: &Schedule| count(schedule, |action| matches!(action.message(), Some((_, Direction::Out))));
     let mesh = plan(&spec(8), "mesh").expect("a plan");
     assert_eq!((encodes(&mesh), sends(&mesh)), (1, 7));
-    // Seven partial sums and a result; in the second half, six chunks are sent on as they came.
+    // Seven partial sums and a result are packed; in the second half, six chunks are forwarded as received.
     let ring = plan(&spec(8), "ring").expect("a plan");
     assert_eq!((encodes(&ring), sends(&ring)), (8, 14));
-    // Seven chunks for others, and the own one's result.
+    // Seven chunks for other ranks, and the result of the rank's own chunk.
     let direct = plan(&spec(8), "rsag_mesh").expect("a plan");
     assert_eq!((encodes(&direct), sends(&direct)), (8, 14));
 }
@@ -121,7 +121,7 @@ fn other_plans_are_refused() {
     assert!(error.to_string().contains("ask for fast numerics"), "{error}");
 }
 
-fn spoiled(old: &str, new: &str) -> Fault {
+fn mutant(old: &str, new: &str) -> Fault {
     let toml = plan(&spec(2), "mesh").expect("a plan").to_toml();
     assert!(toml.contains(old), "{toml}");
     let schedule = Schedule::from_toml(&toml.replacen(old, new, 1)).expect("a schedule");
@@ -130,25 +130,22 @@ fn spoiled(old: &str, new: &str) -> Fault {
 
 #[test]
 fn packed_chunks_are_not_mistaken_for_elements() {
-    let told = [
-        spoiled("encode packed[0] = input[0]", "copy packed[0] = input[0]"),
-        spoiled("send packed[0] to rank 1", "send input[0] to rank 1"),
-        spoiled(
-            "decode_reduce output[0] = output[0] + packed[1]",
-            "reduce output[0] = output[0] + packed[1]",
-        ),
-        spoiled("decode output[0] = packed[0]", "decode packed[0] = packed[0]"),
-        spoiled("decode output[0] = packed[0]", "copy output[0] = input[0]"),
-        spoiled("recv packed[1] from rank 1", "recv packed[9] from rank 1"),
+    let messages = [
+        mutant("encode packed[0] = input[0]", "copy packed[0] = input[0]"),
+        mutant("send packed[0] to rank 1", "send input[0] to rank 1"),
+        mutant("decode_reduce output[0] = output[0] + packed[1]", "reduce output[0] = output[0] + packed[1]"),
+        mutant("decode output[0] = packed[0]", "decode packed[0] = packed[0]"),
+        mutant("decode output[0] = packed[0]", "copy output[0] = input[0]"),
+        mutant("recv packed[1] from rank 1", "recv packed[9] from rank 1"),
     ];
-    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = messages.iter().map(ToString::to_string).collect();
     expect![[r#"
         rank 0 step 0 `copy packed[0] = input[0]`: packed[0] cannot stand here; packed chunks are encoded, sent, received and decoded, one by one
         rank 0 step 1 `send input[0] to rank 1 after 0` meets rank 1 step 2 `recv packed[1] from rank 0`: lengths differ, or may when the count is not a multiple of the chunks
         rank 0 step 4 `reduce output[0] = output[0] + packed[1] last after 2 3`: packed[1] cannot stand here; packed chunks are encoded, sent, received and decoded, one by one
         rank 0 step 3 `decode packed[0] = packed[0] after 0`: packed[0] cannot stand here; packed chunks are encoded, sent, received and decoded, one by one
         chunk 0 is added up in one order on rank 0 and in another one on rank 1
-        rank 0 step 2 `recv packed[9] from rank 1`: packed[9] is outside of the buffer, whose chunks are 2"#]].assert_eq(&told.join("\n"));
+        rank 0 step 2 `recv packed[9] from rank 1`: packed[9] is outside of the buffer, whose chunks are 2"#]].assert_eq(&messages.join("\n"));
 }
 
 #[test]

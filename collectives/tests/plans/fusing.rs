@@ -1,12 +1,14 @@
-//! What plans gain from sends that follow receives, as it is simulated. The table in docs/simulation.md is what
-//! `cargo test -p tbccl-collectives --test fusing -- --nocapture` prints.
+//! Simulated gain of sends that follow receives.
+//!
+//! `cargo test -p tbccl-collectives --test plans fusing -- --nocapture` prints the table in
+//! docs/simulation.md.
 
 use collectives::plan::{ALGORITHMS, plan};
 use collectives::simulate::{Costs, simulate};
 use collectives::{Collective, Schedule, Spec, pass};
 use topology::{Cluster, Speed};
 
-/// Every piece is looked at.
+/// Simulates every packet of a message.
 fn costs() -> Costs {
     Costs { most_pieces: 1024, ..Costs::rdma() }
 }
@@ -21,13 +23,15 @@ fn microseconds(schedule: &Schedule, block_bytes: u64, cluster: &Cluster) -> f64
     1e6 * simulate(schedule, &layout, 1, cluster, &costs()).expect("it runs").makespan
 }
 
-/// The time of a plan whose sends wait, and of the same plan whose sends follow.
-fn both(schedule: Schedule, block_bytes: u64, cluster: &Cluster) -> [f64; 2] {
+/// Returns the times of a plan whose sends wait for the whole receive, and of the same plan whose sends
+/// follow it.
+fn waiting_and_following(schedule: Schedule, block_bytes: u64, cluster: &Cluster) -> [f64; 2] {
     let following = microseconds(&schedule, block_bytes, cluster);
     [microseconds(&pass::unfuse(schedule), block_bytes, cluster), following]
 }
 
-/// Longer ways to wait are never shorter ways to be done, but for what comes in another order: Graham's anomalies.
+/// Following removes waits, so it makes no plan slower, except where another order of work does: Graham's
+/// anomalies.
 #[test]
 fn plans_whose_sends_follow_are_not_slower() {
     let cable = Speed::new(5.0, 75.0);
@@ -37,7 +41,7 @@ fn plans_whose_sends_follow_are_not_slower() {
         for algorithm in ALGORITHMS.iter().filter(|a| a.check_ranks(ranks).is_ok()) {
             for (segments, bytes) in [(1, 4096), (1, 4 << 20), (4, 4 << 20)] {
                 let schedule = planned(algorithm.collective, algorithm.name, ranks, segments);
-                let [waiting, following] = both(schedule, bytes, &cluster);
+                let [waiting, following] = waiting_and_following(schedule, bytes, &cluster);
                 let what = format!("{} {} on {ranks}", algorithm.collective, algorithm.name);
                 assert!(following <= waiting * 1.03, "{what}, {segments}: {following} us for {waiting}");
                 faster += u32::from(following < waiting * 0.97);
@@ -67,7 +71,7 @@ fn a_whole_message_goes_down_a_chain_about_as_fast_as_the_best_segments() {
     ] {
         let of = |segments| {
             let schedule = planned(collective, algorithm, cluster.ranks(), segments);
-            both(schedule, bytes, &cluster)
+            waiting_and_following(schedule, bytes, &cluster)
         };
         let tried: Vec<(u32, [f64; 2])> = (0..=10).map(|power| (1 << power, of(1 << power))).collect();
         let best = |which: usize| {
@@ -75,17 +79,17 @@ fn a_whole_message_goes_down_a_chain_about_as_fast_as_the_best_segments() {
             times.min_by(|a, b| a.1.total_cmp(&b.1)).expect("several")
         };
         let [waiting, following] = tried[0].1;
-        let [(cut, cut_waiting), (cut_less, cut_following)] = [best(0), best(1)];
+        let [(best_waiting, best_waiting_us), (best_following, best_following_us)] = [best(0), best(1)];
         eprintln!(
-            "| {collective} by `{algorithm}` | {} MiB | {waiting:.0} | {following:.0} | {cut_waiting:.0} in {cut} | \
-             {cut_following:.0} in {cut_less} |",
+            "| {collective} by `{algorithm}` | {} MiB | {waiting:.0} | {following:.0} | {best_waiting_us:.0} in {best_waiting} | \
+             {best_following_us:.0} in {best_following} |",
             bytes >> 20
         );
-        assert!(following <= waiting * 1.01 && cut_following <= cut_waiting * 1.01);
+        assert!(following <= waiting * 1.01 && best_following_us <= best_waiting_us * 1.01);
         if algorithm == "chain" && bytes > 1 << 20 {
             assert!(
-                following < 1.1 * cut_waiting,
-                "whole {following} us, in the best segments {cut_waiting} us"
+                following < 1.1 * best_waiting_us,
+                "whole {following} us, in the best segments {best_waiting_us} us"
             );
         }
     }

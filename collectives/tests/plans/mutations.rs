@@ -1,25 +1,23 @@
-//! The verifier objects to plans that have been spoiled, and says what is wrong with them.
+//! The verifier refuses mutated plans with the right fault.
 //!
-//! Most mutations must be refused whatever they hit. Where a mutation may happen to give another right
-//! program, accepting it is allowed only if the interpreter, which does not share code with the verifier,
-//! finds the right numbers under many orders of steps.
+//! Most mutations must be refused wherever they are applied. Where a mutation may produce another right
+//! program, the verifier may accept it only if the interpreter, which shares no code with the verifier,
+//! computes the right numbers under many orders of steps.
 
-mod interpreter;
-
+use crate::interpreter::check_many;
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, Step};
 use collectives::sweep::{Case, cases};
 use collectives::verify::{Credits, Fault, verify};
 use collectives::{Collective, Rank, Schedule};
-use interpreter::check_many;
 
-/// The plans to spoil: small, but with every algorithm, and some segmented.
-fn victims() -> impl Iterator<Item = (Case, Schedule)> {
+/// Returns the plans to mutate: small, with every algorithm, some segmented.
+fn plans_to_mutate() -> impl Iterator<Item = (Case, Schedule)> {
     let all = (2..=8).flat_map(|n| cases(n, if n == 3 { &[1, 2][..] } else { &[1] }));
     let some_roots = all.filter(|case| case.spec.root().0 % 3 != 2);
     some_roots.map(|case| (case, case.plan().expect("a plan")))
 }
 
-/// Every step of a schedule: rank, index.
+/// Returns every step of a schedule as rank and index.
 fn places(schedule: &Schedule) -> Vec<(usize, usize)> {
     let of_rank = |(rank, program): (usize, &collectives::schedule::RankProgram)| {
         (0..program.steps.len()).map(move |index| (rank, index)).collect::<Vec<_>>()
@@ -35,21 +33,21 @@ fn step(schedule: &Schedule, (rank, index): (usize, usize)) -> &Step {
     &schedule.programs[rank].steps[index]
 }
 
-/// The verifier must refuse it with a fault of the right kind, at zero credits.
+/// Asserts that the verifier refuses the mutant with a fault of the right kind, at zero credits.
 #[track_caller]
-fn must_object(case: &Case, spoiled: &Schedule, what: &str, kind: fn(&Fault) -> bool) {
-    match verify(spoiled, Credits(0)) {
-        Ok(_) => panic!("{case}: {what} is accepted\n{spoiled}"),
+fn assert_fault(case: &Case, mutant: &Schedule, what: &str, kind: fn(&Fault) -> bool) {
+    match verify(mutant, Credits(0)) {
+        Ok(_) => panic!("{case}: {what} is accepted\n{mutant}"),
         Err(fault) => assert!(kind(&fault), "{case}: {what} is called: {fault}"),
     }
 }
 
-/// The verifier must refuse it, or it must be right. Tells whether it was refused.
+/// Asserts that the verifier refuses the mutant or that it is right. Returns whether it was refused.
 #[track_caller]
-fn must_object_or_be_right(case: &Case, spoiled: &Schedule, what: &str) -> bool {
-    let Err(fault) = verify(spoiled, Credits(0)) else {
-        if let Err(error) = check_many(spoiled, 5 * spoiled.chunks as usize + 1, 0..20) {
-            panic!("{case}: {what} is accepted, but {error}\n{spoiled}");
+fn assert_fault_or_correct(case: &Case, mutant: &Schedule, what: &str) -> bool {
+    let Err(fault) = verify(mutant, Credits(0)) else {
+        if let Err(error) = check_many(mutant, 5 * mutant.chunks as usize + 1, 0..20) {
+            panic!("{case}: {what} is accepted, but {error}\n{mutant}");
         }
         return false;
     };
@@ -59,12 +57,12 @@ fn must_object_or_be_right(case: &Case, spoiled: &Schedule, what: &str) -> bool 
 
 #[test]
 fn a_dropped_step_is_noticed() {
-    for (case, schedule) in victims() {
-        for place @ (rank, index) in places(&schedule) {
-            let mut spoiled = schedule.clone();
-            let dropped = spoiled.programs[rank].steps.remove(index);
-            for step in &mut spoiled.programs[rank].steps[index..] {
-                // What waited for the dropped step waits for what that waited for.
+    for (case, schedule) in plans_to_mutate() {
+        for memory_range @ (rank, index) in places(&schedule) {
+            let mut mutant = schedule.clone();
+            let dropped = mutant.programs[rank].steps.remove(index);
+            for step in &mut mutant.programs[rank].steps[index..] {
+                // Steps that waited for the dropped step wait for its dependencies.
                 if step.after.contains(&(index as u32)) {
                     step.after.extend_from_slice(&dropped.after);
                 }
@@ -75,7 +73,7 @@ fn a_dropped_step_is_noticed() {
                     .for_each(|before| *before -= 1);
                 step.after.sort_unstable();
                 step.after.dedup();
-                step.follows = followed_without(step.follows, index as u32);
+                step.follows = follows_without(step.follows, index as u32);
             }
             let kind = match dropped.action.message() {
                 Some(_) => |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. }),
@@ -94,30 +92,33 @@ fn a_dropped_step_is_noticed() {
                     )
                 },
             };
-            must_object(&case, &spoiled, &format!("dropping {place:?} `{dropped}`"), kind);
+            assert_fault(&case, &mutant, &format!("dropping {memory_range:?} `{dropped}`"), kind);
         }
     }
 }
 
-/// What a step follows once a step is gone.
-fn followed_without(follows: Option<u32>, dropped: u32) -> Option<u32> {
+/// Returns the step to follow after the step `dropped` is removed.
+fn follows_without(follows: Option<u32>, dropped: u32) -> Option<u32> {
     follows.filter(|step| *step != dropped).map(|step| if step > dropped { step - 1 } else { step })
 }
 
 #[test]
 fn every_dependency_is_needed() {
-    for (case, schedule) in victims() {
-        for place in places(&schedule) {
-            for nth in 0..step(&schedule, place).after.len() {
-                let mut spoiled = schedule.clone();
-                let removed = step_mut(&mut spoiled, place).after.remove(nth);
-                step_mut(&mut spoiled, place).follows = None;
-                let what = format!("{place:?} no longer after {removed}");
-                // It may be needed only where messages overtake each other.
-                if verify(&spoiled, Credits(0)).is_ok() {
-                    assert!(interpreter::apart(&mut spoiled), "{case}: too many messages");
+    for (case, schedule) in plans_to_mutate() {
+        for memory_range in places(&schedule) {
+            for nth in 0..step(&schedule, memory_range).after.len() {
+                let mut mutant = schedule.clone();
+                let removed = step_mut(&mut mutant, memory_range).after.remove(nth);
+                step_mut(&mut mutant, memory_range).follows = None;
+                let what = format!("{memory_range:?} no longer after {removed}");
+                // The dependency may be needed only where messages overtake each other.
+                if verify(&mutant, Credits(0)).is_ok() {
+                    assert!(
+                        crate::interpreter::use_lane_per_message(&mut mutant),
+                        "{case}: too many messages"
+                    );
                 }
-                must_object(&case, &spoiled, &what, |fault| matches!(fault, Fault::Race { .. }));
+                assert_fault(&case, &mutant, &what, |fault| matches!(fault, Fault::Race { .. }));
             }
         }
     }
@@ -125,40 +126,40 @@ fn every_dependency_is_needed() {
 
 #[test]
 fn a_wrong_mark_is_noticed() {
-    for (case, schedule) in victims() {
-        for place in places(&schedule) {
-            let Some(last) = step(&schedule, place).action.last() else { continue };
-            let mut spoiled = schedule.clone();
-            let step = step_mut(&mut spoiled, place);
+    for (case, schedule) in plans_to_mutate() {
+        for memory_range in places(&schedule) {
+            let Some(last) = step(&schedule, memory_range).action.last() else { continue };
+            let mut mutant = schedule.clone();
+            let step = step_mut(&mut mutant, memory_range);
             step.action = step.action.with_last(!last);
             let kind = if last {
                 |fault: &Fault| matches!(fault, Fault::Last { expected: true, .. })
             } else {
                 |fault: &Fault| matches!(fault, Fault::Last { expected: false, .. })
             };
-            must_object(&case, &spoiled, &format!("flipping `last` of {place:?}"), kind);
+            assert_fault(&case, &mutant, &format!("flipping `last` of {memory_range:?}"), kind);
         }
     }
 }
 
-/// Whatever step is marked, and whatever step it is marked to follow: there is one mark that is right, or none.
+/// Tries every step with every mark: at most one mark per step is right.
 #[test]
 fn a_wrong_step_to_follow_is_noticed() {
     let mut marks = 0;
-    for (case, schedule) in victims().filter(|(case, _)| case.spec.ranks() <= 4) {
-        for place @ (rank, index) in places(&schedule) {
-            let right = step(&schedule, place).follows;
+    for (case, schedule) in plans_to_mutate().filter(|(case, _)| case.spec.ranks() <= 4) {
+        for memory_range @ (rank, index) in places(&schedule) {
+            let right = step(&schedule, memory_range).follows;
             marks += usize::from(right.is_some());
             for wrong in (0..schedule.programs[rank].steps.len() as u32).filter(|step| Some(*step) != right) {
-                let mut spoiled = schedule.clone();
-                step_mut(&mut spoiled, place).follows = Some(wrong);
+                let mut mutant = schedule.clone();
+                step_mut(&mut mutant, memory_range).follows = Some(wrong);
                 let what = format!("following {wrong} instead of {right:?}");
                 let kind = |fault: &Fault| matches!(fault, Fault::Follows { .. });
                 if case.spec.collective() == Collective::Barrier && wrong < index as u32 {
-                    // A barrier's messages have no bytes, so the planner leaves out marks that would do no harm.
-                    must_object_or_be_right(&case, &spoiled, &what);
+                    // A barrier's messages have no bytes, so the planner omits marks that would do no harm.
+                    assert_fault_or_correct(&case, &mutant, &what);
                 } else {
-                    must_object(&case, &spoiled, &what, kind);
+                    assert_fault(&case, &mutant, &what, kind);
                 }
             }
         }
@@ -169,11 +170,11 @@ fn a_wrong_step_to_follow_is_noticed() {
 /// A plan without its marks is right, and so is one with some of them.
 #[test]
 fn marks_may_be_left_out() {
-    for (case, schedule) in victims() {
-        for place in places(&schedule) {
+    for (case, schedule) in plans_to_mutate() {
+        for memory_range in places(&schedule) {
             let mut fewer = schedule.clone();
-            if step_mut(&mut fewer, place).follows.take().is_some() {
-                assert!(verify(&fewer, Credits(0)).is_ok(), "{case}: {place:?}");
+            if step_mut(&mut fewer, memory_range).follows.take().is_some() {
+                assert!(verify(&fewer, Credits(0)).is_ok(), "{case}: {memory_range:?}");
             }
         }
         let without = collectives::pass::unfuse(schedule.clone());
@@ -193,30 +194,30 @@ fn with_peer(action: Action, new: Rank) -> Action {
 
 #[test]
 fn a_wrong_peer_or_lane_is_noticed() {
-    for (case, schedule) in victims() {
+    for (case, schedule) in plans_to_mutate() {
         let n = schedule.ranks();
-        for place @ (rank, _) in places(&schedule) {
-            let Some((peer, _)) = step(&schedule, place).action.message() else { continue };
+        for memory_range @ (rank, _) in places(&schedule) {
+            let Some((peer, _)) = step(&schedule, memory_range).action.message() else { continue };
             for wrong in (0..=n).map(Rank).filter(|wrong| *wrong != peer) {
-                let mut spoiled = schedule.clone();
-                let step = step_mut(&mut spoiled, place);
+                let mut mutant = schedule.clone();
+                let step = step_mut(&mut mutant, memory_range);
                 step.action = with_peer(step.action, wrong);
                 let kind = if wrong.index() == rank || wrong.0 == n {
                     |fault: &Fault| matches!(fault, Fault::Peer { .. })
                 } else {
                     |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. })
                 };
-                must_object(&case, &spoiled, &format!("peer {wrong} of {place:?}"), kind);
+                assert_fault(&case, &mutant, &format!("peer {wrong} of {memory_range:?}"), kind);
             }
-            for lane in (0..=schedule.lanes).filter(|lane| *lane != step(&schedule, place).lane) {
-                let mut spoiled = schedule.clone();
-                step_mut(&mut spoiled, place).lane = lane;
+            for lane in (0..=schedule.lanes).filter(|lane| *lane != step(&schedule, memory_range).lane) {
+                let mut mutant = schedule.clone();
+                step_mut(&mut mutant, memory_range).lane = lane;
                 let kind = if lane == schedule.lanes {
                     |fault: &Fault| matches!(fault, Fault::Lane { .. })
                 } else {
                     |fault: &Fault| matches!(fault, Fault::Unmatched { .. } | Fault::Unequal { .. })
                 };
-                must_object(&case, &spoiled, &format!("lane {lane} of {place:?}"), kind);
+                assert_fault(&case, &mutant, &format!("lane {lane} of {memory_range:?}"), kind);
             }
         }
     }
@@ -224,9 +225,9 @@ fn a_wrong_peer_or_lane_is_noticed() {
 
 #[test]
 fn a_contribution_that_is_added_twice_is_noticed() {
-    for (case, schedule) in victims().filter(|(case, _)| case.spec.collective().reduces()) {
-        for place in places(&schedule) {
-            let again = match step(&schedule, place).action {
+    for (case, schedule) in plans_to_mutate().filter(|(case, _)| case.spec.collective().reduces()) {
+        for memory_range in places(&schedule) {
+            let again = match step(&schedule, memory_range).action {
                 Action::RecvReduce { peer, dst, .. } => {
                     Action::RecvReduce { peer, local: dst, dst, last: false }
                 }
@@ -236,20 +237,20 @@ fn a_contribution_that_is_added_twice_is_noticed() {
                 }
                 _ => continue,
             };
-            let mut spoiled = schedule.clone();
-            insert_after(&mut spoiled, place, again);
+            let mut mutant = schedule.clone();
+            insert_after(&mut mutant, memory_range, again);
             if let Some((peer, _)) = again.message() {
-                let send = sender(&schedule, place, peer);
+                let send = sender(&schedule, memory_range, peer);
                 let action = step(&schedule, send).action;
-                insert_after(&mut spoiled, send, action);
+                insert_after(&mut mutant, send, action);
             }
-            let what = format!("adding again what {place:?} adds");
-            must_object(&case, &spoiled, &what, |fault| matches!(fault, Fault::Twice { .. }));
+            let what = format!("adding again what {memory_range:?} adds");
+            assert_fault(&case, &mutant, &what, |fault| matches!(fault, Fault::Twice { .. }));
         }
     }
 }
 
-/// The send that a receive meets.
+/// Returns the send that a receive matches.
 fn sender(schedule: &Schedule, (rank, index): (usize, usize), peer: Rank) -> (usize, usize) {
     let lane = step(schedule, (rank, index)).lane;
     let steps = &schedule.programs[rank].steps[..index];
@@ -264,7 +265,7 @@ fn sender(schedule: &Schedule, (rank, index): (usize, usize), peer: Rank) -> (us
     (peer.index(), sends.map(|(index, _)| index).nth(nth).expect("a matched schedule"))
 }
 
-/// Inserts `action` right after a step; what waited for the step waits for the new one.
+/// Inserts `action` right after a step; steps that waited for that step wait for the new one.
 fn insert_after(schedule: &mut Schedule, (rank, index): (usize, usize), action: Action) {
     let steps = &mut schedule.programs[rank].steps;
     for step in steps.iter_mut() {
@@ -276,8 +277,8 @@ fn insert_after(schedule: &mut Schedule, (rank, index): (usize, usize), action: 
         .insert(index + 1, Step { action, lane, after: [index as u32].into_iter().collect(), follows: None });
 }
 
-/// Mutations that give another right program are those of barriers, some of whose tokens are as good as others, and where
-/// two partial sums in scratch, or two packed chunks, change places.
+/// The mutations that give another right program: those of barriers, in which some tokens are
+/// interchangeable, and exchanges of two partial sums in scratch or of two packed chunks.
 fn assert_only_barriers(accepted: &[String]) {
     let equivalent = |case: &&String| {
         !(case.starts_with("barrier")
@@ -293,20 +294,20 @@ fn assert_only_barriers(accepted: &[String]) {
 #[test]
 fn a_shifted_reference_is_noticed() {
     let mut accepted = Vec::new();
-    for (case, schedule) in victims() {
-        for place in places(&schedule) {
-            for nth in 0..step(&schedule, place).action.ranges().count() {
+    for (case, schedule) in plans_to_mutate() {
+        for memory_range in places(&schedule) {
+            for nth in 0..step(&schedule, memory_range).action.ranges().count() {
                 for shift in [-1, 1] {
-                    let mut spoiled = schedule.clone();
-                    let step = step_mut(&mut spoiled, place);
+                    let mut mutant = schedule.clone();
+                    let step = step_mut(&mut mutant, memory_range);
                     let Some(action) = shifted(step.action, nth, shift) else { continue };
                     step.action = action;
-                    if !must_object_or_be_right(
+                    if !assert_fault_or_correct(
                         &case,
-                        &spoiled,
-                        &format!("range {nth} of {place:?} moved {shift}"),
+                        &mutant,
+                        &format!("range {nth} of {memory_range:?} moved {shift}"),
                     ) {
-                        accepted.push(format!("{case}: range {nth} of {place:?} moved {shift}"));
+                        accepted.push(format!("{case}: range {nth} of {memory_range:?} moved {shift}"));
                     }
                 }
             }
@@ -315,7 +316,7 @@ fn a_shifted_reference_is_noticed() {
     assert_only_barriers(&accepted);
 }
 
-/// The action with its `nth` range moved.
+/// Returns the action with its `nth` range moved.
 fn shifted(action: Action, nth: usize, by: i32) -> Option<Action> {
     let mut valid = true;
     let mut at = 0;
@@ -334,17 +335,17 @@ fn shifted(action: Action, nth: usize, by: i32) -> Option<Action> {
 #[test]
 fn swapped_references_are_noticed() {
     let mut accepted = Vec::new();
-    for (case, schedule) in victims().filter(|(case, _)| case.spec.ranks() <= 5) {
+    for (case, schedule) in plans_to_mutate().filter(|(case, _)| case.spec.ranks() <= 5) {
         for (rank, program) in schedule.programs.iter().enumerate() {
             for first in 0..program.steps.len() {
                 for second in first + 1..program.steps.len() {
                     let actions = [program.steps[first].action, program.steps[second].action];
-                    for spoiled in swaps(actions, |range| canonical(&schedule, rank, range)) {
+                    for mutant in swaps(actions, |range| canonical(&schedule, rank, range)) {
                         let mut schedule = schedule.clone();
-                        step_mut(&mut schedule, (rank, first)).action = spoiled[0];
-                        step_mut(&mut schedule, (rank, second)).action = spoiled[1];
+                        step_mut(&mut schedule, (rank, first)).action = mutant[0];
+                        step_mut(&mut schedule, (rank, second)).action = mutant[1];
                         let what = format!("rank {rank}: swapping between {first} and {second}");
-                        if !must_object_or_be_right(&case, &schedule, &what) {
+                        if !assert_fault_or_correct(&case, &schedule, &what) {
                             accepted.push(format!("{case}: {what}"));
                         }
                     }
@@ -355,7 +356,8 @@ fn swapped_references_are_noticed() {
     assert_only_barriers(&accepted);
 }
 
-/// Two steps with their reads swapped, and with their writes swapped, where that is other memory.
+/// Returns the two actions with their reads swapped, and with their writes swapped, if these are different
+/// memory.
 fn swaps([a, b]: [Action; 2], canonical: impl Fn(ChunkRange) -> ChunkRange) -> Vec<[Action; 2]> {
     let mut found = Vec::new();
     if let ([Some(x), _], [Some(y), _]) = (a.reads(), b.reads())
@@ -371,7 +373,7 @@ fn swaps([a, b]: [Action; 2], canonical: impl Fn(ChunkRange) -> ChunkRange) -> V
     found
 }
 
-/// One name for chunks that have two in place: that of the larger buffer.
+/// Returns one name for chunks that have two names in place: that of the larger buffer.
 fn canonical(schedule: &Schedule, rank: usize, range: ChunkRange) -> ChunkRange {
     let own_block = rank as u32 * schedule.chunks;
     match (schedule.in_place, schedule.collective, range.buffer) {
@@ -394,7 +396,7 @@ enum Part {
     Write,
 }
 
-/// The action with what it reads first, or what it writes, replaced.
+/// Returns the action with its first read or its write replaced.
 fn replaced(action: Action, old: ChunkRange, new: ChunkRange, part: Part) -> Action {
     let read = |range: ChunkRange| if range == old && part == Part::Read { new } else { range };
     let write = |range: ChunkRange| if part == Part::Write { new } else { range };
@@ -416,9 +418,11 @@ fn replaced(action: Action, old: ChunkRange, new: ChunkRange, part: Part) -> Act
 
 #[test]
 fn a_wrong_root_is_noticed() {
-    for (case, schedule) in victims().filter(|(case, _)| case.spec.collective() == Collective::Broadcast) {
+    for (case, schedule) in
+        plans_to_mutate().filter(|(case, _)| case.spec.collective() == Collective::Broadcast)
+    {
         let root = schedule.root.ahead(1, schedule.ranks());
-        let spoiled = Schedule { root, ..schedule };
-        must_object(&case, &spoiled, "another root", |fault| matches!(fault, Fault::Contents { .. }));
+        let mutant = Schedule { root, ..schedule };
+        assert_fault(&case, &mutant, "another root", |fault| matches!(fault, Fault::Contents { .. }));
     }
 }

@@ -1,11 +1,11 @@
-//! What the verifier says of schedules that are wrong.
+//! Faults that the verifier reports for wrong schedules.
 
 use collectives::schedule::{InPlace, RankProgram, Schedule};
 use collectives::verify::{Credits, DeviceRules, Fault, verify, verify_on_device};
 use collectives::{Collective, PlanError, Rank, Spec, plan::plan, rebuild};
 use expect_test::{Expect, expect};
 
-/// A schedule with one chunk per block, out of place, two lanes, one block of scratch.
+/// Returns an out-of-place schedule with one chunk per block, two lanes and one block of scratch.
 fn schedule(collective: Collective, programs: &[&[&str]]) -> Schedule {
     let program = |steps: &&[&str]| {
         let steps = steps.iter().map(|line| line.parse().unwrap_or_else(|error| panic!("{line}: {error}")));
@@ -166,7 +166,7 @@ fn steps_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_step_that_cannot_follow_another_is_refused() {
-    // Down a line of three ranks; rank 1 sends on what it receives.
+    // A chain of three ranks; rank 1 forwards the data it receives.
     let line = |middle: &[&str]| {
         let first = ["send input[0] to rank 1", "send input[1] to rank 1", "copy output[0..2] = input[0..2]"];
         let last = ["recv output[0] from rank 1", "recv output[1] from rank 1"];
@@ -191,7 +191,8 @@ fn a_step_that_cannot_follow_another_is_refused() {
     let mut no_send = middle(&good);
     no_send.programs[1].steps[1].follows = Some(0);
     told += &format!("{}\n", fault(&no_send, 0));
-    // Received, overwritten with the same, and sent: right, but not for one that follows.
+    // Data is received, overwritten with equal data, and sent. This is right in sequence, but not if the send
+    // follows the receive.
     let twice = [
         "recv output[0] from rank 0",
         "recv scratch[1] from rank 0",

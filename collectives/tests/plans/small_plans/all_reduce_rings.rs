@@ -1,6 +1,6 @@
-//! All-reduce round circles: rings, tori, and hosts beside each other.
+//! All-reduce around rings, on tori, and within and between hosts.
 
-use crate::{check, in_place, spec};
+use super::{check, in_place, spec};
 use collectives::{Collective, Hosts};
 use expect_test::expect;
 

@@ -1,6 +1,6 @@
-//! Collectives in which everyone has blocks for, or from, everyone.
+//! Collectives with a block per pair of ranks or per rank.
 
-use crate::{check, in_place, spec};
+use super::{check, in_place, spec};
 use collectives::Collective;
 use expect_test::expect;
 

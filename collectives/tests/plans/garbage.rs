@@ -1,13 +1,11 @@
-//! Schedules from nowhere: the verifier and the passes answer, whatever they are given; and what the verifier
-//! accepts is right.
+//! Random schedules: the verifier and the passes answer for any input, and schedules that the verifier
+//! accepts are right.
 
-mod interpreter;
-
+use crate::interpreter::check_many;
 use collectives::schedule::{Action, Buffer, ChunkRange, InPlace, RankProgram, Schedule, Step};
 use collectives::sweep::cases;
 use collectives::verify::{Credits, DeviceRules, verify, verify_on_device};
 use collectives::{BlockLayout, Codec, Collective, Packing, Rank, rebuild};
-use interpreter::check_many;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -66,7 +64,7 @@ fn any_schedule() -> impl Strategy<Value = Schedule> {
 }
 
 /// A plan with some of its steps replaced.
-fn spoiled_plan() -> impl Strategy<Value = Schedule> {
+fn mutated_plan() -> impl Strategy<Value = Schedule> {
     let changes = prop::collection::vec((any::<Index>(), any::<Index>(), any_step()), 1..3);
     (2u32..5, any::<Index>(), changes).prop_map(|(ranks, which, changes)| {
         let all: Vec<_> = cases(ranks, &[1, 2]).collect();
@@ -82,15 +80,15 @@ fn spoiled_plan() -> impl Strategy<Value = Schedule> {
     })
 }
 
-fn ask_everything(schedule: &Schedule) -> Result<(), TestCaseError> {
+fn check_verifier(schedule: &Schedule) -> Result<(), TestCaseError> {
     let verdict = verify(schedule, Credits(0));
     if let Err(fault) = &verdict {
         prop_assert!(!fault.to_string().is_empty());
     }
     let _ = verify(schedule, Credits(1));
     let _ = (schedule.to_string(), schedule.stable_hash());
-    // What is right stays right. What is wrong need not stay wrong: pieces are listed anew by stage, and a step that was
-    // listed before the one it should come after may be listed behind it then.
+    // A right schedule stays right. A wrong one may become right: passes list the steps anew by stage, which
+    // may move a step behind the one it must come after.
     if let Ok(cut) = rebuild::segment(schedule, 3)
         && verdict.is_ok()
     {
@@ -110,11 +108,11 @@ proptest! {
 
     #[test]
     fn garbage_is_answered(schedule in any_schedule()) {
-        ask_everything(&schedule)?;
+        check_verifier(&schedule)?;
     }
 
     #[test]
-    fn spoiled_plans_are_refused_or_right(schedule in spoiled_plan()) {
-        ask_everything(&schedule)?;
+    fn spoiled_plans_are_refused_or_right(schedule in mutated_plan()) {
+        check_verifier(&schedule)?;
     }
 }

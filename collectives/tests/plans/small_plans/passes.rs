@@ -1,6 +1,6 @@
-//! What passes make of plans: segments, replicas and stripes.
+//! Effects of the passes on plans: segments, replicas and stripes.
 
-use crate::{check, in_place, spec};
+use super::{check, in_place, spec};
 use collectives::{Collective, Weights};
 use expect_test::expect;
 
