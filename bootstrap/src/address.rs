@@ -37,7 +37,7 @@ impl Address {
     }
 
     fn malformed(text: &str) -> String {
-        format!("`{text}` is not the address of a rendezvous; write it as tcp://HOST:PORT")
+        format!("`{text}` is not the address of a rendezvous; expected tcp://HOST:PORT")
     }
 
     fn parse(text: &str) -> Result<Address, String> {
@@ -90,7 +90,7 @@ pub fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let Address::Tcp(host, port) = address else { return Ok(Vec::new()) };
     let found: Vec<SocketAddr> = (host.as_str(), *port)
         .to_socket_addrs()
-        .map_err(|e| io::Error::new(e.kind(), format!("no address is known of `{host}`: {e}")))?
+        .map_err(|e| io::Error::new(e.kind(), format!("host `{host}` has no known address: {e}")))?
         .collect();
     Ok(found)
 }

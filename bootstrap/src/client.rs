@@ -87,8 +87,8 @@ impl Retry {
                     .as_ref()
                     .map_or_else(|| "the rendezvous".to_owned(), RendezvousHost::label);
                 Error::Rendezvous(format!(
-                    "`{job}` is being made at {at}, and not `{}`: all ranks that make one communicator call the same \
-                     with the same arguments",
+                    "{at} is making `{job}`, not `{}`: all ranks that make a communicator must call the same \
+                     function with the same arguments",
                     hello.job
                 ))
             }
@@ -133,7 +133,7 @@ fn broken(rendezvous_host: Option<&RendezvousHost>, action: &str, e: &dyn std::f
         Some(rendezvous_host) => Error::Absent {
             ranks: vec![Rank(rendezvous_host.rank)],
             why: format!(
-                "{action} at {}: {e}; it has ended, or not come to make the communicator",
+                "{action} at {}: {e}; it has ended, or does not make this communicator",
                 rendezvous_host.label()
             ),
         },
@@ -149,7 +149,7 @@ fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>
 }
 
 fn unexpected(other: &FromServer) -> Error {
-    Error::Rendezvous(format!("unexpected answer of the launcher: {other:?}"))
+    Error::Rendezvous(format!("unexpected answer of the rendezvous: {other:?}"))
 }
 
 impl Connection {
@@ -195,7 +195,7 @@ impl Connection {
         let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
         if members.len() != hello.size as usize || !in_order {
             return Err(Error::Rendezvous(format!(
-                "unexpected answer of the launcher: {} ranks, not {}",
+                "unexpected answer of the rendezvous: {} ranks, not {}",
                 members.len(),
                 hello.size
             )));
@@ -271,7 +271,7 @@ impl Connection {
     /// another job at this rendezvous.
     fn send_arena(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<Result<(), String>> {
         if self.frames.socket().is_tcp() {
-            let address = match self.answer("asking for the way to the ranks of this host")? {
+            let address = match self.answer("asking for the rendezvous address on this host")? {
                 FromServer::Redirect { address } => address,
                 FromServer::Busy { job } => return Ok(Err(job)),
                 other => return Err(self.join_error(other)),
@@ -288,13 +288,14 @@ impl Connection {
             };
             *self = Connection::open(&rendezvous, hello).map_err(|_| {
                 Error::Rendezvous(format!(
-                    "rank {} on {} is to share memory with ranks of another host, or of another user or container: set \
-                     TBCCL_TRANSPORT to one that reaches them",
+                    "rank {} on {} is to share memory with ranks of another host, or of another user or \
+                     container: set TBCCL_TRANSPORT to one that reaches them",
                     hello.member.rank, hello.member.host
                 ))
             })?;
         }
-        let copy = arena.try_clone().map_err(|e| Error::system("handing over memory", e))?;
+        let copy =
+            arena.try_clone().map_err(|e| Error::system("sending the descriptor of the shared memory", e))?;
         self.frames.send(Payload::Descriptor(Arc::new(copy)));
         Ok(Ok(()))
     }
@@ -340,7 +341,7 @@ impl Connection {
     }
 
     fn descriptor(&mut self) -> Result<OwnedFd> {
-        const WHAT: &str = "receiving the other ranks' memory";
+        const WHAT: &str = "receiving the descriptors of the other ranks' memory";
         self.wait(WHAT, |frames| Ok(frames.bytes(1)))?;
         // A byte without its descriptor means that this process's table of descriptors is full.
         self.frames.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
@@ -397,7 +398,7 @@ impl Connection {
         let bytes =
             u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES).ok_or_else(|| {
                 Error::Rendezvous(format!(
-                    "{} bytes to exchange; up to {MAX_EXCHANGE_BYTES} can be",
+                    "{} bytes to exchange exceed the limit of {MAX_EXCHANGE_BYTES}",
                     data.len()
                 ))
             })?;
@@ -405,7 +406,7 @@ impl Connection {
         message.extend_from_slice(data);
         self.frames.send(message);
         loop {
-            match self.answer("exchanging how ranks are reached")? {
+            match self.answer("exchanging the ranks' addresses")? {
                 FromServer::Exchanged { bytes } => return self.parts(&bytes),
                 refused @ FromServer::Refused { .. } => return Err(self.join_error(refused)),
                 FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
@@ -417,13 +418,13 @@ impl Connection {
     fn parts(&mut self, lengths: &[u32]) -> Result<Vec<Vec<u8>>> {
         if lengths.len() != self.ranks as usize || lengths.iter().any(|len| *len > MAX_EXCHANGE_BYTES) {
             return Err(Error::Rendezvous(format!(
-                "unexpected answer of the launcher: {} parts of up to {} bytes",
+                "unexpected answer of the rendezvous: {} parts of up to {} bytes",
                 lengths.len(),
                 lengths.iter().max().unwrap_or(&0)
             )));
         }
         let mut part = |len: &u32| {
-            self.wait("exchanging how ranks are reached", |frames| Ok(frames.bytes(*len as usize)))
+            self.wait("exchanging the ranks' addresses", |frames| Ok(frames.bytes(*len as usize)))
         };
         lengths.iter().map(&mut part).collect()
     }
@@ -485,7 +486,7 @@ impl Connection {
                 None => self.frames.frame(MAX_TO_RANK_BYTES),
             };
             match frame {
-                Ok(Some(frame)) => match self.notice_in(frame) {
+                Ok(Some(frame)) => match self.to_notice(frame) {
                     None => continue,
                     notice => return notice,
                 },
@@ -503,7 +504,7 @@ impl Connection {
         }
     }
 
-    fn notice_in(&mut self, frame: FromServer) -> Option<Notice> {
+    fn to_notice(&mut self, frame: FromServer) -> Option<Notice> {
         match frame {
             FromServer::Died { rank, how } => Some(Notice::Died { rank, how }),
             FromServer::Failed { words } => Some(Notice::Failed(words)),

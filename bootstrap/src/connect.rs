@@ -9,7 +9,7 @@ use super::{
     frame_stream::{FrameStream, ReadProgress},
     record_layer::RecordLayer,
     socket::Socket,
-    unix::{connect_by_name, is_ours},
+    unix::{connect_to_name, is_owned_by_user},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -85,7 +85,7 @@ impl ConnectSpec {
     }
 
     /// Returns how long to try if nothing listens.
-    fn patience_with_nobody(&self) -> Duration {
+    fn unreachable_timeout(&self) -> Duration {
         if self.rendezvous_host.is_some() { Duration::ZERO } else { self.timeout }
     }
 }
@@ -135,20 +135,20 @@ impl Failure {
         Failure { address, is_awaited: false, error }
     }
 
-    fn secure(&self) -> Option<&SecureError> {
+    fn secure_error(&self) -> Option<&SecureError> {
         self.error.get_ref().and_then(|inner| inner.downcast_ref())
     }
 
     /// Returns how long to retry after this failure.
     fn timeout(&self, rendezvous: &ConnectSpec) -> Duration {
-        match self.secure() {
+        match self.secure_error() {
             Some(SecureError::Closed | SecureError::Late) => CLOSED_RETRY,
             Some(_) => Duration::ZERO,
             None if self.is_awaited && self.error.kind() == ErrorKind::PermissionDenied => Duration::ZERO,
             None if self.is_awaited => rendezvous.timeout,
             // A Unix socket that does not exist now will not appear later.
             None if self.address.starts_with("unix") => Duration::ZERO,
-            None => rendezvous.patience_with_nobody(),
+            None => rendezvous.unreachable_timeout(),
         }
     }
 }
@@ -168,16 +168,19 @@ fn connect_local(address: &Address) -> io::Result<FrameStream> {
         }
         Address::Path(path) => UnixStream::connect(path)?,
         Address::Awaited(name) => {
-            let stream = connect_by_name(*name)?;
+            let stream = connect_to_name(*name)?;
             // The name can be guessed, so another user may have taken it.
-            if !is_ours(&stream, *name) {
-                let why = "it belongs to another user; choose another port";
+            if !is_owned_by_user(&stream, *name) {
+                let why = "the socket belongs to another user; choose another port";
                 return Err(io::Error::new(ErrorKind::PermissionDenied, why));
             }
             stream
         }
         _ => {
-            return Err(io::Error::new(ErrorKind::Unsupported, "there are no such addresses on this system"));
+            return Err(io::Error::new(
+                ErrorKind::Unsupported,
+                "this system does not support such addresses",
+            ));
         }
     };
     Ok(FrameStream::new(Socket::unix(stream)?, RecordLayer::Open))
@@ -193,16 +196,14 @@ fn connect_remote(
         return Ok(None);
     }
     let Some(secret) = &rendezvous.secret else {
-        return Err(
-            "TBCCL_SECRET or TBCCL_SECRET_FILE is needed for a rendezvous over TCP: set it to what the \
-                    rendezvous has"
-                .into(),
-        );
+        return Err("TBCCL_SECRET or TBCCL_SECRET_FILE is needed for a rendezvous over TCP: set it to the \
+             secret of the rendezvous"
+            .into());
     };
     let mut attempts = Vec::new();
     for address in remote {
         match resolve(address) {
-            Ok(found) => attempts.extend(found.into_iter().map(|to| PendingConnect::begin(address, to))),
+            Ok(found) => attempts.extend(found.into_iter().map(|to| PendingConnect::start(address, to))),
             Err(error) => failures.push(Failure::remote(address.to_string(), error)),
         }
     }
@@ -234,7 +235,7 @@ struct PendingConnect {
 }
 
 impl PendingConnect {
-    fn begin(address: &Address, to: SocketAddr) -> PendingConnect {
+    fn start(address: &Address, to: SocketAddr) -> PendingConnect {
         PendingConnect { address: address.to_string(), stream: start_connect(to).map_err(io::Error::from) }
     }
 }

@@ -25,7 +25,8 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `address`, `connect`, `client` | address of a rendezvous, connecting to it, and a rank's side of the connection |
+//! | `address`, `connect` | addresses of a rendezvous, and connecting to one |
+//! | `client` | a rank's side of the connection |
 //! | `server` | the rendezvous server |
 //! | `frame_stream`, `record_layer`, `socket` | one end of a connection: frames, encryption, bytes |
 //! | `identity` | rank, size and rendezvous of this process, from the launcher's environment |

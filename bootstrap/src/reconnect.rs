@@ -59,7 +59,8 @@ impl ReconnectListener {
     /// # Errors
     /// [`Error::System`] if the system refuses descriptors or a thread.
     pub fn serve(&self, job: &str, labels: &[String]) -> Result<Server> {
-        let sockets = self.sockets.again().map_err(|e| Error::system("opening a place to meet", e))?;
+        let sockets =
+            self.sockets.duplicate().map_err(|e| Error::system("duplicating the listening sockets", e))?;
         Server::start_group(
             sockets,
             PendingGroup { job: job.to_owned(), labels: labels.to_vec(), secret: self.secret.clone() },
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_before_the_keeper_is_let_in_when_it_serves() {
+    fn a_rank_that_comes_before_the_rendezvous_host_is_let_in_when_it_serves() {
         for way in [0, 1] {
             let listener = listener();
             let spec = &connect_spec(&listener, way, LONG);
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_that_never_comes_and_one_that_is_gone_are_named() {
+    fn a_rendezvous_host_that_never_comes_and_one_that_is_gone_are_named() {
         for way in [0, 1] {
             let listener = listener();
             let short = Duration::from_millis(600);
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_that_dies_while_others_wait_at_its_door_is_named_at_once() {
+    fn a_rendezvous_host_that_dies_while_others_wait_at_its_sockets_is_named_at_once() {
         for way in [0, 1] {
             let listener = listener();
             let spec = &connect_spec(&listener, way, LONG);

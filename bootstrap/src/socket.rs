@@ -165,7 +165,7 @@ impl fmt::Display for Socket {
             Socket::Unix(_) => f.write_str("a process of this host"),
             Socket::Tcp(stream, _) => match stream.peer_addr() {
                 Ok(address) => address.fmt(f),
-                Err(_) => f.write_str("an address that is gone"),
+                Err(_) => f.write_str("a disconnected address"),
             },
         }
     }

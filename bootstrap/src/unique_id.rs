@@ -113,16 +113,16 @@ impl UniqueId {
     /// # Errors
     /// [`Error::InvalidArgument`] if the bytes are not those of an id.
     pub fn from_bytes(bytes: [u8; UniqueId::BYTES]) -> Result<UniqueId> {
-        let malformed = |what: &str| Err(Error::InvalidArgument(format!("a unique id that is none: {what}")));
+        let malformed = |what: &str| Err(Error::InvalidArgument(format!("invalid unique id: {what}")));
         let id = UniqueId(bytes);
         if bytes[..4] != MAGIC {
-            return malformed("it does not begin as ours do; pass on all 128 bytes of it");
+            return malformed("it does not begin like an id of tbccl; pass on all 128 bytes");
         }
         if bytes[4] != VERSION {
-            return malformed("it was made by another version of tbccl; use the same everywhere");
+            return malformed("it was made by another version of tbccl; use the same version everywhere");
         }
         if checksum(&bytes) != bytes[CHECKSUM..] || id.connect_spec(Duration::ZERO).is_none() {
-            return malformed("it has changed on its way; pass on all 128 bytes of it");
+            return malformed("it was changed in transit; pass on all 128 bytes");
         }
         Ok(id)
     }
@@ -150,9 +150,8 @@ impl UniqueId {
     /// # Errors
     /// [`Error::InvalidArgument`] if the id is malformed.
     pub fn resolve(&self, timeout: Duration) -> Result<(ConnectSpec, Option<Server>)> {
-        let connect_spec = self
-            .connect_spec(timeout)
-            .ok_or_else(|| Error::InvalidArgument("a unique id that is none".into()))?;
+        let connect_spec =
+            self.connect_spec(timeout).ok_or_else(|| Error::InvalidArgument("invalid unique id".into()))?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let at = open.iter().position(|(id, _)| id == self);
         Ok((connect_spec, at.map(|at| open.swap_remove(at).1)))
@@ -178,8 +177,8 @@ mod tests {
     #[test]
     fn an_id_leads_back_to_its_rendezvous() {
         let id = UniqueId::create().expect("a rendezvous");
-        let again = UniqueId::from_bytes(*id.as_bytes()).expect("the same bytes");
-        let (connect_spec, server) = again.resolve(Duration::ZERO).expect("an id");
+        let duplicate = UniqueId::from_bytes(*id.as_bytes()).expect("the same bytes");
+        let (connect_spec, server) = duplicate.resolve(Duration::ZERO).expect("an id");
         let server = server.expect("it is in this process");
         assert_eq!(connect_spec.addresses[0].to_string(), server.address());
         let ports: Vec<u16> = server.addresses().iter().map(SocketAddr::port).collect();
@@ -187,7 +186,7 @@ mod tests {
             matches!(&connect_spec.addresses[1], Address::Tcp(_, port) if ports.contains(port)),
             "{connect_spec:?}"
         );
-        assert!(again.resolve(Duration::ZERO).expect("an id").1.is_none(), "only one has it");
+        assert!(duplicate.resolve(Duration::ZERO).expect("an id").1.is_none(), "only one has it");
     }
 
     #[test]

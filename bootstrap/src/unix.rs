@@ -15,7 +15,7 @@ use std::{
 pub(crate) const BACKLOG: i32 = 4096;
 
 /// Whether the peer is a process of the same user.
-pub(crate) fn same_user(stream: &UnixStream) -> bool {
+pub(crate) fn is_same_user(stream: &UnixStream) -> bool {
     #[cfg(target_os = "linux")]
     {
         sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
@@ -65,22 +65,22 @@ pub(crate) fn local_address(name: u128) -> String {
 
 /// Opens the socket and starts to listen.
 #[cfg(target_os = "linux")]
-pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
+pub(crate) fn listen_unix(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
     let listener = UnixListener::bind_addr(&abstract_name(name)?)?;
-    ready(&listener)?;
+    start_listening(&listener)?;
     Ok((listener, None))
 }
 
 /// Opens the socket in a new folder and starts to listen.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
+pub(crate) fn listen_unix(name: u128) -> io::Result<(UnixListener, Option<Folder>)> {
     use std::os::unix::fs::DirBuilderExt;
     let folder = folder_of(name);
     let make = || std::fs::DirBuilder::new().mode(0o700).create(&folder);
     match make() {
         // A killed process leaves its folder behind.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            if connect_by_name(name).is_ok() {
+            if connect_to_name(name).is_ok() {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             std::fs::remove_dir_all(&folder)?;
@@ -90,7 +90,7 @@ pub(crate) fn on_this_host(name: u128) -> io::Result<(UnixListener, Option<Folde
     }
     let folder = Folder(folder);
     let listener = UnixListener::bind(folder.0.join("s"))?;
-    ready(&listener)?;
+    start_listening(&listener)?;
     Ok((listener, Some(folder)))
 }
 
@@ -101,7 +101,7 @@ fn abstract_name(name: u128) -> io::Result<std::os::unix::net::SocketAddr> {
 }
 
 /// Connects to the socket.
-pub(crate) fn connect_by_name(name: u128) -> io::Result<UnixStream> {
+pub(crate) fn connect_to_name(name: u128) -> io::Result<UnixStream> {
     #[cfg(target_os = "linux")]
     {
         UnixStream::connect_addr(&abstract_name(name)?)
@@ -113,11 +113,11 @@ pub(crate) fn connect_by_name(name: u128) -> io::Result<UnixStream> {
 }
 
 /// Whether a process of the same user opened this socket. `stream` is a connection to it.
-pub(crate) fn is_ours(stream: &UnixStream, name: u128) -> bool {
+pub(crate) fn is_owned_by_user(stream: &UnixStream, name: u128) -> bool {
     #[cfg(target_os = "linux")]
     {
         let _ = name;
-        same_user(stream)
+        is_same_user(stream)
     }
     #[cfg(not(target_os = "linux"))]
     {
@@ -128,7 +128,7 @@ pub(crate) fn is_ours(stream: &UnixStream, name: u128) -> bool {
     }
 }
 
-fn ready(listener: &UnixListener) -> io::Result<()> {
+fn start_listening(listener: &UnixListener) -> io::Result<()> {
     listen(listener, BACKLOG)?;
     listener.set_nonblocking(true)
 }

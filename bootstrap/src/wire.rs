@@ -163,7 +163,7 @@ pub(super) fn split_frame(bytes: &[u8], limit: usize) -> io::Result<Option<(&[u8
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let len = u32::from_le_bytes(*prefix) as usize;
     if len > limit {
-        return Err(invalid(format!("a frame of {len} bytes, where {limit} are the most")));
+        return Err(invalid(format!("a frame of {len} bytes exceeds the limit of {limit}")));
     }
     Ok(rest.get(..len).map(|text| (text, PREFIX + len)))
 }

@@ -8,11 +8,11 @@ use crate::{
     errors::raised,
     interrupt::{LOOK, check_fork, is_forked},
     issued::Issued,
-    state::State,
+    state::{State, locked},
 };
 use pyo3::prelude::*;
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Mutex, Weak},
     time::Instant,
 };
 use tbccl::{Delivery, Error};
@@ -25,10 +25,6 @@ pub(crate) struct Request {
     /// What must stay alive until it is done.
     kept: Mutex<Option<Py<PyAny>>>,
     state: Weak<State>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Request {

@@ -25,6 +25,7 @@ pub mod forks;
 pub mod p2p;
 mod recorder;
 pub mod shared;
+mod sync;
 
 pub use bootstrap::{self, UniqueId, launcher_of_env, ranks_of_env};
 pub use call::{CallKind, CallRecord};

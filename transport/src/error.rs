@@ -111,7 +111,7 @@ pub enum TransportError {
     },
     /// A rank's description of its devices can't be used.
     #[error(
-        "what rank {peer} says of its devices can't be used: {what}; do all ranks run the same version of tbccl?"
+        "rank {peer}'s description of its devices can't be used: {what}; do all ranks run the same version of tbccl?"
     )]
     DeviceDescription {
         /// The rank.

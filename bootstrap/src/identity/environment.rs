@@ -8,7 +8,7 @@ pub(super) struct Vars(HashMap<String, String>);
 
 impl Vars {
     /// Returns the variables of this process.
-    pub(super) fn of_process() -> Vars {
+    pub(super) fn from_process() -> Vars {
         let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((key.into_string().ok()?, value.into_string().ok()?))
         };
@@ -16,7 +16,7 @@ impl Vars {
     }
 
     #[cfg(test)]
-    pub(super) fn of(pairs: &[(&str, &str)]) -> Vars {
+    pub(super) fn from_pairs(pairs: &[(&str, &str)]) -> Vars {
         Vars(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
     }
 

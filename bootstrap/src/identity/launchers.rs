@@ -42,8 +42,8 @@ pub(super) struct LaunchedRank {
 pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
     // Variables of tbccl take precedence over those of other launchers.
     let ours = &LAUNCHERS[0];
-    let is_ours = vars.get(ours.rank).is_some() || ours.size.iter().any(|name| vars.get(name).is_some());
-    let candidates = if is_ours { &LAUNCHERS[..1] } else { LAUNCHERS };
+    let is_own = vars.get(ours.rank).is_some() || ours.size.iter().any(|name| vars.get(name).is_some());
+    let candidates = if is_own { &LAUNCHERS[..1] } else { LAUNCHERS };
     for launcher in candidates {
         let Some(rank) = vars.get(launcher.rank) else { continue };
         let rank = (launcher.rank, rank);
@@ -60,7 +60,7 @@ pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
 }
 
 /// Returns the launcher of which at least one variable is set.
-pub(super) fn launcher_in_environment(vars: &Vars) -> Option<&'static str> {
+pub(super) fn find_launcher(vars: &Vars) -> Option<&'static str> {
     let is_set = |name: &&str| vars.get(name).is_some();
     LAUNCHERS.iter().find(|l| is_set(&l.rank) || l.size.iter().any(is_set)).map(|l| l.name)
 }
@@ -95,13 +95,14 @@ fn missing_variables(vars: &Vars, candidates: &[Launcher]) -> String {
     });
     match half {
         Some((mlx::RANK, missing)) => format!(
-            "{} is set, but neither {missing} nor MLX_HOSTFILE nor MLX_IBV_DEVICES, one of which mlx.launch sets as well: \
-             {INSTEAD}",
+            "{} is set, but neither {missing} nor MLX_HOSTFILE nor MLX_IBV_DEVICES, one of which \
+             mlx.launch sets as well: {INSTEAD}",
             mlx::RANK
         ),
         Some((found, missing)) => format!("{found} is set and {missing} is not set: {INSTEAD}"),
         None => format!(
-            "TBCCL_RANK is not set, nor are the variables of mlx.launch, torchrun, Open MPI, MPICH and Slurm: {INSTEAD}"
+            "TBCCL_RANK is not set, nor are the variables of mlx.launch, torchrun, Open MPI, \
+             MPICH and Slurm: {INSTEAD}"
         ),
     }
 }
@@ -123,16 +124,16 @@ pub(super) fn first_host(list: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn who_of(pairs: &[(&str, &str)]) -> Result<LaunchedRank, String> {
-        detect(&Vars::of(pairs))
+    fn detect_from(pairs: &[(&str, &str)]) -> Result<LaunchedRank, String> {
+        detect(&Vars::from_pairs(pairs))
     }
 
     #[test]
     fn each_launcher_is_understood() {
         for launcher in LAUNCHERS {
             for size in launcher.size {
-                let parse_rank = who_of(&[(launcher.rank, "3"), (size, "5")]);
-                assert_eq!(parse_rank, Ok(LaunchedRank { launcher: launcher.name, rank: 3, size: 5 }));
+                let found = detect_from(&[(launcher.rank, "3"), (size, "5")]);
+                assert_eq!(found, Ok(LaunchedRank { launcher: launcher.name, rank: 3, size: 5 }));
             }
         }
     }
@@ -146,10 +147,10 @@ mod tests {
         let mlx = [("MLX_RANK", "4"), ("MLX_WORLD_SIZE", "6")];
         let sizes = [2, 3, 4, 6, 5];
         let mut all = Vec::new();
-        assert_eq!(launcher_in_environment(&Vars::of(&all)), None);
+        assert_eq!(find_launcher(&Vars::from_pairs(&all)), None);
         for (more, size) in [slurm, mpi, torch, mlx, ours].into_iter().zip(sizes) {
             all.extend(more);
-            assert_eq!(who_of(&all).expect("told").size, size);
+            assert_eq!(detect_from(&all).expect("a rank").size, size);
         }
     }
 
@@ -172,7 +173,7 @@ mod tests {
             (&[("RANK", "one"), ("WORLD_SIZE", "2")], "RANK=one is not a rank"),
             (&[("RANK", "0"), ("WORLD_SIZE", "-2")], "WORLD_SIZE=-2 is not a number of ranks"),
         ] {
-            let error = who_of(pairs).expect_err(says);
+            let error = detect_from(pairs).expect_err(says);
             assert!(error.contains(says), "{error}");
         }
     }

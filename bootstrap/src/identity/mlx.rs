@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `nccl` | `MLX_WORLD_SIZE` | `NCCL_HOST_IP`, `NCCL_PORT` |
 //! | `ring` | the file of `MLX_HOSTFILE`: a list with the addresses of each rank | the first of them |
-//! | `jaccl`, `jaccl-ring` | the file of `MLX_IBV_DEVICES`: a list with the devices of each rank | `MLX_JACCL_COORDINATOR` |
+//! | `jaccl`, `jaccl-ring` | the file of `MLX_IBV_DEVICES`: each rank's devices | `MLX_JACCL_COORDINATOR` |
 //!
 //! `--backend mpi` starts `mpirun`, which sets variables of its own. A program that uses tbccl does not use
 //! the backend it was started for, so the backend's port is free for the rendezvous.
@@ -38,13 +38,13 @@ pub(super) fn rank_list(vars: &Vars) -> Result<Option<RankList>, String> {
     let Some(variable) = [HOSTFILE, DEVICES].into_iter().find(|name| vars.get(name).is_some()) else {
         return Ok(None);
     };
-    let entries: Vec<IgnoredAny> = read(vars, variable)?;
+    let entries: Vec<IgnoredAny> = read_list(vars, variable)?;
     // The file of a ring with one rank is empty.
     Ok(Some(RankList { variable, ranks: entries.len().max(1).to_string() }))
 }
 
 /// Reads the list in the file that a variable names; an empty file is an empty list.
-fn read<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, String> {
+fn read_list<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, String> {
     let path = vars.get(variable).unwrap_or_default();
     let text = std::fs::read_to_string(path).map_err(|e| format!("{variable}={path}: {e}"))?;
     if text.trim().is_empty() {
@@ -61,14 +61,14 @@ fn read<T: DeserializeOwned>(vars: &Vars, variable: &str) -> Result<Vec<T>, Stri
 ///
 /// # Errors
 /// A sentence that names the missing or malformed variable.
-pub(super) fn root(vars: &Vars) -> Result<(String, u16), String> {
+pub(super) fn root_address(vars: &Vars) -> Result<(String, u16), String> {
     if let Some(host) = vars.get("NCCL_HOST_IP") {
         let port = vars.get("NCCL_PORT").ok_or("NCCL_HOST_IP is set and NCCL_PORT is not set")?;
         let number = port.parse().ok().filter(|port| *port != 0);
         return Ok((host.to_owned(), number.ok_or_else(|| format!("NCCL_PORT={port} is not a port"))?));
     }
     if vars.get(HOSTFILE).is_some() {
-        let hosts: Vec<Vec<String>> = read(vars, HOSTFILE)?;
+        let hosts: Vec<Vec<String>> = read_list(vars, HOSTFILE)?;
         let first =
             hosts.first().and_then(|addresses| addresses.first()).map(String::as_str).unwrap_or_default();
         let found = host_and_port(first);
@@ -80,9 +80,9 @@ pub(super) fn root(vars: &Vars) -> Result<(String, u16), String> {
         return host_and_port(text).ok_or_else(|| format!("MLX_JACCL_COORDINATOR={text} is not HOST:PORT"));
     }
     Err(format!(
-        "{RANK} says which rank this is, but nothing says where rank 0 is: start the program with `tbccl run`, or with \
-         `mlx.launch` of the backend nccl, ring or jaccl, whose variables are NCCL_HOST_IP and NCCL_PORT, {HOSTFILE}, or \
-         MLX_JACCL_COORDINATOR"
+        "{RANK} says which rank this is, but no variable gives the address of rank 0: start \
+         the program with `tbccl run`, or with `mlx.launch` of the backend nccl, ring or jaccl, whose \
+         variables are NCCL_HOST_IP and NCCL_PORT, {HOSTFILE}, or MLX_JACCL_COORDINATOR"
     ))
 }
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn vars_of(pairs: &[(&str, &str)]) -> Vars {
-        Vars::of(pairs)
+        Vars::from_pairs(pairs)
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
             rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks)),
             Ok(Some("3".into()))
         );
-        assert_eq!(root(&vars), Ok(("10.0.0.1".into(), 32323)));
+        assert_eq!(root_address(&vars), Ok(("10.0.0.1".into(), 32323)));
         let devices = file(r#"[[null, "rdma_en2"], ["rdma_en3", null]]"#);
         let vars = vars_of(&[
             (DEVICES, devices.path().to_str().expect("a path")),
@@ -119,7 +119,7 @@ mod tests {
             rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks)),
             Ok(Some("2".into()))
         );
-        assert_eq!(root(&vars), Ok(("10.0.0.7".into(), 5000)));
+        assert_eq!(root_address(&vars), Ok(("10.0.0.7".into(), 5000)));
         assert!(matches!(rank_list(&vars_of(&[(SIZE, "2")])), Ok(None)));
     }
 
@@ -148,7 +148,7 @@ mod tests {
             (&[("MLX_JACCL_COORDINATOR", "h")], "MLX_JACCL_COORDINATOR=h is not HOST:PORT"),
             (&[(HOSTFILE, odd)], "`10.0.0.1`, and not HOST:PORT"),
         ] {
-            let error = root(&vars_of(pairs)).expect_err(says);
+            let error = root_address(&vars_of(pairs)).expect_err(says);
             assert!(error.contains(says), "{error}");
         }
     }

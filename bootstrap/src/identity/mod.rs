@@ -25,7 +25,7 @@ use crate::{
     error::{Error, Result},
 };
 use environment::Vars;
-use launchers::{LaunchedRank, detect, first_host, launcher_in_environment};
+use launchers::{LaunchedRank, detect, find_launcher, first_host};
 use std::{
     net::IpAddr,
     path::Path,
@@ -41,7 +41,7 @@ use topology::Rank;
 const RETRY: Duration = Duration::from_secs(3);
 
 /// Number of rendezvous through a store in this process. Equal on all ranks.
-static MEETINGS: AtomicU32 = AtomicU32::new(0);
+static STORE_RENDEZVOUS: AtomicU32 = AtomicU32::new(0);
 
 /// Rank and rendezvous of this process.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub struct Identity {
     pub rank: u32,
     /// Number of ranks of the job.
     pub size: u32,
-    /// Where the ranks meet.
+    /// Rendezvous of the ranks.
     pub rendezvous: ConnectSpec,
     /// Whether the rendezvous runs in this process.
     pub hosts_rendezvous: bool,
@@ -131,10 +131,10 @@ impl LaunchInfo {
     /// [`Error::Rendezvous`] if a variable is missing or malformed. Names it, and says how to start the
     /// program.
     pub fn from_env() -> Result<LaunchInfo> {
-        let mut info = LaunchInfo::from_vars(&Vars::of_process()).map_err(Error::Rendezvous)?;
+        let mut info = LaunchInfo::from_vars(&Vars::from_process()).map_err(Error::Rendezvous)?;
         if let Discovery::Store { key, .. } = &mut info.discovery {
             // Entries of earlier communicators remain in the store.
-            *key = format!("{key}/{}", MEETINGS.fetch_add(1, Relaxed));
+            *key = format!("{key}/{}", STORE_RENDEZVOUS.fetch_add(1, Relaxed));
         }
         Ok(info)
     }
@@ -152,13 +152,13 @@ impl LaunchInfo {
 /// `None` means that no launcher started this process, so [`LaunchInfo::from_env`] would fail.
 #[must_use]
 pub fn launcher_of_env() -> Option<&'static str> {
-    launcher_in_environment(&Vars::of_process())
+    find_launcher(&Vars::from_process())
 }
 
 /// Returns the number of ranks that the launcher set; `None` if it is missing or malformed.
 #[must_use]
 pub fn ranks_of_env() -> Option<u32> {
-    detect(&Vars::of_process()).ok().map(|launched| launched.size)
+    detect(&Vars::from_process()).ok().map(|launched| launched.size)
 }
 
 fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, String> {
@@ -183,21 +183,21 @@ fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, Strin
         );
     }
     if vars.get("TBCCL_ROOT").is_none() && has_store(vars) {
-        let (host, port) = master(vars)?;
+        let (host, port) = master_address(vars)?;
         let run = vars.get("TORCHELASTIC_RUN_ID").unwrap_or("none");
         let restarts = vars.get("TORCHELASTIC_RESTART_COUNT").unwrap_or("0");
         let key = format!("tbccl/{run}/{restarts}/rendezvous");
         return Ok(Discovery::Store { host, port, key, secret });
     }
-    let (host, port) = root(vars, launched)?;
+    let (host, port) = root_address(vars, launched)?;
     let Some(secret) = secret else {
         if is_loopback(&host) {
             return Ok(Discovery::LocalPort { host, port });
         }
         return Err(format!(
-            "{} says that this is rank {} of {}, and the ranks meet at {host}:{port}, but TBCCL_SECRET is not set: set \
-             it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex 32` makes some), or \
-             TBCCL_SECRET_FILE to a file with them",
+            "{} says that this is rank {} of {}, and the ranks meet at {host}:{port}, but TBCCL_SECRET is \
+             not set: set it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex 32` makes \
+             some), or TBCCL_SECRET_FILE to a file with them",
             launched.launcher, launched.rank, launched.size
         ));
     };
@@ -213,7 +213,7 @@ fn has_store(vars: &Vars) -> bool {
     }
 }
 
-fn master(vars: &Vars) -> Result<(String, u16), String> {
+fn master_address(vars: &Vars) -> Result<(String, u16), String> {
     let missing =
         |name: &str| format!("{name} is not set, and RANK and WORLD_SIZE are: torchrun sets all of them");
     let host = vars.get("MASTER_ADDR").ok_or_else(|| missing("MASTER_ADDR"))?;
@@ -223,7 +223,7 @@ fn master(vars: &Vars) -> Result<(String, u16), String> {
 }
 
 /// Returns the host of rank 0 and the port that rank 0 opens.
-fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
+fn root_address(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
     if let Some(text) = vars.get("TBCCL_ROOT") {
         let full = match text.strip_prefix(':') {
             Some(port) => format!("{}:{port}", host_of_rank_0(vars).unwrap_or_default()),
@@ -234,11 +234,11 @@ fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
         });
     }
     if launched.launcher == mlx::NAME {
-        return mlx::root(vars);
+        return mlx::root_address(vars);
     }
     // PyTorch programs that torchrun did not start open the master port themselves, so tbccl uses the next
     // one.
-    if let (Ok((host, port)), "torchrun") = (master(vars), launched.launcher) {
+    if let (Ok((host, port)), "torchrun") = (master_address(vars), launched.launcher) {
         let next = port.checked_add(1).ok_or_else(|| {
             "MASTER_PORT=65535, and the ranks of tbccl meet on the next port: choose a lower one".to_owned()
         })?;
@@ -246,9 +246,9 @@ fn root(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), String> {
     }
     let host = host_of_rank_0(vars).unwrap_or_else(|| "HOST".into());
     Err(format!(
-        "{} says that this is rank {} of {}, but not where rank 0 is: set TBCCL_ROOT={host}:PORT on all ranks, with the \
-         host of rank 0 and a free port there, and TBCCL_SECRET to the same 64 hexadecimal digits; or start the program \
-         with `tbccl run`",
+        "{} says that this is rank {} of {}, but not where rank 0 is: set TBCCL_ROOT={host}:PORT on all \
+         ranks, with the host of rank 0 and a free port there, and TBCCL_SECRET to the same 64 hexadecimal \
+         digits; or start the program with `tbccl run`",
         launched.launcher, launched.rank, launched.size
     ))
 }

@@ -76,18 +76,19 @@ impl LaunchInfo {
                 let deadline = Instant::now() + timeout;
                 let failed = |what: &str, e: &io::Error| {
                     Error::Rendezvous(format!(
-                        "rank {} {what} PyTorch's store at {host}:{port} (MASTER_ADDR, MASTER_PORT): {e}; is torchrun's \
-                         agent still running there? Without it, set TBCCL_ROOT=HOST:PORT and TBCCL_SECRET on all ranks",
+                        "rank {} {what} PyTorch's store at {host}:{port} (MASTER_ADDR, MASTER_PORT): {e}; is \
+                         torchrun's agent still running there? Without it, set TBCCL_ROOT=HOST:PORT and \
+                         TBCCL_SECRET on all ranks",
                         self.rank
                     ))
                 };
                 let mut store =
                     Store::connect(host, *port, deadline).map_err(|e| failed("can't reach", &e))?;
                 if self.rank > 0 {
-                    let value = store.get(key, deadline).map_err(|e| {
-                        failed("waited in vain for rank 0 to open the rendezvous and to say so in", &e)
-                    })?;
-                    return Ok(spec_only(spec_from_store(&value, secret.as_ref(), timeout)?));
+                    let value = store
+                        .get(key, deadline)
+                        .map_err(|e| failed("did not find rank 0's rendezvous in time in", &e))?;
+                    return Ok(spec_only(decode_entry(&value, secret.as_ref(), timeout)?));
                 }
                 let own_ip = store.local_address().map_err(|e| failed("can't use", &e))?;
                 let (server, stored, new_secret) =
@@ -109,10 +110,12 @@ impl LaunchInfo {
     /// Opens a rendezvous for ranks of this host that derive its name from a port.
     fn open_local_port(&self, host: &str, port: u16) -> Result<Server> {
         Server::start_with_name(self.size, socket_name(port)).map_err(|error| match error {
-            Error::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Error::Rendezvous(format!(
-                "another job of this host meets at {host}:{port}; choose another port (mlx.launch: --starting-port, or \
-                 --nccl-port), or wait for its end"
-            )),
+            Error::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                Error::Rendezvous(format!(
+                    "another job of this host uses the rendezvous {host}:{port}; choose another port \
+                 (mlx.launch: --starting-port, or --nccl-port), or wait for its end"
+                ))
+            }
             other => other,
         })
     }
@@ -195,9 +198,10 @@ fn open_and_publish(
 }
 
 /// Decodes the entry of rank 0.
-fn spec_from_store(value: &[u8], secret: Option<&Secret>, timeout: Duration) -> Result<ConnectSpec> {
-    let malformed =
-        |why: String| Error::Rendezvous(format!("what rank 0 said in PyTorch's store is not ours: {why}"));
+fn decode_entry(value: &[u8], secret: Option<&Secret>, timeout: Duration) -> Result<ConnectSpec> {
+    let malformed = |why: String| {
+        Error::Rendezvous(format!("the entry of rank 0 in PyTorch's store is malformed: {why}"))
+    };
     let stored: StoredRendezvous = serde_json::from_slice(value).map_err(|e| malformed(e.to_string()))?;
     let addresses = Address::parse_list(&stored.addresses).map_err(malformed)?;
     let secret = match (secret, stored.secret) {
@@ -205,7 +209,8 @@ fn spec_from_store(value: &[u8], secret: Option<&Secret>, timeout: Duration) -> 
         (None, Some(digits)) => Some(Secret::from_hex(&digits).map_err(|e| malformed(e.to_string()))?),
         (None, None) => {
             return Err(Error::Rendezvous(
-                "rank 0 has TBCCL_SECRET or TBCCL_SECRET_FILE and this rank has not: set it on all ranks or on none"
+                "rank 0 has TBCCL_SECRET or TBCCL_SECRET_FILE and this rank has not: set it on all ranks \
+                 or on none"
                     .into(),
             ));
         }

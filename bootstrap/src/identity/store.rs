@@ -55,7 +55,7 @@ impl Store {
     }
 
     fn try_connect(host: &str, port: u16) -> io::Result<Store> {
-        let mut error = io::Error::new(ErrorKind::NotFound, format!("no address is known of `{host}`"));
+        let mut error = io::Error::new(ErrorKind::NotFound, format!("host `{host}` has no known address"));
         for address in (host, port).to_socket_addrs()? {
             match Store::open(address) {
                 Ok(store) => return Ok(store),
@@ -89,7 +89,7 @@ impl Store {
         append(&mut request, value);
         self.stream.write_all(&request)?;
         // Setting has no answer; a check for the key confirms it.
-        if self.has(key)? { Ok(()) } else { Err(invalid("the store did not keep what we set")) }
+        if self.has(key)? { Ok(()) } else { Err(invalid_data("the store did not keep the value")) }
     }
 
     /// Waits for a key and returns its value.
@@ -107,7 +107,7 @@ impl Store {
         self.stream.read_exact(&mut len)?;
         let len = u64::from_ne_bytes(len);
         if len > MAX_VALUE_BYTES {
-            return Err(invalid("it is not a store of PyTorch's, or something else has set our key"));
+            return Err(invalid_data("this is not a store of PyTorch's, or another program has set the key"));
         }
         let mut value = vec![0; len as usize];
         self.stream.read_exact(&mut value)?;
@@ -134,6 +134,6 @@ fn append(request: &mut Vec<u8>, bytes: &[u8]) {
     request.extend_from_slice(bytes);
 }
 
-fn invalid(why: &str) -> io::Error {
+fn invalid_data(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, why)
 }

@@ -16,7 +16,7 @@ use std::{
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 fn identity(pairs: &[(&str, &str)]) -> Result<LaunchInfo, String> {
-    LaunchInfo::from_vars(&Vars::of(pairs))
+    LaunchInfo::from_vars(&Vars::from_pairs(pairs))
 }
 
 fn assert_refused(pairs: &[(&str, &str)], parts: &[&str]) {
@@ -214,7 +214,7 @@ fn ranks_of_mlx_launch_are_met_where_it_says() {
         panic!("a root")
     };
     assert_eq!((host.as_str(), port), ("10.0.0.1", 12345));
-    assert_refused(&nccl[..2], &["nothing says where rank 0 is", "tbccl run"]);
+    assert_refused(&nccl[..2], &["no variable gives the address of rank 0", "tbccl run"]);
     let elsewhere = [&secret[..], &[("TBCCL_ROOT", "h:7")]].concat();
     let Discovery::Root { host, .. } = identity(&elsewhere).expect("enough").discovery else {
         panic!("a root")

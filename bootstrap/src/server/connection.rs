@@ -87,7 +87,7 @@ impl InboundConnection {
                 Stage::Unauthenticated | Stage::Closing => return Ok(None),
                 Stage::AwaitingHello => {
                     let Some(greeting) = self.frames.frame(MAX_HELLO_BYTES)? else { return Ok(None) };
-                    match read_greeting(greeting)? {
+                    match parse_hello(greeting)? {
                         Ok(hello) if hello.arena && !self.frames.socket().is_tcp() => {
                             self.stage = Stage::AwaitingArena(hello);
                         }
@@ -99,11 +99,11 @@ impl InboundConnection {
                 Stage::Rank(rank) => {
                     let rank = *rank;
                     if self.frames.waiting_descriptors() > 0 {
-                        return Err(invalid("a descriptor that nobody asked for"));
+                        return Err(invalid("an unexpected descriptor"));
                     }
                     match self.frames.frame(MAX_FROM_RANK_BYTES)? {
                         Some(FromRank::Exchange { bytes }) if bytes > MAX_EXCHANGE_BYTES => {
-                            return Err(invalid("more bytes than can be exchanged"));
+                            return Err(invalid("an exchange of too many bytes"));
                         }
                         Some(FromRank::Exchange { bytes }) => self.stage = Stage::Contributing(rank, bytes),
                         Some(word) => return Ok(Some(Message::FromRank(rank, word, Vec::new()))),
@@ -124,7 +124,7 @@ impl InboundConnection {
         if self.frames.bytes(1).is_none() {
             return Ok(None);
         }
-        let fd = self.frames.descriptor().ok_or_else(|| invalid("no descriptor came with the greeting"))?;
+        let fd = self.frames.descriptor().ok_or_else(|| invalid("no descriptor came with the hello"))?;
         match std::mem::replace(&mut self.stage, Stage::AwaitingHello) {
             Stage::AwaitingArena(hello) => Ok(Some(Message::Hello(hello, Some(fd)))),
             _ => Ok(None),
@@ -133,12 +133,13 @@ impl InboundConnection {
 }
 
 /// Parses a hello; an inner error is the reason why another version of tbccl is refused.
-fn read_greeting(text: serde_json::Value) -> io::Result<Result<Box<Hello>, String>> {
+fn parse_hello(text: serde_json::Value) -> io::Result<Result<Box<Hello>, String>> {
     let theirs = text.get("protocol").and_then(serde_json::Value::as_u64);
     if text.get("magic").is_some_and(|magic| magic == MAGIC) && theirs != Some(PROTOCOL.into()) {
         let theirs = theirs.map_or_else(|| "unknown".to_owned(), |p| p.to_string());
         return Ok(Err(format!(
-            "a rank speaks protocol {theirs}, the launcher {PROTOCOL}: use the same version of tbccl everywhere"
+            "a rank speaks protocol {theirs}, the launcher {PROTOCOL}: use the same version of tbccl \
+             everywhere"
         )));
     }
     serde_json::from_value(text).map(|hello| Ok(Box::new(hello))).map_err(io::Error::from)

@@ -2,7 +2,7 @@
 //!
 //! A Unix socket is always open, for the ranks of this host; TCP sockets are open on request.
 
-use super::super::unix::{BACKLOG, Folder, on_this_host, random_name};
+use super::super::unix::{BACKLOG, Folder, listen_unix, random_name};
 use crate::error::{Error, Result};
 use rustix::{
     io::Errno,
@@ -31,26 +31,26 @@ impl Sockets {
     pub(crate) fn open(addresses: &[SocketAddr]) -> Result<Sockets> {
         let refused = |e| Error::system("opening the rendezvous socket", e);
         let name = random_name().map_err(refused)?;
-        let (unix, folder) = on_this_host(name).map_err(refused)?;
-        Ok(Sockets { unix, name, networks: on_networks(addresses)?, folder: folder.map(Arc::new) })
+        let (unix, folder) = listen_unix(name).map_err(refused)?;
+        Ok(Sockets { unix, name, networks: listen_tcp_all(addresses)?, folder: folder.map(Arc::new) })
     }
 
     /// Opens a Unix socket with a name that other ranks derive on their own.
-    pub(crate) fn open_by_name(name: u128) -> Result<Sockets> {
+    pub(crate) fn open_with_name(name: u128) -> Result<Sockets> {
         let (unix, folder) =
-            on_this_host(name).map_err(|e| Error::system("opening the rendezvous socket", e))?;
+            listen_unix(name).map_err(|e| Error::system("opening the rendezvous socket", e))?;
         Ok(Sockets { unix, name, networks: Vec::new(), folder: folder.map(Arc::new) })
     }
 
     /// Returns the bound TCP addresses.
     pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>> {
         let bound: io::Result<Vec<SocketAddr>> = self.networks.iter().map(TcpListener::local_addr).collect();
-        bound.map_err(|e| Error::system("asking for our own port", e))
+        bound.map_err(|e| Error::system("querying the bound port", e))
     }
 
     /// Duplicates the sockets. Only one of the duplicates may be served at a time, since either could accept
     /// a connection.
-    pub(crate) fn again(&self) -> io::Result<Sockets> {
+    pub(crate) fn duplicate(&self) -> io::Result<Sockets> {
         Ok(Sockets {
             unix: self.unix.try_clone()?,
             name: self.name,
@@ -61,24 +61,24 @@ impl Sockets {
 }
 
 /// Opens the TCP sockets. Port 0 lets the system choose a port, which all sockets share if possible.
-fn on_networks(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
+fn listen_tcp_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>> {
     let mut listeners: Vec<TcpListener> = Vec::new();
     let mut chosen = None;
     for address in addresses {
         let wish = SocketAddr::new(address.ip(), chosen.unwrap_or(0));
         let listener = match (address.port(), chosen) {
-            (0, Some(_)) => on_network(wish).or_else(|_| on_network(*address)),
-            _ => on_network(*address),
+            (0, Some(_)) => listen_tcp(wish).or_else(|_| listen_tcp(*address)),
+            _ => listen_tcp(*address),
         };
         let listener = listener.map_err(|errno| refused(*address, errno))?;
-        let bound = listener.local_addr().map_err(|e| Error::system("asking for our own port", e))?;
+        let bound = listener.local_addr().map_err(|e| Error::system("querying the bound port", e))?;
         chosen.get_or_insert(bound.port());
         listeners.push(listener);
     }
     Ok(listeners)
 }
 
-fn on_network(address: SocketAddr) -> Result<TcpListener, Errno> {
+fn listen_tcp(address: SocketAddr) -> Result<TcpListener, Errno> {
     let socket = super::super::socket::tcp_socket_for(&address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
@@ -95,8 +95,8 @@ fn refused(address: SocketAddr, errno: Errno) -> Error {
     let (ip, port) = (address.ip(), address.port());
     let remedy = match errno {
         Errno::ADDRINUSE => format!(
-            "port {port} is in use; end the program that has it (`ss -ltnp 'sport = :{port}'` shows it), choose \
-             another port, or 0 to let the system choose"
+            "port {port} is in use; end the program that has it (`ss -ltnp 'sport = :{port}'` shows it), \
+             choose another port, or 0 to let the system choose"
         ),
         Errno::ADDRNOTAVAIL => {
             format!("{ip} is not an address of this host; `ip address` or `ifconfig` lists those it has")
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     fn on(address: &str) -> Result<Vec<TcpListener>> {
-        on_networks(&[address.parse().expect("an address")])
+        listen_tcp_all(&[address.parse().expect("an address")])
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn both_families_get_the_same_port_where_the_system_chooses() {
         let addresses = ["127.0.0.1:0", "[::1]:0"].map(|text| text.parse().expect("an address"));
-        let Ok(listeners) = on_networks(&addresses) else {
+        let Ok(listeners) = listen_tcp_all(&addresses) else {
             eprintln!("not tried: this host has no IPv6");
             return;
         };

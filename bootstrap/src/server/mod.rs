@@ -145,7 +145,7 @@ impl Server {
     /// be listened on; [`Error::System`] if the system refuses a socket or a thread.
     pub fn start(spec: &ServerSpec) -> Result<Server> {
         if !spec.listen.is_empty() && spec.secret.is_none() {
-            return Err(Error::InvalidArgument("a rendezvous over TCP needs a secret".into()));
+            return Err(Error::InvalidArgument("a rendezvous over TCP requires a secret".into()));
         }
         let sockets = Sockets::open(&spec.listen)?;
         Server::over(sockets, (Job::new(spec.ranks), ListenerUse::Exclusive), spec.secret.clone())
@@ -158,14 +158,14 @@ impl Server {
     ///
     /// [`ErrorKind::AddrInUse`]: std::io::ErrorKind::AddrInUse
     pub fn start_with_name(ranks: u32, name: u128) -> Result<Server> {
-        Server::over(Sockets::open_by_name(name)?, (Job::new(ranks), ListenerUse::Exclusive), None)
+        Server::over(Sockets::open_with_name(name)?, (Job::new(ranks), ListenerUse::Exclusive), None)
     }
 
     /// Serves a job at sockets that are already open. Once all ranks have joined, another server may use
     /// them.
     pub(super) fn start_group(sockets: Sockets, group: PendingGroup) -> Result<Server> {
         let PendingGroup { job, labels, secret } = group;
-        Server::over(sockets, (Job::of(job, labels), ListenerUse::Shared), secret)
+        Server::over(sockets, (Job::named(job, labels), ListenerUse::Shared), secret)
     }
 
     fn over(

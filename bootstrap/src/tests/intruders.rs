@@ -33,16 +33,16 @@ fn first_message(secret: &Secret) -> Vec<u8> {
 }
 
 /// Sets a flag when dropped, also when an assertion fails: the scope joins threads that wait for the flag.
-struct Over<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
 }
 
 /// Runs two ranks that exchange bytes repeatedly while `meanwhile` disturbs the server.
-fn undisturbed(server: &Server, secret: &Secret, meanwhile: impl FnOnce()) {
+fn run_undisturbed(server: &Server, secret: &Secret, meanwhile: impl FnOnce()) {
     let rendezvous = rendezvous(server, secret, Way::Tcp);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn undisturbed(server: &Server, secret: &Secret, meanwhile: impl FnOnce()) {
                 }
             }
         };
-        let _over = Over(&is_over);
+        let _over = SetOnDrop(&is_over);
         scope.spawn(rank(0));
         scope.spawn(rank(1));
         server.wait_until(|status| status.joined == 2, TIMEOUT);
@@ -68,10 +68,10 @@ fn undisturbed(server: &Server, secret: &Secret, meanwhile: impl FnOnce()) {
 }
 
 #[test]
-fn whoever_is_silent_talks_nonsense_or_has_another_secret_is_hung_up_on_and_told_nothing() {
+fn connections_that_are_silent_send_nonsense_or_have_another_secret_are_closed_without_an_answer() {
     let (server, secret) = open(2);
     let to = server.addresses()[0];
-    undisturbed(&server, &secret, || {
+    run_undisturbed(&server, &secret, || {
         let wrong = first_message(&Secret::generate().expect("random numbers"));
         let right = first_message(&secret);
         let inputs: [&[u8]; 6] =
@@ -122,9 +122,9 @@ fn a_recorded_handshake_is_of_no_use() {
     assert!(record.len() > 200, "a handshake and a greeting");
     assert!(!record.windows(5).any(|part| part == b"tbccl"), "the greeting does not travel in the clear");
     let before = server.rejections().strangers;
-    let mut again = connect(to);
-    again.write_all(&record).expect("sent");
-    read_until_closed(again);
+    let mut duplicate = connect(to);
+    duplicate.write_all(&record).expect("sent");
+    read_until_closed(duplicate);
     assert_eq!(server.rejections().strangers, before + 1, "the repetition is a stranger");
     assert_eq!(server.wait_until(|_| true, TIMEOUT).joined, 2, "and no rank");
 }
@@ -148,8 +148,8 @@ fn a_thousand_connections_at_once_keep_no_rank_out_and_none_waiting() {
             }
             made
         });
-        let over = Over(&is_over);
-        undisturbed(&server, &secret, || thread::sleep(Duration::from_millis(300)));
+        let over = SetOnDrop(&is_over);
+        run_undisturbed(&server, &secret, || thread::sleep(Duration::from_millis(300)));
         drop(over);
         assert!(flood.join().expect("no panic") >= 1000);
     });
@@ -167,7 +167,7 @@ fn a_rank_with_another_secret_is_told_what_is_most_likely_wrong() {
 }
 
 #[test]
-fn whoever_has_no_secret_does_not_try() {
+fn a_rank_without_a_secret_does_not_try() {
     let (server, secret) = open(2);
     let without = ConnectSpec { secret: None, ..rendezvous(&server, &secret, Way::Tcp) };
     let error = join(&without, &hello(0, 2, 5000)).expect_err("no secret").to_string();

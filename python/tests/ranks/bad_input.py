@@ -113,7 +113,7 @@ def arguments(comm: tbccl.Communicator) -> None:
         comm.empty(-1)
     with refused("a unique id has 128 bytes"):
         tbccl.Communicator.from_unique_id(b"short", 0, 1)
-    with refused("a unique id that is none"):
+    with refused("invalid unique id"):
         tbccl.Communicator.from_unique_id(bytes(128), 0, 1)
     with refused("did you mean", tbccl.UnknownNameError):
         tbccl.init(tbccl.unique_id(), 0, 1, options={"TIMEOT": 3})

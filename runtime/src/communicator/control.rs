@@ -15,12 +15,13 @@ use crate::{
     error::{Error, PeerName, Place},
     executor::Links,
     recorder::{Flight, Recorder},
+    sync::locked,
 };
 use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
         atomic::{
             AtomicU32,
             Ordering::{AcqRel, Acquire},
@@ -81,11 +82,6 @@ pub(crate) struct Control {
     pub(super) recorder: Recorder,
     /// The folder for flight recorders, on failure and on the signal.
     folder: Option<PathBuf>,
-}
-
-/// Nothing that such a lock guards is left half done by a panic.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Control {

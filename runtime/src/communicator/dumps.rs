@@ -4,13 +4,16 @@
 //! The signal's handler only writes to a pipe; a thread of its own sleeps until something arrives there.
 
 use super::control::Control;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    sync::locked,
+};
 use signal_hook::{consts::SIGUSR2, iterator::Signals};
 use std::{
     fs::{self, OpenOptions},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     thread,
 };
 
@@ -25,11 +28,6 @@ struct OnSignal {
     caught: bool,
     /// The folder for communicators whose options name none; stderr if `None`.
     folder: Option<PathBuf>,
-}
-
-/// Nothing that such a lock guards is left half done by a panic.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes SIGUSR2 write the latest calls of every communicator of this process, as lines of JSON.

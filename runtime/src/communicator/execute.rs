@@ -26,9 +26,6 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// Packed chunks begin at a multiple of so many bytes.
-const ALIGNMENT: usize = 64;
-
 /// A call with its plan and its memory, about to be entered.
 pub(super) struct Prepared<'m> {
     pub(super) program: Arc<Program>,
@@ -430,7 +427,7 @@ fn record_of(call: &Call, blocks: Blocks<'_>, program: &Program) -> CallRecord {
 fn give_packed_chunks(program: &Program, binding: &mut Binding<'_>, scratch_bytes: &mut usize) -> Result<()> {
     let Some(packing) = program.packing else { return Ok(()) };
     let layout = PackedLayout::new(packing, &binding.layout);
-    let start = scratch_bytes.next_multiple_of(ALIGNMENT);
+    let start = scratch_bytes.next_multiple_of(super::ALIGNMENT);
     let Some(bytes) = layout.bytes().and_then(|bytes| start.checked_add(bytes as usize)) else {
         let what = format!("{} elements are more than can be packed", binding.layout.count());
         return Err(Error::InvalidArgument(what));

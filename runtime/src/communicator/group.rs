@@ -37,9 +37,6 @@ const FUSED_BYTES: usize = 32 << 10;
 /// The calls that a group can have.
 const MOST_CALLS: usize = u16::MAX as usize;
 
-/// Memory of scratch starts at multiples of so many bytes.
-const ALIGNMENT: usize = 64;
-
 /// Calls that are to run together. They have the names, arguments and results that they have on a [`Communicator`].
 #[derive(Debug)]
 pub struct Group<'c, 'm> {
@@ -242,7 +239,7 @@ impl Communicator {
     }
 
     pub(super) fn carry_out_together(&mut self, prepared: &[Prepared<'_>]) -> Result<()> {
-        let padded = |bytes: usize| bytes.next_multiple_of(ALIGNMENT);
+        let padded = |bytes: usize| bytes.next_multiple_of(super::ALIGNMENT);
         let scratch_bytes = prepared.iter().map(|call| padded(call.scratch_bytes)).sum();
         if let Err(error) = self.grow_scratch(scratch_bytes) {
             return self.fail(error);

@@ -73,6 +73,9 @@ use transport::{
 };
 use watch::Peers;
 
+/// Alignment of the parts of scratch memory, in bytes: a cache line.
+const ALIGNMENT: usize = 64;
+
 /// A group of ranks, as one of them.
 ///
 /// Not cloned and not shared between threads: `&mut self` keeps a rank's calls in order.

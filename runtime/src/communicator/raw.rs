@@ -247,7 +247,7 @@ impl Communicator {
         }
         self.check_alive()?;
         let bytes = |(scale, request): (&Option<_>, &Request<'_>)| {
-            if scale.is_some() { scaling_bytes(request).next_multiple_of(ALIGNMENT) } else { 0 }
+            if scale.is_some() { scaling_bytes(request).next_multiple_of(super::ALIGNMENT) } else { 0 }
         };
         let bytes: Vec<usize> = scales.iter().zip(&requests).map(bytes).collect();
         // The others are about to enter, so that this failure is theirs too.
@@ -267,6 +267,3 @@ impl Communicator {
         self.run_together(&requests, &scalings)
     }
 }
-
-/// Contributions that are scaled in the library's memory begin at a multiple of this many bytes.
-const ALIGNMENT: usize = 64;

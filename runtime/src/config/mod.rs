@@ -40,7 +40,7 @@ pub const IDENTITY: &[&str] = &[
 const OF_TESTS: &str = "TBCCL_TEST_";
 
 impl Config {
-    /// Bytes of address space for registered memory, per rank, when nothing else is said.
+    /// Default address space for registered memory, in bytes per rank; untouched memory costs nothing.
     pub const SLAB_BYTES: u64 = 16 << 30;
 
     /// The options that these variables set; others keep their defaults.

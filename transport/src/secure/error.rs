@@ -17,7 +17,7 @@ pub enum SecureError {
     Version(u8),
     /// The other end asks for a connection of another or an unknown purpose.
     #[error(
-        "it asks for a connection of kind {found} where those of kind {} are taken; is this the right port?", *expected as u8
+        "it asks for a connection of purpose {found} where purpose {} is expected; is this the right port?", *expected as u8
     )]
     Purpose {
         /// The byte that the other end sent.
@@ -26,15 +26,15 @@ pub enum SecureError {
         expected: Purpose,
     },
     /// A message has an invalid length or is out of sequence.
-    #[error("it sent a handshake message that can't be: {0}")]
+    #[error("it sent an invalid handshake message: {0}")]
     Malformed(&'static str),
     /// A handshake message was not made with the job's secret.
     #[error(
-        "it has another secret than this job (TBCCL_SECRET, TBCCL_SECRET_FILE), or what it sent was changed on the way"
+        "it has another secret than this job (TBCCL_SECRET, TBCCL_SECRET_FILE), or its message was changed in transit"
     )]
     Secret,
     /// A record was not sealed by the peer, or not at this position in the sequence.
-    #[error("what it sent was changed on the way, or is not from it")]
+    #[error("a record from it was changed in transit, or another sender made it")]
     Record,
     /// The other end closed the connection before the end of the handshake.
     #[error("it closed the connection during the handshake; it most likely has another secret than this job")]

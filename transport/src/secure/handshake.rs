@@ -224,10 +224,10 @@ impl Handshake {
         }
         let (number, [least, most]) = self.expected_message();
         if received.get(5).is_some_and(|found| *found != number) {
-            return Err(SecureError::Malformed("out of turn"));
+            return Err(SecureError::Malformed("out of sequence"));
         }
         if received.len() >= HEADER_BYTES && !(least..=most).contains(&(self.incoming_len() - HEADER_BYTES)) {
-            return Err(SecureError::Malformed("a length that none has"));
+            return Err(SecureError::Malformed("an invalid length"));
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ impl Handshake {
                 opener.open(&[], &mut hello, tag).map_err(|_| SecureError::Secret)?;
                 self.stage = Stage::Done(Session { hello, sealer, opener });
             }
-            Stage::Done(_) | Stage::Failed => return Err(SecureError::Malformed("out of turn")),
+            Stage::Done(_) | Stage::Failed => return Err(SecureError::Malformed("out of sequence")),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What devices are found to be able to.
+//! Capabilities that the probe finds on devices of every kind.
 
 use crate::fabric::{APPLE, IB, USB4, on};
 use transport::verbs::{DeviceCapabilities, Library, QpType};

@@ -4,7 +4,7 @@ use crate::fabric::on;
 use std::time::{Duration, Instant};
 use transport::verbs::{Cause, Gid, Library, VerbsError, find_gid};
 
-/// A device of a kind, whose port has more settings, connected to itself.
+/// Returns the fabric of one device of `profile`, connected to itself, with more settings of its port.
 fn fabric(profile: &str, settings: &str) -> String {
     format!(
         "
@@ -17,7 +17,7 @@ fn fabric(profile: &str, settings: &str) -> String {
     )
 }
 
-/// What was found within so long, and what was said meanwhile.
+/// Runs `find_gid` and returns its result and the messages of the wait.
 fn find(library: &Library, patience: Duration) -> (Result<(u8, Gid), VerbsError>, Vec<String>) {
     let context = library.open("x0").expect("a device");
     let mut said = Vec::new();

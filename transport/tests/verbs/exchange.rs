@@ -79,7 +79,7 @@ fn sends_meet_receives_in_the_final_buffer() {
             let at = frame as usize;
             assert!(b.bytes(at * 65_536, 4096) == bytes[at * 4096..][..4096]);
         }
-        // What is refused does not go out.
+        // A rejected request is not sent.
         let write = request(9, a.run(0, 8), Operation::Write(b.target(0)));
         assert!(matches!(a.post(&write), Err(PostError::Failed(_))));
     });

@@ -1,7 +1,7 @@
 //! Fabrics for tests.
 //!
-//! The software device takes its fabric from the environment, which must not change while threads run. So a test runs
-//! itself once more, as a process of its own with the right environment.
+//! The software device takes its fabric from the environment, which must not change while threads run. A test
+//! therefore runs itself once more, as a process of its own with the right environment.
 
 use std::{
     fs,
@@ -48,8 +48,10 @@ pub(crate) const APPLE: &str = "
     ends = ['mac/rdma_en2', 'mac/rdma_en3']
 ";
 
-/// The software device's library, built if it is not there; with all packages, so that crates below have the features that they
-/// have in tests of all, and are not built again.
+/// Returns the path of the software device's library, and builds it if it is missing.
+///
+/// The build covers all packages, so that the dependencies get the same features as in the whole test suite
+/// and are not built again.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! The device layer on software devices of every kind: what real libraries and adapters are asked for, answered by
-//! one that is loaded at run time like any other.
+//! Tests of the device layer on software devices of every kind, whose library is loaded at run time like a
+//! real one.
 //!
 //! # Safety
 //! See `rig`.

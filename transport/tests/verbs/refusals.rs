@@ -12,7 +12,7 @@ use transport::verbs::{
     QpType, QueuePairSpec, RemoteAddress, RemoteRun, SendRequest, VerbsError, WcStatus,
 };
 
-/// Two Macs' worth of ports on one: two cables, a port without one, and one whose address is not there.
+/// The ports of two Macs on one machine: two cables, a port without a cable, and a port without an address.
 const CABLES: &str = "
     profile = 'apple-tb5'
     [[node]]
@@ -29,7 +29,7 @@ const CABLES: &str = "
     ends = ['mac/rdma_en7', 'mac/rdma_en7']
 ";
 
-/// It is refused for that cause, with that number, in one line that begins with the place.
+/// Checks that the error has this cause and number, and is one line that begins with the device and port.
 fn expect(error: &VerbsError, cause: Cause, errno: Errno) {
     let said = error.to_string();
     let VerbsError::Refused(refusal) = error else { panic!("{said}") };
@@ -118,7 +118,7 @@ fn more_than_there_is() {
     });
 }
 
-/// An end whose peer is at that address, connected from that place of the table.
+/// Connects the end to a peer at `gid`, from entry `gid_index` of the GID table.
 fn connect(end: &End, gid: Gid, gid_index: u8) -> Result<(), VerbsError> {
     let theirs = RemoteAddress { gid, ..end.address() };
     end.queue_pair.connect(&LocalAddress { gid_index, mtu: Mtu::B1024, psn: 0 }, &theirs)

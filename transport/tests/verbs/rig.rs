@@ -1,8 +1,8 @@
 //! Ends of connections, with memory.
 //!
 //! # Safety
-//! An end's memory is mapped as long as the end; its members end in the order queue pair, region, memory. While work
-//! is under way the memory is looked at through volatile reads only.
+//! An end's memory is mapped as long as the end lives; its members are dropped in the order queue pair,
+//! region, memory. While work is in progress, the memory is accessed through volatile reads only.
 
 use crate::fabric::PATIENCE;
 use std::{cell::UnsafeCell, thread, time::Instant};
@@ -62,7 +62,7 @@ impl End {
         *gids.iter().find(|(_, gid)| gid.is_ipv4_mapped()).unwrap_or(&gids[0])
     }
 
-    /// What the other end connects to.
+    /// Returns the address that the other end connects to.
     pub(crate) fn address(&self) -> RemoteAddress {
         RemoteAddress { qp: self.queue_pair.number(), gid: self.gid().1, lid: 0, psn: 7 }
     }

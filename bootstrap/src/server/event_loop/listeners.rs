@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        super::{frame_stream::FrameStream, record_layer::RecordLayer, socket::Socket, unix::same_user},
+        super::{frame_stream::FrameStream, record_layer::RecordLayer, socket::Socket, unix::is_same_user},
         connection::{InboundConnection, Stage},
     },
     EventLoop,
@@ -78,7 +78,9 @@ impl EventLoop {
             let is_remote = matches!(self.listeners[at], Listener::Tcp(_));
             if is_remote && !self.admission.has_room() {
                 match self.admission.evictable(now) {
-                    Some(token) => self.close_with_reason(token, &"others are waiting to come in", now),
+                    Some(token) => {
+                        self.close_with_reason(token, &"evicted, since other connections are waiting", now)
+                    }
                     None => {
                         return AcceptStop::Until(
                             self.admission.next_eviction().unwrap_or(now + ACCEPT_PAUSE),
@@ -88,7 +90,8 @@ impl EventLoop {
             }
             let accepted = match &self.listeners[at] {
                 Listener::Unix(listener) => listener.accept().map(|(stream, _)| {
-                    same_user(&stream).then(|| Socket::unix(stream).map(|socket| (socket, RecordLayer::Open)))
+                    is_same_user(&stream)
+                        .then(|| Socket::unix(stream).map(|socket| (socket, RecordLayer::Open)))
                 }),
                 Listener::Tcp(listener) => listener.accept().map(|(stream, _)| {
                     self.secret

@@ -38,7 +38,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const WAKE: Token = Token(0);
 
 /// Description of the end of a rank whose connection was closed without a goodbye.
-const CLOSED: &str = "ended, or closed its connection to the launcher, without a word";
+const CLOSED: &str = "ended, or closed its connection to the launcher, without a goodbye";
 
 /// Commands from other threads of the process.
 #[derive(Debug)]
@@ -400,7 +400,7 @@ impl EventLoop {
             self.deadlines.pop_first();
             let what = match self.connections.get(&token).map(|connection| &connection.stage) {
                 Some(Stage::Unauthenticated) => "it did not prove in time that it has the secret",
-                _ => "it did not say in time who it is",
+                _ => "it did not send its hello in time",
             };
             self.close_with_reason(token, &what, now);
         }
@@ -472,15 +472,15 @@ fn is_protocol_violation(why: &io::Error) -> bool {
 fn describe_end(why: Option<&io::Error>, peer_timeout: Duration) -> String {
     match why {
         None => CLOSED.to_owned(),
-        Some(e) if is_protocol_violation(e) => format!("said what no rank says ({e}), and was hung up on"),
+        Some(e) if is_protocol_violation(e) => format!("violated the protocol ({e}), and was disconnected"),
         Some(e) => match e.kind() {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
                 CLOSED.to_owned()
             }
             ErrorKind::TimedOut => {
-                format!("can't be reached any more: its host has not answered for {peer_timeout:?}")
+                format!("is no longer reachable: its host has not answered for {peer_timeout:?}")
             }
-            _ => format!("can't be reached any more: {e}"),
+            _ => format!("is no longer reachable: {e}"),
         },
     }
 }

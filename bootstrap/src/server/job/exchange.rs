@@ -17,13 +17,13 @@ impl Job {
         bytes: Vec<u8>,
         now: Instant,
     ) -> Result<(), ProtocolError> {
-        if let Some(why) = self.refused.clone().or_else(|| self.departed_before_contributing()) {
-            self.reject(rank, &why);
+        if let Some(reason) = self.refused.clone().or_else(|| self.departed_before_contributing()) {
+            self.reject(rank, &reason);
             return Ok(());
         }
         let state = &mut self.rank_states[rank as usize];
         if state.contribution.is_some() || bytes.len() > MAX_EXCHANGE_BYTES as usize {
-            return Err(format!("rank {rank} gave to an exchange out of turn"));
+            return Err(format!("rank {rank} contributed to an exchange out of turn"));
         }
         state.contribution = Some(bytes.into());
         state.deadline = Some(now + state.timeout);
@@ -65,21 +65,22 @@ impl Job {
         if self.contributed == 0 {
             return;
         }
-        let Some(why) = self.departed_before_contributing() else { return };
+        let Some(reason) = self.departed_before_contributing() else { return };
         for rank in self.present() {
             if self.rank_states[rank as usize].contribution.is_some() {
-                self.reject(rank, &why);
+                self.reject(rank, &reason);
             }
         }
     }
 
     /// Returns the ranks that have not contributed, and a sentence about them.
     pub(super) fn missing_contributors(&self) -> (Vec<u32>, String) {
-        let who = self.ranks_where(|state| state.contribution.is_none());
-        let why = format!(
-            "these ranks have joined, but not told in time how they are reached: {}; allow more time with TBCCL_TIMEOUT",
-            self.list_ranks(&who)
+        let absent_ranks = self.ranks_where(|state| state.contribution.is_none());
+        let reason = format!(
+            "these ranks have joined, but not sent their addresses in time: {}; allow more time \
+             with TBCCL_TIMEOUT",
+            self.list_ranks(&absent_ranks)
         );
-        (who, why)
+        (absent_ranks, reason)
     }
 }

@@ -144,7 +144,7 @@ impl Job {
     }
 
     /// Creates a job with a name, for an address at which several jobs meet.
-    pub(super) fn of(name: String, labels: Vec<String>) -> Job {
+    pub(super) fn named(name: String, labels: Vec<String>) -> Job {
         let ranks = labels.len() as u32;
         Job { name, labels, ..Job::new(ranks) }
     }
@@ -243,25 +243,25 @@ impl Job {
         if hello.magic != MAGIC {
             return Err("this is not a tbccl rank".into());
         }
-        if let Some(why) = &self.refused {
-            return Err(why.clone());
+        if let Some(reason) = &self.refused {
+            return Err(reason.clone());
         }
         if self.ranks == 0 && (1..=MAX_RANKS).contains(&hello.size) {
             self.ranks = hello.size;
             self.rank_states = (0..hello.size).map(|_| RankState::default()).collect();
         }
         if hello.size != self.ranks || rank >= self.ranks {
-            let why = format!("rank {rank} of {} cannot join a job of {} ranks", hello.size, self.ranks);
-            self.refuse_unless_complete(&why);
-            return Err(why);
+            let reason = format!("rank {rank} of {} cannot join a job of {} ranks", hello.size, self.ranks);
+            self.refuse_unless_complete(&reason);
+            return Err(reason);
         }
         if hello.member.host.len() > MAX_HOST_NAME_BYTES || hello.member.host.contains(char::is_control) {
-            return Err(format!("rank {rank} gives a name of its host that none has"));
+            return Err(format!("rank {rank} has an invalid host name"));
         }
         if hello.member.reconnect_addresses.len() > MAX_ADDRESSES_BYTES
             || hello.member.reconnect_addresses.contains(char::is_control)
         {
-            return Err(format!("rank {rank} is to be met later on where nobody is"));
+            return Err(format!("rank {rank} has invalid reconnect addresses"));
         }
         if let Some(taken) = &self.rank_states[rank as usize].member {
             return Err(format!(
@@ -270,10 +270,10 @@ impl Job {
             ));
         }
         if let Some((first, options)) = &self.options
-            && let Some(why) = option_mismatch(*first, options, rank, &hello.options)
+            && let Some(reason) = option_mismatch(*first, options, rank, &hello.options)
         {
-            self.refuse(&why);
-            return Err(why);
+            self.refuse(&reason);
+            return Err(reason);
         }
         Ok(())
     }
@@ -303,7 +303,9 @@ impl Job {
         }
         match message {
             FromRank::Probed { obstacle } => self.probed(rank, obstacle),
-            _ if !self.has_started() => Err(format!("rank {rank} spoke before all had started")),
+            _ if !self.has_started() => {
+                Err(format!("rank {rank} sent a message before all ranks had started"))
+            }
             FromRank::Exchange { .. } => self.contribute(rank, bytes, now),
             FromRank::SyncBoard { seen, words } => {
                 self.sync_board(rank, seen, &words);
@@ -318,9 +320,9 @@ impl Job {
                 self.leave(rank);
                 Ok(())
             }
-            FromRank::Abort { why } => {
+            FromRank::Abort { why: reason } => {
                 // The refusal comes first, so that other ranks learn the reason and not only the departure.
-                self.refuse(&format!("rank {}: {}", self.label(rank), sanitize(&why)));
+                self.refuse(&format!("rank {}: {}", self.label(rank), sanitize(&reason)));
                 self.leave(rank);
                 Ok(())
             }
@@ -368,8 +370,8 @@ impl Job {
     }
 
     /// Tells a rank why the job cannot go on, and closes its connection.
-    pub(super) fn reject(&mut self, rank: u32, why: &str) {
-        let refused = FromServer::Refused { why: why.to_owned(), absent: self.absent.clone() };
+    pub(super) fn reject(&mut self, rank: u32, reason: &str) {
+        let refused = FromServer::Refused { why: reason.to_owned(), absent: self.absent.clone() };
         self.send(rank, encode(&refused).into());
         let state = &mut self.rank_states[rank as usize];
         if state.contribution.take().is_some() {
@@ -382,23 +384,23 @@ impl Job {
     }
 
     /// Refuses the job: tells all waiting ranks the reason, and all that join later.
-    pub(super) fn refuse(&mut self, why: &str) {
+    pub(super) fn refuse(&mut self, reason: &str) {
         if self.refused.is_some() {
             return;
         }
-        self.refused = Some(why.to_owned());
+        self.refused = Some(reason.to_owned());
         for rank in self.present() {
             let state = &self.rank_states[rank as usize];
             if !self.has_started() || state.contribution.is_some() {
-                self.reject(rank, why);
+                self.reject(rank, reason);
             }
         }
     }
 
     /// Refuses the job because of a rank that cannot belong to it, unless all ranks have joined.
-    pub(super) fn refuse_unless_complete(&mut self, why: &str) {
+    pub(super) fn refuse_unless_complete(&mut self, reason: &str) {
         if !self.is_complete() {
-            self.refuse(why);
+            self.refuse(reason);
         }
     }
 
@@ -459,25 +461,25 @@ impl Job {
         if self.rank_states.iter().any(|state| state.deadline.is_some_and(|deadline| deadline <= now)) {
             // The timeout of one rank fails the whole job: a rank that joined later would wait for this one
             // in vain.
-            let (absent, why) =
+            let (absent, reason) =
                 if self.contributed > 0 { self.missing_contributors() } else { self.late_ranks() };
             self.absent = absent;
-            self.refuse(&why);
+            self.refuse(&reason);
         }
     }
 
     /// Returns the ranks that all others waited for, and a sentence about them.
     fn late_ranks(&self) -> (Vec<u32>, String) {
-        let (who, what) = if self.is_complete() {
+        let (absent_ranks, what) = if self.is_complete() {
             (self.ranks_where(|state| state.probed.is_none()), "joined, but have not started")
         } else {
             (self.ranks_where(|state| state.member.is_none()), "not joined")
         };
-        let names = self.list_ranks(&who);
-        let why = format!(
+        let names = self.list_ranks(&absent_ranks);
+        let reason = format!(
             "these ranks have {what} in time: {names}; start them, or allow more time with TBCCL_TIMEOUT"
         );
-        (who, why)
+        (absent_ranks, reason)
     }
 
     pub(super) fn ranks_where(&self, holds: impl Fn(&RankState) -> bool) -> Vec<u32> {

@@ -12,14 +12,12 @@ use transport::driver::{
     tcp::{Bind, TcpConfig, TcpEndpoint, WarningHandler, addresses_of_interface, local_address_towards},
 };
 
-/// Default address space for registered memory; untouched memory costs nothing.
-const SLAB_BYTES: u64 = 16 << 30;
 /// As much as is never used, where registered memory is another driver's.
 const NO_SLAB: u64 = 1 << 20;
 
 /// Listens for the other ranks.
 pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
-    open_with(identity, config, config.slab_bytes.unwrap_or(SLAB_BYTES))
+    open_with(identity, config, config.slab_bytes.unwrap_or(Config::SLAB_BYTES))
 }
 
 /// Listens for the ranks of other hosts, where registered memory is another driver's.

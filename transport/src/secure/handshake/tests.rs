@@ -102,7 +102,7 @@ fn another_purpose_or_version_is_refused_and_named() {
     let first = said(&mut a);
     let [_, mut b] = ends();
     let error = b.take(&first).expect_err("another purpose").to_string();
-    assert!(error.contains("kind 1") && error.contains("kind 2"), "{error}");
+    assert!(error.contains("purpose 1") && error.contains("purpose 2"), "{error}");
     // Who only writes another purpose on it does not get through either.
     let mut renamed = first.clone();
     renamed[4] = Purpose::Data as u8;
