@@ -23,6 +23,7 @@ mod join;
 mod members;
 mod memory;
 mod numbers;
+mod protocols;
 mod request;
 mod state;
 mod view;

@@ -15,7 +15,7 @@ use crate::{
     errors::{defect, invalid, raised},
     interrupt::check_fork,
     numbers,
-    view::{
+    protocols::{
         buffer::{FORMAT, ND, RawBuffer, STRIDES},
         dlpack::lend,
     },

@@ -59,7 +59,7 @@ const UNSAFE: &[&str] = &[
     "kernels/src/",
     "python/src/comm.rs",
     "python/src/memory.rs",
-    "python/src/view/",
+    "python/src/protocols/",
     "runtime/src/communicator/buffer.rs",
     "runtime/src/communicator/elements.rs",
     "runtime/src/communicator/raw.rs",

@@ -8,7 +8,7 @@
 //! The structures are those of the header. A capsule of the right name holds a pointer to one. Once taken it is renamed,
 //! so that it is taken once, and its deleter is called once, with Python's lock.
 
-use super::{Told, kind_of};
+use super::{Layout, kind_of};
 use crate::errors::{defect, invalid};
 use pyo3::{exceptions::PyTypeError, ffi, prelude::*, types::PyDict};
 use std::{
@@ -94,12 +94,12 @@ unsafe impl Sync for Lent {}
 
 impl Lent {
     /// Takes it, and what it tells.
-    pub(super) fn get(object: &Bound<'_, PyAny>) -> PyResult<(Lent, Told)> {
+    pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<(Lent, Layout)> {
         check_device(object)?;
         let capsule = capsule_of(object)?;
         let lent = Lent::take(&capsule)?;
-        let told = lent.told(object)?;
-        Ok((lent, told))
+        let layout = lent.layout(object)?;
+        Ok((lent, layout))
     }
 
     fn take(capsule: &Bound<'_, PyAny>) -> PyResult<Lent> {
@@ -139,7 +139,7 @@ impl Lent {
         }
     }
 
-    fn told(&self, object: &Bound<'_, PyAny>) -> PyResult<Told> {
+    fn layout(&self, object: &Bound<'_, PyAny>) -> PyResult<Layout> {
         // SAFETY: what was lent is there until it is given back.
         let (tensor, flags) = unsafe {
             match self {
@@ -161,7 +161,7 @@ impl Lent {
         // SAFETY: both have as many entries as there are dimensions, or are null.
         let (shape, strides) = unsafe { (list(tensor.shape, ndim), list(tensor.strides, ndim)) };
         let bytes = |stride: &i64| *stride as isize * dtype.size() as isize;
-        Ok(Told {
+        Ok(Layout {
             address: tensor.data as usize + tensor.byte_offset as usize,
             dtype,
             shape: shape.unwrap_or_default().iter().map(|length| *length as usize).collect(),

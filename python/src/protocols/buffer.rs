@@ -7,7 +7,7 @@
 //! [`RawBuffer`] is `Py_buffer` of the headers of Python 3.10 to 3.14. A buffer that was got is released once, and its pointers
 //! are used while it is held. All with Python's lock.
 
-use super::{Told, kind_of};
+use super::{Layout, kind_of};
 use crate::errors::invalid;
 use pyo3::{ffi, prelude::*};
 use std::{
@@ -58,13 +58,13 @@ unsafe impl Sync for Held {}
 
 impl Held {
     /// Has the object such a buffer?
-    pub(super) fn is_offered_by(object: &Bound<'_, PyAny>) -> bool {
+    pub(crate) fn is_offered_by(object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: the object is there, and we have Python's lock.
         unsafe { PyObject_CheckBuffer(object.as_ptr()) != 0 }
     }
 
     /// Gets it, and what it tells.
-    pub(super) fn get(object: &Bound<'_, PyAny>) -> PyResult<(Held, Told)> {
+    pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<(Held, Layout)> {
         let mut raw = Box::new(MaybeUninit::<RawBuffer>::uninit());
         // Without asking for writable memory or for elements side by side: objects say little about why they refuse.
         // SAFETY: the object is there, we have Python's lock, and there is room for a buffer.
@@ -75,11 +75,11 @@ impl Held {
         }
         // SAFETY: it was filled in.
         let held = Held(unsafe { raw.assume_init() });
-        let told = held.told(object)?;
-        Ok((held, told))
+        let layout = held.layout(object)?;
+        Ok((held, layout))
     }
 
-    fn told(&self, object: &Bound<'_, PyAny>) -> PyResult<Told> {
+    fn layout(&self, object: &Bound<'_, PyAny>) -> PyResult<Layout> {
         let raw = &*self.0;
         let format = match raw.format.is_null() {
             true => "B".into(),
@@ -98,7 +98,7 @@ impl Held {
         let ndim = raw.ndim as usize;
         // SAFETY: both were asked for, and have as many entries as there are dimensions.
         let (shape, strides) = unsafe { (list(raw.shape, ndim), list(raw.strides, ndim)) };
-        Ok(Told {
+        Ok(Layout {
             address: raw.buf as usize,
             dtype,
             shape: match shape {
