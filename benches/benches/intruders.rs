@@ -59,7 +59,7 @@ fn main() {
         Ok("rank") => rank(),
         Ok("intruder") => intruder(),
         _ if !cfg!(target_os = "linux") => {
-            println!("not measured: ports are found in /proc, which only Linux has")
+            println!("not measured: ports are found in /proc, which only Linux has");
         }
         _ => report(),
     }

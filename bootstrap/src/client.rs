@@ -381,7 +381,7 @@ impl Connection {
                 // The other ranks had all reported, so the job had started before this rank received `Go`.
                 FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
                 deferred @ (FromServer::Failed { .. } | FromServer::BoardUpdate { .. }) => {
-                    self.deferred.push_back(deferred)
+                    self.deferred.push_back(deferred);
                 }
                 other => return Err(unexpected(&other)),
             }
@@ -486,7 +486,7 @@ impl Connection {
                 None => self.frames.frame(MAX_TO_RANK_BYTES),
             };
             match frame {
-                Ok(Some(frame)) => match self.to_notice(frame) {
+                Ok(Some(frame)) => match self.read_notice(frame) {
                     None => continue,
                     notice => return notice,
                 },
@@ -504,7 +504,7 @@ impl Connection {
         }
     }
 
-    fn to_notice(&mut self, frame: FromServer) -> Option<Notice> {
+    fn read_notice(&mut self, frame: FromServer) -> Option<Notice> {
         match frame {
             FromServer::Died { rank, how } => Some(Notice::Died { rank, how }),
             FromServer::Failed { words } => Some(Notice::Failed(words)),

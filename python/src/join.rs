@@ -28,7 +28,7 @@ pub(crate) fn config(timeout: Option<f64>, options: Option<BTreeMap<String, Stri
     let environment =
         std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let own = options.unwrap_or_default().into_iter().map(|(name, value)| (full_name(&name), value));
-    let mut config = Config::from_vars(environment.chain(own)).map_err(|error| raised(&error.into()))?;
+    let mut config = Config::from_vars(environment.chain(own)).map_err(|error| raised(&error))?;
     if let Some(given) = timeout {
         config.timeout = match seconds(given)? {
             Some(Duration::ZERO) => return Err(invalid("timeout is 0; it is more")),
@@ -64,7 +64,7 @@ fn make(
     check_fork()?;
     notice_forks();
     let made = aside(py, move || work(&config).and_then(|comm| with_mail(comm, p2p, &config)))?;
-    let (comm, p2p) = made.map_err(|error| raised(&error.into()))?;
+    let (comm, p2p) = made.map_err(|error| raised(&error))?;
     Ok(Made { state: State::new(comm, p2p), options: CallOptions::default() })
 }
 

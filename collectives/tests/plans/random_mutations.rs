@@ -190,7 +190,7 @@ fn mutate(schedule: &mut Schedule, kind: Mutation, random: &mut Random) -> Optio
             (program.steps[index].action, program.steps[other].action) = (b, a);
         }
         Mutation::ChangePeer => {
-            step.action = with_peer(step.action, Rank(random.below(n as usize + 1) as u32))
+            step.action = with_peer(step.action, Rank(random.below(n as usize + 1) as u32));
         }
         Mutation::ChangeLane => step.lane = random.below(usize::from(lanes) + 2) as u8,
         Mutation::MoveRange => {

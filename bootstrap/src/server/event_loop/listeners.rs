@@ -79,7 +79,7 @@ impl EventLoop {
             if is_remote && !self.admission.has_room() {
                 match self.admission.evictable(now) {
                     Some(token) => {
-                        self.close_with_reason(token, &"evicted, since other connections are waiting", now)
+                        self.close_with_reason(token, &"evicted, since other connections are waiting", now);
                     }
                     None => {
                         return AcceptStop::Until(

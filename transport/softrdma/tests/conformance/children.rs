@@ -79,7 +79,7 @@ impl Child {
     }
 
     /// Whether the child is still running.
-    pub(crate) fn is_running(mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.process.try_wait().expect("our process").is_none()
     }
 

@@ -227,7 +227,7 @@ pub(crate) fn idle_connections_stop(rig: &Rig) {
 pub(crate) fn posting_without_a_cable_crashes_when_asked_to(rig: &Rig) {
     for (role, crashes) in [("post-sends", true), ("post-receives", true), ("post-receives", false)] {
         let observer = rig.observer();
-        let child = Child::start(rig, QpType::UC, role);
+        let mut child = Child::start(rig, QpType::UC, role);
         let a = End::new(&rig.open("a"), QpType::UC, Options::default());
         a.connect(&child.exchange(&a.info()), Options::default());
         child.begin();
@@ -237,7 +237,7 @@ pub(crate) fn posting_without_a_cable_crashes_when_asked_to(rig: &Rig) {
         } else {
             observer.control().set_unplugged(0, true);
             thread::sleep(Duration::from_millis(100));
-            assert!(child.is_running(), "it is only message");
+            assert!(child.is_running(), "the child crashed though no crash was asked for");
         }
         observer.control().set_unplugged(0, false);
     }

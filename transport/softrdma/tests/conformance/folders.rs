@@ -22,7 +22,7 @@ fn a_folder_that_is_none_is_refused() {
         Some(libc::ENOTDIR)
     );
     let missing = open_error_after(|home| {
-        std::os::unix::fs::symlink(home.join("x/y"), home.join("run")).expect("a link")
+        std::os::unix::fs::symlink(home.join("x/y"), home.join("run")).expect("a link");
     });
     assert_eq!(missing, Some(libc::ENOENT));
 }
