@@ -20,7 +20,7 @@ use std::{
     ffi::{c_int, c_void},
     ptr::{null, null_mut},
 };
-use tbccl::{Codec, Collective, Operation, RawCall};
+use tbccl::{Codec, Collective, Operation, Rank, RawCall};
 
 /// The call of a function.
 #[derive(Clone, Copy)]
@@ -117,41 +117,56 @@ impl Arguments {
     #[inline(always)]
     pub(crate) fn describe(&self, found: At<'_>) -> Outcome<RawCall> {
         let dtype = datatype(self.datatype)?;
-        let mut operation = match self.call {
-            Call::Collective(collective) => Operation::new(collective),
-            Call::Send(to) => Operation::send(member("peer", to, found)?),
-            Call::Recv(from) => Operation::recv(member("peer", from, found)?),
+        let (send, recv) = (self.send.cast(), self.recv.cast());
+        let root = match (self.call, self.root) {
+            (Call::Send(peer) | Call::Recv(peer), _) => member("peer", peer, found)?,
+            (Call::Collective(_), Some(root)) => member("root", root, found)?,
+            (Call::Collective(_), None) => Rank(0),
         };
-        if let Some(root) = self.root {
-            operation = operation.with_root(member("root", root, found)?);
+        let codec = self.codec.map(known_codec).transpose()?;
+        let op = self.op.map(|op| operation(op, dtype, found)).transpose()?;
+        if let Some((_, Some(_))) = op {
+            self.check_scalable()?;
         }
-        if let Some(codec) = self.codec {
-            operation = operation.with_codec(known_codec(codec)?);
+        // From here on nothing may fail, so that the operation is made once and not moved.
+        let mut operation = match self.call {
+            Call::Collective(collective) => Operation::new(collective).with_root(root),
+            Call::Send(_) => Operation::send(root),
+            Call::Recv(_) => Operation::recv(root),
+        };
+        if let Some(codec) = codec {
+            operation = operation.with_codec(codec);
         }
-        match self.counts {
-            Counts::Even => {}
-            Counts::Common(counts) => operation = operation.with_counts(lengths("counts", counts, found)?),
-            Counts::Own { send, recv } => {
-                let (send, recv) = (lengths("sendcounts", send, found)?, lengths("recvcounts", recv, found)?);
-                operation = operation.with_own_counts(send, recv);
-            }
-        }
-        if let Some(op) = self.op {
-            let (op, scale) = self::operation(op, dtype, found)?;
+        if let Some((op, scale)) = op {
             operation = operation.with_op(op);
             if let Some(scale) = scale {
-                self.check_scalable(&operation)?;
                 operation = operation.with_scale(scale);
             }
         }
-        let (send, recv) = (self.send.cast(), self.recv.cast());
+        if !matches!(self.counts, Counts::Even) {
+            operation = self.with_counts(operation, found)?;
+        }
         Ok(RawCall { operation, dtype, count: self.count, send, recv })
+    }
+
+    /// Adds the lengths of blocks.
+    #[cold]
+    fn with_counts(&self, operation: Operation<'static>, found: At<'_>) -> Outcome<Operation<'static>> {
+        Ok(match self.counts {
+            Counts::Even => operation,
+            Counts::Common(counts) => operation.with_counts(lengths("counts", counts, found)?),
+            Counts::Own { send, recv } => {
+                let (send, recv) = (lengths("sendcounts", send, found)?, lengths("recvcounts", recv, found)?);
+                operation.with_own_counts(send, recv)
+            }
+        })
     }
 
     /// Refuses an operation that multiplies, where the call takes none.
     #[cold]
-    fn check_scalable(&self, operation: &Operation<'_>) -> Outcome {
-        let shape = operation.shape();
+    fn check_scalable(&self) -> Outcome {
+        let Call::Collective(collective) = self.call else { return Ok(()) };
+        let shape = collective.shape();
         if shape.averages && self.codec.is_none() && matches!(self.counts, Counts::Even) {
             return Ok(());
         }
@@ -175,7 +190,6 @@ fn known_codec(number: tbcclCodec_t) -> Outcome<Codec> {
 }
 
 /// Reads the lengths of all ranks' blocks.
-#[cold]
 fn lengths(what: &str, counts: *const usize, found: At<'_>) -> Outcome<Vec<usize>> {
     // SAFETY: as `tbccl.h` says, it is null or has a length for each rank.
     unsafe { list(what, counts, found.shared.size() as usize) }

@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     handle::{Held, Key, Kind, Table},
 };
-use std::ptr::null_mut;
+use std::{mem::ManuallyDrop, ptr::null_mut};
 use tbccl::{CallOptions, Communicator, RawCall, SharedCommunicator};
 
 /// What a tbcclComm_t points to: nothing. It is a number.
@@ -113,11 +113,16 @@ pub(crate) unsafe fn call_idle(
     let mut locked = COMMS.lock(key)?;
     let (comm, seat) = locked.split();
     let call = match describe(At { comm, key }) {
-        Ok(call) => call,
+        // A panic leaks the counts: dropping them on its way would give every call an address, and write it to memory.
+        Ok(call) => ManuallyDrop::new(call),
         Err(failure) => return Some(Err(failure)),
     };
     // SAFETY: the caller's promise.
-    match unsafe { comm.shared.call_seated(seat, &call) }? {
+    let done = unsafe { comm.shared.call_seated(seat, &call) };
+    if !call.operation.is_even() {
+        drop(ManuallyDrop::into_inner(call));
+    }
+    match done? {
         Ok(()) => Some(Ok(())),
         Err(error) => Some(Err((*error).into())),
     }

@@ -53,11 +53,11 @@ pub(super) fn check_segments(segments: u32) -> Result<()> {
 }
 
 impl Communicator {
-    /// Does something under these options, and then is as it was.
+    /// Does something with_options these options, and then is as it was.
     ///
     /// # Errors
     /// As for [`CallOptions::check`]; nothing is done then.
-    pub(crate) fn under<R>(
+    pub(crate) fn with_options<R>(
         &mut self,
         options: &CallOptions,
         work: impl FnOnce(&mut Communicator) -> R,
@@ -67,8 +67,8 @@ impl Communicator {
         self.timeout = options.timeout.unwrap_or(timeout);
         self.numerics = options.numerics.unwrap_or(numerics);
         let names = options.names()?;
-        let asks = names.is_some() || options.segments > 0;
-        let before = asks.then(|| self.plans.ask_for_now(names, options.segments));
+        let overrides_plans = names.is_some() || options.segments > 0;
+        let before = overrides_plans.then(|| self.plans.override_once(names, options.segments));
         let done = work(self);
         (self.timeout, self.numerics) = (timeout, numerics);
         if let Some(before) = before {

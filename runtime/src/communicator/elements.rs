@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! Elements are made from slices, whose borrow they hold, or from addresses by those who vouch for them. Bytes that
-//! came from another process are made elements ([`settled`]) before the borrow ends.
+//! came from another process are made elements ([`settle_output`]) before the borrow ends.
 
 use crate::{
     Element,
@@ -63,7 +63,7 @@ impl<'m, T: Element> From<&'m mut [T]> for ElementsMut<'m> {
 
 /// Makes elements of the bytes that a call wrote, whether or not it got to its end.
 #[inline]
-pub(super) fn settled(dtype: DType, output: SpanMut<'_>) {
+pub(super) fn settle_output(dtype: DType, output: SpanMut<'_>) {
     if dtype != DType::Bool || output.is_empty() {
         return;
     }
@@ -74,14 +74,14 @@ pub(super) fn settled(dtype: DType, output: SpanMut<'_>) {
 }
 
 /// Makes elements of an output when the call is over, however it ends.
-pub(super) struct Settling<'m> {
+pub(super) struct SettleOnDrop<'m> {
     pub(super) dtype: DType,
     pub(super) output: SpanMut<'m>,
 }
 
-impl Drop for Settling<'_> {
+impl Drop for SettleOnDrop<'_> {
     #[inline]
     fn drop(&mut self) {
-        settled(self.dtype, self.output);
+        settle_output(self.dtype, self.output);
     }
 }

@@ -4,8 +4,8 @@ use super::{
     Communicator,
     call::{Blocks, Call},
     dumps,
-    elements::Settling,
-    plans::{Fit, Fitted, PlanKey},
+    elements::SettleOnDrop,
+    plans::{CallSizes, PlanKey, PlannedCall},
     request::{Request, RequestKind},
     stopped::{confirm, explain},
     watch::CallWatch,
@@ -44,7 +44,7 @@ impl Communicator {
     pub(super) fn execute(&mut self, request: &Request<'_>) -> Result<()> {
         // By reference, and with nothing to do after the call: moving a call or a result about takes a small call longer
         // than making it.
-        let _settling = Settling { dtype: request.dtype(), output: request.output };
+        let _settle = SettleOnDrop { dtype: request.dtype(), output: request.output };
         match &request.kind {
             RequestKind::Collective(call) if request.lengths.is_none() => {
                 self.collective(call, Blocks::Even, request.input, request.output)
@@ -65,11 +65,11 @@ impl Communicator {
     ) -> Result<()> {
         self.check_alive()?;
         let reducer = call.reducer()?;
-        let (slot, Fitted { program, fit }) = self.plans.borrow(&self.plan_key(call, blocks))?;
-        let mut scratch_bytes = fit.scratch_bytes;
+        let (slot, PlannedCall { program, sizes }) = self.plans.borrow(&self.plan_key(call, blocks))?;
+        let mut scratch_bytes = sizes.scratch_bytes;
         let mut record = record_of(call, blocks, &program);
         // Made here and changed where it is: a call of 8 bytes takes 40 ns longer, of 77, if `prepare` returns it.
-        let mut binding = self.binding(call, &program, &fit, (input, output));
+        let mut binding = self.binding(call, &program, &sizes, (input, output));
         binding.reducer = reducer;
         if call.codec.is_some() || record.uneven {
             self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
@@ -128,10 +128,10 @@ impl Communicator {
         output: SpanMut<'m>,
     ) -> Result<Prepared<'m>> {
         let reducer = call.reducer()?;
-        let Fitted { program, fit } = self.plans.get(&self.plan_key(call, blocks))?;
-        let mut scratch_bytes = fit.scratch_bytes;
+        let PlannedCall { program, sizes } = self.plans.get(&self.plan_key(call, blocks))?;
+        let mut scratch_bytes = sizes.scratch_bytes;
         let mut record = record_of(call, blocks, &program);
-        let mut binding = self.binding(call, &program, &fit, (input, output));
+        let mut binding = self.binding(call, &program, &sizes, (input, output));
         binding.reducer = reducer;
         self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
         Ok(Prepared { program, binding, record, scratch_bytes })
@@ -144,7 +144,7 @@ impl Communicator {
         &self,
         call: &Call,
         program: &Program,
-        fit: &Fit,
+        sizes: &CallSizes,
         (input, output): (Span<'m>, SpanMut<'m>),
     ) -> Binding<'m> {
         Binding {
@@ -152,14 +152,14 @@ impl Communicator {
             input,
             output,
             scratch: SpanMut::empty(),
-            layout: fit.layout,
+            layout: sizes.layout,
             uneven: None,
             packed: None,
             elem_bytes: call.dtype.size(),
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
-            sizing: Sizing::ByCall(self.executor.protocols().size(fit.bytes)),
+            sizing: Sizing::ByCall(self.executor.protocols().size(sizes.bytes)),
             confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
         }
     }

@@ -16,7 +16,7 @@
 use super::{
     Communicator,
     call::{Blocks, Call},
-    elements::settled,
+    elements::settle_output,
     execute::Prepared,
     rank_info::RankInfo,
     request::{Request, RequestKind},
@@ -35,7 +35,7 @@ use transport::memory::SpanMut;
 const FUSED_BYTES: usize = 32 << 10;
 
 /// The calls that a group can have.
-const MOST_CALLS: usize = u16::MAX as usize;
+const MAX_CALLS: usize = u16::MAX as usize;
 
 /// Memory of scratch starts at multiples of so many bytes.
 const ALIGNMENT: usize = 64;
@@ -78,7 +78,7 @@ impl<'m> Group<'_, 'm> {
     /// # Errors
     /// [`Error::InvalidArgument`] for a group that is full.
     pub(super) fn push(&mut self, request: Request<'m>) -> Result<()> {
-        if self.calls.len() == MOST_CALLS {
+        if self.calls.len() == MAX_CALLS {
             return Err(too_many());
         }
         self.calls.push(request);
@@ -95,7 +95,7 @@ impl<'m> Group<'_, 'm> {
 }
 
 fn too_many() -> Error {
-    Error::InvalidArgument(format!("a group has {MOST_CALLS} calls at most; run it first"))
+    Error::InvalidArgument(format!("a group has {MAX_CALLS} calls at most; run it first"))
 }
 
 /// A run of calls that become one.
@@ -139,7 +139,7 @@ fn runs(calls: &[&Request<'_>]) -> Vec<Fused> {
 }
 
 /// What a rank sends to itself, and where it receives that.
-fn to_oneself<'q, 'm>(
+fn own_messages<'q, 'm>(
     rank: Rank,
     calls: &'q [Request<'m>],
 ) -> Result<Vec<(&'q Request<'m>, &'q Request<'m>)>> {
@@ -174,18 +174,18 @@ impl Communicator {
         if calls.is_empty() {
             return Ok(());
         }
-        if calls.len() > MOST_CALLS {
+        if calls.len() > MAX_CALLS {
             return Err(too_many());
         }
         self.check_alive()?;
         let done = self.run_group(calls, scalings);
-        calls.iter().for_each(|request| settled(request.dtype(), request.output));
+        calls.iter().for_each(|request| settle_output(request.dtype(), request.output));
         done
     }
 
     fn run_group(&mut self, calls: &[Request<'_>], scalings: &[Scaling<'_>]) -> Result<()> {
-        let own = to_oneself(self.rank(), calls)?;
-        let ordered = self.in_common_order(calls);
+        let own = own_messages(self.rank(), calls)?;
+        let ordered = self.in_agreed_order(calls);
         let runs = runs(&ordered);
         let together = runs.iter().map(|run| run.bytes).sum();
         // The others are about to enter, so that this failure is theirs too.
@@ -215,12 +215,12 @@ impl Communicator {
         if !prepared.is_empty() {
             self.carry_out_together(&prepared)?;
         }
-        buffers.into_iter().for_each(|(part, buffer)| spread(part, buffer));
+        buffers.into_iter().for_each(|(part, buffer)| copy_results(part, buffer));
         Ok(())
     }
 
     /// Collectives, and then messages with others: the same on all ranks, as far as it is about them.
-    fn in_common_order<'q, 'm>(&self, calls: &'q [Request<'m>]) -> Vec<&'q Request<'m>> {
+    fn in_agreed_order<'q, 'm>(&self, calls: &'q [Request<'m>]) -> Vec<&'q Request<'m>> {
         let collectives = calls.iter().filter(|request| matches!(request.kind, RequestKind::Collective(_)));
         let messages = calls.iter().filter(
             |request| matches!(request.kind, RequestKind::Message { peer, .. } if peer != self.rank()),
@@ -289,7 +289,7 @@ fn gather(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
 }
 
 /// Copies the results to where they belong.
-fn spread(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
+fn copy_results(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
     let mut at = 0;
     for call in calls {
         call.output.copy_from(buffer.as_span().sub(at, call.output.len()));

@@ -25,7 +25,7 @@ use topology::Rank;
 /// # assert_ne!(sum, gather);
 /// # assert_ne!(gather, message);
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub struct Operation<'c> {
     pub(super) kind: CallKind,
     pub(super) op: Option<ReduceOp>,
@@ -45,6 +45,16 @@ pub(super) enum Counts<'c> {
     Common(Cow<'c, [usize]>),
     /// The lengths of this rank's blocks.
     Own { send: Cow<'c, [usize]>, recv: Cow<'c, [usize]> },
+}
+
+impl Clone for Operation<'_> {
+    // Always: a call that is not copied has no address then, and need not be written to memory.
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        let counts = if self.is_even() { Counts::Even } else { self.counts.clone() };
+        let Operation { kind, op, root, scale, codec, .. } = *self;
+        Operation { kind, op, root, scale, codec, counts }
+    }
 }
 
 /// The kind of an operation, with the shape of its arguments.
@@ -157,9 +167,18 @@ impl<'c> Operation<'c> {
         Signature::new(self.kind)
     }
 
+    /// Refuses a scale, for calls on slices.
+    pub(super) fn refuse_scale(&self) -> Result<()> {
+        match self.scale {
+            Some(_) => Err(Error::InvalidArgument("a scale is for calls by address (call_raw)".into())),
+            None => Ok(()),
+        }
+    }
+
     /// Whether all blocks have the same length.
-    #[inline]
-    pub(super) fn is_even(&self) -> bool {
+    #[must_use]
+    #[inline(always)]
+    pub fn is_even(&self) -> bool {
         matches!(self.counts, Counts::Even)
     }
 

@@ -34,7 +34,7 @@ use transport::memory::{Span, SpanMut};
 ///
 /// A call is in place if `send` equals `recv`, or if the block of this rank in the buffer of all blocks is the other buffer
 /// ([`collectives::CallShape::in_place`]). `all_to_all` and operations with lengths have no form in place.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RawCall {
     /// The operation.
     pub operation: Operation<'static>,
@@ -46,6 +46,14 @@ pub struct RawCall {
     pub send: *const u8,
     /// Address of the result.
     pub recv: *mut u8,
+}
+
+impl Clone for RawCall {
+    #[inline(always)] // As for `Operation`.
+    fn clone(&self) -> RawCall {
+        let RawCall { dtype, count, send, recv, .. } = *self;
+        RawCall { operation: self.operation.clone(), dtype, count, send, recv }
+    }
 }
 
 // SAFETY: a call is a description; addresses are used only where somebody vouches for them, on whatever thread.
