@@ -10,7 +10,7 @@ use crate::{
     boundary::Outcome,
     cast::list,
     codes::Coded,
-    comm_handle::At,
+    comm_handle::CommRef,
     failure::Failure,
     numbers::{datatype, member},
     redop::operation,
@@ -20,7 +20,7 @@ use std::{
     ffi::{c_int, c_void},
     ptr::{null, null_mut},
 };
-use tbccl::{Codec, Collective, Operation, Rank, RawCall};
+use tbccl::{Codec, Collective, DType, Operation, Rank, RawAllReduce, RawCall, ReduceOp};
 
 /// The call of a function.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    #[inline(always)] // As `describe`.
+    #[inline(always)] // As `as_all_reduce`.
     pub(crate) fn new(
         collective: Collective,
         send: *const c_void,
@@ -91,7 +91,7 @@ impl Arguments {
         }
     }
 
-    #[inline(always)] // As `describe`.
+    #[inline(always)] // As `as_all_reduce`.
     pub(crate) fn op(self, op: tbcclRedOp_t) -> Arguments {
         Arguments { op: Some(op), ..self }
     }
@@ -112,10 +112,18 @@ impl Arguments {
         Arguments { counts: Counts::Own { send, recv }, ..self }
     }
 
+    /// Returns the call as an `all_reduce` without scale and codec, if it is one and its numbers are known.
+    #[inline(always)] // As `tbccl::RawAllReduce`.
+    pub(crate) fn as_all_reduce(&self) -> Option<RawAllReduce> {
+        if !matches!(self.call, Call::Collective(Collective::AllReduce)) || self.codec.is_some() {
+            return None;
+        }
+        let (dtype, op) = (DType::from_code(self.datatype)?, ReduceOp::from_code(self.op?)?);
+        Some(RawAllReduce { dtype, op, count: self.count, send: self.send.cast(), recv: self.recv.cast() })
+    }
+
     /// Checks the arguments, and describes the call for `tbccl`.
-    // Always: of an all_reduce, which is known where this is called, some comparisons are left.
-    #[inline(always)]
-    pub(crate) fn describe(&self, found: At<'_>) -> Outcome<RawCall> {
+    pub(crate) fn describe(&self, found: CommRef<'_>) -> Outcome<RawCall> {
         let dtype = datatype(self.datatype)?;
         let (send, recv) = (self.send.cast(), self.recv.cast());
         let root = match (self.call, self.root) {
@@ -128,7 +136,6 @@ impl Arguments {
         if let Some((_, Some(_))) = op {
             self.check_scalable()?;
         }
-        // From here on nothing may fail, so that the operation is made once and not moved.
         let mut operation = match self.call {
             Call::Collective(collective) => Operation::new(collective).with_root(root),
             Call::Send(_) => Operation::send(root),
@@ -151,7 +158,7 @@ impl Arguments {
 
     /// Adds the lengths of blocks.
     #[cold]
-    fn with_counts(&self, operation: Operation<'static>, found: At<'_>) -> Outcome<Operation<'static>> {
+    fn with_counts(&self, operation: Operation<'static>, found: CommRef<'_>) -> Outcome<Operation<'static>> {
         Ok(match self.counts {
             Counts::Even => operation,
             Counts::Common(counts) => operation.with_counts(lengths("counts", counts, found)?),
@@ -190,7 +197,7 @@ fn known_codec(number: tbcclCodec_t) -> Outcome<Codec> {
 }
 
 /// Reads the lengths of all ranks' blocks.
-fn lengths(what: &str, counts: *const usize, found: At<'_>) -> Outcome<Vec<usize>> {
+fn lengths(what: &str, counts: *const usize, found: CommRef<'_>) -> Outcome<Vec<usize>> {
     // SAFETY: as `tbccl.h` says, it is null or has a length for each rank.
     unsafe { list(what, counts, found.shared.size() as usize) }
 }

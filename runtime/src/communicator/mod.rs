@@ -42,7 +42,7 @@ pub use dumps::record_on_signal;
 pub use group::Group;
 pub(crate) use link_access::{ErrorContext, LinkAccess};
 pub use operation::Operation;
-pub use raw::RawCall;
+pub use raw::{CallByAddress, RawAllReduce, RawCall};
 pub use registered::{RegisteredSlice, Registration};
 pub use scale::Scale;
 

@@ -25,7 +25,7 @@ use topology::Rank;
 /// # assert_ne!(sum, gather);
 /// # assert_ne!(gather, message);
 /// ```
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Operation<'c> {
     pub(super) kind: CallKind,
     pub(super) op: Option<ReduceOp>,
@@ -45,16 +45,6 @@ pub(super) enum Counts<'c> {
     Common(Cow<'c, [usize]>),
     /// The lengths of this rank's blocks.
     Own { send: Cow<'c, [usize]>, recv: Cow<'c, [usize]> },
-}
-
-impl Clone for Operation<'_> {
-    // Always: a call that is not copied has no address then, and need not be written to memory.
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        let counts = if self.is_even() { Counts::Even } else { self.counts.clone() };
-        let Operation { kind, op, root, scale, codec, .. } = *self;
-        Operation { kind, op, root, scale, codec, counts }
-    }
 }
 
 /// The kind of an operation, with the shape of its arguments.
@@ -176,9 +166,8 @@ impl<'c> Operation<'c> {
     }
 
     /// Whether all blocks have the same length.
-    #[must_use]
     #[inline(always)]
-    pub fn is_even(&self) -> bool {
+    pub(super) fn is_even(&self) -> bool {
         matches!(self.counts, Counts::Even)
     }
 
@@ -203,13 +192,12 @@ impl<'c> Operation<'c> {
         if is_plain && self.op.is_some() == shape.reduces {
             return Ok(());
         }
-        // A copy, so that an operation that is plain has no address and need not be written to memory.
-        self.clone().check_variant(shape, dtype)
+        self.check_variant(shape, dtype)
     }
 
     /// Checks what only some collectives have.
     #[cold]
-    fn check_variant(self, shape: &CallShape, dtype: DType) -> Result<()> {
+    fn check_variant(&self, shape: &CallShape, dtype: DType) -> Result<()> {
         let name = shape.names.rust;
         let refused = |why: &str| Err(Error::InvalidArgument(format!("{name} {why}")));
         let fits = match self.counts {

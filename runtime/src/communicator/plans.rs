@@ -1,4 +1,7 @@
-//! Plans at hand: chosen, planned and compiled once per kind of call.
+//! The plan cache: plans are chosen, made and compiled once per kind of call.
+//!
+//! `Plans::borrow` looks a call up by its [`PlanKey`]. On a miss it chooses an algorithm (`select`), plans
+//! (`plan`) and compiles (`Program`). This module runs no plan.
 
 use crate::{
     Config,
@@ -16,7 +19,7 @@ use std::{
 };
 use topology::{Rank, Reach};
 
-/// What decides which plan a call takes. All but `in_place` are equal on all ranks.
+/// Values that decide which plan a call takes. All except `in_place` are equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PlanKey {
     pub(super) collective: Collective,
@@ -25,14 +28,14 @@ pub(super) struct PlanKey {
     pub(super) elem_bytes: u32,
     pub(super) root: Rank,
     pub(super) in_place: InPlace,
-    /// Have blocks lengths of their own? `count` is then their mean.
+    /// Whether blocks have lengths of their own; `count` is their mean then.
     pub(super) uneven: bool,
     pub(super) numerics: Numerics,
-    /// How messages are packed, if they are.
+    /// Codec of packed messages, if they are packed.
     pub(super) codec: Option<Codec>,
 }
 
-/// What decides a program.
+/// Values that decide a compiled program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ProgramKey {
     collective: Collective,
@@ -45,7 +48,7 @@ struct ProgramKey {
     codec: Option<Codec>,
 }
 
-/// What decides what the model says: sizes up to the same power of two are alike to it.
+/// Values that decide the prediction of the cost model. Sizes up to the same power of two share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Bucket {
     call: select::Call,
@@ -53,68 +56,70 @@ struct Bucket {
     requirements: select::Requirements,
 }
 
-/// Slots for the shapes of cached calls; a power of two.
+/// Slots of the cache of recent calls; a power of two.
 const CACHE_SLOTS: usize = 64;
 
-/// The get_or_make choice of ranks that are threads of one process: each would make the same, if it is in the
-/// same generation.
+/// The latest choice of ranks that are threads of one process.
+///
+/// Each of them would make the same choice in the same generation.
 #[derive(Debug, Default)]
 pub(super) struct SharedChoice {
     choice: Mutex<Option<Known>>,
 }
 
-/// A call and its generation; and the algorithm and segments for it.
+/// A call and its generation, with the algorithm and segments chosen for it.
 type Known = ((PlanKey, u64), (&'static str, u32));
 
-/// What of a call follows from its shape and its plan.
+/// Values derived from a call's shape and its plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallSizes {
-    /// Of blocks that are alike; where they are not, of none.
+    /// Layout of equal blocks; empty for the vector forms.
     pub(super) layout: BlockLayout,
-    /// Those of the largest buffer of any rank: local buffers are not overriding, since only a root may have one. They sizes memory.
+    /// Bytes of the largest buffer of any rank, which fit memory. Not of the local buffers, since only a root
+    /// may have one.
     pub(super) bytes: u64,
     pub(super) scratch_bytes: usize,
 }
 
-/// A plan, and what follows from it.
+/// A plan, and the values derived from it.
 #[derive(Debug)]
 pub(super) struct PlannedCall {
     pub(super) program: Arc<Program>,
     pub(super) sizes: CallSizes,
 }
 
-/// A plan at hand.
+/// An entry of the cache of recent calls.
 #[derive(Debug)]
 struct CachedPlan {
     shape: PlanKey,
-    /// The generation it was chosen in.
+    /// Generation in which the plan was chosen.
     generation: u64,
     sizes: CallSizes,
     /// `None` while a call has it.
     program: Option<Arc<Program>>,
 }
 
-/// Where a plan belongs that a call has.
+/// Cache slot that a borrowed plan returns to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheSlot(usize);
 
-/// What a program asks for between two calls, saved anything else decides.
+/// A choice that the program makes between two calls. It takes precedence over all options.
 #[derive(Debug)]
 struct Override {
     policy: Policy,
     segments: u32,
 }
 
-/// What was overriding for saved something was overriding for one call.
+/// The overrides before [`Plans::override_once`].
 #[derive(Debug)]
 pub(super) struct SavedOverride {
-    /// If it was about algorithms.
+    /// The earlier override, if that one was about algorithms.
     overriding: Option<Option<Override>>,
     segments_once: u32,
     generation: u64,
 }
 
-/// What a slot holds for a key, or what `make` makes of it; others wait meanwhile.
+/// Returns the value of a slot for a key, or makes it with `make`; other threads wait meanwhile.
 fn get_or_make<K: Clone + PartialEq, V: Clone>(
     slot: &Mutex<Option<(K, V)>>,
     key: &K,
@@ -137,25 +142,25 @@ pub(super) struct Plans {
     rank: Rank,
     ranks: u32,
     lanes: u8,
-    /// Plans send between ranks that reach each other.
+    /// Ranks that can send to each other. Plans send between those only.
     reach: Reach,
-    /// Which ranks share_choice a host; the same on all ranks, like all that plans are chosen by.
+    /// Ranks that share a host. Equal on all ranks, as everything that plans are chosen by.
     hosts: Hosts,
     policy: Policy,
     segments: u32,
-    /// In the slot of the policy and the segments, if the program says so.
+    /// Replaces the policy and the segments, if the program has chosen.
     overriding: Option<Override>,
-    /// In the slot of any other number of segments, if not 0.
+    /// Replaces every other number of segments, unless it is 0.
     segments_once: u32,
-    /// Which choices hold: those that were made since the program last said so.
+    /// Generation whose choices hold: those made since the latest override.
     generation: u64,
-    /// How many generations there have been.
+    /// Number of generations so far.
     generations: u64,
     programs: HashMap<ProgramKey, Arc<Program>>,
     cached: Vec<Option<CachedPlan>>,
-    /// What the model has said, where there is one.
+    /// Predictions of the cost model, if there is one.
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
-    /// What the ranks of this process have in shared_choice, if there is more than one.
+    /// The choice shared by the ranks of this process, if there are several.
     shared_choice: Option<Arc<SharedChoice>>,
 }
 
@@ -187,13 +192,13 @@ impl Plans {
         }
     }
 
-    /// From now on what is chosen and planned is what others of this process have chosen and planned.
+    /// Shares choices and plans with other ranks of this process from now on.
     pub(super) fn share_choice(&mut self, shared_choice: &Arc<SharedChoice>) {
         self.shared_choice = Some(Arc::clone(shared_choice));
     }
 
-    /// From now on the overrides and the segments are these, and nothing that was measured or simulated counts; or what the
-    /// options say, if there are none.
+    /// Sets overrides and segments, which then decide alone: measurements and predictions do not count.
+    /// `None` returns to the options.
     pub(super) fn set_override(&mut self, wanted: Option<(Overrides, u32)>) {
         self.overriding = wanted.map(|(overrides, segments)| self.override_of(overrides, segments));
         self.begin_generation();
@@ -208,8 +213,8 @@ impl Plans {
         self.generation = self.generations;
     }
 
-    /// As [`Plans::set_override`], until [`Plans::restore`] is given what this returns. Without names, or with 0 segments, they are
-    /// what they were.
+    /// Overrides as [`Plans::set_override`], until [`Plans::restore`] gets the returned value. Without names,
+    /// or with 0 segments, the earlier ones hold.
     pub(super) fn override_once(&mut self, names: Option<Names>, segments: u32) -> SavedOverride {
         let saved = (self.segments_once, self.generation);
         let overriding =
@@ -220,7 +225,7 @@ impl Plans {
         SavedOverride { overriding, segments_once: saved.0, generation: saved.1 }
     }
 
-    /// What was overriding for saved is again.
+    /// Restores the overrides before [`Plans::override_once`].
     pub(super) fn restore(&mut self, saved: SavedOverride) {
         if let Some(overriding) = saved.overriding {
             self.overriding = overriding;
@@ -228,7 +233,7 @@ impl Plans {
         (self.segments_once, self.generation) = (saved.segments_once, saved.generation);
     }
 
-    /// The plan of a call.
+    /// Returns the plan of a call.
     #[inline]
     pub(super) fn get(&mut self, shape: &PlanKey) -> Result<PlannedCall> {
         let (slot, PlannedCall { program, sizes }) = self.borrow(shape)?;
@@ -236,8 +241,10 @@ impl Plans {
         Ok(PlannedCall { program, sizes })
     }
 
-    /// The plan of a call that gives it back when it is done, and without which the next one would be planned: so nothing
-    /// is counted that all processors must agree on.
+    /// Lends the plan of a call, which returns it by [`Plans::give_back`]. A plan that is not returned would
+    /// be made again.
+    ///
+    /// Lending counts no references, on which all processors would have to agree.
     #[inline]
     pub(super) fn borrow(&mut self, shape: &PlanKey) -> Result<(CacheSlot, PlannedCall)> {
         let kind =
@@ -255,7 +262,7 @@ impl Plans {
         Ok((slot, self.fill(slot, shape)?))
     }
 
-    /// Gives back what was borrowed.
+    /// Takes back a lent plan.
     #[inline]
     pub(super) fn give_back(&mut self, slot: CacheSlot, program: Arc<Program>) {
         if let Some(cached) = &mut self.cached[slot.0] {
@@ -322,8 +329,8 @@ impl Plans {
         Ok(program)
     }
 
-    /// The algorithm and the number of segments: a function of what all ranks agree on. A collective that has no
-    /// algorithm of the name that the options set_override for takes its own choice.
+    /// Chooses algorithm and segments, by values that all ranks agree on. A collective that does not have the
+    /// algorithm that the options name chooses for itself.
     pub(super) fn choose(&self, shape: &PlanKey) -> Result<(&'static str, u32)> {
         let call = select::Call {
             collective: shape.collective,
@@ -336,7 +343,7 @@ impl Plans {
             Some(overriding) => (&overriding.policy, overriding.segments),
             None => (&self.policy, self.segments),
         };
-        // The model is that of the options, and has no say where the program has.
+        // The model belongs to the options, and does not count where the program has chosen.
         let bucket = Bucket { call, root: shape.root, requirements };
         let simulated = || if self.overriding.is_some() { None } else { self.simulated(bucket) };
         let choice = select::choose_by(call, shape.root, &self.reach, policy, requirements, simulated)?;
@@ -348,7 +355,7 @@ impl Plans {
         Ok((choice.algorithm, segments))
     }
 
-    /// What the model says of the calls of a bucket; overriding once.
+    /// Returns the prediction of the cost model for calls of a bucket, which is made once.
     fn simulated(&self, mut bucket: Bucket) -> Option<Choice> {
         self.policy.model.as_ref()?;
         bucket.call.block_bytes = price::bucket(bucket.call.block_bytes);
@@ -359,24 +366,24 @@ impl Plans {
             .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, requirements))
     }
 
-    /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
+    /// Whether a call has no plan because not every rank reaches every other. The same on all ranks.
     pub(super) fn lacks_cables(&self, shape: &PlanKey) -> bool {
         !self.reach.is_complete() && self.choose(shape).is_err()
     }
 
-    /// How many programs are compiled.
+    /// The number of compiled programs.
     #[cfg(test)]
     pub(super) fn programs_compiled(&self) -> usize {
         self.programs.len()
     }
 
-    /// As if cables connected these ranks only.
+    /// Limits sends to these ranks, as if cables connected no others.
     #[cfg(test)]
     pub(super) fn limit_to(&mut self, reach: Reach) {
         self.reach = reach;
     }
 
-    /// Can this rank send to that one, and hear from it?
+    /// Whether this rank and another can send to each other.
     pub(super) fn reaches(&self, peer: Rank) -> bool {
         self.reach.connects(self.rank, peer)
     }

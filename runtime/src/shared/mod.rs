@@ -20,7 +20,7 @@ pub use pending::Pending;
 pub use seat::{Seat, Taken};
 
 use crate::{
-    communicator::{CallOptions, Communicator, Control, RawCall, Stats, closed},
+    communicator::{CallByAddress, CallOptions, Communicator, Control, RawCall, Stats, closed},
     error::{Error, Result},
 };
 use queue::Queue;
@@ -115,8 +115,12 @@ impl SharedCommunicator {
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
-    #[inline(always)] // As that.
-    pub unsafe fn call_seated(&self, seat: &mut Taken, call: &RawCall) -> Option<Result<(), Box<Error>>> {
+    #[inline(always)] // As `RawAllReduce`.
+    pub unsafe fn call_seated(
+        &self,
+        seat: &mut Taken,
+        call: &impl CallByAddress,
+    ) -> Option<Result<(), Box<Error>>> {
         let core = &self.0.core;
         if !core.queue.is_empty() || core.comm.is_broken() {
             return None;
@@ -124,7 +128,7 @@ impl SharedCommunicator {
         let comm = core.comm.borrow(seat)?;
         let done = match comm.value {
             // SAFETY: the caller's promise.
-            Some(comm) => Some(unsafe { comm.call_raw(call) }.map_err(Box::new)),
+            Some(comm) => Some(unsafe { call.execute(comm) }.map_err(Box::new)),
             None => None,
         };
         comm.end();
