@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts the C library, the library for MLX and the command line in place: install.sh BUILD PREFIX [DESTDIR]. BUILD is where cargo has left them, as
-# target/release. `make install PREFIX=...` builds and calls this.
+# Installs the C library, the library for MLX and the command: install.sh BUILD PREFIX [DESTDIR]. BUILD is cargo's folder of
+# results, as target/release. `make install PREFIX=...` builds and calls this.
 set -eu
 
 build=${1:?install.sh BUILD PREFIX [DESTDIR]}
@@ -13,7 +13,7 @@ major=${version%%.*}
 rest=${version#*.}
 minor=${rest%%.*}
 
-# What programs that link libtbccl.a need beside it, and what the shared library is called.
+# Names of the shared library, and the libraries that programs with libtbccl.a link besides.
 case $(uname -s) in
 Darwin)
     built=libtbccl_c.dylib shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib mpi=libtbccl_mpi.dylib
@@ -31,16 +31,31 @@ fill() {
 }
 
 mkdir -p "$root/bin" "$root/lib/pkgconfig" "$root/lib/cmake/tbccl" "$root/include"
-# Beside it and then into place, so that running programs keep what they have.
+
+# Writes a file beside its destination and then renames it, so that running programs keep the old one.
 install_file() {
     cp "$2" "$3.new"
     chmod "$1" "$3.new"
     mv "$3.new" "$3"
 }
-install_file 755 "$build/tbccl" "$root/bin/tbccl"
-install_file 755 "$build/$built" "$root/lib/$shared"
-install_file 755 "$build/$mpi" "$root/lib/$mpi"
-install_file 644 "$build/libtbccl_c.a" "$root/lib/libtbccl.a"
+
+# As install_file, without symbols and debug information: programs and shared libraries need none, a static library its
+# symbols.
+install_stripped() {
+    cp "$2" "$3.new"
+    chmod u+w "$3.new"
+    case $(uname -s):$3 in
+    *.a) strip -S "$3.new" ;;
+    Darwin:*) strip -x "$3.new" ;;
+    *) strip --strip-unneeded "$3.new" ;;
+    esac
+    chmod "$1" "$3.new"
+    mv "$3.new" "$3"
+}
+install_stripped 755 "$build/tbccl" "$root/bin/tbccl"
+install_stripped 755 "$build/$built" "$root/lib/$shared"
+install_stripped 755 "$build/$mpi" "$root/lib/$mpi"
+install_stripped 644 "$build/libtbccl_c.a" "$root/lib/libtbccl.a"
 install_file 644 "$here/tbccl.h" "$root/include/tbccl.h"
 ln -sf "$shared" "$root/lib/$soname"
 ln -sf "$soname" "$root/lib/$plain"

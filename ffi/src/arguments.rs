@@ -10,7 +10,7 @@ use crate::{
     boundary::Outcome,
     cast::list,
     codes::Coded,
-    comm_handle::At,
+    comm_handle::CommRef,
     failure::Failure,
     numbers::{datatype, member},
     redop::operation,
@@ -20,7 +20,7 @@ use std::{
     ffi::{c_int, c_void},
     ptr::{null, null_mut},
 };
-use tbccl::{Codec, Collective, Operation, RawCall};
+use tbccl::{Codec, Collective, DType, Operation, Rank, RawAllReduce, RawCall, ReduceOp};
 
 /// The call of a function.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    #[inline(always)] // As `describe`.
+    #[inline(always)] // As `as_all_reduce`.
     pub(crate) fn new(
         collective: Collective,
         send: *const c_void,
@@ -91,7 +91,7 @@ impl Arguments {
         }
     }
 
-    #[inline(always)] // As `describe`.
+    #[inline(always)] // As `as_all_reduce`.
     pub(crate) fn op(self, op: tbcclRedOp_t) -> Arguments {
         Arguments { op: Some(op), ..self }
     }
@@ -112,46 +112,68 @@ impl Arguments {
         Arguments { counts: Counts::Own { send, recv }, ..self }
     }
 
+    /// Returns the call as an `all_reduce` without scale and codec, if it is one and its numbers are known.
+    #[inline(always)] // As `tbccl::RawAllReduce`.
+    pub(crate) fn as_all_reduce(&self) -> Option<RawAllReduce> {
+        if !matches!(self.call, Call::Collective(Collective::AllReduce)) || self.codec.is_some() {
+            return None;
+        }
+        let (dtype, op) = (DType::from_code(self.datatype)?, ReduceOp::from_code(self.op?)?);
+        Some(RawAllReduce { dtype, op, count: self.count, send: self.send.cast(), recv: self.recv.cast() })
+    }
+
     /// Checks the arguments, and describes the call for `tbccl`.
-    // Always: of an all_reduce, which is known where this is called, some comparisons are left.
-    #[inline(always)]
-    pub(crate) fn describe(&self, found: At<'_>) -> Outcome<RawCall> {
+    pub(crate) fn describe(&self, found: CommRef<'_>) -> Outcome<RawCall> {
         let dtype = datatype(self.datatype)?;
-        let mut operation = match self.call {
-            Call::Collective(collective) => Operation::new(collective),
-            Call::Send(to) => Operation::send(member("peer", to, found)?),
-            Call::Recv(from) => Operation::recv(member("peer", from, found)?),
+        let (send, recv) = (self.send.cast(), self.recv.cast());
+        let root = match (self.call, self.root) {
+            (Call::Send(peer) | Call::Recv(peer), _) => member("peer", peer, found)?,
+            (Call::Collective(_), Some(root)) => member("root", root, found)?,
+            (Call::Collective(_), None) => Rank(0),
         };
-        if let Some(root) = self.root {
-            operation = operation.with_root(member("root", root, found)?);
+        let codec = self.codec.map(known_codec).transpose()?;
+        let op = self.op.map(|op| operation(op, dtype, found)).transpose()?;
+        if let Some((_, Some(_))) = op {
+            self.check_scalable()?;
         }
-        if let Some(codec) = self.codec {
-            operation = operation.with_codec(known_codec(codec)?);
+        let mut operation = match self.call {
+            Call::Collective(collective) => Operation::new(collective).with_root(root),
+            Call::Send(_) => Operation::send(root),
+            Call::Recv(_) => Operation::recv(root),
+        };
+        if let Some(codec) = codec {
+            operation = operation.with_codec(codec);
         }
-        match self.counts {
-            Counts::Even => {}
-            Counts::Common(counts) => operation = operation.with_counts(lengths("counts", counts, found)?),
-            Counts::Own { send, recv } => {
-                let (send, recv) = (lengths("sendcounts", send, found)?, lengths("recvcounts", recv, found)?);
-                operation = operation.with_own_counts(send, recv);
-            }
-        }
-        if let Some(op) = self.op {
-            let (op, scale) = self::operation(op, dtype, found)?;
+        if let Some((op, scale)) = op {
             operation = operation.with_op(op);
             if let Some(scale) = scale {
-                self.check_scalable(&operation)?;
                 operation = operation.with_scale(scale);
             }
         }
-        let (send, recv) = (self.send.cast(), self.recv.cast());
+        if !matches!(self.counts, Counts::Even) {
+            operation = self.with_counts(operation, found)?;
+        }
         Ok(RawCall { operation, dtype, count: self.count, send, recv })
+    }
+
+    /// Adds the lengths of blocks.
+    #[cold]
+    fn with_counts(&self, operation: Operation<'static>, found: CommRef<'_>) -> Outcome<Operation<'static>> {
+        Ok(match self.counts {
+            Counts::Even => operation,
+            Counts::Common(counts) => operation.with_counts(lengths("counts", counts, found)?),
+            Counts::Own { send, recv } => {
+                let (send, recv) = (lengths("sendcounts", send, found)?, lengths("recvcounts", recv, found)?);
+                operation.with_own_counts(send, recv)
+            }
+        })
     }
 
     /// Refuses an operation that multiplies, where the call takes none.
     #[cold]
-    fn check_scalable(&self, operation: &Operation<'_>) -> Outcome {
-        let shape = operation.shape();
+    fn check_scalable(&self) -> Outcome {
+        let Call::Collective(collective) = self.call else { return Ok(()) };
+        let shape = collective.shape();
         if shape.averages && self.codec.is_none() && matches!(self.counts, Counts::Even) {
             return Ok(());
         }
@@ -175,8 +197,7 @@ fn known_codec(number: tbcclCodec_t) -> Outcome<Codec> {
 }
 
 /// Reads the lengths of all ranks' blocks.
-#[cold]
-fn lengths(what: &str, counts: *const usize, found: At<'_>) -> Outcome<Vec<usize>> {
+fn lengths(what: &str, counts: *const usize, found: CommRef<'_>) -> Outcome<Vec<usize>> {
     // SAFETY: as `tbccl.h` says, it is null or has a length for each rank.
     unsafe { list(what, counts, found.shared.size() as usize) }
 }

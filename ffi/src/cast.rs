@@ -44,15 +44,15 @@ fn null(what: &str) -> Failure {
 }
 
 /// Where a result is put later, once the group is carried out.
-pub(crate) struct Later<T>(*mut T);
+pub(crate) struct DeferredOut<T>(*mut T);
 
 // SAFETY: it is written to by one thread, while the one that gave the address waits for it. What is written was made on
 // that thread, and is plain data for C.
-unsafe impl<T> Send for Later<T> {}
+unsafe impl<T> Send for DeferredOut<T> {}
 
-impl<T> Later<T> {
-    pub(crate) fn new(place: &mut MaybeUninit<T>) -> Later<T> {
-        Later(place.as_mut_ptr())
+impl<T> DeferredOut<T> {
+    pub(crate) fn new(place: &mut MaybeUninit<T>) -> DeferredOut<T> {
+        DeferredOut(place.as_mut_ptr())
     }
 
     /// Puts it there.
@@ -137,13 +137,13 @@ pub(crate) unsafe trait Versioned: Copy {
     /// How its initializer is called.
     const INITIALIZER: &'static str;
     /// The bytes that its first version had. A number: the size of the type grows with it, and programs of then don't.
-    const LEAST: usize;
+    const MIN_SIZE: usize;
     /// One in which nothing is said.
     const UNSET: Self;
 }
 
 fn check<T: Versioned>(what: &str, head: Head) -> Outcome<usize> {
-    if head.magic != T::MAGIC || head.size < T::LEAST {
+    if head.magic != T::MAGIC || head.size < T::MIN_SIZE {
         let how = T::INITIALIZER;
         return Err(Failure::argument(format!("{what} was not initialised: begin with {how}")));
     }
@@ -160,7 +160,7 @@ fn check<T: Versioned>(what: &str, head: Head) -> Outcome<usize> {
 ///
 /// # Safety
 /// The pointer is null or points to a structure of the size that it says itself.
-pub(crate) unsafe fn wanted<T: Versioned>(what: &str, pointer: *const T) -> Outcome<Option<T>> {
+pub(crate) unsafe fn read_versioned<T: Versioned>(what: &str, pointer: *const T) -> Outcome<Option<T>> {
     if pointer.is_null() {
         return Ok(None);
     }
@@ -184,8 +184,8 @@ fn aligned<T>(what: &str, pointer: *const T) -> Outcome {
 /// Fills in a structure that the caller has initialised, as far as its header knew it.
 ///
 /// # Safety
-/// As for [`wanted`]; nothing else uses the structure meanwhile.
-pub(crate) unsafe fn fill<T: Versioned>(what: &str, pointer: *mut T, value: &T) -> Outcome {
+/// As for [`read_versioned`]; nothing else uses the structure meanwhile.
+pub(crate) unsafe fn write_versioned<T: Versioned>(what: &str, pointer: *mut T, value: &T) -> Outcome {
     if pointer.is_null() {
         return Err(null(what));
     }
@@ -244,7 +244,7 @@ mod tests {
     unsafe impl Versioned for Growing {
         const MAGIC: u32 = 77;
         const INITIALIZER: &'static str = "GROWING_INITIALIZER";
-        const LEAST: usize = 24;
+        const MIN_SIZE: usize = 24;
         const UNSET: Growing = Growing { size: 0, magic: 77, version: 1, old: 1, new: 2 };
     }
 
@@ -252,7 +252,7 @@ mod tests {
     fn a_structure_of_an_older_header_keeps_what_it_does_not_know() {
         let given = Growing { size: 24, magic: 77, version: 1, old: 10, new: 20 };
         // SAFETY: these are structures that say their size, or less.
-        let read = |given: &Growing| unsafe { wanted("config", given) };
+        let read = |given: &Growing| unsafe { read_versioned("config", given) };
         let seen = read(&given).expect("initialised").expect("given");
         assert_eq!((seen.old, seen.new), (10, 2));
         for bad in [
@@ -265,7 +265,7 @@ mod tests {
         }
         let mut to = given;
         // SAFETY: as above.
-        unsafe { fill("info", &raw mut to, &Growing { old: 5, new: 6, ..Growing::UNSET }) }
+        unsafe { write_versioned("info", &raw mut to, &Growing { old: 5, new: 6, ..Growing::UNSET }) }
             .expect("initialised");
         assert_eq!(
             to,

@@ -24,7 +24,7 @@ pub trait Coded: Copy + PartialEq + Sized + 'static {
     const LIMITS: &'static [(&'static str, i32)] = &[];
 
     /// So many of its numbers, from 0 on, are where their rows are.
-    const IN_PLACE: usize = in_place(Self::CODES);
+    const DENSE_CODES: usize = in_place(Self::CODES);
 
     /// Its number.
     #[must_use]
@@ -39,15 +39,15 @@ pub trait Coded: Copy + PartialEq + Sized + 'static {
     #[inline]
     fn from_code(code: i32) -> Option<Self> {
         match usize::try_from(code) {
-            Ok(at) if at < Self::IN_PLACE => Some(Self::CODES[at].0),
-            _ => Self::from_code_elsewhere(code),
+            Ok(at) if at < Self::DENSE_CODES => Some(Self::CODES[at].0),
+            _ => Self::from_sparse_code(code),
         }
     }
 
     /// The same, by looking through all rows.
     #[must_use]
     #[cold]
-    fn from_code_elsewhere(code: i32) -> Option<Self> {
+    fn from_sparse_code(code: i32) -> Option<Self> {
         Self::CODES.iter().find(|row| row.1 == code).map(|(value, ..)| *value)
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     boundary::{Outcome, boundary, notice_forks, remember},
     cast::{fill_list, out},
     codes::{Coded, ResultCode},
-    comm_handle::{Comm, Found, NONE, find, find_any, give, tbcclComm_t, unknown},
+    comm_handle::{Comm, HeldComm, NONE, find, find_any, give, tbcclComm_t, unknown},
     failure::Failure,
     group,
     handle::Table,
@@ -30,7 +30,7 @@ pub(crate) fn make(
     notice_forks();
     let job = move || job()?.map_or(Ok(NONE), |made| give(Comm::new(made)));
     if group::is_open() {
-        return group::make_later(place, job);
+        return group::defer_init(place, job);
     }
     place.write(job()?);
     Ok(())
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn tbcclCommDestroy(comm: tbcclComm_t) -> tbcclResult_t {
     })
 }
 
-fn close(found: &Found) -> Outcome {
+fn close(found: &HeldComm) -> Outcome {
     Ok(found.shared.finalize()?)
 }
 

@@ -13,7 +13,7 @@ use crate::{
     handle::{Held, Key, Kind, Table},
 };
 use std::ptr::null_mut;
-use tbccl::{CallOptions, Communicator, RawCall, SharedCommunicator};
+use tbccl::{CallByAddress, CallOptions, Communicator, SharedCommunicator};
 
 /// What a tbcclComm_t points to: nothing. It is a number.
 #[derive(Debug)]
@@ -42,19 +42,19 @@ impl Comm {
     }
 
     /// Another handle of the same communicator.
-    pub(crate) fn view(found: &Found, options: CallOptions) -> Comm {
+    pub(crate) fn view(found: &HeldComm, options: CallOptions) -> Comm {
         Comm { shared: found.shared.clone(), options, of: Some(found.first()) }
     }
 }
 
 /// A communicator that was found by its handle, and is there as long as this.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct HeldComm {
     pub(crate) held: Held<Comm>,
     key: Key,
 }
 
-impl std::ops::Deref for Found {
+impl std::ops::Deref for HeldComm {
     type Target = Comm;
 
     #[inline]
@@ -65,12 +65,12 @@ impl std::ops::Deref for Found {
 
 /// A communicator, and the handle that it was found by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct At<'c> {
+pub(crate) struct CommRef<'c> {
     comm: &'c Comm,
     key: Key,
 }
 
-impl std::ops::Deref for At<'_> {
+impl std::ops::Deref for CommRef<'_> {
     type Target = Comm;
 
     #[inline]
@@ -79,17 +79,17 @@ impl std::ops::Deref for At<'_> {
     }
 }
 
-impl At<'_> {
+impl CommRef<'_> {
     /// The handle that the communicator was made with: the same for all of its handles.
     pub(crate) fn first(self) -> Key {
         self.comm.of.unwrap_or(self.key)
     }
 }
 
-impl Found {
+impl HeldComm {
     #[inline]
-    pub(crate) fn at(&self) -> At<'_> {
-        At { comm: &self.held, key: self.key }
+    pub(crate) fn at(&self) -> CommRef<'_> {
+        CommRef { comm: &self.held, key: self.key }
     }
 
     /// The handle that the communicator was made with: the same for all of its handles.
@@ -98,26 +98,25 @@ impl Found {
     }
 }
 
-/// Makes a call on the communicator of a handle, if that is the first one and the communicator is idle.
+/// Makes a call at once, if the handle is a communicator's first one and the communicator is idle.
 ///
-/// `None` if not: then nothing was called. A first handle has no options of calls.
+/// `None` if not: then nothing was called. The first handle has no options of calls.
 ///
 /// # Safety
 /// The memory of the call is as [`tbccl::RawCall`] asks until this returns.
-#[inline]
-pub(crate) unsafe fn call_idle(
+#[inline(always)] // As `tbccl::RawAllReduce`.
+pub(crate) unsafe fn try_call<C: CallByAddress>(
     handle: tbcclComm_t,
-    describe: impl FnOnce(At<'_>) -> Outcome<RawCall>,
+    describe: impl FnOnce(CommRef<'_>) -> Outcome<C>,
 ) -> Option<Outcome> {
     let key = Key::from_bits(bits_of(handle), Kind::Comm)?;
     let mut locked = COMMS.lock(key)?;
     let (comm, seat) = locked.split();
-    let call = match describe(At { comm, key }) {
-        Ok(call) => call,
-        Err(failure) => return Some(Err(failure)),
-    };
+    // Used where it is: moving a call that has just been written in parts takes as long as the lock.
+    let described = describe(CommRef { comm, key });
+    let Ok(call) = &described else { return Some(described.map(drop)) };
     // SAFETY: the caller's promise.
-    match unsafe { comm.shared.call_seated(seat, &call) }? {
+    match unsafe { comm.shared.call_seated(seat, call) }? {
         Ok(()) => Some(Ok(())),
         Err(error) => Some(Err((*error).into())),
     }
@@ -125,9 +124,9 @@ pub(crate) unsafe fn call_idle(
 
 /// The communicator of a handle.
 #[inline]
-pub(crate) fn find(handle: tbcclComm_t) -> Outcome<Found> {
+pub(crate) fn find(handle: tbcclComm_t) -> Outcome<HeldComm> {
     let key = Key::from_bits(bits_of(handle), Kind::Comm);
-    let found = key.and_then(|key| Some(Found { held: COMMS.get(key)?, key }));
+    let found = key.and_then(|key| Some(HeldComm { held: COMMS.get(key)?, key }));
     match found {
         Some(found) if found.held.of.is_none_or(|of| COMMS.is_live(of)) => Ok(found),
         _ => Err(unknown(handle)),
@@ -153,8 +152,8 @@ pub(crate) fn give(comm: Comm) -> Outcome<tbcclComm_t> {
 }
 
 /// As [`find`], but also a handle whose communicator was destroyed.
-pub(crate) fn find_any(handle: tbcclComm_t) -> Outcome<Found> {
+pub(crate) fn find_any(handle: tbcclComm_t) -> Outcome<HeldComm> {
     let key = Key::from_bits(bits_of(handle), Kind::Comm);
-    let found = key.and_then(|key| Some(Found { held: COMMS.get(key)?, key }));
+    let found = key.and_then(|key| Some(HeldComm { held: COMMS.get(key)?, key }));
     found.ok_or_else(|| unknown(handle))
 }

@@ -5,7 +5,7 @@
 
 use crate::{
     boundary::{Outcome, boundary, remember, with_last},
-    cast::{Versioned, field, fill, out},
+    cast::{Versioned, field, out, write_versioned},
     codes::{Coded, ResultCode},
     comm_handle::{self, tbcclComm_t},
     failure::Cause,
@@ -61,7 +61,7 @@ pub struct tbcclErrorInfo_t {
 unsafe impl Versioned for tbcclErrorInfo_t {
     const MAGIC: u32 = TBCCL_ERROR_INFO_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_ERROR_INFO_INITIALIZER";
-    const LEAST: usize = 1504;
+    const MIN_SIZE: usize = 1504;
     const UNSET: tbcclErrorInfo_t = tbcclErrorInfo_t {
         size: size_of::<tbcclErrorInfo_t>(),
         magic: TBCCL_ERROR_INFO_MAGIC,
@@ -132,5 +132,5 @@ pub unsafe extern "C" fn tbcclGetLastErrorInfo(info: *mut tbcclErrorInfo_t) -> t
 fn write_last(info: *mut tbcclErrorInfo_t) -> Outcome {
     let last = with_last(|last| last.map(|(failure, _)| tbcclErrorInfo_t::of(failure.cause()))).flatten();
     // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.
-    unsafe { fill("info", info, &last.unwrap_or(tbcclErrorInfo_t::UNSET)) }
+    unsafe { write_versioned("info", info, &last.unwrap_or(tbcclErrorInfo_t::UNSET)) }
 }

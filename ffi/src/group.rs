@@ -15,11 +15,11 @@
 use crate::{
     arguments::Arguments,
     boundary::{Outcome, boundary},
-    cast::Later,
-    comm_handle::{self, Found, tbcclComm_t},
+    cast::DeferredOut,
+    comm_handle::{self, HeldComm, tbcclComm_t},
     failure::Failure,
     handle::Key,
-    request::{self, Fate, tbcclRequest_t},
+    request::{self, RequestState, tbcclRequest_t},
     tbcclResult_t,
 };
 use std::{
@@ -33,24 +33,24 @@ use tbccl::{CallOptions, Pending, RawCall, SharedCommunicator};
 /// What a thread has called since its group began.
 #[derive(Default)]
 struct Group {
-    made: Vec<Make>,
-    calls: Vec<OfComm>,
+    made: Vec<PendingComm>,
+    calls: Vec<CommCalls>,
     refused: Option<Failure>,
 }
 
 /// A communicator that is to be made.
-struct Make {
-    place: Later<tbcclComm_t>,
+struct PendingComm {
+    place: DeferredOut<tbcclComm_t>,
     job: Box<dyn FnOnce() -> Outcome<tbcclComm_t> + Send>,
 }
 
 /// The calls on one communicator.
-struct OfComm {
+struct CommCalls {
     comm: Key,
     shared: SharedCommunicator,
     options: CallOptions,
     calls: Vec<RawCall>,
-    fates: Vec<Arc<Fate>>,
+    states: Vec<Arc<RequestState>>,
     /// Has one of them no request?
     is_waited_for: bool,
 }
@@ -88,17 +88,17 @@ fn refuse(failure: &Failure) {
 }
 
 /// Makes a communicator when the group ends.
-pub(crate) fn make_later(
+pub(crate) fn defer_init(
     place: &mut MaybeUninit<tbcclComm_t>,
     job: impl FnOnce() -> Outcome<tbcclComm_t> + Send + 'static,
 ) -> Outcome {
-    let make = Make { place: Later::new(place), job: Box::new(job) };
+    let make = PendingComm { place: DeferredOut::new(place), job: Box::new(job) };
     GROUP.with_borrow_mut(|group| group.made.push(make));
     Ok(())
 }
 
 /// Issues a call: carries it out if there is no place for a request, or leaves it to the group.
-#[inline(always)] // As `Arguments::describe`.
+#[inline(always)] // As `tbccl::RawAllReduce`.
 pub(crate) fn issue(
     comm: tbcclComm_t,
     request: Option<&mut MaybeUninit<tbcclRequest_t>>,
@@ -107,8 +107,9 @@ pub(crate) fn issue(
     call(|| {
         if request.is_none()
             && !is_open()
+            && let Some(call) = arguments.as_all_reduce()
             // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
-            && let Some(done) = unsafe { comm_handle::call_idle(comm, |found| arguments.describe(found)) }
+            && let Some(done) = unsafe { comm_handle::try_call(comm, |_| Ok(call)) }
         {
             return done;
         }
@@ -118,13 +119,20 @@ pub(crate) fn issue(
     })
 }
 
-/// Issues a call that is not made at once on an idle communicator.
-#[cold]
+/// Issues any call.
+#[inline(never)]
 fn issue_general(
     comm: tbcclComm_t,
     mut request: Option<&mut MaybeUninit<tbcclRequest_t>>,
     arguments: &Arguments,
 ) -> Outcome {
+    if request.is_none()
+        && !is_open()
+        // SAFETY: as `tbccl.h` says, the memory is as the call needs it until this returns.
+        && let Some(done) = unsafe { comm_handle::try_call(comm, |found| arguments.describe(found)) }
+    {
+        return done;
+    }
     if let Some(place) = &mut request {
         place.write(request::NONE);
     }
@@ -140,20 +148,20 @@ fn issue_general(
     };
     // SAFETY: as `tbccl.h` says, the memory is as the call needs it until the request is done.
     let pending = unsafe { found.shared.issue(vec![call], &found.options)? };
-    let fate = Arc::new(Fate::default());
-    fate.settle(Ok(Arc::new(pending)));
-    place.write(request::give(fate)?);
+    let state = Arc::new(RequestState::default());
+    state.settle(Ok(Arc::new(pending)));
+    place.write(request::give(state)?);
     Ok(())
 }
 
 /// Adds a call to this thread's group.
-fn add(found: &Found, place: Option<&mut MaybeUninit<tbcclRequest_t>>, call: RawCall) -> Outcome {
+fn add(found: &HeldComm, place: Option<&mut MaybeUninit<tbcclRequest_t>>, call: RawCall) -> Outcome {
     GROUP.with_borrow_mut(|group| {
         let key = found.first();
         let at = group.calls.iter().position(|of| of.comm == key).unwrap_or_else(|| {
             let (shared, options) = (found.shared.clone(), found.options.clone());
-            let (calls, fates) = (Vec::new(), Vec::new());
-            group.calls.push(OfComm { comm: key, shared, options, calls, fates, is_waited_for: false });
+            let (calls, states) = (Vec::new(), Vec::new());
+            group.calls.push(CommCalls { comm: key, shared, options, calls, states, is_waited_for: false });
             group.calls.len() - 1
         });
         let of = &mut group.calls[at];
@@ -165,9 +173,9 @@ fn add(found: &Found, place: Option<&mut MaybeUninit<tbcclRequest_t>>, call: Raw
         match place {
             None => of.is_waited_for = true,
             Some(place) => {
-                let fate = Arc::new(Fate::default());
-                place.write(request::give(Arc::clone(&fate))?);
-                of.fates.push(fate);
+                let state = Arc::new(RequestState::default());
+                place.write(request::give(Arc::clone(&state))?);
+                of.states.push(state);
             }
         }
         of.calls.push(call);
@@ -206,19 +214,19 @@ pub unsafe extern "C" fn tbcclGroupEnd() -> tbcclResult_t {
 impl Group {
     fn run(mut self) -> Outcome {
         if let Some(failure) = self.refused {
-            let fates = self.calls.iter().flat_map(|of| &of.fates);
-            fates.for_each(|fate| fate.settle(Err(failure.clone())));
+            let states = self.calls.iter().flat_map(|of| &of.states);
+            states.for_each(|state| state.settle(Err(failure.clone())));
             return Err(failure);
         }
-        let made = make_all(take(&mut self.made));
+        let made = init_all(take(&mut self.made));
         if let [of] = &self.calls[..]
-            && of.fates.is_empty()
+            && of.states.is_empty()
         {
             // SAFETY: as `tbccl.h` says, the memory is as the calls need it until the group ends.
             let done = unsafe { of.shared.call_group(&of.calls, &of.options) };
             return made.and(done.map_err(Failure::from));
         }
-        let issued: Vec<_> = self.calls.into_iter().map(OfComm::issue).collect();
+        let issued: Vec<_> = self.calls.into_iter().map(CommCalls::issue).collect();
         let done = issued.into_iter().map(|pending| match pending? {
             Some(pending) => Ok(pending.wait(None).unwrap_or(Ok(()))?),
             None => Ok(()),
@@ -230,16 +238,16 @@ impl Group {
 }
 
 /// Makes communicators that may wait for each other.
-fn make_all(mut made: Vec<Make>) -> Outcome {
+fn init_all(mut made: Vec<PendingComm>) -> Outcome {
     if made.len() == 1 {
-        let Make { place, job } = made.remove(0);
+        let PendingComm { place, job } = made.remove(0);
         place.put(job()?);
         return Ok(());
     }
     let made: Vec<Outcome> = thread::scope(|scope| {
         let threads: Vec<_> = made
             .into_iter()
-            .map(|Make { place, job }| {
+            .map(|PendingComm { place, job }| {
                 let builder = thread::Builder::new().name("tbccl-init".into());
                 let run = move || {
                     let made = job()?;
@@ -258,14 +266,14 @@ fn make_all(mut made: Vec<Make>) -> Outcome {
     made.into_iter().collect()
 }
 
-impl OfComm {
+impl CommCalls {
     /// Issues the calls; what is to be waited for, if anything.
     fn issue(self) -> Outcome<Option<Arc<Pending>>> {
-        let OfComm { shared, options, calls, fates, is_waited_for, .. } = self;
+        let CommCalls { shared, options, calls, states, is_waited_for, .. } = self;
         // SAFETY: as `tbccl.h` says, the memory is as the calls need it until the group ends, or their requests are done.
         let issued = unsafe { shared.issue(calls, &options) };
         let issued = issued.map(Arc::new).map_err(Failure::from);
-        fates.iter().for_each(|fate| fate.settle(issued.clone()));
+        states.iter().for_each(|state| state.settle(issued.clone()));
         let pending = issued?;
         Ok(is_waited_for.then_some(pending))
     }

@@ -39,13 +39,13 @@ use std::{
 use tbccl::shared::{Seat, Taken};
 
 /// Places of the first chunk; each further one has twice as many.
-const FIRST: u32 = 64;
+const FIRST_CHUNK: u32 = 64;
 
 /// How many chunks there may be.
-const CHUNKS: usize = 17;
+const MAX_CHUNKS: usize = 17;
 
 /// The places that a table can have.
-const MOST: u32 = FIRST * ((1 << CHUNKS) - 1);
+const MAX_SLOTS: u32 = FIRST_CHUNK * ((1 << MAX_CHUNKS) - 1);
 
 /// Numbers of handles that are pointers in C begin with this. No address does on the machines we know.
 const MAGIC: u64 = 0x7b;
@@ -83,7 +83,7 @@ impl Key {
     pub(crate) fn from_bits(bits: u64, kind: Kind) -> Option<Key> {
         let frame = MAGIC << 3 | kind as u64;
         (bits >> 53 == frame && bits & 1 == 1).then_some(Key {
-            index: (bits >> 1) as u32 & (MOST.next_power_of_two() - 1),
+            index: (bits >> 1) as u32 & (MAX_SLOTS.next_power_of_two() - 1),
             generation: bits >> 24 & (GENERATIONS - 1),
         })
     }
@@ -146,9 +146,9 @@ impl<T> Slot<T> {
 /// All handles of one kind.
 pub(crate) struct Table<T> {
     /// The first chunk, which is where most look: it is found without a look at what else there is.
-    first: [Slot<T>; FIRST as usize],
+    first: [Slot<T>; FIRST_CHUNK as usize],
     /// The others.
-    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS - 1],
+    chunks: [OnceLock<Box<[Slot<T>]>>; MAX_CHUNKS - 1],
     /// How many places were ever taken.
     taken: AtomicU32,
     vacant: Mutex<Vec<u32>>,
@@ -170,8 +170,8 @@ pub(crate) struct Held<T: 'static> {
 impl<T> Table<T> {
     pub(crate) const fn new() -> Table<T> {
         Table {
-            first: [const { Slot::new() }; FIRST as usize],
-            chunks: [const { OnceLock::new() }; CHUNKS - 1],
+            first: [const { Slot::new() }; FIRST_CHUNK as usize],
+            chunks: [const { OnceLock::new() }; MAX_CHUNKS - 1],
             taken: AtomicU32::new(0),
             vacant: Mutex::new(Vec::new()),
         }
@@ -180,13 +180,13 @@ impl<T> Table<T> {
     /// The chunk of a place, and where in it.
     #[inline]
     fn split(index: u32) -> (usize, usize) {
-        let chunk = (index / FIRST + 1).ilog2();
-        (chunk as usize, (index - FIRST * ((1 << chunk) - 1)) as usize)
+        let chunk = (index / FIRST_CHUNK + 1).ilog2();
+        (chunk as usize, (index - FIRST_CHUNK * ((1 << chunk) - 1)) as usize)
     }
 
     #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
-        if index < FIRST {
+        if index < FIRST_CHUNK {
             return Some(&self.first[index as usize]);
         }
         let (chunk, at) = Self::split(index);
@@ -194,20 +194,20 @@ impl<T> Table<T> {
     }
 
     /// A place that nobody else has.
-    fn room(&self) -> Option<(u32, &Slot<T>)> {
+    fn free_slot(&self) -> Option<(u32, &Slot<T>)> {
         let used = self.vacant.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let index = match used {
             Some(index) => index,
             None => self
                 .taken
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < MOST).then_some(n + 1))
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < MAX_SLOTS).then_some(n + 1))
                 .ok()?,
         };
-        if index < FIRST {
+        if index < FIRST_CHUNK {
             return Some((index, &self.first[index as usize]));
         }
         let (chunk, at) = Self::split(index);
-        let new = || (0..FIRST << chunk).map(|_| Slot::new()).collect();
+        let new = || (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect();
         let slots = self.chunks[chunk - 1].get_or_init(new);
         Some((index, &slots[at]))
     }
@@ -219,7 +219,7 @@ impl<T> Table<T> {
 
     /// Takes something in that has a lock, which is held by whoever uses it.
     pub(crate) fn insert_with(&self, value: T, seat: Option<&'static Seat>) -> Option<Key> {
-        let (index, slot) = self.room()?;
+        let (index, slot) = self.free_slot()?;
         let seat = seat.map_or(ptr::null_mut(), |seat| ptr::from_ref(seat).cast_mut());
         slot.seat.store(seat, Ordering::Release);
         // SAFETY: the place is vacant and was on no list but ours, so nobody looks at its value or changes it.

@@ -24,7 +24,7 @@ use std::{
 use tbccl::{Buffer, Registration};
 
 /// Memory that we have given out.
-enum Given {
+enum Allocation {
     /// From the allocator.
     Own(Layout),
     /// From a communicator's slab.
@@ -32,10 +32,10 @@ enum Given {
 }
 
 /// By address.
-static GIVEN: Mutex<BTreeMap<usize, Given>> = Mutex::new(BTreeMap::new());
+static ALLOCATIONS: Mutex<BTreeMap<usize, Allocation>> = Mutex::new(BTreeMap::new());
 
-fn given() -> MutexGuard<'static, BTreeMap<usize, Given>> {
-    GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
+fn given() -> MutexGuard<'static, BTreeMap<usize, Allocation>> {
+    ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Memory of the program's that devices may know.
@@ -51,10 +51,10 @@ struct Registered {
 static REGISTERED: Table<Registered> = Table::new();
 
 /// The ranges that are registered, by what their handles are.
-static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static REGISTERED_RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 fn ranges() -> MutexGuard<'static, Vec<(usize, usize)>> {
-    RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+    REGISTERED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What large memory is aligned to: the size of a large page, so that few entries of a device or a processor map it.
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn tbcclMemAlloc(
         if memory.is_null() {
             return Err(Failure::system(format!("{size} bytes of memory are not to be had")));
         }
-        given().insert(memory.addr(), Given::Own(layout));
+        given().insert(memory.addr(), Allocation::Own(layout));
         place.write(memory.cast());
         Ok(())
     })
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn tbcclCommMemAlloc(
         }
         let mut buffer = found.shared.with(|comm| comm.alloc::<u8>(size))??;
         let memory = buffer.as_mut_ptr();
-        given().insert(memory.addr(), Given::Slab(buffer));
+        given().insert(memory.addr(), Allocation::Slab(buffer));
         place.write(memory.cast());
         Ok(())
     })
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
         let Some(found) = given.get(&ptr.addr()) else {
             return Err(Failure::argument("ptr is not memory of tbcclMemAlloc, or was freed"));
         };
-        if let Given::Own(layout) = found {
+        if let Allocation::Own(layout) = found {
             let end = ptr.addr() + layout.size();
             if ranges().iter().any(|(start, size)| *start < end && ptr.addr() < start + size) {
                 return Err(Failure::usage("ptr is registered; call tbcclCommDeregister first"));
@@ -138,8 +138,8 @@ pub unsafe extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
         drop(given);
         match freed {
             // SAFETY: it was allocated with this layout, and nobody else frees it, since it is out of the list.
-            Some(Given::Own(layout)) => unsafe { dealloc(ptr.cast(), layout) },
-            Some(Given::Slab(buffer)) => drop(buffer),
+            Some(Allocation::Own(layout)) => unsafe { dealloc(ptr.cast(), layout) },
+            Some(Allocation::Slab(buffer)) => drop(buffer),
             None => {}
         }
         Ok(())

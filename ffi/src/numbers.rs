@@ -1,6 +1,6 @@
 //! Checks of numbers that C passes: element types and ranks.
 
-use crate::{boundary::Outcome, codes::Coded, comm_handle::At, failure::Failure, tbcclDataType_t};
+use crate::{boundary::Outcome, codes::Coded, comm_handle::CommRef, failure::Failure, tbcclDataType_t};
 use std::ffi::c_int;
 use tbccl::{DType, Rank};
 
@@ -17,7 +17,7 @@ fn no_datatype(number: tbcclDataType_t) -> Failure {
 
 /// Returns a rank of the communicator. `what` names the argument.
 #[inline]
-pub(crate) fn member(what: &str, number: c_int, found: At<'_>) -> Outcome<Rank> {
+pub(crate) fn member(what: &str, number: c_int, found: CommRef<'_>) -> Outcome<Rank> {
     match u32::try_from(number) {
         Ok(rank) if rank < found.shared.size() => Ok(Rank(rank)),
         _ => Err(no_member(what, number, found)),
@@ -25,6 +25,6 @@ pub(crate) fn member(what: &str, number: c_int, found: At<'_>) -> Outcome<Rank> 
 }
 
 #[cold]
-fn no_member(what: &str, number: c_int, found: At<'_>) -> Failure {
+fn no_member(what: &str, number: c_int, found: CommRef<'_>) -> Failure {
     Failure::argument(format!("{what} is {number}; the ranks are 0 to {}", found.shared.size() - 1))
 }

@@ -9,7 +9,7 @@
 
 use crate::{
     boundary::{Outcome, boundary},
-    cast::{Versioned, out, text, wanted},
+    cast::{Versioned, out, read_versioned, text},
     comm_handle::{self, Comm, tbcclComm_t},
     errors::TBCCL_VERSION_CODE,
     failure::Failure,
@@ -63,7 +63,7 @@ pub struct tbcclConfig_t {
 unsafe impl Versioned for tbcclConfig_t {
     const MAGIC: u32 = TBCCL_CONFIG_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_CONFIG_INITIALIZER";
-    const LEAST: usize = 48;
+    const MIN_SIZE: usize = 48;
     const UNSET: tbcclConfig_t = tbcclConfig_t {
         size: size_of::<tbcclConfig_t>(),
         magic: TBCCL_CONFIG_MAGIC,
@@ -102,7 +102,7 @@ pub struct tbcclCallOptions_t {
 unsafe impl Versioned for tbcclCallOptions_t {
     const MAGIC: u32 = TBCCL_CALL_OPTIONS_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_CALL_OPTIONS_INITIALIZER";
-    const LEAST: usize = 40;
+    const MIN_SIZE: usize = 40;
     const UNSET: tbcclCallOptions_t = tbcclCallOptions_t {
         size: size_of::<tbcclCallOptions_t>(),
         magic: TBCCL_CALL_OPTIONS_MAGIC,
@@ -145,10 +145,10 @@ fn by_name(options: &str) -> Outcome<Vec<(String, String)>> {
 /// The options of a communicator that is made with this structure, which may be null.
 ///
 /// # Safety
-/// As [`wanted`] has it; its texts are null or texts.
+/// As [`read_versioned`] has it; its texts are null or texts.
 pub(crate) unsafe fn config(given: *const tbcclConfig_t) -> Outcome<Config> {
     // SAFETY: as the caller promises.
-    let given = unsafe { wanted("config", given)? }.unwrap_or(tbcclConfig_t::UNSET);
+    let given = unsafe { read_versioned("config", given)? }.unwrap_or(tbcclConfig_t::UNSET);
     if !matches!(given.blocking, 1 | TBCCL_CONFIG_UNDEF_INT) {
         return Err(Failure::argument(format!(
             "blocking is {}; only 1 is possible: give calls a request where they are not to block",
@@ -170,10 +170,11 @@ pub(crate) unsafe fn config(given: *const tbcclConfig_t) -> Outcome<Config> {
 }
 
 /// # Safety
-/// As [`wanted`] has it; its texts are null or texts.
+/// As [`read_versioned`] has it; its texts are null or texts.
 unsafe fn call_options(given: *const tbcclCallOptions_t) -> Outcome<CallOptions> {
     // SAFETY: as the caller promises.
-    let given = unsafe { wanted("options", given)? }.ok_or_else(|| Failure::argument("options is NULL"))?;
+    let given =
+        unsafe { read_versioned("options", given)? }.ok_or_else(|| Failure::argument("options is NULL"))?;
     // SAFETY: as the caller promises.
     let algorithm = unsafe { text("algSelection", given.algSelection)? };
     let segments = u32::try_from(given.segments)

@@ -19,17 +19,17 @@ use std::{
 use tbccl::{Config, ConfigOption, OPTIONS};
 
 /// What the program has set, in this order.
-static SET: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+static OVERRIDES: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-fn set() -> MutexGuard<'static, Vec<(String, String)>> {
-    SET.lock().unwrap_or_else(PoisonError::into_inner)
+fn overrides() -> MutexGuard<'static, Vec<(String, String)>> {
+    OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The options of a new communicator: those of the environment, then those that the program has set, then these.
 pub(crate) fn config_with(more: impl IntoIterator<Item = (String, String)>) -> Outcome<Config> {
     let environment =
         std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-    let own = set().clone();
+    let own = overrides().clone();
     Ok(Config::from_vars(environment.chain(own).chain(more))?)
 }
 
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn tbcclParamSet(key: *const c_char, value: *const c_char)
         if let Some(value) = value {
             config_with([(option.env.to_owned(), value.to_owned())])?;
         }
-        let mut set = set();
+        let mut set = overrides();
         set.retain(|(name, _)| name != option.env);
         set.extend(value.map(|value| (option.env.to_owned(), value.to_owned())));
         Ok(())
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn tbcclParamSet(key: *const c_char, value: *const c_char)
 }
 
 thread_local! {
-    static TOLD: RefCell<CString> = RefCell::default();
+    static LAST_VALUE: RefCell<CString> = RefCell::default();
 }
 
 /// Tells the value that an option has for communicators that are made now, as text, and its length. Either place
@@ -90,9 +90,9 @@ pub unsafe extern "C" fn tbcclParamGet(
         if let Ok(place) = out("valueLen", valueLen) {
             place.write(c_int::try_from(told.as_bytes().len()).unwrap_or(c_int::MAX));
         }
-        TOLD.with(|last| *last.borrow_mut() = told);
+        LAST_VALUE.with(|last| *last.borrow_mut() = told);
         if let Ok(place) = out("value", value) {
-            place.write(TOLD.with(|last| last.borrow().as_ptr()));
+            place.write(LAST_VALUE.with(|last| last.borrow().as_ptr()));
         }
         Ok(())
     })

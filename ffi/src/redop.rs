@@ -7,7 +7,7 @@ use crate::{
     boundary::{Outcome, boundary},
     cast::{self, out},
     codes::Coded,
-    comm_handle::{At, find, tbcclComm_t},
+    comm_handle::{CommRef, find, tbcclComm_t},
     failure::Failure,
     handle::{Held, Key, Table},
     numbers::datatype,
@@ -21,20 +21,20 @@ use tbccl::{DType, ReduceOp, Scale};
 
 /// An operation that a program has made.
 #[derive(Debug)]
-struct Made {
+struct CustomOp {
     /// The communicator that it is for.
     comm: Key,
     scale: Scale,
 }
 
-static MADE: Table<Made> = Table::new();
+static CUSTOM_OPS: Table<CustomOp> = Table::new();
 
 /// Returns the operation of a number, and the scale of one that multiplies contributions first.
 #[inline]
 pub(crate) fn operation(
     number: tbcclRedOp_t,
     dtype: DType,
-    found: At<'_>,
+    found: CommRef<'_>,
 ) -> Outcome<(ReduceOp, Option<Scale>)> {
     match ReduceOp::from_code(number) {
         Some(op) => Ok((op, None)),
@@ -44,7 +44,7 @@ pub(crate) fn operation(
 
 /// Returns the scale of an operation that a program has made.
 #[inline(never)]
-fn scale_of(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Scale> {
+fn scale_of(number: tbcclRedOp_t, dtype: DType, found: CommRef<'_>) -> Outcome<Scale> {
     let made = find_made(number, found)?;
     if made.scale.dtype() != dtype {
         return Err(Failure::argument(format!(
@@ -55,8 +55,8 @@ fn scale_of(number: tbcclRedOp_t, dtype: DType, found: At<'_>) -> Outcome<Scale>
     Ok(made.scale)
 }
 
-fn find_made(number: tbcclRedOp_t, found: At<'_>) -> Outcome<Held<Made>> {
-    let made = MADE.get_op(number).ok_or_else(|| {
+fn find_made(number: tbcclRedOp_t, found: CommRef<'_>) -> Outcome<Held<CustomOp>> {
+    let made = CUSTOM_OPS.get_op(number).ok_or_else(|| {
         Failure::argument(format!("op is {number}, which no operation has, or it was destroyed"))
     })?;
     if made.comm != found.first() {
@@ -85,11 +85,11 @@ pub unsafe extern "C" fn tbcclRedOpCreatePreMulSum(
         }
         // SAFETY: as `tbccl.h` says, it is null or an element.
         let element = unsafe { cast::bytes("scalar", scalar.cast_const().cast(), dtype.size())? };
-        let made = Made { comm: found.first(), scale: Scale::from_bytes(dtype, &element)? };
-        let key = MADE.insert(made);
+        let made = CustomOp { comm: found.first(), scale: Scale::from_bytes(dtype, &element)? };
+        let key = CUSTOM_OPS.insert(made);
         let number = key.and_then(Key::to_op);
         if let (Some(key), None) = (key, number)
-            && let Some(beyond) = MADE.get(key)
+            && let Some(beyond) = CUSTOM_OPS.get(key)
         {
             Table::close(&beyond);
         }

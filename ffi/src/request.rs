@@ -31,9 +31,9 @@ pub(crate) const NONE: tbcclRequest_t = null_mut();
 
 /// What became of a call: in progress with others of its group, or refused. Nothing yet while its group is open.
 #[derive(Debug, Default)]
-pub(crate) struct Fate(OnceLock<Result<Arc<Pending>, Failure>>);
+pub(crate) struct RequestState(OnceLock<Result<Arc<Pending>, Failure>>);
 
-impl Fate {
+impl RequestState {
     /// The call has been issued, or refused.
     pub(crate) fn settle(&self, issued: Result<Arc<Pending>, Failure>) {
         // It is settled once, by the one that issues it.
@@ -51,9 +51,9 @@ impl Fate {
     }
 }
 
-static REQUESTS: Table<Arc<Fate>> = Table::new();
+static REQUESTS: Table<Arc<RequestState>> = Table::new();
 
-fn find(handle: tbcclRequest_t) -> Outcome<Held<Arc<Fate>>> {
+fn find(handle: tbcclRequest_t) -> Outcome<Held<Arc<RequestState>>> {
     let found = Key::from_bits(bits_of(handle), Kind::Request).and_then(|key| REQUESTS.get(key));
     found.ok_or_else(|| {
         Failure::argument(match handle.is_null() {
@@ -64,9 +64,9 @@ fn find(handle: tbcclRequest_t) -> Outcome<Held<Arc<Fate>>> {
 }
 
 /// A handle for it.
-pub(crate) fn give(fate: Arc<Fate>) -> Outcome<tbcclRequest_t> {
+pub(crate) fn give(state: Arc<RequestState>) -> Outcome<tbcclRequest_t> {
     let key =
-        REQUESTS.insert(fate).ok_or_else(|| Failure::usage("there are too many requests; free some"))?;
+        REQUESTS.insert(state).ok_or_else(|| Failure::usage("there are too many requests; free some"))?;
     Ok(handle_of(key, Kind::Request))
 }
 

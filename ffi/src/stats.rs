@@ -5,7 +5,7 @@
 
 use crate::{
     boundary::boundary,
-    cast::{Versioned, fill, text},
+    cast::{Versioned, text, write_versioned},
     comm_handle::{find, tbcclComm_t},
     errors::TBCCL_VERSION_CODE,
     failure::Failure,
@@ -67,7 +67,7 @@ pub struct tbcclStats_t {
 unsafe impl Versioned for tbcclStats_t {
     const MAGIC: u32 = TBCCL_STATS_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_STATS_INITIALIZER";
-    const LEAST: usize = 256;
+    const MIN_SIZE: usize = 256;
     const UNSET: tbcclStats_t = tbcclStats_t {
         size: size_of::<tbcclStats_t>(),
         magic: TBCCL_STATS_MAGIC,
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn tbcclCommStats(comm: tbcclComm_t, stats: *mut tbcclStat
     boundary(|| {
         let told = find(comm)?.shared.stats();
         // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.
-        unsafe { fill("stats", stats, &told.into()) }
+        unsafe { write_versioned("stats", stats, &told.into()) }
     })
 }
 
@@ -157,7 +157,7 @@ pub struct tbcclLinkStats_t {
 unsafe impl Versioned for tbcclLinkStats_t {
     const MAGIC: u32 = TBCCL_LINK_STATS_MAGIC;
     const INITIALIZER: &'static str = "TBCCL_LINK_STATS_INITIALIZER";
-    const LEAST: usize = 72;
+    const MIN_SIZE: usize = 72;
     const UNSET: tbcclLinkStats_t = tbcclLinkStats_t {
         size: size_of::<tbcclLinkStats_t>(),
         magic: TBCCL_LINK_STATS_MAGIC,
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn tbcclCommLinkStats(
         let told = found.shared.stats().peers.into_iter().find(|(of, _)| *of == peer);
         let counters = told.map(|(_, counters)| counters).unwrap_or_default();
         // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.
-        unsafe { fill("stats", stats, &counters.into()) }
+        unsafe { write_versioned("stats", stats, &counters.into()) }
     })
 }
 

@@ -5,6 +5,7 @@
 mod workshop;
 
 use std::{collections::BTreeSet, fs};
+use tbccl::Collective;
 use workshop::{command, here, run, shared_library};
 
 /// The names that programs may link with.
@@ -44,6 +45,19 @@ fn only_the_functions_of_the_header_are_exported() {
     }
     let pinned = fs::read_to_string(&path).expect("a list");
     assert_eq!(text, pinned, "the exported functions are others than those of symbols.txt");
+}
+
+#[test]
+fn every_collective_has_its_functions() {
+    let declared = declared();
+    for shape in Collective::ALL.map(Collective::shape) {
+        let Some(name) = shape.names.c else { continue };
+        let variants = [Some(""), shape.vector.map(|_| "V"), shape.quantizes.then_some("Quantized")];
+        for variant in variants.into_iter().flatten() {
+            let function = format!("tbccl{name}{variant}");
+            assert!(declared.contains(&function), "{function}");
+        }
+    }
 }
 
 #[cfg(target_os = "linux")]

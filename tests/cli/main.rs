@@ -12,6 +12,7 @@ mod plan;
 mod tune;
 #[cfg(target_os = "linux")]
 mod verbs_errors;
+mod vocabulary;
 
 /// The program under test.
 #[allow(dead_code, reason = "on systems without the software device")]

@@ -63,12 +63,12 @@ fn chunks_lie_side_by_side() {
     for index in 0..10_000 {
         assert_eq!(Table::<u8>::split(index), expected, "{index}");
         expected.1 += 1;
-        if expected.1 == (FIRST as usize) << expected.0 {
+        if expected.1 == (FIRST_CHUNK as usize) << expected.0 {
             expected = (expected.0 + 1, 0);
         }
     }
-    assert!(MOST.next_power_of_two() <= 1 << 23, "a place fits its bits");
-    assert_eq!(Table::<u8>::split(MOST - 1).0, CHUNKS - 1);
+    assert!(MAX_SLOTS.next_power_of_two() <= 1 << 23, "a place fits its bits");
+    assert_eq!(Table::<u8>::split(MAX_SLOTS - 1).0, MAX_CHUNKS - 1);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Buffers that peers read in place: what `MemAlloc` gives.
+//! Buffers in memory that peers read in place, as [`super::Communicator::alloc`] makes them.
 //!
 //! # Safety
 //! The only unsafe code sees the bytes of a [`Registered`] as elements.
@@ -11,8 +11,9 @@ use std::{
 };
 use transport::memory::Registered;
 
-/// A slice of elements in registered memory, zero when new. Collectives on it move its bytes without
-/// copying them on the way. It may outlive its communicator.
+/// A slice of elements in registered memory, zero when new.
+///
+/// Collectives on it move its bytes without copying them on the way. It may outlive its communicator.
 pub struct Buffer<T> {
     memory: Registered,
     count: usize,

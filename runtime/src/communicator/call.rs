@@ -17,35 +17,40 @@ pub(crate) struct Call {
     pub(crate) count: u64,
     pub(crate) root: Rank,
     pub(crate) in_place: InPlace,
-    /// How messages are packed, if they are.
+    /// Codec of packed messages, if they are packed.
     pub(crate) codec: Option<Codec>,
 }
 
 /// The lengths of a call's blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Blocks<'c> {
-    /// All have the call's count.
+    /// All blocks have the call's count.
     Even,
-    /// Each has its own.
+    /// Each block has a length of its own.
     Uneven {
-        /// Elements of each block of this rank's input.
+        /// Elements of each of this rank's input blocks.
         input: &'c [u64],
-        /// Elements of each block of this rank's output.
+        /// Elements of each of this rank's output blocks.
         output: &'c [u64],
-        /// The elements of every block, where all ranks know them.
+        /// Elements of every block, where all ranks know them.
         all: Option<&'c [u64]>,
     },
 }
 
 impl Call {
-    /// How its elements are combined, if they are.
+    /// Returns the function that combines elements, if they are combined.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an average where there is none, [`Error::IllegalOp`] for an operation
+    /// that the elements do not have.
     #[inline]
     pub(super) fn reducer(&self) -> Result<Option<Reducer>> {
         if self.op == Some(ReduceOp::Avg) && !self.collective.averages() {
             let what = format!("{} has no average; choose another operation, e.g. sum", self.collective);
             return Err(Error::InvalidArgument(what));
         }
-        // Spelt out: through `map` and `transpose` it is stored in parts and loaded as a whole, for which a processor waits.
+        // Written out: through `map` and `transpose` the result is stored in parts and loaded as a whole, and
+        // the processor waits for the stores.
         let Some(op) = self.op else { return Ok(None) };
         match Reducer::new(self.dtype, op) {
             Ok(reducer) => Ok(Some(reducer)),

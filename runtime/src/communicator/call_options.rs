@@ -1,36 +1,38 @@
-//! What one call, or one group, is to do otherwise than its communicator does.
+//! Options of one call or one group.
 
 use super::Communicator;
 use crate::error::{Error, Result};
 use collectives::{MAX_SEGMENTS, Numerics, select::Names};
 use std::time::Duration;
 
-/// Options of one call. The default leaves everything as the communicator has it. All ranks give the same, but for the
-/// time limit, which is a rank's own.
+/// Options of one call.
+///
+/// The default leaves everything as the communicator has it. All ranks pass the same options, except for the
+/// timeout, which each rank chooses for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
-    /// How long it may wait without progress.
+    /// Time that the call may wait without progress.
     pub timeout: Option<Duration>,
-    /// As for [`Communicator::set_algorithm`].
+    /// Algorithms, as for [`Communicator::set_algorithm`].
     pub algorithm: Option<String>,
-    /// The number of pieces that chunks are cut into; 0 for as many as suit.
+    /// Pieces that chunks are cut into; 0 for the automatic choice.
     pub segments: u32,
-    /// What is promised about the order in which contributions are combined.
+    /// Order in which contributions are combined.
     pub numerics: Option<Numerics>,
 }
 
 impl CallOptions {
-    /// Is there anything to do otherwise?
+    /// Whether all options are the default.
     #[inline]
     pub(crate) fn is_default(&self) -> bool {
         self.timeout.is_none() && self.algorithm.is_none() && self.segments == 0 && self.numerics.is_none()
     }
 
-    /// Can a call have these?
+    /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::UnknownName`] for an algorithm that no collective has, [`Error::InvalidArgument`] for too many segments or
-    /// no time at all.
+    /// [`Error::UnknownName`] for an algorithm that no collective has, [`Error::InvalidArgument`] for too
+    /// many segments or a timeout of 0.
     pub fn check(&self) -> Result<()> {
         self.names()?;
         check_segments(self.segments)?;
@@ -53,11 +55,11 @@ pub(super) fn check_segments(segments: u32) -> Result<()> {
 }
 
 impl Communicator {
-    /// Does something under these options, and then is as it was.
+    /// Runs `work` with these options, and then restores the communicator's own.
     ///
     /// # Errors
-    /// As for [`CallOptions::check`]; nothing is done then.
-    pub(crate) fn under<R>(
+    /// Those of [`CallOptions::check`]; `work` is not run then.
+    pub(crate) fn with_options<R>(
         &mut self,
         options: &CallOptions,
         work: impl FnOnce(&mut Communicator) -> R,
@@ -67,8 +69,8 @@ impl Communicator {
         self.timeout = options.timeout.unwrap_or(timeout);
         self.numerics = options.numerics.unwrap_or(numerics);
         let names = options.names()?;
-        let asks = names.is_some() || options.segments > 0;
-        let before = asks.then(|| self.plans.ask_for_now(names, options.segments));
+        let overrides_plans = names.is_some() || options.segments > 0;
+        let before = overrides_plans.then(|| self.plans.override_once(names, options.segments));
         let done = work(self);
         (self.timeout, self.numerics) = (timeout, numerics);
         if let Some(before) = before {

@@ -1,8 +1,9 @@
-//! Elements by where they are: what calls are given, whether it was a slice or an address.
+//! Elements at an address: the arguments of calls, whether made from a slice or from an address.
 //!
 //! # Safety
-//! Elements are made from slices, whose borrow they hold, or from addresses by those who vouch for them. Bytes that
-//! came from another process are made elements ([`settled`]) before the borrow ends.
+//! Elements are made from slices, whose borrow they hold, or from addresses by functions whose callers vouch
+//! for them. Bytes that came from another process are made valid elements ([`settle_output`]) before the
+//! borrow ends.
 
 use crate::{
     Element,
@@ -16,7 +17,7 @@ use transport::memory::{Span, SpanMut};
 pub(super) struct Elements<'m> {
     pub(super) dtype: DType,
     pub(super) count: usize,
-    /// As long as `count` elements.
+    /// Bytes of the `count` elements.
     pub(super) bytes: Span<'m>,
 }
 
@@ -25,19 +26,19 @@ pub(super) struct Elements<'m> {
 pub(super) struct ElementsMut<'m> {
     pub(super) dtype: DType,
     pub(super) count: usize,
-    /// As long as `count` elements.
+    /// Bytes of the `count` elements.
     pub(super) bytes: SpanMut<'m>,
 }
 
 impl Elements<'_> {
-    /// None.
+    /// No elements.
     pub(super) fn none(dtype: DType) -> Self {
         Elements { dtype, count: 0, bytes: Span::empty() }
     }
 }
 
 impl ElementsMut<'_> {
-    /// None.
+    /// No elements.
     pub(super) fn none(dtype: DType) -> Self {
         ElementsMut { dtype, count: 0, bytes: SpanMut::empty() }
     }
@@ -61,27 +62,27 @@ impl<'m, T: Element> From<&'m mut [T]> for ElementsMut<'m> {
     }
 }
 
-/// Makes elements of the bytes that a call wrote, whether or not it got to its end.
+/// Makes valid elements of the bytes that a call wrote, whether or not the call succeeded.
 #[inline]
-pub(super) fn settled(dtype: DType, output: SpanMut<'_>) {
+pub(super) fn settle_output(dtype: DType, output: SpanMut<'_>) {
     if dtype != DType::Bool || output.is_empty() {
         return;
     }
     let bytes = std::ptr::slice_from_raw_parts_mut(output.as_mut_ptr(), output.len());
-    // SAFETY: the span is that of the output of a request for elements of this type, which holds the exclusive use of
+    // SAFETY: the span is the output of a request for elements of this type, which holds the exclusive use of
     // it; a bool may have any address.
     unsafe { settle_as(dtype, bytes) };
 }
 
-/// Makes elements of an output when the call is over, however it ends.
-pub(super) struct Settling<'m> {
+/// Makes valid elements of an output when the call ends, however it ends.
+pub(super) struct SettleOnDrop<'m> {
     pub(super) dtype: DType,
     pub(super) output: SpanMut<'m>,
 }
 
-impl Drop for Settling<'_> {
+impl Drop for SettleOnDrop<'_> {
     #[inline]
     fn drop(&mut self) {
-        settled(self.dtype, self.output);
+        settle_output(self.dtype, self.output);
     }
 }

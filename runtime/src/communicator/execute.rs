@@ -1,11 +1,14 @@
 //! Execution of one blocking call: from its checked arguments to its result.
+//!
+//! A call finds its plan (`plans`), binds it to memory, enters its record on the agreement board, and runs.
+//! Groups prepare several calls here and run them together.
 
 use super::{
     Communicator,
     call::{Blocks, Call},
     dumps,
-    elements::Settling,
-    plans::{Fit, Fitted, PlanKey},
+    elements::SettleOnDrop,
+    plans::{CallSizes, PlanKey, PlannedCall},
     request::{Request, RequestKind},
     stopped::{confirm, explain},
     watch::CallWatch,
@@ -26,7 +29,7 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// A call with its plan and its memory, about to be entered.
+/// A call with its plan and its memory, not yet entered.
 pub(super) struct Prepared<'m> {
     pub(super) program: Arc<Program>,
     pub(super) binding: Binding<'m>,
@@ -36,12 +39,12 @@ pub(super) struct Prepared<'m> {
 
 impl Communicator {
     /// Carries out a call of checked arguments.
-    // Always: where the call is known, as it mostly is, a jump is left of this.
+    // Always: a call is mostly known where this is inlined, and a jump is left of the match.
     #[inline(always)]
     pub(super) fn execute(&mut self, request: &Request<'_>) -> Result<()> {
-        // By reference, and with nothing to do after the call: moving a call or a result about takes a small call longer
-        // than making it.
-        let _settling = Settling { dtype: request.dtype(), output: request.output };
+        // The request is passed by reference, and nothing is done after the call: moving a call or a result
+        // takes a small call longer than making it.
+        let _settle = SettleOnDrop { dtype: request.dtype(), output: request.output };
         match &request.kind {
             RequestKind::Collective(call) if request.lengths.is_none() => {
                 self.collective(call, Blocks::Even, request.input, request.output)
@@ -62,16 +65,16 @@ impl Communicator {
     ) -> Result<()> {
         self.check_alive()?;
         let reducer = call.reducer()?;
-        let (slot, Fitted { program, fit }) = self.plans.borrow(&self.plan_key(call, blocks))?;
-        let mut scratch_bytes = fit.scratch_bytes;
+        let (slot, PlannedCall { program, sizes }) = self.plans.borrow(&self.plan_key(call, blocks))?;
+        let mut scratch_bytes = sizes.scratch_bytes;
         let mut record = record_of(call, blocks, &program);
         // Made here and changed where it is: a call of 8 bytes takes 40 ns longer, of 77, if `prepare` returns it.
-        let mut binding = self.binding(call, &program, &fit, (input, output));
+        let mut binding = self.binding(call, &program, &sizes, (input, output));
         binding.reducer = reducer;
         if call.codec.is_some() || record.uneven {
             self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
         }
-        // The others are about to enter, so that this failure is theirs too.
+        // The other ranks are about to enter, so this failure is theirs too.
         if let Err(error) = self.grow_scratch(scratch_bytes) {
             return self.fail(error);
         }
@@ -88,8 +91,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Carries out a collective whose blocks have lengths of their own. Ranks in between pass the blocks of an `all_to_all_v`
-    /// on where not every rank reaches every other.
+    /// Carries out a collective whose blocks have lengths of their own. Where not every rank reaches every
+    /// other, ranks in between pass the blocks of an `all_to_all_v` on.
     #[cold]
     fn uneven_collective(&mut self, call: &Call, request: &Request<'_>) -> Result<()> {
         let (blocks, input, output) = (request.blocks(), request.input, request.output);
@@ -125,10 +128,10 @@ impl Communicator {
         output: SpanMut<'m>,
     ) -> Result<Prepared<'m>> {
         let reducer = call.reducer()?;
-        let Fitted { program, fit } = self.plans.get(&self.plan_key(call, blocks))?;
-        let mut scratch_bytes = fit.scratch_bytes;
+        let PlannedCall { program, sizes } = self.plans.get(&self.plan_key(call, blocks))?;
+        let mut scratch_bytes = sizes.scratch_bytes;
         let mut record = record_of(call, blocks, &program);
-        let mut binding = self.binding(call, &program, &fit, (input, output));
+        let mut binding = self.binding(call, &program, &sizes, (input, output));
         binding.reducer = reducer;
         self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
         Ok(Prepared { program, binding, record, scratch_bytes })
@@ -141,7 +144,7 @@ impl Communicator {
         &self,
         call: &Call,
         program: &Program,
-        fit: &Fit,
+        sizes: &CallSizes,
         (input, output): (Span<'m>, SpanMut<'m>),
     ) -> Binding<'m> {
         Binding {
@@ -149,14 +152,14 @@ impl Communicator {
             input,
             output,
             scratch: SpanMut::empty(),
-            layout: fit.layout,
+            layout: sizes.layout,
             uneven: None,
             packed: None,
             elem_bytes: call.dtype.size(),
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
-            sizing: Sizing::ByCall(self.executor.protocols().size(fit.bytes)),
+            sizing: Sizing::ByCall(self.executor.protocols().size(sizes.bytes)),
             confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
         }
     }
@@ -182,7 +185,7 @@ impl Communicator {
         let bytes = all.map(|all| all.iter().map(|count| count.saturating_mul(elem_bytes as u64)).sum());
         binding.sizing =
             bytes.map_or(Sizing::ByMessage, |bytes| Sizing::ByCall(self.executor.protocols().size(bytes)));
-        // Ranks that differ in any block are in different calls.
+        // Ranks whose blocks differ in length are in different calls.
         let bytes_of = |count: &u64| count.to_le_bytes();
         let lengths: Vec<u8> = all.unwrap_or(&[]).iter().flat_map(bytes_of).collect();
         record.plan ^= xxhash_rust::xxh3::xxh3_64(&lengths);
@@ -190,7 +193,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Numbers a collective, and says on our board that we are in it.
+    /// Gives a collective its number, and enters it on this rank's board.
     #[inline]
     pub(super) fn enter(&mut self, record: &mut CallRecord) {
         self.seq += 1;
@@ -275,7 +278,7 @@ impl Communicator {
         Ok(Prepared { program, binding, record, scratch_bytes: 0 })
     }
 
-    /// Numbers a message, and says on our board that we are in it.
+    /// Gives a message its number, and enters it on this rank's board.
     pub(super) fn enter_message(&mut self, record: &mut CallRecord) {
         let seqs = &mut self.message_seqs[record.root.index()];
         let seq = if record.kind == CallKind::Send { &mut seqs.0 } else { &mut seqs.1 };
@@ -290,7 +293,8 @@ impl Communicator {
         Arc::clone(slot.get_or_insert_with(|| Arc::new(Program::message(peer, sends, lanes))))
     }
 
-    /// A communicator that has failed stays failed; a job that has failed fails this rank's next call.
+    /// Checks that the communicator and its job have not failed. A failed communicator stays failed; a failed
+    /// job fails this rank's next call.
     #[inline]
     pub(super) fn check_alive(&mut self) -> Result<()> {
         if self.failed.is_none() && !self.peers.agreement.has_failure() && !self.peers.control.is_aborted() {
@@ -327,7 +331,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Runs calls that have been entered; `bindings` and `records` are theirs, in order.
+    /// Runs calls that have been entered. `bindings` and `records` belong to the same calls, in order.
     pub(super) fn carry_out(
         &mut self,
         program: &Program,
@@ -385,13 +389,14 @@ impl Communicator {
         Err(error)
     }
 
-    /// Takes note of what has made the communicator fail, if anything has, and tells the others of an abort.
+    /// Records the failure of the communicator, if it has failed, and tells other ranks of an abort.
     pub(crate) fn notice_failure(&mut self) {
-        // What it gives is kept, and given again to the next call.
+        // The error is kept, and returned by the next call.
         let _ = self.check_alive();
     }
 
-    /// What has made the communicator fail, or will make the next call fail, as far as it can be told without waiting.
+    /// Returns the error that has failed the communicator or will fail the next call, as far as that is known
+    /// without waiting.
     pub(crate) fn news_of_failure(&mut self) -> Option<Error> {
         if self.failed.is_none() {
             self.peers.keep_in_touch();
@@ -406,7 +411,7 @@ impl Communicator {
     }
 }
 
-/// What others see of a call; its number it gets when it is entered.
+/// Returns the record that other ranks see of a call. It gets its number when the call is entered.
 #[inline]
 fn record_of(call: &Call, blocks: Blocks<'_>, program: &Program) -> CallRecord {
     CallRecord {
@@ -422,7 +427,7 @@ fn record_of(call: &Call, blocks: Blocks<'_>, program: &Program) -> CallRecord {
     }
 }
 
-/// Gives a call memory for its packed chunks, behind its scratch.
+/// Gives a call memory for its packed chunks, behind its scratch memory.
 #[cold]
 fn give_packed_chunks(program: &Program, binding: &mut Binding<'_>, scratch_bytes: &mut usize) -> Result<()> {
     let Some(packing) = program.packing else { return Ok(()) };

@@ -1,22 +1,24 @@
 //! Groups: calls that are issued together and progress together.
 //!
-//! A group's calls are collected, and nothing moves until [`Group::run`]. Then they run as one: their messages are under
-//! way at the same time, so messages in both directions between two ranks do not deadlock, and latencies overlap. All
-//! ranks issue the same collectives of a group in the same order; messages, as far as they are about them.
+//! A group collects calls, and nothing moves until [`Group::run`]. Its calls then run as one: their messages
+//! are in flight at the same time, so messages in both directions between two ranks do not deadlock, and
+//! latencies overlap. All ranks issue the same collectives of a group in the same order. The two ranks of a
+//! message issue it in the same order as their other messages.
 //!
-//! Calls run in an order that ranks have in common, whatever each of them issues between: collectives as they were issued,
-//! then messages. So messages that only some ranks issue between two collectives set nobody apart. What a rank sends to
-//! itself is copied: the first message to what is first received, and so on.
+//! Calls run in an order that all ranks agree on: collectives as they were issued, then messages. So messages
+//! that only some ranks issue between two collectives do not change the order. A message of a rank to itself
+//! is copied: the first one sent to the first one received, and so on.
 //!
-//! Several small `all_reduce` of one element type and operation in a row, messages not counted, are fused into one, by way
-//! of a buffer: their latency is then that of one. Which ones follows from their lengths, which all ranks agree on.
+//! Consecutive small `all_reduce` of one element type and operation, messages not counted, are fused into one
+//! through a buffer: their latency is that of one call. Their lengths decide which ones are fused, and all
+//! ranks agree on those.
 //!
-//! It does not check arguments (`request` does), nor does it plan.
+//! This module neither checks arguments (`request` does) nor plans.
 
 use super::{
     Communicator,
     call::{Blocks, Call},
-    elements::settled,
+    elements::settle_output,
     execute::Prepared,
     rank_info::RankInfo,
     request::{Request, RequestKind},
@@ -31,13 +33,15 @@ use collectives::{Collective, schedule::InPlace};
 use topology::Rank;
 use transport::memory::SpanMut;
 
-/// Together, fused calls have at most so many bytes: about as much as two messages' latency is worth.
+/// Most bytes of fused calls together: about what two messages move in the time of their latency.
 const FUSED_BYTES: usize = 32 << 10;
 
-/// The calls that a group can have.
-const MOST_CALLS: usize = u16::MAX as usize;
+/// Most calls of a group.
+const MAX_CALLS: usize = u16::MAX as usize;
 
-/// Calls that are to run together. They have the names, arguments and results that they have on a [`Communicator`].
+/// Calls that run together.
+///
+/// They have the names, arguments and results of the calls of a [`Communicator`].
 #[derive(Debug)]
 pub struct Group<'c, 'm> {
     comm: &'c mut Communicator,
@@ -75,35 +79,36 @@ impl<'m> Group<'_, 'm> {
     /// # Errors
     /// [`Error::InvalidArgument`] for a group that is full.
     pub(super) fn push(&mut self, request: Request<'m>) -> Result<()> {
-        if self.calls.len() == MOST_CALLS {
+        if self.calls.len() == MAX_CALLS {
             return Err(too_many());
         }
         self.calls.push(request);
         Ok(())
     }
 
-    /// Carries out all of them. Nothing has moved when the error is about arguments.
+    /// Carries out all calls of the group.
     ///
     /// # Errors
-    /// See [`Error`]; the first one, and none of the results can be relied on then.
+    /// The first error of a call, as for [`Communicator::all_reduce`]; no result can be relied on then.
+    /// Nothing has moved after an [`Error::InvalidArgument`].
     pub fn run(self) -> Result<()> {
         self.comm.run_together(&self.calls, &[])
     }
 }
 
 fn too_many() -> Error {
-    Error::InvalidArgument(format!("a group has {MOST_CALLS} calls at most; run it first"))
+    Error::InvalidArgument(format!("a group has {MAX_CALLS} calls at most; run it first"))
 }
 
-/// A run of calls that become one.
+/// Consecutive calls that become one.
 struct Fused {
-    /// How many calls.
+    /// Number of calls.
     calls: usize,
-    /// Their bytes together.
+    /// Bytes of all calls.
     bytes: usize,
 }
 
-/// How many of the first calls can be fused; fewer than two are not worth it.
+/// Returns how many of the first calls can be fused; `None` for fewer than two.
 fn fusable(calls: &[&Request<'_>]) -> Option<Fused> {
     let kind = |request: &Request<'_>| match request.kind {
         RequestKind::Collective(call) if call.collective == Collective::AllReduce => {
@@ -123,7 +128,7 @@ fn fusable(calls: &[&Request<'_>]) -> Option<Fused> {
     (count > 1).then_some(Fused { calls: count, bytes })
 }
 
-/// All calls, in runs of which each becomes one.
+/// Divides all calls into runs, each of which becomes one call.
 fn runs(calls: &[&Request<'_>]) -> Vec<Fused> {
     let mut runs = Vec::new();
     let mut at = 0;
@@ -135,8 +140,8 @@ fn runs(calls: &[&Request<'_>]) -> Vec<Fused> {
     runs
 }
 
-/// What a rank sends to itself, and where it receives that.
-fn to_oneself<'q, 'm>(
+/// Pairs the messages that a rank sends to itself with those it receives from itself.
+fn own_messages<'q, 'm>(
     rank: Rank,
     calls: &'q [Request<'m>],
 ) -> Result<Vec<(&'q Request<'m>, &'q Request<'m>)>> {
@@ -166,26 +171,26 @@ fn to_oneself<'q, 'm>(
 }
 
 impl Communicator {
-    /// Carries out calls as a group; contributions that are multiplied first are those of its calls.
+    /// Carries out calls as a group. `scalings` are multiplications of their contributions, which come first.
     pub(super) fn run_together(&mut self, calls: &[Request<'_>], scalings: &[Scaling<'_>]) -> Result<()> {
         if calls.is_empty() {
             return Ok(());
         }
-        if calls.len() > MOST_CALLS {
+        if calls.len() > MAX_CALLS {
             return Err(too_many());
         }
         self.check_alive()?;
         let done = self.run_group(calls, scalings);
-        calls.iter().for_each(|request| settled(request.dtype(), request.output));
+        calls.iter().for_each(|request| settle_output(request.dtype(), request.output));
         done
     }
 
     fn run_group(&mut self, calls: &[Request<'_>], scalings: &[Scaling<'_>]) -> Result<()> {
-        let own = to_oneself(self.rank(), calls)?;
-        let ordered = self.in_common_order(calls);
+        let own = own_messages(self.rank(), calls)?;
+        let ordered = self.in_agreed_order(calls);
         let runs = runs(&ordered);
         let together = runs.iter().map(|run| run.bytes).sum();
-        // The others are about to enter, so that this failure is theirs too.
+        // The other ranks are about to enter, so this failure is theirs too.
         let mut memory = match self.slab.allocate(together) {
             Ok(memory) => memory,
             Err(error) => return self.fail(error.into()),
@@ -203,7 +208,7 @@ impl Communicator {
                 buffers.push((part, buffer));
             }
         }
-        // All arguments are right: from here on memory is written.
+        // All arguments are right: memory is written from here on.
         scalings.iter().for_each(Scaling::apply);
         buffers.iter().for_each(|(part, buffer)| gather(part, *buffer));
         for (sent, received) in own {
@@ -212,12 +217,12 @@ impl Communicator {
         if !prepared.is_empty() {
             self.carry_out_together(&prepared)?;
         }
-        buffers.into_iter().for_each(|(part, buffer)| spread(part, buffer));
+        buffers.into_iter().for_each(|(part, buffer)| copy_results(part, buffer));
         Ok(())
     }
 
-    /// Collectives, and then messages with others: the same on all ranks, as far as it is about them.
-    fn in_common_order<'q, 'm>(&self, calls: &'q [Request<'m>]) -> Vec<&'q Request<'m>> {
+    /// Returns collectives, and then messages with other ranks: an order that all ranks agree on.
+    fn in_agreed_order<'q, 'm>(&self, calls: &'q [Request<'m>]) -> Vec<&'q Request<'m>> {
         let collectives = calls.iter().filter(|request| matches!(request.kind, RequestKind::Collective(_)));
         let messages = calls.iter().filter(
             |request| matches!(request.kind, RequestKind::Message { peer, .. } if peer != self.rank()),
@@ -225,7 +230,7 @@ impl Communicator {
         collectives.chain(messages).collect()
     }
 
-    /// One call, or several in a buffer.
+    /// Prepares one call, or several fused in a buffer.
     fn prepare_run<'m>(&mut self, run: &[&Request<'m>], buffer: SpanMut<'m>) -> Result<Prepared<'m>> {
         let first = run[0];
         match first.kind {
@@ -276,7 +281,7 @@ impl Communicator {
     }
 }
 
-/// Copies the inputs of calls side by side.
+/// Copies the inputs of fused calls into the buffer.
 fn gather(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
     let mut at = 0;
     for call in calls {
@@ -285,8 +290,8 @@ fn gather(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
     }
 }
 
-/// Copies the results to where they belong.
-fn spread(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
+/// Copies results from the buffer to the outputs of fused calls.
+fn copy_results(calls: &[&Request<'_>], buffer: SpanMut<'_>) {
     let mut at = 0;
     for call in calls {
         call.output.copy_from(buffer.as_span().sub(at, call.output.len()));

@@ -42,7 +42,7 @@ pub use dumps::record_on_signal;
 pub use group::Group;
 pub(crate) use link_access::{ErrorContext, LinkAccess};
 pub use operation::Operation;
-pub use raw::RawCall;
+pub use raw::{CallByAddress, RawAllReduce, RawCall};
 pub use registered::{RegisteredSlice, Registration};
 pub use scale::Scale;
 
@@ -365,7 +365,7 @@ impl Communicator {
     pub fn set_algorithm(&mut self, algorithm: Option<&str>, segments: u32) -> Result<()> {
         let wanted = algorithm.map(Names::parse).transpose()?;
         check_segments(segments)?;
-        self.plans.ask(wanted.map(|names| (Overrides { names, rules: Vec::new() }, segments)));
+        self.plans.set_override(wanted.map(|names| (Overrides { names, rules: Vec::new() }, segments)));
         Ok(())
     }
 
@@ -437,10 +437,10 @@ mod tests {
             comm.plan_ahead(Collective::Broadcast, 1 << 20, DType::F32, Rank(root), true)
         };
         ahead(&mut comm, 1).expect("a plan");
-        let planned = comm.plans.at_hand();
+        let planned = comm.plans.programs_compiled();
         assert_eq!(planned, 1);
         ahead(&mut comm, 1).expect("at hand");
-        assert_eq!(comm.plans.at_hand(), planned, "it is not planned twice");
+        assert_eq!(comm.plans.programs_compiled(), planned, "it is not planned twice");
         let error = ahead(&mut comm, 4).expect_err("there is none").to_string();
         assert!(error.contains("root") && error.contains("0..4"), "{error}");
     }

@@ -157,8 +157,16 @@ impl<'c> Operation<'c> {
         Signature::new(self.kind)
     }
 
+    /// Refuses a scale, for calls on slices.
+    pub(super) fn refuse_scale(&self) -> Result<()> {
+        match self.scale {
+            Some(_) => Err(Error::InvalidArgument("a scale is for calls by address (call_raw)".into())),
+            None => Ok(()),
+        }
+    }
+
     /// Whether all blocks have the same length.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_even(&self) -> bool {
         matches!(self.counts, Counts::Even)
     }
@@ -184,13 +192,12 @@ impl<'c> Operation<'c> {
         if is_plain && self.op.is_some() == shape.reduces {
             return Ok(());
         }
-        // A copy, so that an operation that is plain has no address and need not be written to memory.
-        self.clone().check_variant(shape, dtype)
+        self.check_variant(shape, dtype)
     }
 
     /// Checks what only some collectives have.
     #[cold]
-    fn check_variant(self, shape: &CallShape, dtype: DType) -> Result<()> {
+    fn check_variant(&self, shape: &CallShape, dtype: DType) -> Result<()> {
         let name = shape.names.rust;
         let refused = |why: &str| Err(Error::InvalidArgument(format!("{name} {why}")));
         let fits = match self.counts {

@@ -1,4 +1,7 @@
-//! Plans at hand: chosen, planned and compiled once per kind of call.
+//! The plan cache: plans are chosen, made and compiled once per kind of call.
+//!
+//! `Plans::borrow` looks a call up by its [`PlanKey`]. On a miss it chooses an algorithm (`select`), plans
+//! (`plan`) and compiles (`Program`). This module runs no plan.
 
 use crate::{
     Config,
@@ -16,7 +19,7 @@ use std::{
 };
 use topology::{Rank, Reach};
 
-/// What decides which plan a call takes. All but `in_place` are equal on all ranks.
+/// Values that decide which plan a call takes. All except `in_place` are equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PlanKey {
     pub(super) collective: Collective,
@@ -25,14 +28,14 @@ pub(super) struct PlanKey {
     pub(super) elem_bytes: u32,
     pub(super) root: Rank,
     pub(super) in_place: InPlace,
-    /// Have blocks lengths of their own? `count` is then their mean.
+    /// Whether blocks have lengths of their own; `count` is their mean then.
     pub(super) uneven: bool,
     pub(super) numerics: Numerics,
-    /// How messages are packed, if they are.
+    /// Codec of packed messages, if they are packed.
     pub(super) codec: Option<Codec>,
 }
 
-/// What decides a program.
+/// Values that decide a compiled program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ProgramKey {
     collective: Collective,
@@ -45,7 +48,7 @@ struct ProgramKey {
     codec: Option<Codec>,
 }
 
-/// What decides what the model says: sizes up to the same power of two are alike to it.
+/// Values that decide the prediction of the cost model. Sizes up to the same power of two share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Bucket {
     call: select::Call,
@@ -53,69 +56,71 @@ struct Bucket {
     requirements: select::Requirements,
 }
 
-/// Slots for the shapes of recent calls; a power of two.
-const RECENT: usize = 64;
+/// Slots of the cache of recent calls; a power of two.
+const CACHE_SLOTS: usize = 64;
 
-/// The latest choice of ranks that are threads of one process: each would make the same, if it is in the
-/// same era.
+/// The latest choice of ranks that are threads of one process.
+///
+/// Each of them would make the same choice in the same generation.
 #[derive(Debug, Default)]
-pub(super) struct Common {
+pub(super) struct SharedChoice {
     choice: Mutex<Option<Known>>,
 }
 
-/// A call and its era; and the algorithm and segments for it.
+/// A call and its generation, with the algorithm and segments chosen for it.
 type Known = ((PlanKey, u64), (&'static str, u32));
 
-/// What of a call follows from its shape and its plan.
+/// Values derived from a call's shape and its plan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fit {
-    /// Of blocks that are alike; where they are not, of none.
+pub(super) struct CallSizes {
+    /// Layout of equal blocks; empty for the vector forms.
     pub(super) layout: BlockLayout,
-    /// Those of the largest buffer of any rank: local buffers are not asked, since only a root may have one. They fit memory.
+    /// Bytes of the largest buffer of any rank, which fit memory. Not of the local buffers, since only a root
+    /// may have one.
     pub(super) bytes: u64,
     pub(super) scratch_bytes: usize,
 }
 
-/// A plan, and what follows from it.
+/// A plan, and the values derived from it.
 #[derive(Debug)]
-pub(super) struct Fitted {
+pub(super) struct PlannedCall {
     pub(super) program: Arc<Program>,
-    pub(super) fit: Fit,
+    pub(super) sizes: CallSizes,
 }
 
-/// A plan at hand.
+/// An entry of the cache of recent calls.
 #[derive(Debug)]
-struct Recent {
+struct CachedPlan {
     shape: PlanKey,
-    /// The era it was chosen in.
-    era: u64,
-    fit: Fit,
+    /// Generation in which the plan was chosen.
+    generation: u64,
+    sizes: CallSizes,
     /// `None` while a call has it.
     program: Option<Arc<Program>>,
 }
 
-/// Where a plan belongs that a call has.
+/// Cache slot that a borrowed plan returns to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RecentPlace(usize);
+pub(super) struct CacheSlot(usize);
 
-/// What a program asks for between two calls, before anything else decides.
+/// A choice that the program makes between two calls. It takes precedence over all options.
 #[derive(Debug)]
-struct Asked {
+struct Override {
     policy: Policy,
     segments: u32,
 }
 
-/// What was asked for before something was asked for one call.
+/// The overrides before [`Plans::override_once`].
 #[derive(Debug)]
-pub(super) struct Before {
-    /// If it was about algorithms.
-    asked: Option<Option<Asked>>,
-    segments_for_now: u32,
-    era: u64,
+pub(super) struct SavedOverride {
+    /// The earlier override, if that one was about algorithms.
+    overriding: Option<Option<Override>>,
+    segments_once: u32,
+    generation: u64,
 }
 
-/// What a slot holds for a key, or what `make` makes of it; others wait meanwhile.
-fn latest<K: Clone + PartialEq, V: Clone>(
+/// Returns the value of a slot for a key, or makes it with `make`; other threads wait meanwhile.
+fn get_or_make<K: Clone + PartialEq, V: Clone>(
     slot: &Mutex<Option<(K, V)>>,
     key: &K,
     make: impl FnOnce() -> Result<V>,
@@ -137,26 +142,26 @@ pub(super) struct Plans {
     rank: Rank,
     ranks: u32,
     lanes: u8,
-    /// Plans send between ranks that reach each other.
+    /// Ranks that can send to each other. Plans send between those only.
     reach: Reach,
-    /// Which ranks share a host; the same on all ranks, like all that plans are chosen by.
+    /// Ranks that share a host. Equal on all ranks, as everything that plans are chosen by.
     hosts: Hosts,
     policy: Policy,
     segments: u32,
-    /// In the place of the policy and the segments, if the program says so.
-    asked: Option<Asked>,
-    /// In the place of any other number of segments, if not 0.
-    segments_for_now: u32,
-    /// Which choices hold: those that were made since the program last said so.
-    era: u64,
-    /// How many eras there have been.
-    eras: u64,
+    /// Replaces the policy and the segments, if the program has chosen.
+    overriding: Option<Override>,
+    /// Replaces every other number of segments, unless it is 0.
+    segments_once: u32,
+    /// Generation whose choices hold: those made since the latest override.
+    generation: u64,
+    /// Number of generations so far.
+    generations: u64,
     programs: HashMap<ProgramKey, Arc<Program>>,
-    recent: Vec<Option<Recent>>,
-    /// What the model has said, where there is one.
+    cached: Vec<Option<CachedPlan>>,
+    /// Predictions of the cost model, if there is one.
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
-    /// What the ranks of this process have in common, if there is more than one.
-    common: Option<Arc<Common>>,
+    /// The choice shared by the ranks of this process, if there are several.
+    shared_choice: Option<Arc<SharedChoice>>,
 }
 
 impl Plans {
@@ -176,107 +181,112 @@ impl Plans {
             hosts,
             policy,
             segments: config.selection.segments,
-            asked: None,
-            segments_for_now: 0,
-            era: 0,
-            eras: 0,
+            overriding: None,
+            segments_once: 0,
+            generation: 0,
+            generations: 0,
             programs: HashMap::new(),
-            recent: (0..RECENT).map(|_| None).collect(),
+            cached: (0..CACHE_SLOTS).map(|_| None).collect(),
             simulated: Mutex::default(),
-            common: None,
+            shared_choice: None,
         }
     }
 
-    /// From now on what is chosen and planned is what others of this process have chosen and planned.
-    pub(super) fn share(&mut self, common: &Arc<Common>) {
-        self.common = Some(Arc::clone(common));
+    /// Shares choices and plans with other ranks of this process from now on.
+    pub(super) fn share_choice(&mut self, shared_choice: &Arc<SharedChoice>) {
+        self.shared_choice = Some(Arc::clone(shared_choice));
     }
 
-    /// From now on the overrides and the segments are these, and nothing that was measured or simulated counts; or what the
-    /// options say, if there are none.
-    pub(super) fn ask(&mut self, wanted: Option<(Overrides, u32)>) {
-        self.asked = wanted.map(|(overrides, segments)| self.asked_by(overrides, segments));
-        self.begin_era();
+    /// Sets overrides and segments, which then decide alone: measurements and predictions do not count.
+    /// `None` returns to the options.
+    pub(super) fn set_override(&mut self, wanted: Option<(Overrides, u32)>) {
+        self.overriding = wanted.map(|(overrides, segments)| self.override_of(overrides, segments));
+        self.begin_generation();
     }
 
-    fn asked_by(&self, overrides: Overrides, segments: u32) -> Asked {
-        Asked { policy: Policy { overrides, tuned: None, model: None, ..self.policy.clone() }, segments }
+    fn override_of(&self, overrides: Overrides, segments: u32) -> Override {
+        Override { policy: Policy { overrides, tuned: None, model: None, ..self.policy.clone() }, segments }
     }
 
-    fn begin_era(&mut self) {
-        self.eras += 1;
-        self.era = self.eras;
+    fn begin_generation(&mut self) {
+        self.generations += 1;
+        self.generation = self.generations;
     }
 
-    /// As [`Plans::ask`], until [`Plans::restore`] is given what this returns. Without names, or with 0 segments, they are
-    /// what they were.
-    pub(super) fn ask_for_now(&mut self, names: Option<Names>, segments: u32) -> Before {
-        let before = (self.segments_for_now, self.era);
-        let asked = names.map(|names| self.asked_by(Overrides { names, rules: Vec::new() }, segments));
-        let asked = asked.map(|asked| self.asked.replace(asked));
-        self.segments_for_now = segments;
-        self.begin_era();
-        Before { asked, segments_for_now: before.0, era: before.1 }
+    /// Overrides as [`Plans::set_override`], until [`Plans::restore`] gets the returned value. Without names,
+    /// or with 0 segments, the earlier ones hold.
+    pub(super) fn override_once(&mut self, names: Option<Names>, segments: u32) -> SavedOverride {
+        let saved = (self.segments_once, self.generation);
+        let overriding =
+            names.map(|names| self.override_of(Overrides { names, rules: Vec::new() }, segments));
+        let overriding = overriding.map(|overriding| self.overriding.replace(overriding));
+        self.segments_once = segments;
+        self.begin_generation();
+        SavedOverride { overriding, segments_once: saved.0, generation: saved.1 }
     }
 
-    /// What was asked for before is again.
-    pub(super) fn restore(&mut self, before: Before) {
-        if let Some(asked) = before.asked {
-            self.asked = asked;
+    /// Restores the overrides before [`Plans::override_once`].
+    pub(super) fn restore(&mut self, saved: SavedOverride) {
+        if let Some(overriding) = saved.overriding {
+            self.overriding = overriding;
         }
-        (self.segments_for_now, self.era) = (before.segments_for_now, before.era);
+        (self.segments_once, self.generation) = (saved.segments_once, saved.generation);
     }
 
-    /// The plan of a call.
+    /// Returns the plan of a call.
     #[inline]
-    pub(super) fn get(&mut self, shape: &PlanKey) -> Result<Fitted> {
-        let (place, Fitted { program, fit }) = self.borrow(shape)?;
-        self.give_back(place, Arc::clone(&program));
-        Ok(Fitted { program, fit })
+    pub(super) fn get(&mut self, shape: &PlanKey) -> Result<PlannedCall> {
+        let (slot, PlannedCall { program, sizes }) = self.borrow(shape)?;
+        self.give_back(slot, Arc::clone(&program));
+        Ok(PlannedCall { program, sizes })
     }
 
-    /// The plan of a call that gives it back when it is done, and without which the next one would be planned: so nothing
-    /// is counted that all processors must agree on.
+    /// Lends the plan of a call, which returns it by [`Plans::give_back`]. A plan that is not returned would
+    /// be made again.
+    ///
+    /// Lending counts no references, on which all processors would have to agree.
     #[inline]
-    pub(super) fn borrow(&mut self, shape: &PlanKey) -> Result<(RecentPlace, Fitted)> {
+    pub(super) fn borrow(&mut self, shape: &PlanKey) -> Result<(CacheSlot, PlannedCall)> {
         let kind =
             (shape.collective as u64) << 8 | (shape.in_place as u64) << 4 | u64::from(shape.elem_bytes);
         let mixed =
             (shape.count ^ kind << 40 ^ u64::from(shape.root.0) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = RecentPlace((mixed >> 58) as usize % RECENT);
-        if let Some(recent) = &mut self.recent[place.0]
-            && recent.era == self.era
-            && recent.shape == *shape
-            && let Some(program) = recent.program.take()
+        let slot = CacheSlot((mixed >> 58) as usize % CACHE_SLOTS);
+        if let Some(cached) = &mut self.cached[slot.0]
+            && cached.generation == self.generation
+            && cached.shape == *shape
+            && let Some(program) = cached.program.take()
         {
-            return Ok((place, Fitted { program, fit: recent.fit }));
+            return Ok((slot, PlannedCall { program, sizes: cached.sizes }));
         }
-        Ok((place, self.fill(place, shape)?))
+        Ok((slot, self.fill(slot, shape)?))
     }
 
-    /// Gives back what was borrowed.
+    /// Takes back a lent plan.
     #[inline]
-    pub(super) fn give_back(&mut self, place: RecentPlace, program: Arc<Program>) {
-        if let Some(recent) = &mut self.recent[place.0] {
-            recent.program = Some(program);
+    pub(super) fn give_back(&mut self, slot: CacheSlot, program: Arc<Program>) {
+        if let Some(cached) = &mut self.cached[slot.0] {
+            cached.program = Some(program);
         }
     }
 
     #[cold]
-    fn fill(&mut self, place: RecentPlace, shape: &PlanKey) -> Result<Fitted> {
+    fn fill(&mut self, slot: CacheSlot, shape: &PlanKey) -> Result<PlannedCall> {
         let program = self.find(shape)?;
-        let fit = self.fit(shape, &program).map_err(|error| Error::InvalidArgument(error.to_string()))?;
-        self.recent[place.0] = Some(Recent { shape: *shape, era: self.era, fit, program: None });
-        Ok(Fitted { program, fit })
+        let sizes =
+            self.sizes_of(shape, &program).map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        self.cached[slot.0] =
+            Some(CachedPlan { shape: *shape, generation: self.generation, sizes, program: None });
+        Ok(PlannedCall { program, sizes })
     }
 
-    fn fit(&self, shape: &PlanKey, program: &Program) -> Result<Fit, TooLarge> {
+    fn sizes_of(&self, shape: &PlanKey, program: &Program) -> Result<CallSizes, TooLarge> {
         let (collective, count) = (shape.collective, if shape.uneven { 0 } else { shape.count });
         let elem_bytes = shape.elem_bytes as usize;
         let blocks = collective.input_blocks(self.ranks).max(collective.output_blocks(self.ranks));
         let most = blocks.max(program.scratch_blocks);
         let layout = BlockLayout::new(count, elem_bytes, program.chunks, most)?;
-        Ok(Fit {
+        Ok(CallSizes {
             layout,
             bytes: count * u64::from(shape.elem_bytes) * u64::from(blocks),
             scratch_bytes: (u64::from(program.scratch_blocks) * count) as usize * elem_bytes,
@@ -284,8 +294,10 @@ impl Plans {
     }
 
     fn find(&mut self, shape: &PlanKey) -> Result<Arc<Program>> {
-        let (algorithm, segments) = match &self.common {
-            Some(common) => latest(&common.choice, &(*shape, self.era), || self.choose(shape))?,
+        let (algorithm, segments) = match &self.shared_choice {
+            Some(shared_choice) => {
+                get_or_make(&shared_choice.choice, &(*shape, self.generation), || self.choose(shape))?
+            }
             None => self.choose(shape)?,
         };
         let key = ProgramKey {
@@ -317,8 +329,8 @@ impl Plans {
         Ok(program)
     }
 
-    /// The algorithm and the number of segments: a function of what all ranks agree on. A collective that has no
-    /// algorithm of the name that the options ask for takes its own choice.
+    /// Chooses algorithm and segments, by values that all ranks agree on. A collective that does not have the
+    /// algorithm that the options name chooses for itself.
     pub(super) fn choose(&self, shape: &PlanKey) -> Result<(&'static str, u32)> {
         let call = select::Call {
             collective: shape.collective,
@@ -327,23 +339,23 @@ impl Plans {
         };
         let requirements =
             select::Requirements { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
-        let (policy, segments) = match &self.asked {
-            Some(asked) => (&asked.policy, asked.segments),
+        let (policy, segments) = match &self.overriding {
+            Some(overriding) => (&overriding.policy, overriding.segments),
             None => (&self.policy, self.segments),
         };
-        // The model is that of the options, and has no say where the program has.
+        // The model belongs to the options, and does not count where the program has chosen.
         let bucket = Bucket { call, root: shape.root, requirements };
-        let simulated = || if self.asked.is_some() { None } else { self.simulated(bucket) };
+        let simulated = || if self.overriding.is_some() { None } else { self.simulated(bucket) };
         let choice = select::choose_by(call, shape.root, &self.reach, policy, requirements, simulated)?;
-        let segments = if self.segments_for_now > 0 { self.segments_for_now } else { segments };
+        let segments = if self.segments_once > 0 { self.segments_once } else { segments };
         let segments = match segments {
-            asked if asked > 0 && shape.collective != Collective::Barrier => asked,
+            wanted if wanted > 0 && shape.collective != Collective::Barrier => wanted,
             _ => choice.segments,
         };
         Ok((choice.algorithm, segments))
     }
 
-    /// What the model says of the calls of a bucket; asked once.
+    /// Returns the prediction of the cost model for calls of a bucket, which is made once.
     fn simulated(&self, mut bucket: Bucket) -> Option<Choice> {
         self.policy.model.as_ref()?;
         bucket.call.block_bytes = price::bucket(bucket.call.block_bytes);
@@ -354,24 +366,24 @@ impl Plans {
             .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, requirements))
     }
 
-    /// Does a call lack a plan since not every rank reaches every other? The same on all ranks.
+    /// Whether a call has no plan because not every rank reaches every other. The same on all ranks.
     pub(super) fn lacks_cables(&self, shape: &PlanKey) -> bool {
         !self.reach.is_complete() && self.choose(shape).is_err()
     }
 
-    /// How many programs are compiled.
+    /// The number of compiled programs.
     #[cfg(test)]
-    pub(super) fn at_hand(&self) -> usize {
+    pub(super) fn programs_compiled(&self) -> usize {
         self.programs.len()
     }
 
-    /// As if cables connected these ranks only.
+    /// Limits sends to these ranks, as if cables connected no others.
     #[cfg(test)]
     pub(super) fn limit_to(&mut self, reach: Reach) {
         self.reach = reach;
     }
 
-    /// Can this rank send to that one, and hear from it?
+    /// Whether this rank and another can send to each other.
     pub(super) fn reaches(&self, peer: Rank) -> bool {
         self.reach.connects(self.rank, peer)
     }

@@ -13,11 +13,13 @@ use collectives::{
 use topology::Rank;
 
 impl Communicator {
-    /// The most times that an element of an `all_reduce` of `count` elements is packed on its way by `codec`: what its
-    /// [`Codec::error_bound`] depends on. It plans for all ranks, which takes a while where there are many.
+    /// Returns how often an element is packed at most in an `all_reduce` of `count` elements.
+    ///
+    /// [`Codec::error_bound`] depends on it. The function plans for all ranks, which takes time where there
+    /// are many.
     ///
     /// # Errors
-    /// [`Error::Plan`] when there is no such plan.
+    /// [`Error::Plan`] if there is no such plan.
     pub fn encodings_of(&self, count: u64, codec: Codec) -> Result<u32> {
         let shape = PlanKey {
             collective: Collective::AllReduce,

@@ -1,9 +1,9 @@
-//! Memory of the program's own that devices may know: what `CommRegister` gives.
+//! Memory of the program's own that is registered with devices, as `CommRegister` does.
 //!
 //! # Safety
-//! A driver may use the memory until its lease is dropped. The guard borrows it exclusively for longer than the lease
-//! lives. A guard that is leaked leaves the memory registered: a device then goes on to know pages that it has pinned,
-//! and is only ever asked to use them in a call that was given that very memory.
+//! A driver may use the memory until its lease is dropped. The guard borrows the memory exclusively for
+//! longer than the lease lives. A leaked guard leaves the memory registered: the device then keeps pages that
+//! it has pinned, and is asked to use them only in a call on that very memory.
 
 use super::Communicator;
 use crate::{Element, Result, error::Error};
@@ -14,44 +14,51 @@ use std::{
 };
 use transport::driver::Lease;
 
-/// A slice of the program's that collectives move without copying it on the way, where the transport and its devices
-/// allow that. Used as the slice that it is; its registration ends when it is dropped. It may outlive its communicator.
+/// A slice of the program's own that collectives move without copies, where transport and devices allow that.
+///
+/// It is used as the slice that it is. Dropping it ends the registration. It may outlive its communicator.
 pub struct RegisteredSlice<'m, T> {
-    /// Before the memory.
+    /// Declared before the memory, so that it is dropped first.
     registration: Registration,
     memory: &'m mut [T],
 }
 
-/// That devices may know memory of the program's own, until it is dropped. It may outlive its communicator.
+/// The registration of the program's own memory with devices, until it is dropped.
+///
+/// It may outlive its communicator.
 #[derive(Debug)]
 #[must_use = "dropping it ends the registration"]
 pub struct Registration {
     lease: Option<Box<dyn Lease>>,
-    /// Held so that calls know that there is such memory. After the lease.
+    /// Counts registrations, so that calls know whether there are any. Declared after the lease, so that it
+    /// is dropped last.
     _counted: Arc<()>,
 }
 
 impl Communicator {
-    /// Lets devices know memory of the program's own, so that calls on it copy nothing on the way. Where the transport has
-    /// no use for that, or a device knows no memory later than its connections (Apple's), calls on it do what they do
-    /// anyway; memory from [`Communicator::alloc`] is moved without copies everywhere.
+    /// Registers memory of the program's own with devices, so that calls on it copy nothing on the way.
     ///
-    /// The devices register it when a call first uses it, as long as there is room (`TBCCL_CACHE_REGIONS`,
-    /// `TBCCL_CACHE_BYTES`); then what was not used for longest makes room.
+    /// Calls work as before where the transport does not register memory, or where a device registers none
+    /// after its connections are made (Apple's). Memory from [`Communicator::alloc`] is moved without copies
+    /// on every transport.
+    ///
+    /// Devices register the memory when a call first uses it, within the limits `TBCCL_CACHE_REGIONS` and
+    /// `TBCCL_CACHE_BYTES`. Beyond them, the least recently used memory makes room.
     ///
     /// # Errors
-    /// When some of it is registered already.
+    /// [`Error::InvalidArgument`] if part of the memory is registered already.
     pub fn register<'m, T: Element>(&mut self, memory: &'m mut [T]) -> Result<RegisteredSlice<'m, T>> {
         let (start, len) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
-        // SAFETY: the guard keeps the borrow until it has dropped the registration; see the module for one that is leaked.
+        // SAFETY: the guard keeps the borrow until it has dropped the registration; the module says what a
+        // leaked guard does.
         let registration = unsafe { self.register_raw(start, len)? };
         Ok(RegisteredSlice { registration, memory })
     }
 
-    /// As [`Communicator::register`], for memory by address.
+    /// Registers memory by address, as [`Communicator::register`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Communicator::register`].
     ///
     /// # Safety
     /// The memory is the program's, readable and writable, and stays so until the registration is dropped.
@@ -69,7 +76,7 @@ impl Communicator {
 }
 
 impl Registration {
-    /// May calls on the memory move it without copying it?
+    /// Whether calls on the memory may move it without copies.
     #[must_use]
     pub fn is_known_to_devices(&self) -> bool {
         self.lease.is_some()
@@ -77,7 +84,7 @@ impl Registration {
 }
 
 impl<T> RegisteredSlice<'_, T> {
-    /// May calls on it move it without copying it?
+    /// Whether calls on the slice may move it without copies.
     #[must_use]
     pub fn is_known_to_devices(&self) -> bool {
         self.registration.is_known_to_devices()

@@ -11,7 +11,7 @@
 use super::{
     Communicator,
     call::{Blocks, Call},
-    elements::settled,
+    elements::settle_output,
 };
 use crate::error::{Error, Result};
 use collectives::{Collective, DType, schedule::InPlace};
@@ -87,7 +87,7 @@ impl Communicator {
         }
         let done = self.carry_out_together(&scatters);
         drop(scatters);
-        settled(dtype, recv);
+        settle_output(dtype, recv);
         done
     }
 }

@@ -15,7 +15,7 @@ use crate::{error::Result, kernels::Reducer};
 use collectives::{DType, schedule::InPlace};
 use transport::memory::{Span, SpanMut};
 
-/// A contribution that is multiplied before the call moves it.
+/// A multiplication of a contribution before the call moves it.
 #[derive(Debug)]
 pub(super) struct Scaling<'m> {
     from: Span<'m>,
@@ -31,7 +31,7 @@ impl<'m> Scaling<'m> {
         Ok(Scaling { from, to, by, product: by.check(dtype)? })
     }
 
-    /// Multiplies.
+    /// Multiplies the contribution.
     pub(super) fn apply(&self) {
         const WORDS: usize = 512;
         let element = self.by.element();
@@ -49,12 +49,12 @@ impl<'m> Scaling<'m> {
     }
 }
 
-/// Memory that a contribution is multiplied into.
+/// Memory that a product is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Destination {
-    /// The output, which is as long; the call then runs in place.
+    /// The output, which is as long as the input; the call then runs in place.
     Output,
-    /// The input, all of which is writable since the output is a block of it.
+    /// The input, which is writable, since the output is a block of it.
     Input,
     /// Memory of the library.
     Own,

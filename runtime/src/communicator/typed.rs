@@ -36,6 +36,26 @@ impl Communicator {
         Ok(Buffer::new(self.slab.allocate(bytes)?))
     }
 
+    /// Carries out any operation, from `send` to `recv`.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for an operation with a scale.
+    pub fn call<T: Element>(&mut self, operation: &Operation<'_>, send: &[T], recv: &mut [T]) -> Result<()> {
+        operation.refuse_scale()?;
+        self.execute(&Request::apart(self.rank_info(), operation, send.into(), recv.into())?)
+    }
+
+    /// Carries out any operation in place.
+    ///
+    /// `data` has all blocks on a rank that has a buffer of all blocks, and one block elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::call`]; [`Error::InvalidArgument`] for an operation without a form in place.
+    pub fn call_in_place<T: Element>(&mut self, operation: &Operation<'_>, data: &mut [T]) -> Result<()> {
+        operation.refuse_scale()?;
+        self.execute(&Request::in_place(self.rank_info(), operation, data.into())?)
+    }
+
     /// Waits until every rank has called it.
     ///
     /// # Errors

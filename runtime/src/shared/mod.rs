@@ -20,7 +20,7 @@ pub use pending::Pending;
 pub use seat::{Seat, Taken};
 
 use crate::{
-    communicator::{CallOptions, Communicator, Control, RawCall, Stats, closed},
+    communicator::{CallByAddress, CallOptions, Communicator, Control, RawCall, Stats, closed},
     error::{Error, Result},
 };
 use queue::Queue;
@@ -92,7 +92,7 @@ impl SharedCommunicator {
                 return unsafe { comm.call_raw(call) };
             }
             // SAFETY: the caller's promise.
-            return comm.under(options, |comm| unsafe { comm.call_raw(call) })?;
+            return comm.with_options(options, |comm| unsafe { comm.call_raw(call) })?;
         }
         // SAFETY: the caller's promise.
         unsafe { self.call_later(call, options) }
@@ -115,14 +115,24 @@ impl SharedCommunicator {
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
-    #[inline(always)] // As that.
-    pub unsafe fn call_seated(&self, seat: &mut Taken, call: &RawCall) -> Option<Result<(), Box<Error>>> {
+    #[inline(always)] // As `RawAllReduce`.
+    pub unsafe fn call_seated(
+        &self,
+        seat: &mut Taken,
+        call: &impl CallByAddress,
+    ) -> Option<Result<(), Box<Error>>> {
         let core = &self.0.core;
         if !core.queue.is_empty() || core.comm.is_broken() {
             return None;
         }
-        // SAFETY: the caller's promise.
-        core.comm.with(seat, |comm| Some(unsafe { comm.as_mut()?.call_raw(call) }.map_err(Box::new)))?
+        let comm = core.comm.borrow(seat)?;
+        let done = match comm.value {
+            // SAFETY: the caller's promise.
+            Some(comm) => Some(unsafe { call.execute(comm) }.map_err(Box::new)),
+            None => None,
+        };
+        comm.end();
+        done
     }
 
     /// Makes a call after those that are queued, and waits for it.
@@ -148,7 +158,7 @@ impl SharedCommunicator {
         if let Some(mut comm) = core.idle()? {
             let comm = comm.as_mut().ok_or_else(closed)?;
             // SAFETY: the caller's promise.
-            return comm.under(options, |comm| unsafe { comm.group_raw(calls) })?;
+            return comm.with_options(options, |comm| unsafe { comm.group_raw(calls) })?;
         }
         // SAFETY: the caller's promise; this returns when the calls are done.
         let pending = unsafe { self.issue(calls.to_vec(), options)? };
@@ -309,7 +319,7 @@ impl Core {
     fn make(&self, calls: &[RawCall], options: &CallOptions) -> Result<()> {
         let mut comm = self.lock()?;
         let comm = comm.as_mut().ok_or_else(closed)?;
-        comm.under(options, |comm| match calls {
+        comm.with_options(options, |comm| match calls {
             // SAFETY: whoever issued the call vouches for its memory until it is done.
             [call] => unsafe { comm.call_raw(call) },
             // SAFETY: as above.

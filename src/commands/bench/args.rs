@@ -1,13 +1,29 @@
 //! The arguments of `tbccl bench`, as typed.
 
-use super::{super::arguments, operation::Named};
+use super::{
+    super::arguments,
+    operation::{Named, Operation},
+};
 use collectives::{Codec, DType, ReduceOp, UnknownName};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-const EXAMPLES: &str = "\
-Operations: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, sendrecv, barrier, and
-pingpong (half a round trip between ranks 0 and 1). Other spellings, allreduce or bcast, are fine.
+/// The text after the options: operations, examples, and the meaning of what is printed.
+fn after_help() -> String {
+    let names: Vec<_> = Operation::names().collect();
+    let mut text = String::from("Operations:");
+    let mut column = text.len();
+    for (at, name) in names.iter().enumerate() {
+        let end = if at + 1 < names.len() { "," } else { "" };
+        let start = if column + name.len() + 2 > 100 { '\n' } else { ' ' };
+        column = if start == '\n' { 0 } else { column + 1 } + name.len() + end.len();
+        text.extend([start]);
+        text.extend([*name, end]);
+    }
+    text + "\n(pingpong: half a round trip between ranks 0 and 1). Other spellings, allreduce or bcast, are fine.\n\n"
+        + EXAMPLES
+}
 
+const EXAMPLES: &str = "\
 Examples:
   tbccl bench all_reduce --ranks 4                     4 B to 64 MiB between four processes
   tbccl bench all_reduce --ranks 4 --algo ring         by one algorithm (tbccl plan show names them)
@@ -28,7 +44,7 @@ Exit status: 0; 1 if any element is wrong; 2 for bad usage or an environment tha
 
 /// Measure an operation between ranks on this machine, every element checked
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = after_help())]
 pub(crate) struct Args {
     /// Operation to measure, e.g. all_reduce
     #[arg(value_name = "OP", value_parser = Named::from_str)]

@@ -104,26 +104,11 @@ impl<T: Value> Work for Task<'_, T> {
         let Operation::Collective(collective) = operation else {
             return play(comm, rank, input, output);
         };
-        match (collective, form) {
-            (Collective::AllReduce, Form::OutOfPlace) => comm.all_reduce(input, output, redop),
-            (Collective::AllReduce, Form::InPlace) => comm.all_reduce_in_place(output, redop),
-            (Collective::AllGather, Form::OutOfPlace) => comm.all_gather(input, output),
-            (Collective::AllGather, Form::InPlace) => comm.all_gather_in_place(output),
-            (Collective::ReduceScatter, Form::OutOfPlace) => comm.reduce_scatter(input, output, redop),
-            (Collective::ReduceScatter, Form::InPlace) => comm.reduce_scatter_in_place(output, redop),
-            (Collective::Broadcast, Form::OutOfPlace) => comm.broadcast_from(input, output, root),
-            (Collective::Broadcast, Form::InPlace) => comm.broadcast(output, root),
-            (Collective::Reduce, Form::OutOfPlace) => comm.reduce(input, output, redop, root),
-            (Collective::Reduce, Form::InPlace) => comm.reduce_in_place(output, redop, root),
-            (Collective::Gather, _) => comm.gather(input, output, root),
-            (Collective::Scatter, _) => comm.scatter(input, output, root),
-            (Collective::Scan, Form::OutOfPlace) => comm.scan(input, output, redop),
-            (Collective::Scan, Form::InPlace) => comm.scan_in_place(output, redop),
-            (Collective::ExclusiveScan, Form::OutOfPlace) => comm.exclusive_scan(input, output, redop),
-            (Collective::ExclusiveScan, Form::InPlace) => comm.exclusive_scan_in_place(output, redop),
-            (Collective::AllToAll, _) => comm.all_to_all(input, output),
-            (Collective::SendRecv, _) => comm.send_recv(input, output),
-            (Collective::Barrier, _) => comm.barrier(),
+        let call = tbccl::Operation::new(collective).with_root(root);
+        let call = if collective.reduces() { call.with_op(redop) } else { call };
+        match form {
+            Form::OutOfPlace => comm.call(&call, input, output),
+            Form::InPlace => comm.call_in_place(&call, output),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! A guarded value is used by the thread that holds the lock lent to it, and by one at a time: it is borrowed
-//! from the guard ([`Guard`]), or as long as the guard is borrowed exclusively ([`Guarded::with`]).
+//! from the guard ([`Guard`]), or as long as the guard is borrowed exclusively ([`Guarded::borrow`]).
 
 use super::{Seat, Taken, VACANT, this_thread};
 use std::{
@@ -66,6 +66,21 @@ pub(crate) struct Guard<'g, T> {
     _taken: Taken,
 }
 
+/// A value that a thread uses while it holds the value's lock. To be ended by [`Borrowed::end`]: dropping it says that the
+/// thread has panicked.
+pub(crate) struct Borrowed<'g, T> {
+    pub(crate) value: &'g mut T,
+    on_panic: Breaking<'g>,
+}
+
+impl<T> Borrowed<'_, T> {
+    /// Ends the use of the value. There is nothing to look at when no panic has passed.
+    #[inline(always)] // As `Guarded::borrow`.
+    pub(crate) fn end(self) {
+        mem::forget(self.on_panic);
+    }
+}
+
 impl<T> Guarded<T> {
     pub(crate) fn new(value: T) -> Guarded<T> {
         Guarded { seat: Lent::new(), broken: AtomicBool::new(false), value: UnsafeCell::new(value) }
@@ -76,18 +91,15 @@ impl<T> Guarded<T> {
         self.seat.0
     }
 
-    /// Works on the value, for a thread that holds its lock; `None` for one that holds another lock.
-    #[inline(always)] // What is worked on is a call that takes some dozens of nanoseconds.
-    pub(crate) fn with<R>(&self, taken: &mut Taken, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+    /// Borrows the value for a thread that holds its lock; `None` for one that holds another lock.
+    #[inline(always)] // The value is used for a call that takes some dozens of nanoseconds.
+    pub(crate) fn borrow<'g>(&'g self, taken: &'g mut Taken) -> Option<Borrowed<'g, T>> {
         if !ptr::eq(taken.seat, self.seat.0) {
             return None;
         }
-        let breaking = Breaking(&self.broken);
-        // SAFETY: the caller holds the lock that is lent to the value, and lends it to this call.
-        let done = work(unsafe { &mut *self.value.get() });
-        // Only a panic drops it: there is nothing to look at when all goes well.
-        mem::forget(breaking);
-        Some(done)
+        // SAFETY: the caller holds the lock that is lent to the value, and lends it as long as the value is borrowed.
+        let value = unsafe { &mut *self.value.get() };
+        Some(Borrowed { value, on_panic: Breaking(&self.broken) })
     }
 
     /// The value, if nobody has it.

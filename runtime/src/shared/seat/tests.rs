@@ -156,8 +156,10 @@ fn a_panic_inside_is_noticed_and_one_before_is_not() {
 fn another_seat_opens_nothing() {
     let (one, other) = (Guarded::new(1), Guarded::new(2));
     let mut taken = other.seat().try_take().expect("nobody has it");
-    assert!(one.with(&mut taken, |_| ()).is_none());
-    assert_eq!(other.with(&mut taken, |value| *value), Some(2));
+    assert!(one.borrow(&mut taken).is_none());
+    let borrowed = other.borrow(&mut taken).expect("its own lock");
+    assert_eq!(*borrowed.value, 2);
+    borrowed.end();
     assert!(other.try_lock().is_none(), "it is still taken");
     drop(taken);
     assert!(other.try_lock().is_some());

@@ -3,7 +3,7 @@
 mod rendezvous;
 
 use super::{
-    super::{Communicator, Parts, plans::Common},
+    super::{Communicator, Parts, plans::SharedChoice},
     failure::host_name,
     layout, listen_if_wanted,
 };
@@ -26,7 +26,7 @@ use transport::{
 pub(in super::super) struct Threads {
     arenas: Arc<[Arena]>,
     names: Vec<PeerName>,
-    plans: Arc<Common>,
+    plans: Arc<SharedChoice>,
     rendezvous: Arc<ThreadRendezvous>,
 }
 
@@ -62,7 +62,7 @@ impl Threads {
             is_first: true,
         };
         let mut communicator = Communicator::assemble(parts, config);
-        communicator.plans.share(plans);
+        communicator.plans.share_choice(plans);
         communicator.executor.make_links_by(local_links(rank, arenas));
         communicator
     }

@@ -1,0 +1,115 @@
+//! Names and tables that people read, held against the tables of the library.
+//!
+//! After a change of options: `TBCCL_WRITE_README=1 cargo test --test cli readme`.
+
+use crate::TBCCL;
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use tbccl::{Codec, Collective, DType, OPTIONS, ReduceOp, Transport};
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a file of the repository")
+}
+
+/// Words of a text, with the letters that names have.
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !(c.is_alphanumeric() || "_+/-".contains(c))).collect()
+}
+
+fn help(arguments: &[&str]) -> String {
+    let output = Command::new(TBCCL).args(arguments).arg("--help").output().expect("it runs");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn assert_names(text: &str, names: impl IntoIterator<Item = &'static str>) {
+    let words = words(text);
+    for name in names {
+        assert!(words.contains(name), "{name} is missing in\n{text}");
+    }
+}
+
+/// The table of options, with paths of documents as links.
+fn options() -> String {
+    let linked = |doc: &str| {
+        let word = |word: &str| {
+            let path = word.trim_end_matches([';', ',', ':', ')']);
+            match path.starts_with("docs/") {
+                true => format!("[{path}]({path}){}", &word[path.len()..]),
+                false => word.to_owned(),
+            }
+        };
+        doc.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+    };
+    let row = |(env, doc): (&str, &str)| format!("| `{env}` | {} |\n", linked(doc));
+    let rows = OPTIONS.iter().map(|option| row((option.env, option.doc)));
+    format!("| variable | meaning (default) |\n|---|---|\n{}", rows.collect::<String>())
+}
+
+#[test]
+fn readme_has_every_option() {
+    let readme = read("README.md");
+    let (before, rest) = readme.split_once("| variable | meaning (default) |").expect("the table");
+    let after = rest.split_once("\n\n").expect("the end of the table").1;
+    let wanted = format!("{before}{}\n{after}", options());
+    if std::env::var_os("TBCCL_WRITE_README").is_some() {
+        fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"), wanted).expect("our file");
+    } else {
+        assert_eq!(readme, wanted, "TBCCL_WRITE_README=1 cargo test --test cli readme");
+    }
+}
+
+#[test]
+fn help_of_bench_names_every_operation_transport_and_codec() {
+    let text = help(&["bench"]);
+    assert_names(&text, Collective::ALL.map(Collective::name));
+    assert_names(&text, ReduceOp::ALL.map(ReduceOp::name));
+    assert_names(&text, Codec::ALL.map(Codec::name));
+    assert_names(&text, Transport::names());
+}
+
+#[test]
+fn help_of_commands_that_take_a_transport_names_them_all() {
+    for command in ["run", "ping", "tune"] {
+        assert_names(&help(&[command]), Transport::names());
+    }
+}
+
+#[test]
+fn documents_name_every_codec_and_transport() {
+    assert_names(&read("docs/collectives.md"), Codec::ALL.map(Codec::name));
+    assert_names(&read("README.md"), Transport::names());
+    assert_names(&read("ffi/src/options.rs"), Transport::names());
+}
+
+#[test]
+fn python_declares_every_number() {
+    let declared = read("python/tbccl/_native.pyi");
+    let declared: BTreeSet<&str> = declared.lines().filter_map(|line| line.strip_suffix(": int")).collect();
+    let mut wanted = vec!["SEND".to_owned(), "RECV".to_owned(), "UNIQUE_ID_BYTES".to_owned()];
+    for shape in Collective::ALL.map(Collective::shape) {
+        let Some(name) = shape.names.python.map(str::to_uppercase) else { continue };
+        wanted.extend(shape.vector.map(|_| format!("{name}_V")));
+        wanted.extend(shape.quantizes.then(|| format!("{name}_QUANTIZED")));
+        wanted.push(name);
+    }
+    wanted.extend(DType::ALL.map(|dtype| dtype.long_name().to_uppercase()));
+    wanted.extend(ReduceOp::ALL.map(|op| op.name().to_uppercase()));
+    wanted.extend(
+        Codec::ALL.map(|codec| format!("CODEC_{}", codec.name().to_uppercase().replace('/', "_BLOCK"))),
+    );
+    assert_eq!(declared, wanted.iter().map(String::as_str).collect());
+}
+
+#[test]
+fn python_has_a_method_for_every_collective() {
+    let (calls, group) = (read("python/tbccl/_collectives.py"), read("python/tbccl/_group.py"));
+    for shape in Collective::ALL.map(Collective::shape) {
+        let Some(name) = shape.names.python else { continue };
+        let vector = shape.vector.map(|_| format!("{name}_v"));
+        for name in vector.iter().map(String::as_str).chain([name]) {
+            let method = format!("    def {name}(");
+            assert!(calls.contains(&method), "{name}");
+            assert!(calls.contains(&format!("    def {name}_async(")), "{name}_async");
+            assert!(name == "barrier" || group.contains(&method), "{name} of a group");
+        }
+    }
+}
