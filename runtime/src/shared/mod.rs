@@ -126,11 +126,8 @@ impl SharedCommunicator {
             return None;
         }
         let comm = core.comm.borrow(seat)?;
-        let done = match comm.value {
-            // SAFETY: the caller's promise.
-            Some(comm) => Some(unsafe { call.execute(comm) }.map_err(Box::new)),
-            None => None,
-        };
+        // SAFETY: the caller's promise.
+        let done = comm.value.as_mut().map(|comm| unsafe { call.execute(comm) }.map_err(Box::new));
         comm.end();
         done
     }
