@@ -62,7 +62,7 @@ const ELEMENT_BYTES: u64 = 4;
 /// The bytes of a scale.
 const SCALE_BYTES: u64 = 4;
 
-/// Packed chunks start at multiples of so many bytes.
+/// Packed chunks start at multiples of this many bytes.
 pub(crate) const LINE: u64 = 64;
 
 impl Codec {
@@ -92,7 +92,7 @@ impl Codec {
         }
     }
 
-    /// The bytes that so many elements of a chunk are packed into.
+    /// Bytes of `elements` elements of a chunk after packing.
     #[must_use]
     pub const fn packed_bytes(self, elements: u64) -> u64 {
         match self {
@@ -103,7 +103,8 @@ impl Codec {
         }
     }
 
-    /// What one encoding loses at most, relative to the largest magnitude in the block; with `bf16`, to the element.
+    /// Largest error of one encoding, relative to the largest magnitude in the block; with `bf16`, to the
+    /// element.
     #[must_use]
     pub const fn loss(self) -> f64 {
         match self {
@@ -113,9 +114,11 @@ impl Codec {
         }
     }
 
-    /// How far off an element of a sum over `ranks` ranks may be, when contributions go through at most `encodings`
-    /// encodings; `magnitudes` is the sum over the ranks of the largest magnitude that each has in the element's block.
-    /// It holds while no partial sum is near the largest `f32`. The module says why.
+    /// Bound of the error of an element of a sum over `ranks` ranks, when contributions go through at most
+    /// `encodings` encodings.
+    ///
+    /// `magnitudes` is the sum over the ranks of the largest magnitude that each has in the element's block.
+    /// The bound holds while no partial sum is near the largest `f32`. The module derives it.
     #[must_use]
     pub fn error_bound(self, encodings: u32, ranks: u32, magnitudes: f64) -> f64 {
         let grown = (1.0 + self.loss()).powi(encodings as i32) * (1.0 + 2f64.powi(-24)).powi(ranks as i32);
@@ -143,7 +146,7 @@ impl FromStr for Codec {
     }
 }
 
-/// What a schedule has for packed chunks.
+/// Parameters of packed chunks in a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
     /// How they are packed.
@@ -152,7 +155,7 @@ pub struct Packing {
     pub blocks: u32,
 }
 
-/// May elements of so many bytes be packed?
+/// Whether elements of `elem_bytes` bytes can be packed.
 #[must_use]
 pub const fn packs(elem_bytes: u64) -> bool {
     elem_bytes == ELEMENT_BYTES

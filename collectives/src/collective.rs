@@ -11,9 +11,9 @@ use std::{fmt, str::FromStr};
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Collective {
-    /// Everyone's block, reduced, to everyone. Input 1 block, output 1 block.
+    /// Every rank receives the reduction of all ranks' blocks. Input 1 block, output 1 block.
     AllReduce,
-    /// Everyone's block, side by side in rank order, to everyone. Input 1 block, output n blocks.
+    /// Every rank receives all ranks' blocks in rank order. Input 1 block, output n blocks.
     AllGather,
     /// Block `r` of everyone, reduced, to rank `r`. Input n blocks, output 1 block.
     ReduceScatter,
@@ -21,16 +21,16 @@ pub enum Collective {
     Broadcast,
     /// Block `j` of rank `i` becomes block `i` of rank `j`. Input n blocks, output n blocks.
     AllToAll,
-    /// Everyone's block, reduced, to the root. Input 1 block, output 1 block at the root.
+    /// The root receives the reduction of all ranks' blocks. Input 1 block, output 1 block at the root.
     Reduce,
-    /// Everyone's block, side by side in rank order, to the root. Input 1 block, output n blocks at the root.
+    /// The root receives all ranks' blocks in rank order. Input 1 block, output n blocks at the root.
     Gather,
     /// Block `r` of the root to rank `r`. Input n blocks at the root, output 1 block.
     Scatter,
     /// The blocks of the ranks up to and with the own one, reduced. Input 1 block, output 1 block.
     Scan,
-    /// The blocks of the ranks before the own one, reduced; rank 0's output stays as it is. Input 1 block, output 1
-    /// block.
+    /// Each rank receives the reduction of the blocks of the ranks before it; rank 0's output is unchanged.
+    /// Input 1 block, output 1 block.
     ExclusiveScan,
     /// Rank `r`'s block to rank `r + 1`, round the circle. Input 1 block, output 1 block.
     SendRecv,

@@ -39,7 +39,7 @@ pub enum DType {
     Complex64,
 }
 
-/// What an element type is made of; decides which operations it has.
+/// The numeric class of an element type; it decides which operations the type has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Binary floating point.
@@ -82,7 +82,7 @@ impl DType {
         }
     }
 
-    /// What the type is made of.
+    /// The numeric class of the type.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {

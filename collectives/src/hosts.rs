@@ -14,15 +14,16 @@ pub enum Hosts {
     /// All ranks are on one host, or nothing is known.
     #[default]
     One,
-    /// So many ranks that follow each other share a host; the last host may have fewer.
+    /// Consecutive ranks share a host: this many per host; the last host may have fewer.
     Blocks(u32),
-    /// Ranks go to so many hosts by turns; the first hosts may have one more.
+    /// Ranks are placed on this many hosts round robin; the first hosts may have one more.
     Turns(u32),
     /// One host after the other gets as many ranks as are said.
     Sizes(Sizes),
 }
 
-/// How many ranks each of several hosts has: up to [`Sizes::MOST_HOSTS`], with up to [`Sizes::MOST_RANKS`] on each.
+/// Ranks per host, for hosts of unequal sizes: up to [`Sizes::MOST_HOSTS`], with up to [`Sizes::MOST_RANKS`]
+/// on each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// None is 0 but those behind the last host.
@@ -36,7 +37,8 @@ impl Sizes {
     /// The ranks that a host can have at most.
     pub const MOST_RANKS: u32 = u8::MAX as u32;
 
-    /// Hosts of so many ranks; none where there are no hosts or too many, or one has no ranks or too many.
+    /// Hosts with these numbers of ranks. `None` where there are no hosts or too many, or one has no ranks or
+    /// too many.
     #[must_use]
     pub fn new(sizes: &[u32]) -> Option<Sizes> {
         let fit = sizes.iter().all(|size| (1..=Sizes::MOST_RANKS).contains(size));
@@ -66,8 +68,9 @@ impl fmt::Debug for Sizes {
 }
 
 impl Hosts {
-    /// The rule by which ranks are placed, if it is one of these. [`Hosts::One`] where it is none, and where each host has one
-    /// rank: no plan goes within hosts then.
+    /// The rule by which ranks are placed, if it is one of these.
+    ///
+    /// [`Hosts::One`] otherwise, and where each host has one rank: no plan works within hosts then.
     #[must_use]
     pub fn of(placement: &Placement) -> Hosts {
         let n = placement.ranks();
@@ -95,7 +98,7 @@ impl Hosts {
         }
     }
 
-    /// Can `n` ranks be dealt in this way?
+    /// Whether `n` ranks can be placed by this rule.
     #[must_use]
     pub fn suit(self, n: u32) -> bool {
         match self {
@@ -178,8 +181,8 @@ impl Hosts {
     }
 }
 
-/// How people say it: `4` ranks on each host, `3,1` ranks on the first and on the second, or `turns:2` for two hosts by
-/// turns.
+/// Text form: `4` ranks on each host, `3,1` ranks on the first and on the second, or `turns:2` for two hosts
+/// round robin.
 impl FromStr for Hosts {
     type Err = String;
 

@@ -6,9 +6,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown {kind} `{given}`{}; known: {}", suggestion(nearest), known.join(", "))]
 pub struct UnknownName {
-    /// What was to be named, e.g. `element type`.
+    /// The kind of name, e.g. `element type`.
     pub kind: &'static str,
-    /// What was given.
+    /// The unknown name.
     pub given: String,
     /// The valid name that is most like it, when one is alike at all.
     pub nearest: Option<&'static str>,

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use topology::Rank;
 
-/// What a plan promises about the order in which contributions are combined.
+/// A plan's guarantee about the order in which contributions are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -30,8 +30,8 @@ pub enum Numerics {
     /// Any order that the plan fixes.
     #[default]
     Fast,
-    /// The canonical order: the same bits on every rank and in every run, for every algorithm, size and transport, for
-    /// the same number of ranks.
+    /// The canonical order: the same bits on every rank and in every run, for every algorithm, size and
+    /// transport, for the same number of ranks.
     Reproducible,
 }
 
@@ -66,7 +66,8 @@ impl FromStr for Numerics {
     }
 }
 
-/// The places of ranks among the terms of the canonical tree that are left when the first ones are added in pairs.
+/// The positions of ranks among the terms that are left of the canonical tree after the first ranks are added
+/// in pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Core {
     /// How many terms there are: a power of two.
@@ -89,7 +90,8 @@ impl Core {
         Rank(if term < self.pairs { 2 * term } else { term + self.pairs })
     }
 
-    /// The term that a rank speaks for; none for the second one of a pair, whose contribution the first one takes.
+    /// The term that a rank represents; none for the second rank of a pair, whose contribution the first rank
+    /// adds.
     #[must_use]
     pub const fn term(self, rank: Rank) -> Option<u32> {
         match rank.0 {
@@ -111,7 +113,7 @@ impl Core {
 pub enum Sum {
     /// One rank's contribution.
     Of(Rank),
-    /// Two sums of neighbours: so many terms from this one on.
+    /// Two sums of neighbors: `terms` terms from `first` on.
     Terms {
         /// The first term.
         first: u32,
@@ -144,7 +146,7 @@ impl Sum {
         })
     }
 
-    /// The ranks whose contributions it holds: the first one, and how many.
+    /// The ranks whose contributions it holds: the first rank, and their number.
     #[must_use]
     pub const fn ranks(self, ranks: u32) -> (Rank, u32) {
         let core = Core::of(ranks);
@@ -160,7 +162,8 @@ impl Sum {
 }
 
 impl Core {
-    /// So many terms from one on; a single one that is a rank's contribution is that.
+    /// The sum of `terms` terms from `first` on; a single term that is a rank's contribution is that
+    /// contribution.
     const fn part(self, first: u32, terms: u32) -> Sum {
         if terms == 1 && first >= self.pairs {
             Sum::Of(self.representative(first))

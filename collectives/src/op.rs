@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use thiserror::Error;
 
-/// How two elements become one. All are commutative; all but floating-point sums and products are associative.
+/// An operation that combines two elements. All are commutative; all but floating-point sums and products are
+/// associative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]

@@ -3,7 +3,8 @@
 use crate::codec::LINE;
 use crate::{BlockLayout, Codec, Packing};
 
-/// Where packed chunks are: each has room for the longest chunk of a block, so that none depends on those before it.
+/// The positions of packed chunks. Each has room for the longest chunk of a block, so none depends on those
+/// before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedLayout {
     /// How chunks are packed.
@@ -15,7 +16,7 @@ pub struct PackedLayout {
 }
 
 impl PackedLayout {
-    /// The layout of packed chunks whose elements are laid out as `layout` says.
+    /// The layout of packed chunks whose elements have `layout`.
     #[must_use]
     pub fn new(packing: Packing, layout: &BlockLayout) -> PackedLayout {
         let Packing { codec, blocks } = packing;

@@ -57,7 +57,7 @@ pub enum Overlap {
     Never,
 }
 
-/// Who knows the lengths of blocks in a call's vector form, whose blocks have unequal lengths.
+/// The ranks that know the lengths of blocks in a call's vector form, whose blocks have unequal lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VectorCounts {
     /// All ranks pass the same list: the length of every rank's block.

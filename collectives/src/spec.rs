@@ -1,4 +1,4 @@
-//! What is to be planned, and why a plan is refused.
+//! The request to a planner, and the reasons to refuse one.
 
 use crate::schedule::InPlace;
 use crate::{Codec, Collective, Hosts, Numerics, UnknownName, Weights};
@@ -14,8 +14,8 @@ pub const MAX_STEPS: u64 = 1 << 24;
 /// The copies of a plan that there can be at most.
 pub const MAX_REPLICAS: u8 = 16;
 
-/// What is to be planned. A `Spec` makes sense: its root is one of its ranks, its hosts have all of them, and its
-/// numbers are within limits.
+/// A request to a planner. A `Spec` is consistent: its root is one of its ranks, its hosts have all of them,
+/// and its numbers are within limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
     collective: Collective,
@@ -58,7 +58,7 @@ pub enum PlanError {
         ranks: u32,
         /// The ranks that it can plan for.
         max: u32,
-        /// Algorithms that can plan for so many.
+        /// Algorithms that can plan for this number.
         instead: Vec<&'static str>,
     },
     /// A root that is not one of the ranks.
@@ -79,7 +79,7 @@ pub enum PlanError {
         /// The root asked for.
         root: Rank,
     },
-    /// A rank to plan for that there is not.
+    /// A rank outside the plan.
     #[error("{collective} on {ranks} ranks has no plan for rank {rank}; the last one is {}", ranks - 1)]
     NoSuchRank {
         /// The collective.
@@ -165,7 +165,7 @@ pub enum PlanError {
     UnknownAlgorithm {
         /// The collective.
         collective: Collective,
-        /// What was asked for, and what there is.
+        /// The algorithm asked for, and those that exist.
         #[source]
         error: UnknownName,
     },
@@ -180,7 +180,7 @@ pub enum PlanError {
         algorithm: &'static str,
         /// The collective.
         collective: Collective,
-        /// Who would have to send.
+        /// The rank that would send.
         from: Rank,
         /// To whom.
         to: Rank,
@@ -217,7 +217,7 @@ pub enum PlanError {
     },
 }
 
-/// What else to do about a plan that lacks a cable.
+/// Another remedy for a plan that lacks a cable.
 fn remedy(collective: Collective, instead: &[&str]) -> String {
     match instead {
         [] => format!(
@@ -311,7 +311,8 @@ impl Spec {
         }
     }
 
-    /// The same as `replicas` copies on lanes of their own, each with an equal part of every chunk; 1 leaves it as it is.
+    /// This spec as `replicas` copies on lanes of their own, each with an equal part of every chunk; 1
+    /// changes nothing.
     ///
     /// # Errors
     /// [`PlanError::Replicas`] for none, or more than [`MAX_REPLICAS`].
@@ -328,14 +329,18 @@ impl Spec {
         Spec { weights, ..self }
     }
 
-    /// The same with every message packed, or none; see [`crate::pass`]. It is for `all_reduce`, in any order of additions.
+    /// This spec with every message packed by a codec, or with none packed; see [`crate::pass`].
+    ///
+    /// Only `all_reduce` has packed messages, in any order of additions.
     #[must_use]
     pub const fn with_codec(self, codec: Option<Codec>) -> Spec {
         Spec { codec, ..self }
     }
 
-    /// The same for one rank alone: its program is as in the plan for all ranks, and the other ranks' are left empty.
-    /// Such a plan can be carried out by its rank, but not verified.
+    /// This spec for one rank alone: the rank's program equals that of the plan for all ranks, and the other
+    /// programs are empty.
+    ///
+    /// The rank can execute such a plan; nobody can verify it.
     ///
     /// # Errors
     /// [`PlanError::NoSuchRank`].
@@ -376,13 +381,13 @@ impl Spec {
         self.segments
     }
 
-    /// What is promised about the order in which contributions are combined.
+    /// The guarantee about the order in which contributions are combined.
     #[must_use]
     pub const fn numerics(&self) -> Numerics {
         self.numerics
     }
 
-    /// May blocks differ in length?
+    /// Whether blocks may differ in length.
     #[must_use]
     pub const fn uneven(&self) -> bool {
         self.uneven

@@ -1,4 +1,4 @@
-//! Every plan there is, one by one: what `tbccl plan verify --all` and the tests go through.
+//! Enumeration of every plan that exists, for `tbccl plan verify --all` and the tests.
 
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
@@ -14,11 +14,11 @@ use topology::Rank;
 pub struct Case {
     /// The planner.
     pub algorithm: &'static Algorithm,
-    /// What it is to plan.
+    /// The spec of the plan.
     pub spec: Spec,
 }
 
-/// A plan that there is not, or that is wrong.
+/// A plan that could not be made, or that is wrong.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum CaseError {
     /// The planner refused.
@@ -35,7 +35,7 @@ pub enum CaseError {
     Fault {
         /// The case, as it prints.
         case: String,
-        /// What is wrong.
+        /// The error.
         #[source]
         fault: Box<Fault>,
     },
@@ -113,8 +113,7 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
     })
 }
 
-/// The ways to deal ranks to hosts that are worth planning for: for those who ask, hosts of many ranks and of few, full
-/// and not.
+/// The placements of ranks on hosts that differ for planners: hosts of many ranks and of few, full and not.
 fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     if algorithm.name != "hierarchical" {
         return vec![Hosts::One];
@@ -127,7 +126,7 @@ fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     dealt.filter(|hosts| *hosts != Hosts::Turns(1)).chain(unequal).chain([Hosts::One]).collect()
 }
 
-/// The classes that are worth planning for: where nothing is combined they are all the same.
+/// The numeric classes that differ in their plans; a collective that combines nothing has one.
 fn orders(algorithm: &Algorithm) -> impl Iterator<Item = Numerics> + use<> {
     let (most, reduces) = (algorithm.numerics, algorithm.collective.reduces());
     Numerics::ALL.into_iter().filter(move |class| *class == Numerics::Fast || (reduces && *class <= most))

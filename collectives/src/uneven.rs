@@ -22,7 +22,7 @@ use crate::schedule::{Buffer, ChunkRange, Schedule};
 use crate::verify::{At, Fault};
 use crate::{Collective, Rank};
 
-/// Has the collective a vector form?
+/// Whether the collective has a vector form.
 #[must_use]
 pub const fn has_vector_form(collective: Collective) -> bool {
     use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
@@ -30,7 +30,7 @@ pub const fn has_vector_form(collective: Collective) -> bool {
 }
 
 impl Algorithm {
-    /// Are its plans right for blocks of unequal lengths, if the [`Spec`](crate::Spec) asks for it?
+    /// Whether its plans are right for blocks of unequal lengths, if the [`Spec`](crate::Spec) asks for it.
     #[must_use]
     pub fn takes_uneven_blocks(&self) -> bool {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
@@ -56,10 +56,10 @@ fn shape(collective: Collective, ranks: u32, rank: Rank, buffer: Buffer, block: 
     }
 }
 
-/// Does a plan keep to the shapes of blocks? It must be one that the verifier finds right.
+/// Checks that a plan keeps to the shapes of blocks. The verifier must have accepted the plan.
 ///
 /// # Errors
-/// [`Fault::Shapes`] with the first step that doesn't.
+/// [`Fault::Shapes`] with the first step that mixes shapes.
 pub fn check(schedule: &Schedule) -> Result<(), Fault> {
     let (ranks, chunks) = (schedule.ranks(), schedule.chunks);
     let shapes = |rank: Rank, range: ChunkRange| -> Option<Vec<u32>> {
@@ -87,7 +87,7 @@ pub fn check(schedule: &Schedule) -> Result<(), Fault> {
 /// The elements of every chunk of one rank's buffers, whose blocks have lengths of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnevenLayout {
-    /// Per buffer and block: where it starts, and how it is cut. The last one is the end.
+    /// The start and the chunks of each block, per buffer. The last entry is the end.
     blocks: [Box<[(u64, BlockLayout)]>; 3],
 }
 

@@ -21,8 +21,9 @@ impl Weights {
     /// The lanes that a message can be split over at most.
     pub const MAX_LANES: usize = 4;
 
-    /// So many lanes with these shares, e.g. 3 and 1; none when there are no lanes or too many, or one without a share
-    /// or with more than [`MAX_WEIGHT`].
+    /// Weights of lanes, e.g. 3 and 1.
+    ///
+    /// `None` when there are no lanes or too many, or one has no weight or more than [`MAX_WEIGHT`].
     #[must_use]
     pub fn new(shares: &[u8]) -> Option<Weights> {
         let fit = shares.iter().all(|share| (1..=MAX_WEIGHT).contains(share));

@@ -36,7 +36,7 @@ impl Bounds {
     }
 }
 
-/// The bounds of a collective on the first `ranks` ranks of a cluster, with blocks of so many bytes.
+/// The bounds of a collective on the first `ranks` ranks of a cluster, with blocks of `block_bytes` bytes.
 #[must_use]
 pub fn bounds(
     collective: Collective,
@@ -54,7 +54,7 @@ pub fn bounds(
     Bounds { latency, bandwidth: bandwidth.fold(0.0, f64::max) }
 }
 
-/// What crosses the borders of groups, over what they can carry.
+/// The bytes that cross the borders of groups, over the bandwidth of those borders.
 fn crossing(collective: Collective, ranks: u32, size: u32, block_bytes: u64, cluster: &Cluster) -> f64 {
     let groups = ranks.div_ceil(size);
     let (n, g) = (f64::from(ranks), f64::from(groups));
@@ -65,7 +65,7 @@ fn crossing(collective: Collective, ranks: u32, size: u32, block_bytes: u64, clu
     let least = capacities.iter().copied().fold(f64::INFINITY, f64::min);
     let all = capacities.iter().sum::<f64>() / f64::from(looked_at) * g;
     let block = block_bytes as f64;
-    // What a group of `size` ranks must take in or give out, and what all groups must send together.
+    // Bytes that a group of `size` ranks must receive or send, and bytes that all groups must send together.
     let inside = f64::from(size.min(ranks));
     let (each, together) = match collective {
         Collective::AllReduce => (block, 2.0 * (g - 1.0) * block),
@@ -79,8 +79,10 @@ fn crossing(collective: Collective, ranks: u32, size: u32, block_bytes: u64, clu
     (each / least).max(together / all)
 }
 
-/// How many bytes a second leave a group of ranks at most: what the links carry that all ways out cross first, or second,
-/// and so on up to half of the way.
+/// Upper bound of the bytes per second that leave a group of ranks.
+///
+/// It is the bandwidth of the links that all ways out cross first, or second, and so on up to half of the
+/// way.
 fn way_out(first: u32, size: u32, ranks: u32, cluster: &Cluster) -> f64 {
     let members = first..(first + size).min(ranks);
     let others = || (0..ranks).filter(|to| !members.contains(to));
@@ -111,7 +113,7 @@ fn longest(collective: Collective, ranks: u32, cluster: &Cluster, costs: &Costs)
         };
         return entering + overhead + (0..ranks).map(hop).fold(0.0, f64::max);
     }
-    // Where everyone reaches everyone the way is direct; the last ranks are the furthest apart.
+    // With a full mesh the way is direct; the last ranks are the furthest apart.
     if cluster.is_switched() {
         let far = cluster.route(Rank(0), Rank(ranks - 1)).map_or(0.0, |route| route.latency);
         return entering + overhead + far;
@@ -120,7 +122,7 @@ fn longest(collective: Collective, ranks: u32, cluster: &Cluster, costs: &Costs)
     let all = || (0..ranks).map(from);
     entering
         + match collective {
-            // Whoever is the root.
+            // For any root.
             _ if collective.has_root() => all().fold(f64::INFINITY, f64::min),
             Collective::Scan | Collective::ExclusiveScan => from(0),
             _ => all().fold(0.0, f64::max),

@@ -39,26 +39,27 @@ pub struct Costs {
     pub recv_gbs: f64,
     /// Messages up to this size are copied into a buffer, sent unasked, and copied out of one.
     pub eager_bytes: u64,
-    /// In operations of at least so many bytes no message is sent unasked.
+    /// Smallest operation, in bytes, whose messages all wait for a grant.
     pub bulk_bytes: u64,
-    /// Larger messages wait until their receiver has said where they go: a word that takes the latency of the way back.
+    /// Largest message that is sent without a grant. Larger ones wait until the receiver has granted memory,
+    /// which takes the latency of the way back.
     pub granted: bool,
-    /// What that word costs beside the latency.
+    /// Cost of a grant beside the latency.
     pub grant_us: f64,
-    /// So many receives of one peer and lane are said ahead of time.
+    /// Receives of one peer and lane that are granted ahead of time.
     pub ahead: u32,
     /// Larger messages are copied at both ends, too.
     pub staged: bool,
     /// Messages are cut into pieces of this size. A piece is handed on while the next one is under way.
     pub piece_bytes: u64,
-    /// Into so many at most: how fine a simulation looks. It takes time in proportion.
+    /// Most pieces of a message: the resolution of the simulation. Its time grows in proportion.
     pub most_pieces: u32,
     /// Pieces of one peer and lane that may be on their way, or lie at the receiver, at a time.
     pub credits: u32,
-    /// Words about grants and credits wait behind the pieces that were handed to the same links before them, as on devices
-    /// that carry out what is posted in the order of posting, whichever queue it was posted to.
+    /// Grants and credits queue behind the pieces that were posted to the same links before them, as on
+    /// devices that execute posted work in order, whichever queue it was posted to.
     pub words_wait: bool,
-    /// A larger send is complete so many latencies of the way back after its last byte has arrived.
+    /// A larger send is complete this many latencies of the way back after its last byte has arrived.
     pub confirmations: f64,
     /// Bytes that travel with every piece.
     pub header_bytes: u64,
@@ -148,7 +149,7 @@ impl Costs {
         toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))
     }
 
-    /// How a message of so many bytes goes, in an operation of so many.
+    /// The protocol of a message of a size, in an operation of a size.
     pub(super) fn way(&self, bytes: u64, operation_bytes: u64) -> Way {
         let eager = bytes <= self.eager_bytes && (operation_bytes < self.bulk_bytes || bytes == 0);
         let pieces = if eager { 1 } else { self.pieces(bytes) };
@@ -160,7 +161,7 @@ impl Costs {
         wanted.clamp(1, u64::from(self.most_pieces.max(1))) as u32
     }
 
-    /// What a piece takes on the wire.
+    /// Bytes of a piece on the wire.
     pub(super) fn on_the_wire(&self, bytes: u64) -> u64 {
         let with_header = bytes + self.header_bytes;
         match self.frame_bytes {
@@ -190,7 +191,7 @@ impl FromStr for Costs {
     }
 }
 
-/// Seconds that so many bytes take at so many gigabytes per second.
+/// Seconds that a number of bytes take at a number of gigabytes per second.
 pub(super) fn at_rate(bytes: u64, gbs: f64) -> f64 {
     bytes as f64 / (gbs * 1e9)
 }
@@ -198,11 +199,11 @@ pub(super) fn at_rate(bytes: u64, gbs: f64) -> f64 {
 /// How one message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// It is sent unasked, and its send is complete once it is copied.
+    /// Sent without a grant; the send is complete once the data is copied.
     pub(super) eager: bool,
-    /// It waits for its receiver.
+    /// Sent after the receiver's grant.
     pub(super) granted: bool,
-    /// It is copied at both ends.
+    /// Copied at both ends.
     pub(super) copied: bool,
     /// Into how many pieces it is cut.
     pub(super) pieces: u32,

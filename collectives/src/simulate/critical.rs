@@ -9,7 +9,7 @@ use topology::Rank;
 /// A step on the critical path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment {
-    /// Whose step it is.
+    /// The rank of the step.
     pub rank: Rank,
     /// Its number among the steps of its rank.
     pub step: u32,
@@ -19,7 +19,7 @@ pub struct Moment {
     pub begin: f64,
     /// When it was complete, likewise.
     pub end: f64,
-    /// What kept it.
+    /// The cause of the delay.
     pub why: Why,
     /// Of a send, the seconds in which its message occupied links.
     pub wire: f64,

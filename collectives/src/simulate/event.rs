@@ -1,6 +1,6 @@
-//! What happens next: a queue of events by time.
+//! Queue of future events, ordered by time.
 //!
-//! Events of equal time come in the order in which they were put in, so that a simulation is a function of its
+//! Events of equal time leave in the order in which they entered, so that a simulation is a function of its
 //! arguments. Times are seconds, never negative; the bits of such numbers are ordered as the numbers are.
 
 use std::{cmp::Reverse, collections::BinaryHeap};

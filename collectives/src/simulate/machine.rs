@@ -36,7 +36,7 @@ struct Place {
     piece: u32,
 }
 
-/// What the next piece of a sender waits for.
+/// The condition that the next piece of a sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     /// Nothing, or what it will be told of in any case.
@@ -48,11 +48,11 @@ enum Block {
 /// The progress of a stream.
 #[derive(Debug)]
 struct Progress {
-    /// What the sender's processor begins next, and whether it is at it.
+    /// The next piece of the sender's processor, and whether it is being processed.
     begins: Place,
     is_beginning: bool,
     block: Block,
-    /// What leaves next, and how many pieces are ready to.
+    /// The next piece to leave, and the number of pieces that are ready.
     leaves: Place,
     ready: u32,
     /// When the message that leaves began to.
@@ -62,7 +62,8 @@ struct Progress {
     taken_in_all: u32,
     /// When the sender knows that the latest pieces were taken: as many as there are credits.
     taken_at: VecDeque<f64>,
-    /// What the receiver's processor takes next, how many pieces are there, and whether it is at one.
+    /// The next piece of the receiver's processor, the number of pieces that have arrived, and whether one is
+    /// being processed.
     takes: Place,
     here: u32,
     is_taking: bool,
@@ -90,7 +91,7 @@ pub(super) struct Machine<'a> {
     makespan: f64,
 }
 
-/// What a run came to.
+/// The result of a run.
 pub(super) struct Run {
     pub(super) timings: Vec<Timing>,
     pub(super) network: Network,
@@ -216,8 +217,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Has a rank's processor do something of a step as soon as it can; returns when it is done. `begins` for the first
-    /// thing that is done of it.
+    /// Schedules work of a step on its rank's processor as soon as it is free; returns the end. `begins`
+    /// marks the first work of the step.
     fn occupy(&mut self, step: u32, seconds: f64, begins: bool) -> f64 {
         let (free, owner) = &mut self.processors[self.program.steps[step as usize].rank as usize];
         let start = free.max(self.now);
@@ -267,7 +268,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Has a send that follows a receive go on as far as that has come.
+    /// Advances a send that follows a receive by the pieces that the receive has processed.
     fn follow(&mut self, step: u32) {
         if self.may_send(step, 0) {
             self.is_ready(step, self.program.recvs[self.program.follows[step as usize] as usize]);
@@ -275,7 +276,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Are the steps that a send comes after complete, or all of them but one that it follows, of which this piece is there?
+    /// Whether the steps that a send comes after are complete, or all but the one that it follows, of which
+    /// this piece has arrived.
     fn may_send(&self, step: u32, piece: u32) -> bool {
         let follows = self.program.follows[step as usize];
         match self.waits_for[step as usize] {
@@ -290,7 +292,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// What follows a piece.
+/// Schedules the events after a piece.
 fn next(place: Place, is_last: bool) -> Place {
     if is_last {
         Place { message: place.message + 1, piece: 0 }

@@ -73,7 +73,7 @@ pub struct Timing {
     pub begin: f64,
     /// When it was complete.
     pub end: f64,
-    /// Of a send, how long its message occupied links, in seconds.
+    /// Of a send, the seconds in which its message occupied links.
     pub wire: f32,
     /// Why it began no earlier.
     pub why: Why,
@@ -88,18 +88,18 @@ impl Default for Timing {
     }
 }
 
-/// What a simulation came to.
+/// The result of a simulation.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Seconds from the beginning of the call to the end of its last step.
     pub makespan: f64,
-    /// What every link has done, by its number in [`Cluster::links`].
+    /// The traffic of every link, by its number in [`Cluster::links`].
     pub links: Vec<LinkUse>,
     /// Events that were simulated.
     pub events: u64,
     /// When every step was carried out, rank after rank.
     timings: Vec<Timing>,
-    /// Where each rank's steps begin; one more than ranks.
+    /// The first step of each rank; one entry more than ranks.
     bases: Vec<u32>,
 }
 
@@ -134,7 +134,7 @@ pub enum SimulationError {
         "rank {from} sends to rank {to}, and nothing connects them; choose a plan between neighbours, or more cables"
     )]
     NoWay {
-        /// Who sends.
+        /// The sending rank.
         from: Rank,
         /// To whom.
         to: Rank,

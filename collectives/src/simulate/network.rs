@@ -13,7 +13,7 @@
 use super::event::{Event, Events};
 use topology::{Cluster, Route};
 
-/// What a link has done.
+/// The traffic of a link.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkUse {
     /// Bytes that have crossed it, with headers.
@@ -37,7 +37,7 @@ struct Share {
 #[derive(Clone, Debug)]
 struct Flow {
     route: Route,
-    /// Where it is among the streams of each link of its route.
+    /// Its position among the streams of each link of its route.
     places: [u32; Route::MOST],
     left: f64,
     /// The bytes of pieces that are to follow.
@@ -89,7 +89,7 @@ impl Network {
         self.flows[stream as usize].route.latency
     }
 
-    /// Is a piece of the stream leaving?
+    /// Whether a piece of the stream is leaving.
     pub(super) fn is_under_way(&self, stream: u32) -> bool {
         self.flows[stream as usize].is_under_way
     }
@@ -134,13 +134,13 @@ impl Network {
         }
     }
 
-    /// Is this the latest word about a stream?
+    /// Whether this is the latest event of a stream.
     pub(super) fn is_true(&self, stream: u32, word: u32) -> bool {
         let flow = &self.flows[stream as usize];
         flow.is_under_way && flow.word == word
     }
 
-    /// A piece of so many bytes has left, and the next one follows at once.
+    /// A piece of this many bytes has left, and the next one follows at once.
     pub(super) fn go_on(&mut self, stream: u32, (bytes, next): (u64, u64), now: f64, events: &mut Events) {
         self.count(stream, bytes);
         let flow = &mut self.flows[stream as usize];
@@ -151,7 +151,7 @@ impl Network {
         events.at(now + left / rate, Event::Left { stream, word });
     }
 
-    /// A piece of so many bytes has left, and nothing follows.
+    /// A piece of this many bytes has left, and nothing follows.
     pub(super) fn end(&mut self, stream: u32, bytes: u64, now: f64) {
         self.count(stream, bytes);
         self.flows[stream as usize].is_under_way = false;
@@ -219,7 +219,7 @@ impl Network {
         events.at(now + flow.left / rate, Event::Left { stream, word: flow.word });
     }
 
-    /// What every link has done.
+    /// The traffic of every link.
     pub(super) fn used(self) -> Vec<LinkUse> {
         self.links.into_iter().map(|link| link.used).collect()
     }

@@ -15,7 +15,7 @@ use topology::{Cluster, Rank, Route};
 /// Stands for no step and for no stream.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a step asks of its rank.
+/// The work that a step takes from its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Send,
@@ -34,14 +34,14 @@ pub(super) struct Step {
     pub(super) rank: u32,
     /// The stream of its message.
     pub(super) stream: u32,
-    /// Of its message, or of its result.
+    /// Bytes of its message, or of its result.
     pub(super) bytes: u64,
 }
 
 /// The messages from one rank to another on one lane, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Where its steps are in `sends` and `recvs`.
+    /// The positions of its steps in `sends` and `recvs`.
     pub(super) first: u32,
     pub(super) end: u32,
 }
@@ -50,7 +50,7 @@ pub(super) struct Stream {
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) steps: Vec<Step>,
-    /// Where each rank's steps begin; one more than ranks.
+    /// The first step of each rank; one entry more than ranks.
     pub(super) bases: Vec<u32>,
     /// Per step: how many steps it comes after.
     pub(super) waits_for: Vec<u32>,
@@ -63,7 +63,7 @@ pub(super) struct Program {
     pub(super) back: Vec<Route>,
     pub(super) sends: Vec<u32>,
     pub(super) recvs: Vec<u32>,
-    /// Per step: where the receive that it follows is in `recvs`; `NONE` for most.
+    /// Per step: the position in `recvs` of the receive that it follows; `NONE` for most.
     pub(super) follows: Vec<u32>,
     /// The bytes of the larger one of input and output.
     pub(super) operation_bytes: u64,
@@ -152,7 +152,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Does every message have two ends of the same length?
+    /// Whether every message has two ends of the same length.
     fn check(&self) -> Result<(), SimulationError> {
         let at = |step: Option<&u32>| self.place(step.copied().unwrap_or(0));
         if self.sends.len() != self.recvs.len() {
@@ -196,7 +196,7 @@ fn of_streams(steps: &[Step], streams: &mut [Stream], sends: bool) -> Vec<u32> {
     sorted
 }
 
-/// Where the receive that each step follows is among all `recvs`.
+/// The position, among all `recvs`, of the receive that each step follows.
 fn follows(schedule: &Schedule, bases: &[u32], recvs: &[u32]) -> Vec<u32> {
     let mut places = vec![NONE; bases.last().copied().unwrap_or(0) as usize];
     for (place, recv) in (0..).zip(recvs) {
@@ -210,7 +210,8 @@ fn follows(schedule: &Schedule, bases: &[u32], recvs: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// Who comes after whom: where each step's dependents begin, all of them, and how many steps each waits for.
+/// The dependents of each step: the start of each list, the lists, and the number of steps that each waits
+/// for.
 fn dependents(schedule: &Schedule, bases: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     let total = bases.last().copied().unwrap_or(0) as usize;
     let edges =

@@ -16,7 +16,7 @@ pub fn bus_bandwidth(schedule: &Schedule, bytes: u64, seconds: f64) -> f64 {
 }
 
 impl Why {
-    /// What kept a step, for people.
+    /// The cause of a step's delay, as text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

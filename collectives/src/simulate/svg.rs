@@ -105,7 +105,7 @@ fn draw(text: &mut String, schedule: &Schedule, outcome: &Outcome, title: &str) 
     writeln!(text, "</svg>")
 }
 
-/// What is drawn, and how many steps are not.
+/// The steps that are drawn, and the number of steps that are not.
 fn bars(outcome: &Outcome, rows: usize) -> (Vec<Bar>, usize) {
     let mut bars = Vec::new();
     for rank in 0..rows {

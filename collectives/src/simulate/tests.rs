@@ -113,7 +113,7 @@ fn a_chain_of_sends_that_follow_is_a_pipeline_of_pieces() {
         // Taking in a message begins before all of it is there.
         let waiting = hops * (latency - 0.25e-6 + bytes as f64 / RATE);
         assert_close(seconds(&whole, bytes, &cluster, &costs), waiting);
-        // What is in one piece can't be sent on in part.
+        // A single piece can't be forwarded in part.
         let costs = Costs { piece_bytes: u64::MAX, ..costs };
         let expected = hops * (latency + bytes as f64 / RATE);
         assert_close(seconds(&fused, bytes, &cluster, &costs), expected);
@@ -151,7 +151,7 @@ fn a_shared_port_halves_the_bandwidth() {
     let alone = ALPHA + bytes as f64 / RATE;
     assert_close(seconds(&both, bytes, &Cluster::mesh(3, SPEED), &costs), alone);
     assert_close(seconds(&both, bytes, &shared, &costs), ALPHA + 2.0 * bytes as f64 / RATE);
-    // Full duplex: what comes in does not slow down what goes out.
+    // Full duplex: received data does not slow down sent data.
     assert_close(seconds(&messages(3, &[(0, 1, 0), (2, 0, 0)]), bytes, &shared, &costs), alone);
 }
 
@@ -342,7 +342,8 @@ fn bounds_see_what_is_shared() {
     let cluster = Cluster::switched(4, (2, Inside::default()), SPEED, &tiers).expect("it fits");
     let of = |collective| bounds::bounds(collective, 8, 1 << 20, &cluster, &Costs::default()).bandwidth;
     let block = f64::from(1 << 20) / RATE;
-    // A switch's way up carries what one host sends; two groups exchange a block; a host's takes 2 * 3/4 blocks.
+    // A switch's uplink carries the traffic of one host; two groups exchange a block; a host's link carries 2
+    // * 3/4 blocks.
     assert_close(of(Collective::AllReduce), 1.5 * block);
     assert_close(of(Collective::AllGather), 6.0 * block);
     // Four ranks send to four others over one link.

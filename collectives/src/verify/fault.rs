@@ -110,7 +110,7 @@ pub enum Fault {
     /// A send that nothing receives, or a receive that nothing sends.
     #[error("{at}: no step of rank {peer} meets it")]
     Unmatched {
-        /// Where.
+        /// The step.
         at: At,
         /// The rank that should have a step for it.
         peer: Rank,
@@ -154,15 +154,15 @@ pub enum Fault {
     /// A read of memory that nothing has been written to.
     #[error("{at}: {range} is read before anything is written there")]
     Undefined {
-        /// Where.
+        /// The step.
         at: At,
-        /// What it reads.
+        /// The range that it reads.
         range: ChunkRange,
     },
     /// A reduction of chunks that do not belong together.
     #[error("{at}: combines chunk {a} of the input with chunk {b}")]
     Mixed {
-        /// Where.
+        /// The step.
         at: At,
         /// The chunk of the inputs that the first operand holds.
         a: u32,
@@ -172,23 +172,23 @@ pub enum Fault {
     /// A contribution that is added again.
     #[error("{at}: adds the contribution of rank {rank} a second time")]
     Twice {
-        /// Where.
+        /// The step.
         at: At,
-        /// Whose contribution.
+        /// The rank that contributes twice.
         rank: Rank,
     },
     /// A `last` mark on a result that is not complete, or none on one that is.
     #[error("{at}: {}", mark(*.expected))]
     Last {
-        /// Where.
+        /// The step.
         at: At,
-        /// What the mark should be.
+        /// The mark that the step should have.
         expected: bool,
     },
     /// A chunk of the result that has not been written.
     #[error("rank {rank} never gets chunk {chunk} of the result of {collective}")]
     Missing {
-        /// What should be computed.
+        /// The expected content.
         collective: Collective,
         /// The rank.
         rank: Rank,
@@ -202,7 +202,7 @@ pub enum Fault {
         rank: Rank,
         /// The chunk of its output.
         chunk: u32,
-        /// Whose contribution it lacks.
+        /// The rank whose contribution is missing.
         lacks: Rank,
     },
     /// A chunk of the result with a contribution that does not belong there.
@@ -214,7 +214,7 @@ pub enum Fault {
         rank: Rank,
         /// The chunk of its output.
         chunk: u32,
-        /// Whose contribution.
+        /// The rank that contributes.
         extra: Rank,
     },
     /// A result that two ranks add up in different orders, so that they may get different bits.
@@ -230,13 +230,13 @@ pub enum Fault {
         "contributions are combined in an order of the algorithm's own, but {promised} results are promised"
     )]
     Order {
-        /// What is promised.
+        /// The guarantee of the plan.
         promised: Numerics,
     },
     /// A step on blocks that need not have the same length, in a plan for uneven blocks.
     #[error("{at}: mixes blocks that may differ in length")]
     Shapes {
-        /// Where.
+        /// The step.
         at: At,
     },
     /// A chunk of the result that holds something else.
@@ -249,11 +249,11 @@ pub enum Fault {
         chunk: u32,
         /// The chunk of the input that it should be made from.
         expected: u32,
-        /// Whose input, where it is one rank's.
+        /// The rank whose input it is, where it is one rank's.
         expected_rank: Option<Rank>,
         /// The chunk of the input that it is made from.
         found: u32,
-        /// Whose input, where it is one rank's.
+        /// The rank whose input it is, where it is one rank's.
         found_rank: Option<Rank>,
     },
     /// A message that the device cannot carry.

@@ -1,8 +1,8 @@
-//! May a send follow the receive that it is marked to follow?
+//! Checks the marks of sends that follow a receive.
 //!
-//! Here are the premises on which [`crate::pass::fuse()`] rests: the step is a send, the one that it follows is a receive that it comes
-//! after, into exactly the memory that it sends, and nobody has written there since. All else follows from the plan without
-//! marks.
+//! These are the premises of [`crate::pass::fuse()`]: the step is a send; it comes after the receive that it
+//! follows; that receive writes exactly the memory that it sends; and no step has written there since. The
+//! rest follows from the plan without marks.
 
 use super::fault::{At, Fault};
 use crate::analysis::Touched;

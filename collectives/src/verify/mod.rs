@@ -33,7 +33,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Credits(pub u32);
 
-/// What a schedule that is right amounts to.
+/// The properties of a schedule that is right.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
     /// Steps of all ranks.
@@ -49,7 +49,7 @@ pub struct Report {
     /// The steps of the longest chain in which each waits for the one before. A message counts once, and so
     /// do those before it in its FIFO; this is not the number of latencies that a call takes.
     pub stages: u32,
-    /// What can be said of the order in which contributions are combined. Where nothing is combined, the strongest.
+    /// The strongest guarantee about the order in which contributions are combined that the schedule gives.
     pub numerics: Numerics,
     /// The most times that a contribution to a result is packed on its way, alone or as part of a sum. The error of a
     /// quantized result depends on it, see [`Codec::error_bound`](crate::Codec::error_bound).

@@ -1,4 +1,4 @@
-//! Does every rank end up with what the collective promises?
+//! Checks that every rank's result is the one that the collective promises.
 
 use super::fault::{At, Fault};
 use crate::Collective;
@@ -8,7 +8,7 @@ use crate::schedule::Schedule;
 use crate::schedule::StepId;
 use topology::Rank;
 
-/// What can be said of results that are right.
+/// Properties of results that are right.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     /// The order in which contributions are combined.
@@ -48,20 +48,20 @@ fn name(schedule: &Schedule, id: StepId, wrong: Wrong) -> Fault {
     }
 }
 
-/// Whose contributions a chunk of the result should hold.
+/// The ranks whose contributions a chunk of the result should hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sources {
-    /// Everyone's.
+    /// All ranks.
     All,
     /// One rank's.
     One(Rank),
-    /// Those of the ranks below.
+    /// The ranks below this one.
     Below(Rank),
-    /// It may hold anything, or nothing.
+    /// Unspecified: it may hold anything, or nothing.
     Any,
 }
 
-/// What a chunk of the result should be made from.
+/// The expected source of a chunk of the result.
 struct Promise {
     /// The chunk of the input.
     position: u32,
@@ -172,7 +172,7 @@ fn check_order(schedule: &Schedule, values: &mut Values) -> Result<Numerics, Fau
     Ok(class)
 }
 
-/// Do all ranks get the same bits?
+/// Whether all ranks get the same bits.
 fn check_agreement(schedule: &Schedule, values: &Values) -> Result<(), Fault> {
     let first = values.result(schedule, Rank(0));
     for rank in (1..schedule.ranks()).map(Rank) {

@@ -1,7 +1,7 @@
-//! Do two steps of a rank touch the same memory in no defined order, at least one of them writing?
+//! Finds two steps of a rank that touch the same memory in no defined order, at least one of them writing.
 //!
-//! Steps are taken in list order, which every dependency and FIFO respects. Each is compared with those who have
-//! [touched](Touched) its chunks since they were last written.
+//! Steps are taken in list order, which every dependency and FIFO respects. Each is compared with the steps
+//! that have [touched](Touched) its chunks since they were last written.
 
 use super::{
     fault::{At, Fault},
@@ -35,7 +35,7 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching) -> Result<u32, Fau
     Ok(max_in_flight)
 }
 
-/// What a step waits for because of its FIFO.
+/// The steps that a step waits for because of its FIFO.
 fn turn(matching: &Matching, id: StepId, step: &Step) -> Turn {
     let number = matching.number(id) as u32;
     match matching.before(number) {
@@ -46,12 +46,12 @@ fn turn(matching: &Matching, id: StepId, step: &Step) -> Turn {
     }
 }
 
-/// What a rank has done so far.
+/// The accesses of a rank up to now.
 #[derive(Default)]
 struct Past {
     order: Order,
     touched: Touched,
-    /// By the number of a FIFO: how many of its messages are known to be complete before the newest one starts.
+    /// Messages of each FIFO that are known to be complete before the newest one starts.
     settled: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Is it a schedule at all? Everything that can be said of one step without looking at others.
+//! Checks each step by itself, without the others.
 
 use super::fault::{At, Fault};
 use crate::schedule::Memory;
@@ -92,7 +92,7 @@ fn check_ranges(chunks: u32, memory: &Memory, step: &Step, at: impl Fn() -> At) 
 
 /// Packed chunks are encoded, sent, received and decoded, one by one; they do not lie side by side.
 fn check_packed(step: &Step, at: impl Fn() -> At) -> Result<(), Fault> {
-    // The place among the action's ranges: what it writes comes first.
+    // The place among the action's ranges: the range that it writes comes first.
     let place = match step.action {
         Action::Send { src: range, .. } | Action::Recv { dst: range, .. } => range.is_packed().then_some(0),
         Action::Encode { .. } => Some(0),

@@ -21,7 +21,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Tells the sender of receives whose memory may be written, in order and ahead of time.
+    /// Grants the sender the receives whose memory may be written, in order and ahead of time.
     pub(super) fn tell(&mut self, stream: u32) {
         if !self.costs.granted {
             return;
@@ -34,7 +34,7 @@ impl Machine<'_> {
                 return;
             }
             let number = self.program.recvs[told as usize];
-            // What will be combined waits in memory of the transport's own.
+            // Data to be combined waits in the transport's own memory.
             let lands = self.step(number).kind == Kind::Recv;
             if lands && (self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan())
             {
@@ -78,7 +78,7 @@ impl Machine<'_> {
                 Kind::RecvReduce => at_rate(bytes, self.costs.reduce_gbs),
                 _ => 0.0,
             };
-            // What is combined is read where it lies.
+            // Data to be combined is read in place.
             let copied = way.copied && step.kind != Kind::RecvReduce;
             let seconds = once + combining + self.costs.moving(bytes, self.costs.recv_gbs, copied);
             let end = if seconds > 0.0 { self.occupy(number, seconds, piece == 0) } else { self.now };
@@ -94,7 +94,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Notes why a piece is taken now and not before. The last one's reason is the message's, unless it followed at once.
+    /// Notes the cause of the time at which a piece is processed. The last piece's cause is the message's,
+    /// unless it followed at once.
     fn note_take(&mut self, stream: u32, number: u32, why: Why) {
         let Place { message, piece } = self.streams[stream as usize].takes;
         let timing = &mut self.timings[number as usize];

@@ -6,8 +6,8 @@ use super::{Block, Machine, Place, Progress, next, part};
 use crate::simulate::{Why, event::Event, program::NONE};
 
 impl Machine<'_> {
-    /// The first send that is not complete is; and so are those behind it that were copied already, since sends are complete
-    /// in order.
+    /// The first send that is not complete; the sends behind it that were copied already follow, since sends
+    /// complete in order.
     pub(super) fn release(&mut self, stream: u32) {
         loop {
             let progress = &mut self.streams[stream as usize];
@@ -54,7 +54,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Has the next piece of a stream a place to go and a credit? If not, the sender is told when it has.
+    /// Whether the next piece of a stream has a grant and a credit. If not, the sender is told when it has.
     fn may_begin(&mut self, stream: u32, step: u32) -> bool {
         let progress = &self.streams[stream as usize];
         let known = if self.way(self.step(step)).granted {
@@ -99,7 +99,7 @@ impl Machine<'_> {
             return;
         }
         match progress.block {
-            // What kept the receiver from saying so: a step before the receive, or the receives ahead of it.
+            // The cause of the missing grant: a step before the receive, or the receives ahead of it.
             Block::Grant => {
                 let recv = self.program.recvs[message as usize];
                 let ahead = message.checked_sub(self.costs.ahead.max(1)).filter(|at| *at >= first);
