@@ -1,6 +1,6 @@
-//! How the shared library is linked: its name for the loader, and that it is never unloaded.
+//! Linking of the shared library: its name for the loader, and that it is never unloaded.
 //!
-//! The compiler itself exports the functions of the interface and nothing else; a test lists them.
+//! The compiler exports the functions of the interface and nothing else; a test lists them.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -11,7 +11,7 @@ fn main() {
         }
         Ok("linux") => {
             println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libtbccl.so.{major}");
-            // Threads and what is to be done at the end of the process have addresses in it.
+            // Threads and exit handlers hold addresses of the library's code.
             println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
         }
         _ => {}

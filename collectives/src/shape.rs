@@ -1,8 +1,9 @@
-//! The shape of every collective: which buffers a call has, how they may overlap, and which variants it offers.
+//! The shape of every collective: which buffers a call has, how they may overlap, and which variants it
+//! offers.
 //!
-//! This table is the one description of a collective's arguments. The runtime checks arguments by it, the Python module
-//! numbers its operations by it, and tests compare the C and Python interfaces and the command's help with it.
-//! It knows nothing of algorithms: `plan` has those.
+//! This table is the one description of a collective's arguments. The runtime checks arguments by it, the
+//! Python module numbers its operations by it, and tests compare the C and Python interfaces and the
+//! command's help with it. It knows nothing of algorithms: `plan` has those.
 
 use crate::Collective;
 
@@ -90,7 +91,8 @@ pub struct CallShape {
     pub has_root: bool,
     /// Whether elements are combined by an operation.
     pub reduces: bool,
-    /// Whether all ranks' elements are combined, so that they have an average and contributions may be scaled.
+    /// Whether all ranks' elements are combined, so that they have an average and contributions may be
+    /// scaled.
     pub averages: bool,
     /// Whether messages may travel packed by a codec.
     pub quantizes: bool,

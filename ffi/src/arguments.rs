@@ -1,7 +1,7 @@
 //! Arguments of a call as C passed them, and the call that they describe.
 //!
-//! Every function of `collectives` and `vector` fills in [`Arguments`]; one function checks them all. Lengths and addresses
-//! are checked by `tbccl`.
+//! Every function of `collectives` and `vector` fills in [`Arguments`]; one function checks them all. Lengths
+//! and addresses are checked by `tbccl`.
 //!
 //! # Safety
 //! Lists of lengths are read by way of `cast`, which says what that rests on.

@@ -1,5 +1,5 @@
-//! The boundary that every function of `tbccl.h` stands behind: no panic leaves it, and whatever fails is kept for the
-//! thread that asks what it was.
+//! The boundary around every function of `tbccl.h`: it lets no panic out, and keeps the latest error of each
+//! thread.
 
 use crate::{codes::Coded, failure::Failure};
 use std::{
@@ -10,14 +10,14 @@ use std::{
 };
 use tbccl::forks;
 
-/// The result of what stands behind the boundary.
+/// Result of a function inside the boundary.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// From now on a child that is forked from this process is told that it can't use the library, which is never unloaded
-/// (`build.rs`).
+/// Watches for forks from now on: a forked child gets an error from every function, since the library is
+/// never unloaded (`build.rs`).
 pub(crate) use forks::notice as notice_forks;
 
-/// Carries out a function of the interface: its result as a number.
+/// Runs a function of the interface and returns its result as a number.
 #[inline]
 pub(crate) fn boundary(body: impl FnOnce() -> Outcome) -> i32 {
     if forks::is_child() {
@@ -45,10 +45,10 @@ fn defect(panic: &(dyn Any + Send)) -> Failure {
     Failure::internal(said.unwrap_or("a panic that says nothing"))
 }
 
-/// What failed last on a thread.
+/// The latest error of a thread.
 struct Last {
     failure: Failure,
-    /// Its text, for C.
+    /// The error's text, for C.
     text: CString,
 }
 
@@ -56,12 +56,12 @@ thread_local! {
     static LAST: RefCell<Option<Box<Last>>> = const { RefCell::new(None) };
 }
 
-/// Keeps a failure as this thread's last one, and tells its number.
+/// Keeps an error as this thread's latest, and returns its number.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> i32 {
     let code = failure.code().code();
     let text = c_string(failure.text());
-    // A thread that is about to end has nothing to keep it in.
+    // A thread that is about to end has no thread-local variables left.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Some(Box::new(Last { failure, text }));
@@ -70,7 +70,7 @@ pub(crate) fn remember(failure: Failure) -> i32 {
     code
 }
 
-/// What failed last on this thread, if anything has.
+/// Looks at this thread's latest error, if there is one.
 pub(crate) fn with_last<R>(look: impl FnOnce(Option<(&Failure, &CString)>) -> R) -> Option<R> {
     let looked = LAST.try_with(|last| {
         let last = last.try_borrow().ok()?;
@@ -79,7 +79,7 @@ pub(crate) fn with_last<R>(look: impl FnOnce(Option<(&Failure, &CString)>) -> R)
     looked.ok().flatten()
 }
 
-/// For C, up to the first zero.
+/// Returns a text for C, up to its first zero.
 pub(crate) fn c_string(text: &str) -> CString {
     let until = text.split('\0').next().unwrap_or_default();
     CString::new(until).unwrap_or_default()

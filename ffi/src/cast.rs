@@ -1,12 +1,12 @@
-//! What C passes, as Rust sees it: the only place where a pointer of C's becomes something else.
+//! Conversions of what C passes: the only module in which a C pointer becomes something else.
 //!
-//! Pointers to results are `Option<&mut MaybeUninit<T>>` in the functions themselves: null is `None`, and what they
-//! point to is only written. Memory that calls work on stays an address until `tbccl` uses it. What is left is here:
-//! handles, texts, lists, and structures that tell their own size.
+//! Pointers to results are `Option<&mut MaybeUninit<T>>` in the functions themselves: null is `None`, and the
+//! value is only written. Memory of calls stays an address until `tbccl` uses it. This module has the rest:
+//! handles, texts, lists, and structures that state their own size.
 //!
 //! # Safety
-//! All of it rests on what `tbccl.h` asks of its callers: a pointer is null or points to what its type says, for as long
-//! as the call lasts. Handles need not be anything: they are numbers here.
+//! All of it rests on what `tbccl.h` asks of its callers: a pointer is null or points to a value of its type
+//! while the call lasts. Handles may be anything: they are numbers here.
 
 use crate::{
     boundary::Outcome,
@@ -18,18 +18,18 @@ use std::{
     mem::MaybeUninit,
 };
 
-/// The number that a handle is.
+/// Returns the number that a handle is.
 #[inline]
 pub(crate) fn bits_of<T>(handle: *const T) -> u64 {
     handle.addr() as u64
 }
 
-/// The handle with this key.
+/// Returns the handle of a key.
 pub(crate) fn handle_of<T>(key: Key, kind: Kind) -> *mut T {
     std::ptr::without_provenance_mut(key.to_bits(kind) as usize)
 }
 
-/// Where a result is to be put.
+/// Returns the place for a result. `what` names the argument.
 #[inline]
 pub(crate) fn out<'a, T>(
     what: &str,
@@ -43,11 +43,11 @@ fn null(what: &str) -> Failure {
     Failure::argument(format!("{what} is NULL"))
 }
 
-/// Where a result is put later, once the group is carried out.
+/// The place of a result that is written when the group ends.
 pub(crate) struct DeferredOut<T>(*mut T);
 
-// SAFETY: it is written to by one thread, while the one that gave the address waits for it. What is written was made on
-// that thread, and is plain data for C.
+// SAFETY: one thread writes to the address, while the thread that gave it waits for that one. The value was
+// made on the writing thread, and is plain data for C.
 unsafe impl<T> Send for DeferredOut<T> {}
 
 impl<T> DeferredOut<T> {
@@ -55,14 +55,15 @@ impl<T> DeferredOut<T> {
         DeferredOut(place.as_mut_ptr())
     }
 
-    /// Puts it there.
+    /// Writes the result.
     pub(crate) fn put(self, value: T) {
-        // SAFETY: as `tbccl.h` says, the place stays where it is until the group has ended, and this is before.
+        // SAFETY: as `tbccl.h` says, the place stays where it is until the group has ended, and it has not
+        // yet.
         unsafe { self.0.write(value) };
     }
 }
 
-/// A text; null is none.
+/// Reads a text; null is none.
 ///
 /// # Safety
 /// The pointer is null or points to a text that ends with a zero and stays as it is while `'a` lasts.
@@ -75,10 +76,10 @@ pub(crate) unsafe fn text<'a>(what: &str, pointer: *const c_char) -> Outcome<Opt
     text.to_str().map(Some).map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
 }
 
-/// A list of so many values.
+/// Copies a list of `len` values.
 ///
 /// # Safety
-/// The pointer is null or points to that many values.
+/// The pointer is null or points to `len` values.
 pub(crate) unsafe fn list<T: Copy>(what: &str, pointer: *const T, len: usize) -> Outcome<Vec<T>> {
     if len == 0 {
         return Ok(Vec::new());
@@ -93,10 +94,10 @@ pub(crate) unsafe fn list<T: Copy>(what: &str, pointer: *const T, len: usize) ->
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) }.to_vec())
 }
 
-/// So many bytes, of whatever alignment.
+/// Copies `len` bytes, of any alignment.
 ///
 /// # Safety
-/// The pointer is null or points to that many bytes.
+/// The pointer is null or points to `len` bytes.
 pub(crate) unsafe fn bytes(what: &str, pointer: *const u8, len: usize) -> Outcome<Vec<u8>> {
     if pointer.is_null() {
         return Err(null(what));
@@ -108,17 +109,17 @@ pub(crate) unsafe fn bytes(what: &str, pointer: *const u8, len: usize) -> Outcom
 /// Writes values to a list.
 ///
 /// # Safety
-/// The pointer is null or points to room for all of them.
+/// The pointer is null or points to room for all values.
 pub(crate) unsafe fn fill_list<T: Copy>(what: &str, pointer: *mut T, values: &[T]) -> Outcome {
     if pointer.is_null() {
         return Err(null(what));
     }
-    // SAFETY: as the caller promises; what is written was made here, and is nowhere near.
+    // SAFETY: the caller promises room; the values are this library's own and do not overlap with it.
     unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), pointer, values.len()) };
     Ok(())
 }
 
-/// What every structure that may grow begins with.
+/// First fields of every structure that may grow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
@@ -127,18 +128,20 @@ pub(crate) struct Head {
     version: u32,
 }
 
-/// Structures that begin with a [`Head`], of plain numbers and pointers, of which any bits are values.
+/// Structures that begin with a [`Head`] and consist of plain numbers and pointers, so that any bits are a
+/// value.
 ///
 /// # Safety
 /// The type is `repr(C)`, begins with the fields of a `Head`, and any bits are a value of it.
 pub(crate) unsafe trait Versioned: Copy {
-    /// What its `magic` must be.
+    /// Value of the field `magic`.
     const MAGIC: u32;
-    /// How its initializer is called.
+    /// Name of the initializer.
     const INITIALIZER: &'static str;
-    /// The bytes that its first version had. A number: the size of the type grows with it, and programs of then don't.
+    /// Bytes of the structure's first version. A constant: the type grows, and programs compiled with older
+    /// headers do not.
     const MIN_SIZE: usize;
-    /// One in which nothing is said.
+    /// A structure with no field set.
     const UNSET: Self;
 }
 
@@ -156,16 +159,17 @@ fn check<T: Versioned>(what: &str, head: Head) -> Outcome<usize> {
     Ok(head.size)
 }
 
-/// A structure that says what is wanted; what an older header did not have yet is unset. Null is none.
+/// Reads a structure that the program filled in; fields that an older header did not have are unset. Null is
+/// none.
 ///
 /// # Safety
-/// The pointer is null or points to a structure of the size that it says itself.
+/// The pointer is null or points to a structure of the size that it states itself.
 pub(crate) unsafe fn read_versioned<T: Versioned>(what: &str, pointer: *const T) -> Outcome<Option<T>> {
     if pointer.is_null() {
         return Ok(None);
     }
     aligned(what, pointer)?;
-    // SAFETY: it begins with a head, whatever its size.
+    // SAFETY: every version of the structure begins with a head.
     let head = unsafe { pointer.cast::<Head>().read() };
     let size = check::<T>(what, head)?;
     let mut value = T::UNSET;
@@ -181,7 +185,7 @@ fn aligned<T>(what: &str, pointer: *const T) -> Outcome {
     Err(Failure::argument(format!("{what} is not aligned")))
 }
 
-/// Fills in a structure that the caller has initialised, as far as its header knew it.
+/// Writes a structure that the caller has initialized, as far as its header knows the fields.
 ///
 /// # Safety
 /// As for [`read_versioned`]; nothing else uses the structure meanwhile.
@@ -191,9 +195,9 @@ pub(crate) unsafe fn write_versioned<T: Versioned>(what: &str, pointer: *mut T, 
     }
     aligned(what, pointer)?;
     let head = size_of::<Head>();
-    // SAFETY: it begins with a head, whatever its size.
+    // SAFETY: every version of the structure begins with a head.
     let size = check::<T>(what, unsafe { pointer.cast::<Head>().read() })?;
-    // SAFETY: both have at least `size` bytes, of which the head stays as the caller wrote it.
+    // SAFETY: both have at least `size` bytes; the head stays as the caller wrote it.
     unsafe {
         let (from, to) = (std::ptr::from_ref(value).cast::<u8>(), pointer.cast::<u8>());
         std::ptr::copy_nonoverlapping(from.add(head), to.add(head), size - head);
@@ -201,7 +205,7 @@ pub(crate) unsafe fn write_versioned<T: Versioned>(what: &str, pointer: *mut T, 
     Ok(())
 }
 
-/// A text in a field of fixed size: cut where it is too long, between characters, and ended by a zero.
+/// Returns a text in a field of fixed size: cut between characters if too long, and ended by a zero.
 pub(crate) fn field<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     let mut most = N - 1;
@@ -240,7 +244,7 @@ mod tests {
         new: u64,
     }
 
-    // SAFETY: plain numbers behind those of a head.
+    // SAFETY: plain numbers after those of a head.
     unsafe impl Versioned for Growing {
         const MAGIC: u32 = 77;
         const INITIALIZER: &'static str = "GROWING_INITIALIZER";
@@ -251,7 +255,7 @@ mod tests {
     #[test]
     fn a_structure_of_an_older_header_keeps_what_it_does_not_know() {
         let given = Growing { size: 24, magic: 77, version: 1, old: 10, new: 20 };
-        // SAFETY: these are structures that say their size, or less.
+        // SAFETY: these structures state their size, or a smaller one.
         let read = |given: &Growing| unsafe { read_versioned("config", given) };
         let seen = read(&given).expect("initialised").expect("given");
         assert_eq!((seen.old, seen.new), (10, 2));

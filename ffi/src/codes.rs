@@ -1,40 +1,40 @@
-//! The numbers by which C programs name results, element types, operations and codecs, and their names there.
+//! Numbers and names by which C programs know results, element types, operations and codecs.
 //!
-//! What NCCL has too has NCCL's number, so that a program written for `nccl.h` needs no other constants. What is
-//! ours alone counts from [`OURS`], far above anything that NCCL may add.
+//! Values that NCCL also has keep NCCL's numbers, so that a program written for `nccl.h` needs no other
+//! constants. Values of tbccl alone count from [`OURS`], far above anything that NCCL may add.
 //!
-//! Invariants: a number is never given to another meaning; `from_code` is the inverse of `code`. The enums of `tbccl.h`
-//! are written from these tables.
+//! Invariants: a number is never given to another meaning; `from_code` is the inverse of `code`. The enums of
+//! `tbccl.h` are written from these tables. Those of element types and operations are in `collectives`.
 
 use std::{ffi::CStr, fmt::Write};
 use tbccl::{BlockLen, Codec, DType, ReduceOp};
 
-/// The first number that NCCL will not use.
+/// First number that NCCL will not use.
 pub const OURS: i32 = 1000;
 
-/// Something that C programs know by a number.
+/// Values that C programs know by a number.
 pub trait Coded: Copy + PartialEq + Sized + 'static {
-    /// The C type of the number, without its `tbccl` and `_t`.
+    /// Name of the C type, without its `tbccl` and `_t`.
     const TYPE: &'static str;
 
-    /// Everything, with its number and its names in C, without their `tbccl`.
+    /// All values, with their numbers and their names in C without the prefix `tbccl`.
     const CODES: &'static [(Self, i32, &'static [&'static str])];
 
-    /// Limits that `nccl.h` has beside them: how many of its numbers there are, from 0.
+    /// Limits that `nccl.h` has beside the values: how many of its numbers there are, from 0.
     const LIMITS: &'static [(&'static str, i32)] = &[];
 
-    /// So many of its numbers, from 0 on, are where their rows are.
+    /// How many numbers, from 0 on, equal their row's index.
     const DENSE_CODES: usize = in_place(Self::CODES);
 
-    /// Its number.
+    /// Returns the value's number.
     #[must_use]
     fn code(self) -> i32 {
         let row = Self::CODES.iter().find(|(value, ..)| *value == self);
-        // Every value has a row: the tests below hold the tables against the lists of values.
+        // Every value has a row: the tests below compare the tables with the lists of values.
         row.map_or(-1, |(_, code, _)| *code)
     }
 
-    /// What the number stands for.
+    /// Returns the value of a number.
     #[must_use]
     #[inline]
     fn from_code(code: i32) -> Option<Self> {
@@ -44,7 +44,7 @@ pub trait Coded: Copy + PartialEq + Sized + 'static {
         }
     }
 
-    /// The same, by looking through all rows.
+    /// Returns the value of a number by looking through all rows.
     #[must_use]
     #[cold]
     fn from_sparse_code(code: i32) -> Option<Self> {
@@ -52,7 +52,7 @@ pub trait Coded: Copy + PartialEq + Sized + 'static {
     }
 }
 
-/// The rows up to the first whose number is not its place.
+/// Counts the rows before the first whose number is not its index.
 const fn in_place<T>(rows: &[(T, i32, &[&str])]) -> usize {
     let mut at = 0;
     while at < rows.len() && rows[at].1 as usize == at {
@@ -61,43 +61,43 @@ const fn in_place<T>(rows: &[(T, i32, &[&str])]) -> usize {
     at
 }
 
-/// What a function of the C interface returns.
+/// Result of a function of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResultCode {
-    /// All went well.
+    /// Success.
     Success,
-    /// A device refused; NCCL's `ncclUnhandledCudaError`.
+    /// A device refused a request; NCCL's `ncclUnhandledCudaError`.
     DeviceError,
-    /// The operating system refused something.
+    /// The operating system refused a request.
     SystemError,
     /// A defect of this library.
     InternalError,
-    /// An argument that no call can have.
+    /// An argument is invalid.
     InvalidArgument,
-    /// A call that can't be made now.
+    /// The call can't be made now.
     InvalidUsage,
     /// Another rank failed first.
     RemoteError,
-    /// Not done yet; no error.
+    /// The call is not done yet; no error.
     InProgress,
-    /// The deadline passed.
+    /// The timeout passed.
     Timeout,
     /// A peer's process ended.
     PeerDied,
     /// A peer closed its communicator.
     PeerLeft,
-    /// Two ranks are not in the same call.
+    /// Two ranks are in different calls.
     Mismatch,
     /// The element type does not have the operation.
     IllegalOperation,
-    /// A name that nothing has.
+    /// A name is unknown.
     UnknownName,
     /// No plan fits the call.
     NoPlan,
     /// A link or its memory failed.
     TransportError,
-    /// The ranks could not be brought together.
+    /// The ranks could not meet.
     BootstrapError,
     /// The launcher is gone.
     LauncherGone,
@@ -106,7 +106,7 @@ pub enum ResultCode {
 }
 
 impl ResultCode {
-    /// What it means, for people.
+    /// Returns the meaning, for people.
     pub(crate) const fn meaning(self) -> &'static CStr {
         match self {
             ResultCode::Success => c"no error",
@@ -204,7 +204,7 @@ impl Coded for Codec {
     ];
 }
 
-/// The enum of a table, as `tbccl.h` has it.
+/// Returns the enum of a table, as `tbccl.h` has it.
 #[must_use]
 pub fn c_enum<T: Coded>(about: &str) -> String {
     let names = T::CODES.iter().flat_map(|(_, code, names)| names.iter().map(move |name| (*name, *code)));

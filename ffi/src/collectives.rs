@@ -1,7 +1,7 @@
-//! Calls: each says what is called, and leaves the rest to `group`.
+//! Calls: each function states its arguments, and `group` issues the call.
 //!
 //! # Safety
-//! Exporting a name is all that is unsafe here.
+//! The only unsafe act here is to export a name.
 
 use crate::{
     arguments::Arguments, codes::Coded, comm_handle::tbcclComm_t, group::issue, request::tbcclRequest_t,
@@ -14,8 +14,8 @@ use std::{
 };
 use tbccl::{Collective, DType};
 
-/// Reduces count elements of sendbuff by op over all ranks; every rank's recvbuff gets the result. In place if sendbuff equals
-/// recvbuff.
+/// Reduces count elements of sendbuff by op over all ranks and stores the result in every rank's recvbuff. In
+/// place if sendbuff equals recvbuff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclAllReduce(
     sendbuff: *const c_void,
@@ -29,8 +29,8 @@ pub unsafe extern "C" fn tbcclAllReduce(
     issue(comm, request, Arguments::new(Collective::AllReduce, sendbuff, recvbuff, count, datatype).op(op))
 }
 
-/// As tbcclAllReduce of floats for tbcclSum and tbcclAvg, with messages that travel packed: a quarter of the bytes or half of
-/// them. All ranks get the same bits, off by what docs/collectives.md says.
+/// As tbcclAllReduce of floats by tbcclSum or tbcclAvg, with packed messages: a quarter of the bytes, or
+/// half. All ranks get the same bits; docs/collectives.md has the bound on the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclAllReduceQuantized(
     sendbuff: *const c_void,
@@ -46,8 +46,8 @@ pub unsafe extern "C" fn tbcclAllReduceQuantized(
     issue(comm, request, arguments.op(op).codec(codec))
 }
 
-/// Reduces count elements of sendbuff by op over all ranks; recvbuff of rank root gets the result, and may be NULL on others.
-/// In place if sendbuff equals recvbuff.
+/// Reduces count elements of sendbuff by op over all ranks and stores the result in recvbuff of rank root.
+/// Other ranks' recvbuff may be NULL. In place if sendbuff equals recvbuff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclReduce(
     sendbuff: *const c_void,
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn tbcclReduce(
     issue(comm, request, arguments.op(op).root(root))
 }
 
-/// Copies count elements of rank root's buff to that of all others.
+/// Copies count elements of rank root's buff to every other rank's buff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclBcast(
     buff: *mut c_void,
@@ -77,8 +77,8 @@ pub unsafe extern "C" fn tbcclBcast(
     unsafe { tbcclBroadcast(buff, buff, count, datatype, root, comm, request) }
 }
 
-/// Copies count elements of rank root's sendbuff to every rank's recvbuff. Others' sendbuff may be NULL. In place if sendbuff
-/// equals recvbuff.
+/// Copies count elements of rank root's sendbuff to every rank's recvbuff. Other ranks' sendbuff may be NULL.
+/// In place if sendbuff equals recvbuff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclBroadcast(
     sendbuff: *const c_void,
@@ -96,8 +96,8 @@ pub unsafe extern "C" fn tbcclBroadcast(
     )
 }
 
-/// Gathers sendcount elements of every rank's sendbuff, in the order of ranks, in every rank's recvbuff. In place if sendbuff
-/// is the block of this rank in recvbuff.
+/// Gathers sendcount elements of every rank's sendbuff, in rank order, in every rank's recvbuff. In place if
+/// sendbuff is the block of this rank in recvbuff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclAllGather(
     sendbuff: *const c_void,
@@ -110,8 +110,9 @@ pub unsafe extern "C" fn tbcclAllGather(
     issue(comm, request, Arguments::new(Collective::AllGather, sendbuff, recvbuff, sendcount, datatype))
 }
 
-/// Reduces blocks of recvcount elements, one for each rank in sendbuff, by op over all ranks; recvbuff of each rank gets its
-/// own. In place if recvbuff is the block of this rank in sendbuff, whose other blocks are undefined afterwards.
+/// Reduces blocks of recvcount elements, one per rank in sendbuff, by op over all ranks and stores each
+/// rank's block in its recvbuff. In place if recvbuff is the block of this rank in sendbuff, whose other
+/// blocks are undefined afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclReduceScatter(
     sendbuff: *const c_void,
@@ -129,8 +130,8 @@ pub unsafe extern "C" fn tbcclReduceScatter(
     )
 }
 
-/// Sends a block of count elements of sendbuff to each rank, and receives one of each in recvbuff, in the order of ranks. Not
-/// in place.
+/// Sends a block of count elements of sendbuff to each rank, and receives a block of each in recvbuff, in
+/// rank order. Not in place.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclAlltoAll(
     sendbuff: *const c_void,
@@ -143,8 +144,8 @@ pub unsafe extern "C" fn tbcclAlltoAll(
     issue(comm, request, Arguments::new(Collective::AllToAll, sendbuff, recvbuff, count, datatype))
 }
 
-/// Gathers count elements of every rank's sendbuff, in the order of ranks, in rank root's recvbuff; others' may be NULL. In
-/// place if sendbuff is the block of the root in recvbuff.
+/// Gathers count elements of every rank's sendbuff, in rank order, in rank root's recvbuff. Other ranks'
+/// recvbuff may be NULL. In place if sendbuff is the block of the root in recvbuff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGather(
     sendbuff: *const c_void,
@@ -158,8 +159,8 @@ pub unsafe extern "C" fn tbcclGather(
     issue(comm, request, Arguments::new(Collective::Gather, sendbuff, recvbuff, count, datatype).root(root))
 }
 
-/// Sends each rank its block of count elements of rank root's sendbuff, in the order of ranks; others' may be NULL. In place
-/// if recvbuff is the block of the root in sendbuff.
+/// Sends each rank its block of count elements of rank root's sendbuff, in rank order. Other ranks' sendbuff
+/// may be NULL. In place if recvbuff is the block of the root in sendbuff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclScatter(
     sendbuff: *const c_void,
@@ -173,8 +174,8 @@ pub unsafe extern "C" fn tbcclScatter(
     issue(comm, request, Arguments::new(Collective::Scatter, sendbuff, recvbuff, count, datatype).root(root))
 }
 
-/// Sends count elements to a rank, which receives them by tbcclRecv. Messages in both directions, or to this rank, go within a
-/// group.
+/// Sends count elements to rank peer, which receives them by tbcclRecv. Messages in both directions, or to
+/// this rank itself, need a group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclSend(
     sendbuff: *const c_void,
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn tbcclSend(
     issue(comm, request, Arguments::send(sendbuff, count, datatype, peer))
 }
 
-/// Receives count elements of a rank, which sends them by tbcclSend.
+/// Receives count elements from rank peer, which sends them by tbcclSend.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRecv(
     recvbuff: *mut c_void,
@@ -200,8 +201,8 @@ pub unsafe extern "C" fn tbcclRecv(
     issue(comm, request, Arguments::recv(recvbuff, count, datatype, peer))
 }
 
-/// Reduces count elements of sendbuff by op over the ranks up to this one; recvbuff gets the result. In place if sendbuff
-/// equals recvbuff.
+/// Reduces count elements of sendbuff by op over the ranks up to and with this one and stores the result in
+/// recvbuff. In place if sendbuff equals recvbuff.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclScan(
     sendbuff: *const c_void,
@@ -215,7 +216,7 @@ pub unsafe extern "C" fn tbcclScan(
     issue(comm, request, Arguments::new(Collective::Scan, sendbuff, recvbuff, count, datatype).op(op))
 }
 
-/// As tbcclScan over the ranks before this one. That of rank 0 stays as it is.
+/// As tbcclScan, over the ranks before this one. Rank 0's recvbuff stays as it is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclExclusiveScan(
     sendbuff: *const c_void,

@@ -1,7 +1,8 @@
-//! Communicators: made, ended, asked.
+//! Creation and end of communicators, and queries.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     boundary::{Outcome, boundary, notice_forks, remember},
@@ -19,7 +20,7 @@ use crate::{
 use std::{ffi::c_int, mem::MaybeUninit, ptr::null_mut};
 use tbccl::Communicator;
 
-/// Makes a communicator and puts its handle into place, or NULL if there is none: now, or when the group ends.
+/// Makes a communicator and writes its handle, or NULL if there is none: now, or when the group ends.
 pub(crate) fn make(
     place: Option<&mut MaybeUninit<tbcclComm_t>>,
     what: &str,
@@ -43,8 +44,8 @@ pub(crate) fn rank_and_size(rank: c_int, nranks: c_int) -> Outcome<(u32, u32)> {
     }
 }
 
-/// Makes a communicator of nranks ranks, which all call this with the same id; this is the one of number rank. Waits for
-/// the others. One thread may make those of several ranks within a group.
+/// Makes a communicator of nranks ranks, which all call this with the same id; this one is number rank. Waits
+/// for the others. Within a group, one thread may make those of several ranks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommInitRank(
     comm: Option<&mut MaybeUninit<tbcclComm_t>>,
@@ -74,8 +75,9 @@ pub unsafe extern "C" fn tbcclCommInitRankConfig(
     })
 }
 
-/// Makes a communicator of ndev ranks that are all in this process, and writes the handle of each rank to comms. Each is for
-/// a thread of its own; one thread may use several within groups. The list of devices is not looked at, and may be NULL.
+/// Makes a communicator of ndev ranks that are all in this process, and writes each rank's handle to comms.
+/// Each handle is for a thread of its own; one thread may use several within groups. devlist is ignored and
+/// may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommInitAll(
     comms: *mut tbcclComm_t,
@@ -97,8 +99,8 @@ pub unsafe extern "C" fn tbcclCommInitAll(
     })
 }
 
-/// Makes the communicator of the job that a launcher has started this process for: `tbccl run`, torchrun, mpirun of Open
-/// MPI and MPICH, Slurm. The config may be NULL. Waits for the other ranks.
+/// Makes the communicator of the job whose launcher has started this process: `tbccl run`, torchrun, mpirun
+/// of Open MPI and MPICH, or Slurm. The config may be NULL. Waits for the other ranks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommInitFromEnv(
     comm: Option<&mut MaybeUninit<tbcclComm_t>>,
@@ -111,16 +113,16 @@ pub unsafe extern "C" fn tbcclCommInitFromEnv(
     })
 }
 
-/// Waits until all that was issued is done, and closes the communicator: no more calls after that. Returns what it had
-/// failed with, if it had. The handle is still to be destroyed.
+/// Waits until all issued calls are done, and closes the communicator: no more calls after that. Returns the
+/// error that it had failed with, if it had. The handle is still to be destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommFinalize(comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| close(&find(comm)?))
 }
 
-/// Ends a communicator, after what was issued on it is done, and its handle. Does not wait for other ranks, but for this: if
-/// the ranks of some communicator have met in this process, the last of the process to be ended waits until they have ended theirs,
-/// too, within the time limit.
+/// Ends a communicator, after its issued calls are done, and its handle. Does not wait for other ranks, with
+/// one exception: if the ranks of a communicator met in this process, the last communicator of the process
+/// waits until the others have ended theirs, within the timeout.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommDestroy(comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| {
@@ -129,7 +131,7 @@ pub unsafe extern "C" fn tbcclCommDestroy(comm: tbcclComm_t) -> tbcclResult_t {
             return Err(unknown(comm));
         }
         if found.held.of.is_none() {
-            // That it had failed has been told before, by calls or requests.
+            // Calls or requests have reported the failure before.
             let _ = close(&found);
         }
         Ok(())
@@ -140,9 +142,9 @@ fn close(found: &HeldComm) -> Outcome {
     Ok(found.shared.finalize()?)
 }
 
-/// Aborts a communicator, from any thread and promptly: calls in progress and all later ones return tbcclAborted here, and
-/// an error on the other ranks. The handle is still to be destroyed; until then tbcclCommShrink makes a new communicator
-/// of it.
+/// Aborts a communicator, promptly and from any thread: calls in progress and all later ones return
+/// tbcclAborted here, and an error on the other ranks. The handle is still to be destroyed; until then
+/// tbcclCommShrink makes a new communicator from it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommAbort(comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| {
@@ -151,8 +153,8 @@ pub unsafe extern "C" fn tbcclCommAbort(comm: tbcclComm_t) -> tbcclResult_t {
     })
 }
 
-/// Tells whether the communicator has failed, and with what; tbcclSuccess if not. It is then what failed last on this
-/// thread, for tbcclGetLastError.
+/// Tells the error that the communicator has failed with; tbcclSuccess if it has not. It becomes this
+/// thread's latest error, for tbcclGetLastError.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommGetAsyncError(
     comm: tbcclComm_t,

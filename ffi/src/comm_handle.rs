@@ -15,7 +15,7 @@ use crate::{
 use std::ptr::null_mut;
 use tbccl::{CallByAddress, CallOptions, Communicator, SharedCommunicator};
 
-/// What a tbcclComm_t points to: nothing. It is a number.
+/// Target of a tbcclComm_t: nothing. The pointer is a number.
 #[derive(Debug)]
 pub enum tbcclComm {}
 
@@ -25,12 +25,12 @@ pub type tbcclComm_t = *mut tbcclComm;
 /// No communicator.
 pub(crate) const NONE: tbcclComm_t = null_mut();
 
-/// What a handle stands for: a communicator, and the options of calls that are made with this handle.
+/// The value of a handle: a communicator, and the options of calls that are made with this handle.
 #[derive(Debug)]
 pub(crate) struct Comm {
     pub(crate) shared: SharedCommunicator,
     pub(crate) options: CallOptions,
-    /// The handle that the communicator was made with, of one that was made of it.
+    /// The communicator's first handle, for a handle that was made from it.
     pub(crate) of: Option<Key>,
 }
 
@@ -41,13 +41,13 @@ impl Comm {
         Comm { shared: SharedCommunicator::new(communicator), options: CallOptions::default(), of: None }
     }
 
-    /// Another handle of the same communicator.
+    /// Makes another handle of the same communicator.
     pub(crate) fn view(found: &HeldComm, options: CallOptions) -> Comm {
         Comm { shared: found.shared.clone(), options, of: Some(found.first()) }
     }
 }
 
-/// A communicator that was found by its handle, and is there as long as this.
+/// A communicator that was found by its handle, and lives as long as this.
 #[derive(Debug)]
 pub(crate) struct HeldComm {
     pub(crate) held: Held<Comm>,
@@ -80,7 +80,7 @@ impl std::ops::Deref for CommRef<'_> {
 }
 
 impl CommRef<'_> {
-    /// The handle that the communicator was made with: the same for all of its handles.
+    /// Returns the communicator's first handle: the same for all of its handles.
     pub(crate) fn first(self) -> Key {
         self.comm.of.unwrap_or(self.key)
     }
@@ -92,7 +92,7 @@ impl HeldComm {
         CommRef { comm: &self.held, key: self.key }
     }
 
-    /// The handle that the communicator was made with: the same for all of its handles.
+    /// Returns the communicator's first handle: the same for all of its handles.
     pub(crate) fn first(&self) -> Key {
         self.at().first()
     }
@@ -143,8 +143,8 @@ pub(crate) fn unknown(handle: tbcclComm_t) -> Failure {
 
 /// A handle for it.
 pub(crate) fn give(comm: Comm) -> Outcome<tbcclComm_t> {
-    // Only the first handle has the lock: that is waited for when a handle is ended, and another one may be ended while a call
-    // is in progress.
+    // Only the first handle has the lock: that is waited for when a handle is ended, and another one may be
+    // ended while a call is in progress.
     let seat = comm.of.is_none().then(|| comm.shared.seat());
     let key = COMMS.insert_with(comm, seat);
     let key = key.ok_or_else(|| Failure::usage("there are too many communicators"))?;

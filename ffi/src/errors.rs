@@ -1,7 +1,8 @@
-//! What a version is, what a result means, and what failed last.
+//! Version, meaning of results, and the latest error.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     boundary::{Outcome, boundary, remember, with_last},
@@ -16,19 +17,19 @@ use std::{
     mem::MaybeUninit,
 };
 
-/// The first number of this version.
+/// First number of the version.
 pub const TBCCL_MAJOR: i32 = 0;
-/// Its second number.
+/// Second number of the version.
 pub const TBCCL_MINOR: i32 = 1;
-/// Its third number.
+/// Third number of the version.
 pub const TBCCL_PATCH: i32 = 0;
-/// All three, as TBCCL_VERSION makes one number of them.
+/// All three as one number, as the macro TBCCL_VERSION makes it.
 pub const TBCCL_VERSION_CODE: i32 = TBCCL_MAJOR * 10000 + TBCCL_MINOR * 100 + TBCCL_PATCH;
 
-/// What a tbcclErrorInfo_t has in its magic.
+/// Value of a tbcclErrorInfo_t's magic.
 pub const TBCCL_ERROR_INFO_MAGIC: u32 = 0x7bcc_0e01;
 
-/// What failed, and where. Texts are empty and numbers -1 where that is not known. Begin with
+/// An error in parts. Texts are empty and numbers -1 where a part is not known. Begin with
 /// TBCCL_ERROR_INFO_INITIALIZER.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -39,21 +40,21 @@ pub struct tbcclErrorInfo_t {
     pub magic: u32,
     /// TBCCL_VERSION_CODE
     pub version: u32,
-    /// What the function returned.
+    /// Result of the function.
     pub result: tbcclResult_t,
     /// The rank that reports.
     pub rank: i32,
-    /// The rank that it is about.
+    /// The rank that the error is about.
     pub peer: i32,
-    /// The name of that rank's host.
+    /// Host of that rank.
     pub host: [c_char; 64],
     /// The device, or the cable with the devices at both ends.
     pub device: [c_char; 128],
-    /// The call that was carried out, as "all_reduce of 8 f32, op sum".
+    /// The call in progress, as "all_reduce of 8 f32, op sum".
     pub call: [c_char; 128],
-    /// The step that it waited for, as `tbccl plan show` names it.
+    /// The step that the call waited for, as `tbccl plan show` names it.
     pub step: [c_char; 128],
-    /// All of it as a sentence.
+    /// The whole error as a sentence.
     pub text: [c_char; 1024],
 }
 
@@ -94,7 +95,7 @@ impl tbcclErrorInfo_t {
     }
 }
 
-/// Tells the version of the library as one number, TBCCL_VERSION_CODE of its header.
+/// Tells the library's version as one number, TBCCL_VERSION_CODE of its header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGetVersion(version: Option<&mut MaybeUninit<c_int>>) -> tbcclResult_t {
     boundary(|| {
@@ -103,15 +104,15 @@ pub unsafe extern "C" fn tbcclGetVersion(version: Option<&mut MaybeUninit<c_int>
     })
 }
 
-/// What a result means, for people. The text is there for ever.
+/// Returns the meaning of a result, for people. The text is valid forever.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGetErrorString(result: tbcclResult_t) -> *const c_char {
     ResultCode::from_code(result).map_or(c"unknown result code", ResultCode::meaning).as_ptr()
 }
 
-/// What failed last on this thread, for people; an empty text if nothing has. A communicator that has failed on another
-/// thread is told of where nothing has failed on this one; NULL is good, too. The text is there until something else
-/// fails on this thread.
+/// Returns this thread's latest error, for people; an empty text if there is none. With a communicator, and
+/// without an error of this thread, returns the error that the communicator has failed with on another
+/// thread. comm may be NULL. The text is valid until the next error of this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGetLastError(comm: tbcclComm_t) -> *const c_char {
     let told = || with_last(|last| last.map(|(_, text)| text.as_ptr())).flatten();
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn tbcclGetLastError(comm: tbcclComm_t) -> *const c_char {
     told().or_else(of_comm).unwrap_or(c"".as_ptr())
 }
 
-/// What failed last on this thread, in parts. If nothing has, its result is tbcclSuccess.
+/// Tells this thread's latest error in parts. Its result is tbcclSuccess if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGetLastErrorInfo(info: *mut tbcclErrorInfo_t) -> tbcclResult_t {
     boundary(|| write_last(info))

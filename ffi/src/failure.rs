@@ -1,28 +1,28 @@
-//! What failed, as C programs are told: a number, a sentence, and who and where.
+//! Errors as C programs see them: a number, a sentence, and the ranks and places involved.
 
 use crate::codes::ResultCode;
 use std::fmt;
 use tbccl::{Error, PeerName, Place};
 
-/// Why a function of the interface did not do what it was called for.
+/// The error of a function of the interface.
 pub(crate) struct Failure(Box<Cause>);
 
-/// The parts of it that are known.
+/// The known parts of an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Cause {
     pub(crate) code: ResultCode,
     pub(crate) text: String,
     /// The rank that reports.
     pub(crate) rank: Option<u32>,
-    /// The rank that it is about.
+    /// The rank that the error is about.
     pub(crate) peer: Option<u32>,
     /// The host of that rank.
     pub(crate) host: String,
     /// The device or cable.
     pub(crate) device: String,
-    /// The call that was carried out.
+    /// The call in progress.
     pub(crate) call: String,
-    /// Where it stood.
+    /// The step that the call waited for.
     pub(crate) step: String,
 }
 
@@ -40,31 +40,31 @@ impl Failure {
         }))
     }
 
-    /// An argument that the function can't have.
+    /// Makes an error about an invalid argument.
     #[cold]
     pub(crate) fn argument(text: impl Into<String>) -> Failure {
         Failure::new(ResultCode::InvalidArgument, text)
     }
 
-    /// A call that can't be made now.
+    /// Makes an error about a call that can't be made now.
     #[cold]
     pub(crate) fn usage(text: impl Into<String>) -> Failure {
         Failure::new(ResultCode::InvalidUsage, text)
     }
 
-    /// A defect of the library.
+    /// Makes an error about a defect of the library.
     #[cold]
     pub(crate) fn internal(text: &str) -> Failure {
         Failure::new(ResultCode::InternalError, format!("internal error: {text}; this is a defect of tbccl"))
     }
 
-    /// The operating system refused something.
+    /// Makes an error about a refusal of the operating system.
     #[cold]
     pub(crate) fn system(text: impl Into<String>) -> Failure {
         Failure::new(ResultCode::SystemError, text)
     }
 
-    /// Not done yet. No error, but no success either.
+    /// Makes the result of a call that is not done yet: neither an error nor success.
     #[cold]
     pub(crate) fn in_progress(text: impl Into<String>) -> Failure {
         Failure::new(ResultCode::InProgress, text)

@@ -1,16 +1,16 @@
-//! Groups: calls of a thread that go together, and how every call is issued.
+//! Groups of calls, and the issuing of every call.
 //!
-//! Between `tbcclGroupStart` and `tbcclGroupEnd` a thread's calls are collected. At the end, first the communicators are
-//! made that are to be made, each on a thread of its own, since they wait for each other. Then each communicator is given its
-//! calls as one group, and only when all have theirs are those waited for that have no request: so one thread may play many
-//! ranks.
+//! Between `tbcclGroupStart` and `tbcclGroupEnd` a thread's calls are collected. At the end, the group's
+//! communicators are made first, each on a thread of its own, since they wait for each other. Then each
+//! communicator gets its calls as one group. Only when all communicators have theirs, those without a request
+//! are waited for: so one thread may be several ranks.
 //!
-//! A call that is refused ends up in the group's result: none of its calls is carried out, and the requests that were given
-//! out tell so. The group is over in any case.
+//! A call that is refused fails the group: none of its calls is carried out, and their requests report the
+//! error. The group ends in any case.
 //!
 //! # Safety
-//! Calls are issued on memory whose addresses C has passed. `tbccl.h` asks that it stays and is left alone until the
-//! call is done: until the function returns, or the group ends, or the request says so.
+//! Calls are issued on memory whose addresses C has passed. `tbccl.h` asks that nothing else uses the memory
+//! until the call is done: until the function returns, the group ends, or the request is done.
 
 use crate::{
     arguments::Arguments,
@@ -30,7 +30,7 @@ use std::{
 };
 use tbccl::{CallOptions, Pending, RawCall, SharedCommunicator};
 
-/// What a thread has called since its group began.
+/// Calls of a thread since its group began.
 #[derive(Default)]
 struct Group {
     made: Vec<PendingComm>,
@@ -38,20 +38,20 @@ struct Group {
     refused: Option<Failure>,
 }
 
-/// A communicator that is to be made.
+/// A communicator to be made.
 struct PendingComm {
     place: DeferredOut<tbcclComm_t>,
     job: Box<dyn FnOnce() -> Outcome<tbcclComm_t> + Send>,
 }
 
-/// The calls on one communicator.
+/// Calls on one communicator.
 struct CommCalls {
     comm: Key,
     shared: SharedCommunicator,
     options: CallOptions,
     calls: Vec<RawCall>,
     states: Vec<Arc<RequestState>>,
-    /// Has one of them no request?
+    /// Whether a call has no request.
     is_waited_for: bool,
 }
 
@@ -60,13 +60,13 @@ thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
 }
 
-/// Does this thread collect calls?
+/// Whether this thread collects calls.
 #[inline]
 pub(crate) fn is_open() -> bool {
     DEPTH.get() > 0
 }
 
-/// A function that may be called in a group, which then hears of its failure.
+/// Runs a function that may be called in a group; its error fails the group.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Outcome) -> tbcclResult_t {
     boundary(|| {
@@ -87,7 +87,7 @@ fn refuse(failure: &Failure) {
     });
 }
 
-/// Makes a communicator when the group ends.
+/// Leaves making a communicator to the end of the group.
 pub(crate) fn defer_init(
     place: &mut MaybeUninit<tbcclComm_t>,
     job: impl FnOnce() -> Outcome<tbcclComm_t> + Send + 'static,
@@ -97,7 +97,7 @@ pub(crate) fn defer_init(
     Ok(())
 }
 
-/// Issues a call: carries it out if there is no place for a request, or leaves it to the group.
+/// Issues a call: adds it to this thread's group, issues it with a request, or carries it out.
 #[inline(always)] // As `tbccl::RawAllReduce`.
 pub(crate) fn issue(
     comm: tbcclComm_t,
@@ -183,8 +183,8 @@ fn add(found: &HeldComm, place: Option<&mut MaybeUninit<tbcclRequest_t>>, call: 
     })
 }
 
-/// Begins a group on this thread: calls are collected until tbcclGroupEnd, and then go together. Groups may be nested; the
-/// outermost counts.
+/// Begins a group on this thread: its calls are collected until tbcclGroupEnd, and then go together. Groups
+/// may be nested; the outermost one counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGroupStart() -> tbcclResult_t {
     boundary(|| {
@@ -194,8 +194,9 @@ pub unsafe extern "C" fn tbcclGroupStart() -> tbcclResult_t {
     })
 }
 
-/// Ends a group: makes its communicators, issues its calls, and waits for those on communicators on which one has no
-/// request. Returns what failed first. If a call was refused when it was made, none is carried out.
+/// Ends a group: makes its communicators, issues its calls, and waits for all calls on communicators of which
+/// a call has no request. Returns the first error. None of the calls is carried out if one was refused when
+/// it was made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGroupEnd() -> tbcclResult_t {
     boundary(|| match DEPTH.get() {
@@ -231,7 +232,7 @@ impl Group {
             Some(pending) => Ok(pending.wait(None).unwrap_or(Ok(()))?),
             None => Ok(()),
         });
-        // All are waited for, whatever the first comes to.
+        // All calls are waited for, whatever the first result is.
         let done: Vec<Outcome> = done.collect();
         made.and(done.into_iter().collect())
     }
@@ -267,10 +268,11 @@ fn init_all(mut made: Vec<PendingComm>) -> Outcome {
 }
 
 impl CommCalls {
-    /// Issues the calls; what is to be waited for, if anything.
+    /// Issues the calls; returns the pending group if it must be waited for.
     fn issue(self) -> Outcome<Option<Arc<Pending>>> {
         let CommCalls { shared, options, calls, states, is_waited_for, .. } = self;
-        // SAFETY: as `tbccl.h` says, the memory is as the calls need it until the group ends, or their requests are done.
+        // SAFETY: as `tbccl.h` says, the memory is as the calls need it until the group ends, or their
+        // requests are done.
         let issued = unsafe { shared.issue(calls, &options) };
         let issued = issued.map(Arc::new).map_err(Failure::from);
         states.iter().for_each(|state| state.settle(issued.clone()));

@@ -1,26 +1,26 @@
-//! The C face of tbccl: the functions of `tbccl.h`, with names and shapes as in `nccl.h`.
+//! The C interface of tbccl: the functions of `tbccl.h`, with names and shapes as in `nccl.h`.
 //!
-//! A function checks what C passed, and delegates to the crate `tbccl`. Each stands behind the `boundary`, which
-//! keeps panics in and errors for whoever asks. What C holds are numbers in tables (`handle`), so whatever a program
-//! passes as a handle is looked up and never followed. `README.md` says what C programs may rely on.
+//! A function checks the arguments that C passed, and delegates to the crate `tbccl`. Every function runs
+//! inside `boundary`, which catches panics and keeps errors for the thread. Handles are numbers in tables
+//! (`handle`), so a handle is looked up and never dereferenced. `README.md` says what C programs may rely on.
 //!
-//! | module | what of `tbccl.h` |
+//! | module | part of `tbccl.h` |
 //! |---|---|
-//! | `codes` | the numbers of results, element types, operations and codecs |
-//! | `unique_id`, `comm`, `members` | communicators: made, ended, asked; made of others |
+//! | `codes`, `numbers` | numbers of results, element types, operations and codecs |
+//! | `unique_id`, `comm`, `members` | creation and end of communicators, also from other communicators |
 //! | `collectives`, `vector`, `redop` | calls, and operations that scale |
-//! | `group`, `request` | calls that go together, and those that are waited for later |
+//! | `group`, `request` | groups of calls, and calls that are waited for later |
 //! | `memory` | memory that is moved without copies |
 //! | `options`, `params` | options of a communicator, of calls, and of the process |
-//! | `errors`, `stats` | what failed, and what was done |
-//! | `boundary`, `failure`, `handle`, `cast` | what they stand on |
+//! | `errors`, `stats` | errors and counters |
+//! | `boundary`, `failure`, `handle`, `comm_handle`, `cast`, `arguments` | shared by the functions above |
 //!
 //! Nothing here knows how a call is carried out.
 //!
 //! # Safety
-//! Every exported function asks of its caller what `tbccl.h` says at its beginning: a pointer is NULL or points to what
-//! its type says, for as long as the call lasts, and memory of a call that has a request until that is done. Handles may be
-//! any number.
+//! Every exported function asks of its caller what `tbccl.h` says at its beginning: a pointer is NULL or
+//! points to a value of its type while the call lasts, and memory of a call with a request until the request
+//! is done. Handles may be any number.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)] // Names are those of C.
 #![allow(clippy::missing_safety_doc)] // It is the same for all of them, and said above.
 
@@ -46,7 +46,7 @@ pub mod stats;
 pub mod unique_id;
 pub mod vector;
 
-/// What most functions return: 0, or the number of what is wrong.
+/// Result of most functions: 0, or the number of an error.
 pub type tbcclResult_t = i32;
 
 /// The number of an element type.
@@ -55,5 +55,5 @@ pub type tbcclDataType_t = i32;
 /// The number of an operation.
 pub type tbcclRedOp_t = i32;
 
-/// The number of a way to pack elements.
+/// The number of a codec.
 pub type tbcclCodec_t = i32;

@@ -1,7 +1,8 @@
-//! Communicators made of others: of some of their ranks, of those that are left, of more.
+//! Communicators made from others: by splitting, shrinking and growing.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     boundary::boundary,
@@ -20,13 +21,13 @@ use tbccl::{Communicator, Rank};
 /// The color of a rank that takes part in a split and gets no communicator.
 pub const TBCCL_SPLIT_NOCOLOR: i32 = -1;
 
-/// Shrink as things are.
+/// Shrink without aborting calls.
 pub const TBCCL_SHRINK_DEFAULT: i32 = 0;
-/// Abort what is in progress first.
+/// Abort calls in progress first.
 pub const TBCCL_SHRINK_ABORT: i32 = 1;
 
-/// Makes new communicators of one, of all ranks of a color each, in the order of their keys, and of their ranks where keys
-/// are equal. All ranks call it. Those of TBCCL_SPLIT_NOCOLOR get NULL. The config may be NULL.
+/// Splits a communicator: makes one of the ranks of each color, ordered by key, and by rank where keys are
+/// equal. All ranks call it. Ranks of color TBCCL_SPLIT_NOCOLOR get NULL. The config may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommSplit(
     comm: tbcclComm_t,
@@ -49,8 +50,8 @@ pub unsafe extern "C" fn tbcclCommSplit(
     })
 }
 
-/// Makes a new communicator of one, without some of its ranks. The others call it, with the same list; also after the
-/// communicator has failed or was aborted. The config may be NULL.
+/// Makes a communicator from another one, without some of its ranks. The other ranks call it with the same
+/// list, also after the communicator has failed or was aborted. The config may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommShrink(
     comm: tbcclComm_t,
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn tbcclCommShrink(
                 "excludeRanksCount is {count}; there are not as many ranks"
             )));
         }
-        // SAFETY: as `tbccl.h` says, it is null or a list of so many ranks.
+        // SAFETY: as `tbccl.h` says, it is null or a list of `count` ranks.
         let ranks = unsafe { list("excludeRanksList", excludeRanksList.cast_const(), count)? };
         let without = ranks.iter().map(|rank| member(*rank)).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: as `tbccl.h` says, it is null or such a structure.
@@ -91,8 +92,8 @@ fn member(rank: c_int) -> Result<Rank, Failure> {
     Ok(Rank(rank))
 }
 
-/// Makes an id with which a communicator grows: one of its ranks makes it, gives it to tbcclCommGrow, and passes it on to
-/// the new ranks, which do the same. An id is for one growth.
+/// Makes an id with which a communicator grows. One of its ranks makes the id, passes it to tbcclCommGrow,
+/// and sends it to the new ranks, which do the same. An id is for one growth.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommGetUniqueId(
     comm: tbcclComm_t,
@@ -106,9 +107,10 @@ pub unsafe extern "C" fn tbcclCommGetUniqueId(
     })
 }
 
-/// Makes a new communicator of nRanks ranks: those of one, which keep their numbers, and new ones. The ranks that are there
-/// call it with their communicator and rank -1, one of them with the id and the others with NULL. The new ones call it
-/// with comm NULL, the id, and their rank. All give the same config, which may be NULL.
+/// Makes a communicator of nRanks ranks: those of another one, which keep their numbers, and new ones.
+/// Existing ranks call it with their communicator and rank -1, one of them with the id and the others with
+/// NULL. New ranks call it with comm NULL, the id, and their rank. All pass the same config, which may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommGrow(
     comm: tbcclComm_t,

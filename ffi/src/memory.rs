@@ -1,9 +1,8 @@
-//! Memory that calls move without copying it: allocated here, or the program's own and registered.
+//! Memory that calls move without copies: allocated here, or the program's own and registered.
 //!
 //! # Safety
-//! Memory is taken from and given back to the allocator with one layout, kept beside its address. What devices know of
-//! the program's memory ends before the memory does: `tbccl.h` asks for that, and [`tbcclMemFree`] refuses what is still
-//! registered.
+//! Memory is allocated and freed with one layout, kept beside its address. A registration ends before its
+//! memory does: `tbccl.h` asks for that, and [`tbcclMemFree`] refuses memory that is still registered.
 
 use crate::{
     boundary::{Outcome, boundary},
@@ -23,7 +22,7 @@ use std::{
 };
 use tbccl::{Buffer, Registration};
 
-/// Memory that we have given out.
+/// Memory that this module has allocated.
 enum Allocation {
     /// From the allocator.
     Own(Layout),
@@ -31,17 +30,17 @@ enum Allocation {
     Slab(Buffer<u8>),
 }
 
-/// By address.
+/// Allocated memory, by address.
 static ALLOCATIONS: Mutex<BTreeMap<usize, Allocation>> = Mutex::new(BTreeMap::new());
 
 fn given() -> MutexGuard<'static, BTreeMap<usize, Allocation>> {
     ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of the program's that devices may know.
+/// Memory of the program that is registered with devices.
 #[derive(Debug)]
 struct Registered {
-    /// The communicator that knows it.
+    /// The communicator that it is registered with.
     comm: Key,
     start: usize,
     size: usize,
@@ -50,22 +49,21 @@ struct Registered {
 
 static REGISTERED: Table<Registered> = Table::new();
 
-/// The ranges that are registered, by what their handles are.
+/// Registered ranges of addresses.
 static REGISTERED_RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 fn ranges() -> MutexGuard<'static, Vec<(usize, usize)>> {
     REGISTERED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What large memory is aligned to: the size of a large page, so that few entries of a device or a processor map it.
+/// Alignment of large memory: the size of a large page, so that devices and processors map it with few
+/// entries.
 const LARGE: usize = 2 << 20;
 
-/// What all memory is aligned to, and a multiple of: pages are shared with nothing else. 16 KiB are those of Apple's
-/// machines.
+/// Alignment and granularity of all memory, so that it shares no page. Apple's machines have pages of 16 KiB.
 const PAGE: usize = 16 << 10;
 
-/// Allocates memory that is worth registering: of whole pages, zero when new. A size of 0 gives NULL. It is freed by
-/// tbcclMemFree.
+/// Allocates memory to be registered: whole pages, zeroed. A size of 0 gives NULL. tbcclMemFree frees it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclMemAlloc(
     ptr: Option<&mut MaybeUninit<*mut c_void>>,
@@ -82,7 +80,7 @@ pub unsafe extern "C" fn tbcclMemAlloc(
         let layout = whole.and_then(|size| Layout::from_size_align(size, align).ok());
         let layout =
             layout.ok_or_else(|| Failure::argument(format!("there can't be {size} bytes of memory")))?;
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout has a size above 0.
         let memory = unsafe { alloc_zeroed(layout) };
         if memory.is_null() {
             return Err(Failure::system(format!("{size} bytes of memory are not to be had")));
@@ -93,8 +91,8 @@ pub unsafe extern "C" fn tbcclMemAlloc(
     })
 }
 
-/// Allocates memory of a communicator, zero when new: whatever the transport, calls on it move it without copies. A size of 0
-/// gives NULL. It is freed by tbcclMemFree, also after the communicator has ended.
+/// Allocates memory of a communicator, zeroed; calls on it move it without copies on every transport. A size
+/// of 0 gives NULL. tbcclMemFree frees it, also after the communicator has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommMemAlloc(
     comm: tbcclComm_t,
@@ -116,8 +114,8 @@ pub unsafe extern "C" fn tbcclCommMemAlloc(
     })
 }
 
-/// Frees memory of tbcclMemAlloc or tbcclCommMemAlloc, which no call in progress uses and which is not registered any more. NULL
-/// is good, and nothing happens.
+/// Frees memory of tbcclMemAlloc or tbcclCommMemAlloc that no call in progress uses and that is not
+/// registered. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
     boundary(|| {
@@ -137,7 +135,8 @@ pub unsafe extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
         let freed = given.remove(&ptr.addr());
         drop(given);
         match freed {
-            // SAFETY: it was allocated with this layout, and nobody else frees it, since it is out of the list.
+            // SAFETY: it was allocated with this layout, and no other thread frees it, since it is out of the
+            // list.
             Some(Allocation::Own(layout)) => unsafe { dealloc(ptr.cast(), layout) },
             Some(Allocation::Slab(buffer)) => drop(buffer),
             None => {}
@@ -146,8 +145,9 @@ pub unsafe extern "C" fn tbcclMemFree(ptr: *mut c_void) -> tbcclResult_t {
     })
 }
 
-/// Lets devices know memory of the program's own, so that calls on it copy nothing on the way where the transport and its
-/// devices allow that. The memory stays until it is deregistered. The handle is for tbcclCommDeregister.
+/// Registers memory of the program with the communicator's devices, so that calls on it make no copies, where
+/// transport and devices allow that. The memory must stay until tbcclCommDeregister is called with the
+/// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommRegister(
     comm: tbcclComm_t,
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn tbcclCommRegister(
     })
 }
 
-/// Ends a registration of this communicator. No call in progress uses the memory.
+/// Ends a registration of this communicator. No call in progress may use the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommDeregister(comm: tbcclComm_t, handle: *mut c_void) -> tbcclResult_t {
     boundary(|| {
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn tbcclCommDeregister(comm: tbcclComm_t, handle: *mut c_v
             return Err(Failure::argument("handle was deregistered"));
         }
         let range = (registered.start, registered.size);
-        // Ends it, unless another thread is looking at it, which then does.
+        // Ends the registration, unless another thread holds it; that thread ends it then.
         drop(registered);
         let mut ranges = ranges();
         if let Some(at) = ranges.iter().position(|one| *one == range) {

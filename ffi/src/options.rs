@@ -1,11 +1,12 @@
-//! Options of a communicator and of its calls, as C programs give them.
+//! Options of communicators and of calls.
 //!
-//! What options a call has, the communicator says that it is given: [`tbcclCommWithOptions`] makes another handle of
-//! the same communicator, whose calls have them. So all functions keep the shape that they have in `nccl.h`, and names
-//! are looked up once and not in every call.
+//! A handle carries the options of its calls: [`tbcclCommWithOptions`] makes another handle of the same
+//! communicator. So all functions keep the shape that they have in `nccl.h`, and names are looked up once and
+//! not in every call.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     boundary::{Outcome, boundary},
@@ -27,17 +28,18 @@ use tbccl::{CallOptions, Config, Numerics};
 /// A number that is not set.
 pub const TBCCL_CONFIG_UNDEF_INT: i32 = i32::MIN;
 
-/// Contributions are combined in whatever order is quickest.
+/// Contributions are combined in the order that is quickest.
 pub const TBCCL_NUMERICS_FAST: i32 = 0;
-/// They are combined in one order: the same bits for every algorithm, size and transport.
+/// Contributions are combined in one order: the same bits for every algorithm, size and transport.
 pub const TBCCL_NUMERICS_REPRODUCIBLE: i32 = 1;
 
-/// What a tbcclConfig_t has in its magic.
+/// Value of a tbcclConfig_t's magic.
 pub const TBCCL_CONFIG_MAGIC: u32 = 0x7bcc_0c01;
-/// What a tbcclCallOptions_t has in its magic.
+/// Value of a tbcclCallOptions_t's magic.
 pub const TBCCL_CALL_OPTIONS_MAGIC: u32 = 0x7bcc_0a01;
 
-/// What a communicator is to be like. Begin with TBCCL_CONFIG_INITIALIZER, and set what you want to be otherwise.
+/// Options of a communicator. Begin with TBCCL_CONFIG_INITIALIZER, and set those that are to differ from the
+/// default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tbcclConfig_t {
@@ -47,15 +49,15 @@ pub struct tbcclConfig_t {
     pub magic: u32,
     /// TBCCL_VERSION_CODE
     pub version: u32,
-    /// 1, which is the default: calls without a request block. 0 is refused; requests are what NCCL has it for.
+    /// 1, the default: calls without a request block. 0 is refused; use requests instead.
     pub blocking: c_int,
     /// TBCCL_NUMERICS_FAST or TBCCL_NUMERICS_REPRODUCIBLE
     pub numerics: c_int,
-    /// Milliseconds that a call may wait without progress, and ranks for each other at the start.
+    /// Milliseconds that a call may wait without progress, and that ranks wait for each other at the start.
     pub timeoutMs: i64,
-    /// What moves the bytes: "auto", "shm", "tcp", "verbs", "shm+tcp", "shm+verbs", "shm+auto".
+    /// The transport: "auto", "shm", "tcp", "verbs", "shm+tcp", "shm+verbs", "shm+auto".
     pub netName: *const c_char,
-    /// Any options by name, as "TIMEOUT=5;ALGO=ring": those that tbcclParamDumpAll lists.
+    /// Options by name, as "TIMEOUT=5;ALGO=ring". tbcclParamDumpAll lists them.
     pub options: *const c_char,
 }
 
@@ -76,8 +78,8 @@ unsafe impl Versioned for tbcclConfig_t {
     };
 }
 
-/// What calls are to be like. Begin with TBCCL_CALL_OPTIONS_INITIALIZER, and set what you want to be otherwise than the
-/// communicator has it. But for the time limit, all ranks of a call want the same.
+/// Options of calls. Begin with TBCCL_CALL_OPTIONS_INITIALIZER, and set those that are to differ from the
+/// communicator's. All ranks of a call pass the same, except for the timeout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tbcclCallOptions_t {
@@ -87,12 +89,13 @@ pub struct tbcclCallOptions_t {
     pub magic: u32,
     /// TBCCL_VERSION_CODE
     pub version: u32,
-    /// Milliseconds that a call may wait without progress; 0 for those of the communicator.
+    /// Milliseconds that a call may wait without progress; 0 for the communicator's timeout.
     pub timeoutMs: i64,
-    /// The algorithm of calls that have it, as "ring", the first of "ring,mesh" that can do a call, or none of those in
-    /// "^ring,mesh"; NULL for the communicator's choice.
+    /// The algorithm, as "ring"; a list, as "ring,mesh", of which the first that can do a call is taken; or
+    /// excluded ones, as "^ring,mesh". Calls that do not have the algorithm choose for themselves. NULL for
+    /// the communicator's choice.
     pub algSelection: *const c_char,
-    /// The segments that an algorithm cuts its chunks into; 0 for as many as suit.
+    /// Segments per chunk; 0 for the automatic choice.
     pub segments: c_int,
     /// TBCCL_NUMERICS_FAST or TBCCL_NUMERICS_REPRODUCIBLE
     pub numerics: c_int,
@@ -131,7 +134,7 @@ fn timeout(milliseconds: i64) -> Outcome<Option<Duration>> {
     Ok((wanted > 0).then(|| Duration::from_millis(wanted)))
 }
 
-/// `TIMEOUT=5;ALGO=ring`, in the names of the environment.
+/// Reads `TIMEOUT=5;ALGO=ring` into the names of the environment.
 fn by_name(options: &str) -> Outcome<Vec<(String, String)>> {
     let parts = options.split([';', '\n']).map(str::trim).filter(|part| !part.is_empty());
     parts
@@ -142,10 +145,10 @@ fn by_name(options: &str) -> Outcome<Vec<(String, String)>> {
         .collect()
 }
 
-/// The options of a communicator that is made with this structure, which may be null.
+/// Returns the options of a communicator that is made with this structure, which may be null.
 ///
 /// # Safety
-/// As [`read_versioned`] has it; its texts are null or texts.
+/// As for [`read_versioned`]; its texts are null or texts.
 pub(crate) unsafe fn config(given: *const tbcclConfig_t) -> Outcome<Config> {
     // SAFETY: as the caller promises.
     let given = unsafe { read_versioned("config", given)? }.unwrap_or(tbcclConfig_t::UNSET);
@@ -169,8 +172,10 @@ pub(crate) unsafe fn config(given: *const tbcclConfig_t) -> Outcome<Config> {
     Ok(config)
 }
 
+/// Reads the options of calls.
+///
 /// # Safety
-/// As [`read_versioned`] has it; its texts are null or texts.
+/// As for [`read_versioned`]; its texts are null or texts.
 unsafe fn call_options(given: *const tbcclCallOptions_t) -> Outcome<CallOptions> {
     // SAFETY: as the caller promises.
     let given =
@@ -189,9 +194,9 @@ unsafe fn call_options(given: *const tbcclCallOptions_t) -> Outcome<CallOptions>
     Ok(options)
 }
 
-/// Makes another handle of a communicator, whose calls have these options: pass it wherever a communicator is asked
-/// for. It is a communicator as that one is, with the same ranks, links and order of calls. tbcclCommDestroy ends the handle
-/// alone; when the first one is destroyed, this one is good for nothing but that.
+/// Makes another handle of a communicator, whose calls have these options. It can be passed wherever a
+/// communicator can, and has the same ranks, links and order of calls. tbcclCommDestroy ends only this
+/// handle. After the first handle is destroyed, this one can only be destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommWithOptions(
     comm: tbcclComm_t,

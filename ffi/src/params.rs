@@ -1,7 +1,8 @@
-//! Options of the process: the table of the library, as the environment and the program set them.
+//! Options of the process: the library's table, as the environment and the program set it.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     boundary::{Outcome, boundary, c_string},
@@ -18,14 +19,14 @@ use std::{
 };
 use tbccl::{Config, ConfigOption, OPTIONS};
 
-/// What the program has set, in this order.
+/// Options that the program has set, in this order.
 static OVERRIDES: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 fn overrides() -> MutexGuard<'static, Vec<(String, String)>> {
     OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The options of a new communicator: those of the environment, then those that the program has set, then these.
+/// Returns the options of a new communicator: the environment's, then those of the program, then `more`.
 pub(crate) fn config_with(more: impl IntoIterator<Item = (String, String)>) -> Outcome<Config> {
     let environment =
         std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
@@ -33,7 +34,7 @@ pub(crate) fn config_with(more: impl IntoIterator<Item = (String, String)>) -> O
     Ok(Config::from_vars(environment.chain(own).chain(more))?)
 }
 
-/// The option of this name, with or without its `TBCCL_`.
+/// Returns the option of a name, with or without its prefix `TBCCL_`.
 fn option(key: &str) -> Outcome<&'static ConfigOption> {
     let full = full_name(key);
     OPTIONS.iter().find(|option| option.env == full).ok_or_else(|| {
@@ -42,19 +43,19 @@ fn option(key: &str) -> Outcome<&'static ConfigOption> {
     })
 }
 
-/// The nearest name, as a sentence goes on.
+/// Returns the nearest name, as the end of a sentence.
 fn nearest(name: &str) -> String {
     let error = Config::from_vars([(name.to_owned(), String::new())]).err();
     error.map(|error| format!(" ({error})")).unwrap_or_default()
 }
 
-/// The name as the environment has it.
+/// Returns the name as in the environment.
 pub(crate) fn full_name(key: &str) -> String {
     if key.starts_with("TBCCL_") { key.to_owned() } else { format!("TBCCL_{}", key.to_ascii_uppercase()) }
 }
 
-/// Sets an option for communicators that this process makes from now on; the environment's value counts no more. A
-/// NULL value undoes that. Nothing has changed when the value can't be.
+/// Sets an option for communicators that this process makes from now on, in place of the environment's value.
+/// A NULL value undoes that. Nothing changes if the value is invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclParamSet(key: *const c_char, value: *const c_char) -> tbcclResult_t {
     boundary(|| {
@@ -75,8 +76,8 @@ thread_local! {
     static LAST_VALUE: RefCell<CString> = RefCell::default();
 }
 
-/// Tells the value that an option has for communicators that are made now, as text, and its length. Either place
-/// may be NULL. The text is there until the next such call on this thread.
+/// Tells an option's value for communicators that are made now, as text, and its length. Either place may be
+/// NULL. The text is valid until the next such call on this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclParamGet(
     key: *const c_char,
@@ -98,15 +99,14 @@ pub unsafe extern "C" fn tbcclParamGet(
     })
 }
 
-/// Writes all options with their values to the standard error output, one a line as the environment has them, and what
-/// they are.
+/// Writes all options to the standard error output, one a line, with values and descriptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclParamDumpAll() {
     boundary(|| {
         let config = config_with([])?;
         let mut stderr = std::io::stderr().lock();
         for option in OPTIONS {
-            // Who has closed it does not want to know.
+            // A closed standard error output is no error.
             let _ = writeln!(stderr, "{}={}  # {}", option.env, option.value(&config), option.doc);
         }
         Ok(())

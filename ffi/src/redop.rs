@@ -1,7 +1,8 @@
-//! Operations: those that have a number of their own, and those that a program makes, which multiply first.
+//! Operations: those with fixed numbers, and those that a program makes, which scale contributions.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     boundary::{Outcome, boundary},
@@ -29,7 +30,7 @@ struct CustomOp {
 
 static CUSTOM_OPS: Table<CustomOp> = Table::new();
 
-/// Returns the operation of a number, and the scale of one that multiplies contributions first.
+/// Returns the operation of a number, and the scale of an operation that a program has made.
 #[inline]
 pub(crate) fn operation(
     number: tbcclRedOp_t,
@@ -65,9 +66,9 @@ fn find_made(number: tbcclRedOp_t, found: CommRef<'_>) -> Outcome<Held<CustomOp>
     Ok(made)
 }
 
-/// Makes an operation that multiplies each rank's contribution by the rank's own scalar, and sums. It is for that
-/// communicator and element type, and for tbcclAllReduce, tbcclReduce and tbcclReduceScatter. The scalar is one element,
-/// read at once, wherever it is said to reside.
+/// Makes an operation that multiplies each rank's contribution by the rank's own scalar, and sums. It is for
+/// this communicator and element type, and for tbcclAllReduce, tbcclReduce and tbcclReduceScatter. The scalar
+/// is one element, read at once; residence does not matter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRedOpCreatePreMulSum(
     op: Option<&mut MaybeUninit<tbcclRedOp_t>>,
@@ -98,7 +99,7 @@ pub unsafe extern "C" fn tbcclRedOpCreatePreMulSum(
     })
 }
 
-/// Ends an operation that was made for this communicator. Calls that were issued with it are not concerned.
+/// Ends an operation of this communicator. Calls that were issued with it go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRedOpDestroy(op: tbcclRedOp_t, comm: tbcclComm_t) -> tbcclResult_t {
     boundary(|| {

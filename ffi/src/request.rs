@@ -1,7 +1,7 @@
 //! Requests: calls that are waited for later.
 //!
 //! # Safety
-//! Exporting a name is all that is unsafe here.
+//! The only unsafe act here is to export a name.
 
 use crate::{
     boundary::{Outcome, boundary},
@@ -19,7 +19,7 @@ use std::{
 };
 use tbccl::Pending;
 
-/// What a tbcclRequest_t points to: nothing. It is a number.
+/// Target of a tbcclRequest_t: nothing. The pointer is a number.
 #[derive(Debug)]
 pub enum tbcclRequest {}
 
@@ -29,14 +29,14 @@ pub type tbcclRequest_t = *mut tbcclRequest;
 /// No request.
 pub(crate) const NONE: tbcclRequest_t = null_mut();
 
-/// What became of a call: in progress with others of its group, or refused. Nothing yet while its group is open.
+/// State of a call: in progress with others of its group, or refused. Empty while its group is open.
 #[derive(Debug, Default)]
 pub(crate) struct RequestState(OnceLock<Result<Arc<Pending>, Failure>>);
 
 impl RequestState {
-    /// The call has been issued, or refused.
+    /// Sets the state once the call has been issued or refused.
     pub(crate) fn settle(&self, issued: Result<Arc<Pending>, Failure>) {
-        // It is settled once, by the one that issues it.
+        // The issuing function sets it once.
         let _ = self.0.set(issued);
     }
 
@@ -63,14 +63,14 @@ fn find(handle: tbcclRequest_t) -> Outcome<Held<Arc<RequestState>>> {
     })
 }
 
-/// A handle for it.
+/// Makes a handle of a request.
 pub(crate) fn give(state: Arc<RequestState>) -> Outcome<tbcclRequest_t> {
     let key =
         REQUESTS.insert(state).ok_or_else(|| Failure::usage("there are too many requests; free some"))?;
     Ok(handle_of(key, Kind::Request))
 }
 
-/// Tells whether a call is done: done becomes 1 or 0. When it is done this returns what the call came to. Never waits.
+/// Tells whether a call is done: done becomes 1 or 0. Returns the call's result when it is done. Never waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRequestTest(
     request: tbcclRequest_t,
@@ -97,8 +97,8 @@ pub unsafe extern "C" fn tbcclRequestTest(
     })
 }
 
-/// Waits until a call is done, and returns what it came to; tbcclInProgress if it is not done after so many milliseconds.
-/// Negative ones wait as long as the call takes, which has a time limit of its own.
+/// Waits until a call is done, and returns its result; tbcclInProgress if it is not done after timeoutMs
+/// milliseconds. A negative timeoutMs waits as long as the call takes, which has a timeout of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRequestWait(request: tbcclRequest_t, timeoutMs: i64) -> tbcclResult_t {
     boundary(|| {
@@ -111,12 +111,12 @@ pub unsafe extern "C" fn tbcclRequestWait(request: tbcclRequest_t, timeoutMs: i6
     })
 }
 
-/// Ends the handle of a request. A call that is still in progress goes on, and needs its memory until it is done.
+/// Ends the handle of a request. A call in progress goes on, and needs its memory until it is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRequestFree(request: tbcclRequest_t) -> tbcclResult_t {
     boundary(|| {
         let found = find(request)?;
-        // Of two threads that free it, one is too late.
+        // Of two threads that free a request, the later one gets an error.
         if Table::close(&found) { Ok(()) } else { Err(Failure::argument("request was freed")) }
     })
 }

@@ -1,7 +1,8 @@
-//! What a communicator has done: counters, and its last calls.
+//! Counters and recorded calls of a communicator.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     boundary::boundary,
@@ -18,10 +19,10 @@ use std::{
 };
 use tbccl::{Counters, PollCounters, Stats};
 
-/// What a tbcclStats_t has in its magic.
+/// Value of a tbcclStats_t's magic.
 pub const TBCCL_STATS_MAGIC: u32 = 0x7bcc_0501;
 
-/// What a communicator has done as this rank, since it was made. Begin with TBCCL_STATS_INITIALIZER.
+/// Counters of a communicator as this rank, since it was made. Begin with TBCCL_STATS_INITIALIZER.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tbcclStats_t {
@@ -31,9 +32,9 @@ pub struct tbcclStats_t {
     pub magic: u32,
     /// TBCCL_VERSION_CODE
     pub version: u32,
-    /// Calls that were begun; each call of a group counts.
+    /// Calls begun; each call of a group counts.
     pub begun: u64,
-    /// Calls that were carried out.
+    /// Calls carried out.
     pub finished: u64,
     /// Messages handed over for sending.
     pub sentMessages: u64,
@@ -41,25 +42,25 @@ pub struct tbcclStats_t {
     pub receivedMessages: u64,
     /// Bytes that arrived here.
     pub movedBytes: u64,
-    /// Bytes that this rank copied beside moving them.
+    /// Bytes that this rank copied, beside moving them.
     pub copiedBytes: u64,
-    /// Messages and pieces that were lost or damaged and sent again.
+    /// Messages and pieces that were lost or damaged, and sent again.
     pub repeated: u64,
-    /// Connections that were made new.
+    /// Connections that were replaced.
     pub renewed: u64,
-    /// How often a device took less work than it had said.
+    /// Requests that a device refused although it had announced room.
     pub refused: u64,
     /// Polls of completion queues.
     pub polls: u64,
-    /// Those that found nothing.
+    /// Polls that found no completion.
     pub emptyPolls: u64,
-    /// Those that found 1, 2, ..., 16 or more completions.
+    /// Polls that found 1, 2, ..., 16 or more completions.
     pub pollBatches: [u64; 16],
-    /// The most completions that were due at a time.
+    /// Most completions that were pending at a time.
     pub depthHighWater: u64,
-    /// Events of devices.
+    /// Asynchronous events of devices.
     pub asyncEvents: u64,
-    /// How often this rank slept and its device woke it.
+    /// Sleeps of this rank that its device ended.
     pub wakeUps: u64,
 }
 
@@ -114,7 +115,7 @@ impl From<Stats> for tbcclStats_t {
     }
 }
 
-/// Tells what a communicator has done as this rank. Does not wait for calls in progress.
+/// Tells the counters of a communicator as this rank. Does not wait for calls in progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommStats(comm: tbcclComm_t, stats: *mut tbcclStats_t) -> tbcclResult_t {
     boundary(|| {
@@ -124,10 +125,10 @@ pub unsafe extern "C" fn tbcclCommStats(comm: tbcclComm_t, stats: *mut tbcclStat
     })
 }
 
-/// What a tbcclLinkStats_t has in its magic.
+/// Value of a tbcclLinkStats_t's magic.
 pub const TBCCL_LINK_STATS_MAGIC: u32 = 0x7bcc_0502;
 
-/// What the links between this rank and a peer have done. Begin with TBCCL_LINK_STATS_INITIALIZER.
+/// Counters of the links between this rank and a peer. Begin with TBCCL_LINK_STATS_INITIALIZER.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tbcclLinkStats_t {
@@ -143,13 +144,13 @@ pub struct tbcclLinkStats_t {
     pub receivedMessages: u64,
     /// Bytes that arrived here.
     pub movedBytes: u64,
-    /// Bytes that this rank copied beside moving them.
+    /// Bytes that this rank copied, beside moving them.
     pub copiedBytes: u64,
-    /// Messages and pieces that were lost or damaged and sent again.
+    /// Messages and pieces that were lost or damaged, and sent again.
     pub repeated: u64,
-    /// Connections that were made new.
+    /// Connections that were replaced.
     pub renewed: u64,
-    /// How often a device took less work than it had said.
+    /// Requests that a device refused although it had announced room.
     pub refused: u64,
 }
 
@@ -187,8 +188,8 @@ impl From<Counters> for tbcclLinkStats_t {
     }
 }
 
-/// Tells what the links between this rank and a peer have done: nothing where there is none, as to the rank itself. Does not
-/// wait for calls in progress.
+/// Tells the counters of the links between this rank and a peer: zeros where there is no link, as to the rank
+/// itself. Does not wait for calls in progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommLinkStats(
     comm: tbcclComm_t,
@@ -205,8 +206,8 @@ pub unsafe extern "C" fn tbcclCommLinkStats(
     })
 }
 
-/// Writes the last calls of this rank, one a line as JSON, to the end of a file, or with NULL to the standard error output. Does
-/// not wait for calls in progress, and tells where they are.
+/// Appends the last calls of this rank to a file, one a line as JSON; NULL writes to the standard error
+/// output. Does not wait for calls in progress, and tells how far they are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclCommDump(comm: tbcclComm_t, path: *const c_char) -> tbcclResult_t {
     boundary(|| {

@@ -1,7 +1,7 @@
-//! Unique ids: how ranks find each other that have no launcher.
+//! Unique ids: the rendezvous of ranks without a launcher.
 //!
 //! # Safety
-//! Exporting a name is all that is unsafe here.
+//! The only unsafe act here is to export a name.
 
 use crate::{
     boundary::{Outcome, boundary, notice_forks},
@@ -14,15 +14,16 @@ use tbccl::UniqueId;
 /// Bytes of a unique id.
 pub const TBCCL_UNIQUE_ID_BYTES: usize = 128;
 
-/// Names a job to all of its ranks. It holds the job's secret: whoever has it can join, so pass it on as one.
+/// Names a job for all of its ranks. It contains the job's secret: a process that has it can join, so keep it
+/// secret.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tbcclUniqueId {
-    /// Nothing to look at.
+    /// Opaque.
     pub internal: [c_char; TBCCL_UNIQUE_ID_BYTES],
 }
 
-/// Without the secret.
+/// Leaves the secret out.
 impl std::fmt::Debug for tbcclUniqueId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("tbcclUniqueId").finish_non_exhaustive()
@@ -41,8 +42,8 @@ impl tbcclUniqueId {
     }
 }
 
-/// Makes an id for a new job, and opens the place in this process where its ranks will meet. Give the id to all
-/// of them; one of them must be this process.
+/// Makes an id for a new job, and opens the rendezvous of its ranks in this process. Pass the id to all
+/// ranks; one of them must be in this process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGetUniqueId(
     uniqueId: Option<&mut MaybeUninit<tbcclUniqueId>>,

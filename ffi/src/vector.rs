@@ -1,8 +1,9 @@
-//! The vector forms of calls: each rank has a block of its own length. Lists of lengths have one for each rank, and are read
-//! before the function returns.
+//! Vector forms of calls: each rank has a block of its own length. Lists have one length per rank, and are
+//! read before the function returns.
 //!
 //! # Safety
-//! What C passes is seen by way of `cast`, which says what that rests on. Beside that a name is exported.
+//! Arguments are converted by `cast`, which says what that rests on. The only other unsafe act is to export a
+//! name.
 
 use crate::{
     arguments::Arguments, comm_handle::tbcclComm_t, group::issue, request::tbcclRequest_t, tbcclDataType_t,
@@ -14,7 +15,7 @@ use std::{
 };
 use tbccl::Collective;
 
-/// As tbcclAllGather, with `counts[r]` elements of rank r. All ranks give the same counts.
+/// As tbcclAllGather, with `counts[r]` elements of rank r. All ranks pass the same counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclAllGatherV(
     sendbuff: *const c_void,
@@ -31,7 +32,7 @@ pub unsafe extern "C" fn tbcclAllGatherV(
     )
 }
 
-/// As tbcclReduceScatter, with `counts[r]` elements for rank r. All ranks give the same counts.
+/// As tbcclReduceScatter, with `counts[r]` elements for rank r. All ranks pass the same counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclReduceScatterV(
     sendbuff: *const c_void,
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn tbcclReduceScatterV(
     issue(comm, request, arguments.op(op).counts(counts))
 }
 
-/// As tbcclGather, with `counts[r]` elements of rank r. All ranks give the same counts.
+/// As tbcclGather, with `counts[r]` elements of rank r. All ranks pass the same counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclGatherV(
     sendbuff: *const c_void,
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn tbcclGatherV(
     issue(comm, request, arguments.root(root).counts(counts))
 }
 
-/// As tbcclScatter, with `counts[r]` elements for rank r. All ranks give the same counts.
+/// As tbcclScatter, with `counts[r]` elements for rank r. All ranks pass the same counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclScatterV(
     sendbuff: *const c_void,
@@ -76,7 +77,8 @@ pub unsafe extern "C" fn tbcclScatterV(
     issue(comm, request, arguments.root(root).counts(counts))
 }
 
-/// As tbcclAlltoAll, with `sendcounts[r]` elements to rank r and `recvcounts[r]` elements of it: as many as it sends here.
+/// As tbcclAlltoAll, with `sendcounts[r]` elements to rank r and `recvcounts[r]` elements from it, which must
+/// equal the sendcounts that rank r has for this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclAlltoAllV(
     sendbuff: *const c_void,

@@ -1,4 +1,5 @@
-//! `tbccl.h` is what the sources say. After a change: `TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test header`.
+//! Compares `tbccl.h` with the sources. After a change: `TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test
+//! header`.
 
 use std::{fmt::Write, fs, path::Path};
 use tbccl::{Codec, DType, ReduceOp};
@@ -12,7 +13,7 @@ fn initializer(name: &str, structure: &str, fields: &[&str]) -> String {
     text + " }\n"
 }
 
-/// What is no function and no structure.
+/// Returns the parts of the header that are neither functions nor structures.
 fn enums() -> String {
     [
         "#define TBCCL_VERSION(X, Y, Z) ((X) * 10000 + (Y) * 100 + (Z))\n\n#define TBCCL_COMM_NULL NULL\n\

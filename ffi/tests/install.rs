@@ -1,4 +1,4 @@
-//! What `make install` puts in place, as other projects find it: by pkg-config and by CMake.
+//! The files that `make install` installs, as other projects find them: by pkg-config and by CMake.
 
 #[allow(dead_code)] // It has more than is needed here.
 mod workshop;

@@ -5,21 +5,21 @@ mod workshop;
 use std::path::Path;
 use workshop::{Workshop, command, here, ported, programs, run, tbccl};
 
-/// Compiles a source of this folder and runs it; it ends with the word.
+/// Compiles a source of this folder and runs it; a passing program ends with `ok`.
 fn passes(source: &str, arguments: &[&str]) {
     let workshop = Workshop::open();
     let said = run(&mut command(workshop.program(source), arguments));
     assert!(said.stdout.ends_with("ok\n"), "{}\n{}", said.stdout, said.stderr);
 }
 
-/// Runs a program as so many processes over a transport; what they said.
+/// Runs a program as `ranks` processes over a transport; returns its output.
 fn launched(program: &Path, ranks: u32, transport: &str) -> String {
     let mut tbccl = tbccl();
     tbccl.args(["run", "-n", &ranks.to_string(), "--"]).arg(program).env("TBCCL_TRANSPORT", transport);
     run(&mut tbccl).stdout
 }
 
-/// Runs a program as one process on each node of a fabric of software devices; what they said.
+/// Runs a program as one process per node of a fabric of software devices; returns its output.
 #[cfg(target_os = "linux")]
 fn on_fabric(program: &Path, fabric: &str) -> String {
     let mut tbccl = tbccl();
@@ -132,7 +132,7 @@ fn ranks_with_rdma_devices_go_on_after_an_abort() {
     assert_eq!(said.matches("ok\n").count(), 3, "{said}");
 }
 
-/// The examples that are launched run everywhere.
+/// Launched examples run on every transport.
 #[test]
 fn examples_do_what_they_say() {
     let workshop = Workshop::open();
@@ -192,7 +192,7 @@ fn all_programs_are_cxx_too() {
     }
 }
 
-/// Programs that end with all of their threads, on one host: what a checker of memory can look at.
+/// Programs for memory checkers: they end with all of their threads, on one host.
 const CHECKED: [(&str, &[&str]); 5] = [
     ("tests/memory.c", &[]),
     ("tests/bad_arguments.c", &[]),
@@ -201,8 +201,8 @@ const CHECKED: [(&str, &[&str]); 5] = [
     ("examples/01_threads.c", &[]),
 ];
 
-/// Checkers are slow, and have less address space. (The processor that valgrind plays has no AVX-512, which is found out when
-/// the kernels are chosen.)
+/// Gives a program time and address space for checkers, which are slow and have less. (Valgrind's processor
+/// has no AVX-512; the kernels detect that.)
 #[cfg(target_os = "linux")]
 fn with_time_and_room(command: &mut std::process::Command) -> &mut std::process::Command {
     command.env("TBCCL_TIMEOUT", "200").env("TBCCL_SLAB_BYTES", "64M")

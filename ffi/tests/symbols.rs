@@ -1,5 +1,5 @@
-//! What the shared library exports: the functions of the header, all of them and nothing else. `symbols.txt` pins them: one
-//! that was there is not taken away. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p tbccl-ffi --test symbols`.
+//! Exported symbols: the functions of the header, all of them and nothing else. `symbols.txt` pins them: a
+//! symbol is never removed. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p tbccl-ffi --test symbols`.
 
 #[allow(dead_code)] // It has more than is needed here.
 mod workshop;
@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs};
 use tbccl::Collective;
 use workshop::{command, here, run, shared_library};
 
-/// The names that programs may link with.
+/// Returns the names that programs may link with.
 fn exported() -> BTreeSet<String> {
     let library = shared_library();
     let options: &[&str] = if cfg!(target_os = "macos") { &["-gU"] } else { &["-D", "--defined-only"] };
@@ -19,7 +19,7 @@ fn exported() -> BTreeSet<String> {
         .collect()
 }
 
-/// The names of functions that the header declares.
+/// Returns the names of functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = fs::read_to_string(here().join("tbccl.h")).expect("a header");
     let calls = header.match_indices("(").filter_map(|(at, _)| {

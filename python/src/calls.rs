@@ -1,6 +1,6 @@
-//! Calls as Python describes them: numbers and addresses, checked and made into the crate's own.
+//! Descriptions of calls: numbers and addresses from Python, checked and made into those of the library.
 //!
-//! Nothing here looks at memory: a call only describes, as [`RawCall`] has it.
+//! Nothing here looks at memory: a [`RawCall`] only describes a call.
 
 use crate::{
     errors::invalid,
@@ -11,7 +11,7 @@ use pyo3::{prelude::*, types::PyTuple};
 use std::time::Duration;
 use tbccl::{Blocks, CallKind, CallOptions, DType, Operation, Rank, RawCall, Scale, VectorCounts};
 
-/// A time limit in seconds, as Python gives them. Without end is none.
+/// Returns a timeout that Python gives in seconds; infinity is none.
 pub(crate) fn seconds(given: f64) -> PyResult<Option<Duration>> {
     if given == f64::INFINITY {
         return Ok(None);
@@ -20,11 +20,11 @@ pub(crate) fn seconds(given: f64) -> PyResult<Option<Duration>> {
     limit.map(Some).map_err(|_| invalid(format!("timeout is {given}; it is seconds, 0 or more")))
 }
 
-/// These options, with another time limit if one is given.
+/// Returns the options with another timeout, if one is given.
 pub(crate) fn with_timeout(options: &CallOptions, timeout: Option<f64>) -> PyResult<CallOptions> {
     let mut options = options.clone();
     if let Some(given) = timeout {
-        // A time limit beyond all clocks is none; the communicator's would count if nothing were said.
+        // A timeout longer than any job: without one the communicator's would hold.
         options.timeout = Some(seconds(given)?.unwrap_or(Duration::from_secs(u64::from(u32::MAX))));
     }
     Ok(options)
@@ -44,8 +44,8 @@ pub(crate) struct Numbers {
     pub(crate) root: i64,
 }
 
-/// Describes a call. `count` is a number, or for a vector form a pair of lists or None: lengths of what is sent and
-/// received.
+/// Describes a call. `count` is a number; for a vector form it is a pair of lists or None, the lengths of
+/// what is sent and received.
 #[inline]
 pub(crate) fn call(
     numbers: Numbers,

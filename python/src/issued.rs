@@ -11,7 +11,7 @@ pub(crate) enum Issued {
 }
 
 impl Issued {
-    /// What has become of it, if it is done; of a message, what was delivered.
+    /// Returns the result, if it is done; with the delivery, for a message.
     pub(crate) fn test(&self) -> Option<Result<Option<Delivery>, Error>> {
         match self {
             Issued::Calls(pending) => pending.test().map(|result| result.map(|()| None)),

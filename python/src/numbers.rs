@@ -1,8 +1,8 @@
 //! Numbers by which Python names calls, element types, operations and codecs.
 //!
-//! Element types, operations and codecs have the numbers of `tbccl.h`. Calls have numbers of this module: `tbccl.h` has a
-//! function for each. All follow from the tables of the library, so nothing is to be added here for a new collective or
-//! element type.
+//! Element types, operations and codecs have the numbers of `tbccl.h`. Calls have numbers of this module,
+//! since `tbccl.h` has a function for each. All follow from the library's tables: a new collective or element
+//! type needs no change here.
 
 use crate::errors::invalid;
 use pyo3::{prelude::*, types::PyDict};
@@ -75,8 +75,8 @@ pub(crate) fn codec(number: i64) -> PyResult<Codec> {
     codec.ok_or_else(|| invalid(format!("{number} is not the number of a codec")))
 }
 
-/// Makes a constant of every number, and dictionaries from the names of element types, operations and codecs to
-/// their numbers.
+/// Makes a constant of every number, and dictionaries from the names of element types, operations and codecs
+/// to their numbers.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for collective in Collective::ALL {
         let shape = collective.shape();

@@ -1,4 +1,4 @@
-//! Where C programs are compiled against the library that cargo has built for the tests, and run.
+//! Compiles C programs against the library that cargo has built for the tests, and runs them.
 
 use std::{
     ffi::OsStr,
@@ -12,28 +12,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than anything here takes on a busy machine.
+/// Time limit, longer than any program here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(280);
 
-/// The folder of this package.
+/// Returns the folder of this package.
 pub(crate) fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo puts libraries: beside this program.
+/// Returns the folder in which cargo puts libraries: beside this program.
 fn built() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     program.parent().expect("a folder").to_owned()
 }
 
-/// The shared library.
+/// Returns the shared library.
 pub(crate) fn shared_library() -> PathBuf {
     built().join(if cfg!(target_os = "macos") { "libtbccl_c.dylib" } else { "libtbccl_c.so" })
 }
 
-/// Where the programs of a build are: `tbccl`, and with it the software device. Cargo builds them only for the packages
-/// that they belong to, so they are built here, once; with all packages, so that crates below have the features that they have
-/// in tests of all, and are not built again.
+/// Returns the folder of a build's programs: `tbccl` and the software device.
+///
+/// Cargo builds them only for their own packages, so they are built here, once. They are built with all
+/// packages, so that the crates below have the same features as in a test of all, and are not built again.
 pub(crate) fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
@@ -52,19 +53,20 @@ pub(crate) fn programs() -> &'static Path {
     })
 }
 
-/// The command line.
+/// Returns a command that runs `tbccl`.
 pub(crate) fn tbccl() -> Command {
     Command::new(programs().join("tbccl"))
 }
 
-/// A folder for what a test builds, with the library under the names that programs look for.
+/// A folder for the programs of a test, with the library under the names that programs look for.
 pub(crate) struct Workshop {
     folder: tempfile::TempDir,
 }
 
 impl Workshop {
     pub(crate) fn open() -> Workshop {
-        // First: where cargo was asked for this package alone, it builds the libraries anew, and they are gone meanwhile.
+        // Built first: if cargo was asked for this package alone, it builds the libraries again, and they are
+        // missing meanwhile.
         programs();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let plain = if cfg!(target_os = "macos") {
@@ -83,12 +85,12 @@ impl Workshop {
         self.folder.path()
     }
 
-    /// The program of a C source, of this folder or from elsewhere.
+    /// Compiles a C source, of this folder or from elsewhere, and returns the program.
     pub(crate) fn program(&self, source: &str) -> PathBuf {
         self.compile(&here().join(source), &["cc", "-std=c11"], &["-L.", "-ltbccl", "-Wl,-rpath,."])
     }
 
-    /// Compiles a source with all warnings as errors; in `link`, `.` stands for this folder.
+    /// Compiles a source with all warnings as errors. In `link`, `.` stands for this folder.
     pub(crate) fn compile(&self, source: &Path, compiler: &[&str], link: &[&str]) -> PathBuf {
         let stem = source.file_stem().expect("a name").to_string_lossy();
         let program = self.path().join(format!("{stem}_{}", compiler.join("_").replace([' ', '+', '='], "")));
@@ -108,13 +110,14 @@ impl Workshop {
     }
 }
 
-/// What a command said.
+/// Output of a command.
 pub(crate) struct Said {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a command, which succeeds within the time that there is. Variables of tbccl that are set here are not passed on.
+/// Runs a command, which must succeed within the time limit. Variables of tbccl that are set here are not
+/// passed on.
 pub(crate) fn run(command: &mut Command) -> Said {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TBCCL_")) {
         if !command.get_envs().any(|(given, _)| given == name) {
@@ -134,7 +137,7 @@ pub(crate) fn run(command: &mut Command) -> Said {
         }
     };
     if status.is_none() {
-        // All of the group, of which it is the leader and which is not reaped yet.
+        // Kills the whole group, whose leader is not reaped yet.
         let _ = Command::new("kill").args(["-9", "--", &format!("-{}", process.id())]).status();
         let _ = process.wait();
     }
@@ -159,14 +162,14 @@ fn text(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A command with arguments.
+/// Returns a command with arguments.
 pub(crate) fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
     command
 }
 
-/// What a program for NCCL becomes: other names, and NULL in the place of the stream.
+/// Translates a program for NCCL: other names, and NULL in the place of the stream.
 pub(crate) fn ported(source: &Path, to: &Path) {
     let text = fs::read_to_string(source).expect("a source");
     let text = text.replace("nccl", "tbccl").replace("NCCL", "TBCCL").replace(", stream)", ", NULL)");

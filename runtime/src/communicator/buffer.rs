@@ -32,16 +32,16 @@ impl<T: Element> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the memory holds `count` elements, is aligned (checked when made), belongs to this buffer, and
-        // holds elements: zero is one of every type, and only elements are written through `DerefMut`.
+        // SAFETY: the memory holds `count` elements, is aligned (checked when made), belongs to this buffer,
+        // and holds elements: zero is one of every type, and only elements are written through `DerefMut`.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().cast(), self.count) }
     }
 }
 
 impl<T: Element> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `deref`; the borrow is exclusive. Peers read the memory only during an operation, which
-        // holds a borrow of its own.
+        // SAFETY: as for `deref`; the borrow is exclusive. Peers read the memory only during an operation,
+        // which holds a borrow of its own.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().cast(), self.count) }
     }
 }

@@ -1,7 +1,7 @@
 //! Operations: a collective or a message with its parameters, apart from memory and element type.
 //!
-//! An operation is checked against the shape of its collective ([`collectives::CallShape`]), so one check serves every
-//! call: typed, by address, alone and in a group.
+//! An operation is checked against the shape of its collective ([`collectives::CallShape`]), so one check
+//! serves every call: typed, by address, alone and in a group.
 
 #[cfg(doc)]
 use super::Communicator;
@@ -69,8 +69,8 @@ impl Signature {
 }
 
 impl<'c> Operation<'c> {
-    /// A collective. Those that combine elements need an operation ([`Operation::with_op`]), those with a root have
-    /// rank 0 unless [`Operation::with_root`] names another.
+    /// A collective. Those that combine elements need an operation ([`Operation::with_op`]), those with a
+    /// root have rank 0 unless [`Operation::with_root`] names another.
     #[must_use]
     #[inline]
     pub const fn new(collective: Collective) -> Operation<'c> {
@@ -128,7 +128,8 @@ impl<'c> Operation<'c> {
         self
     }
 
-    /// Gives every rank's block a length of its own, as [`Communicator::all_gather_v`]: one per rank, the same on all ranks.
+    /// Gives every rank's block a length of its own, as [`Communicator::all_gather_v`]: one per rank, the
+    /// same on all ranks.
     #[must_use]
     pub fn with_counts(self, counts: impl Into<Cow<'c, [usize]>>) -> Operation<'c> {
         Operation { counts: Counts::Common(counts.into()), ..self }

@@ -1,7 +1,7 @@
 //! The number of encodings of an `all_reduce` whose messages travel packed.
 //!
-//! Every rank gets the same bits. They are not those of the exact sum: [`Codec`]'s module gives the bound on the error,
-//! which grows with the number of encodings.
+//! Every rank gets the same bits. They are not those of the exact sum: [`Codec`]'s module gives the bound on
+//! the error, which grows with the number of encodings.
 
 use super::{Communicator, plans::PlanKey};
 use crate::error::{Error, Result};

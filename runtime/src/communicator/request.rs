@@ -1,8 +1,8 @@
 //! Requests: calls whose arguments have been checked.
 //!
-//! A communicator carries a request out at once; a group keeps it until it runs. One set of functions checks the arguments
-//! of every call, on slices and on addresses, by the shape of its operation ([`CallShape`]). Nothing here moves bytes or
-//! asks peers: a request is made of what this rank knows.
+//! A communicator carries a request out at once; a group keeps it until it runs. One set of functions checks
+//! the arguments of every call, on slices and on addresses, by the shape of its operation ([`CallShape`]).
+//! Nothing here moves bytes or asks peers: a request is made of what this rank knows.
 
 use super::{
     call::{Blocks, Call},
@@ -96,10 +96,12 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// Returns the elements of both buffers of a call whose blocks have `count` elements, or the lengths of the operation.
+    /// Returns the elements of both buffers of a call whose blocks have `count` elements, or the lengths of
+    /// the operation.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more elements than memory can hold, or counts that are not one per rank.
+    /// [`Error::InvalidArgument`] for more elements than memory can hold, or counts that are not one per
+    /// rank.
     #[inline(always)]
     pub(super) fn new(
         shape: &CallShape,
@@ -173,8 +175,8 @@ fn wrong_length(what: &str, given: usize, needed: usize) -> Error {
     Error::InvalidArgument(format!("{what} has {given} elements where {needed} are needed"))
 }
 
-/// Whether a call on slices takes its count from `recv`. It takes it from a buffer of one block that all ranks have; `send`
-/// if both are.
+/// Whether a call on slices takes its count from `recv`. It takes it from a buffer of one block that all
+/// ranks have; `send` if both are.
 #[inline(always)]
 fn is_counted_by_recv(shape: &CallShape) -> bool {
     let is_of_all = |buffer: BufferShape| buffer.blocks == collectives::Blocks::One && !buffer.is_root_only;
@@ -216,7 +218,8 @@ impl<'m> Request<'m> {
         Request::new(signature, info, operation, (send.dtype, count), memory)
     }
 
-    /// Checks a call in place. `data` has all blocks where this rank has a buffer of all blocks, and one block elsewhere.
+    /// Checks a call in place. `data` has all blocks where this rank has a buffer of all blocks, and one
+    /// block elsewhere.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] that names the argument.

@@ -53,7 +53,8 @@ impl Scale {
     /// Returns the product of elements of this type.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for elements of another type, [`Error::IllegalOp`] for a type without products.
+    /// [`Error::InvalidArgument`] for elements of another type, [`Error::IllegalOp`] for a type without
+    /// products.
     pub(super) fn check(&self, dtype: DType) -> Result<Reducer> {
         if self.dtype != dtype {
             let what = format!("the factor is a {}, and the elements are {dtype}", self.dtype);

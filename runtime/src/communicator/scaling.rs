@@ -1,11 +1,11 @@
 //! Contributions that are multiplied before a call moves them.
 //!
-//! A contribution is multiplied into the output where that has room for it, and into the library's own memory elsewhere.
-//! The call then runs on the product.
+//! A contribution is multiplied into the output where that has room for it, and into the library's own memory
+//! elsewhere. The call then runs on the product.
 //!
 //! # Safety
-//! Kernels get spans of one length, equal or disjoint, aligned to their elements. In place, all blocks are writable, as
-//! the issuer of the call has promised.
+//! Kernels get spans of one length, equal or disjoint, aligned to their elements. In place, all blocks are
+//! writable, as the issuer of the call has promised.
 
 use super::{
     request::{Request, RequestKind},
@@ -42,8 +42,9 @@ impl<'m> Scaling<'m> {
         for start in (0..self.from.len()).step_by(block.len()) {
             let len = block.len().min(self.from.len() - start);
             let (from, to) = (self.from.sub(start, len), self.to.sub(start, len));
-            // SAFETY: both spans hold as many elements, aligned as their addresses were checked to be, or the library's
-            // own, and are equal or disjoint; the factors are a block of this function's, aligned to every element.
+            // SAFETY: both spans hold as many elements, aligned as their addresses were checked to be, or the
+            // library's own, and are equal or disjoint; the factors are a block of this function's, aligned
+            // to every element.
             unsafe { self.product.reduce(to.as_mut_ptr(), from.as_ptr(), block.as_ptr(), len / size) };
         }
     }

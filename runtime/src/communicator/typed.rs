@@ -1,7 +1,7 @@
 //! The table of calls on slices: the methods of [`Communicator`], and those of [`Group`] by the same names.
 //!
-//! Each row has a name, its arguments, and the operation that they make. `request` checks slices against the shape of the
-//! operation, so no row says what its arguments must be.
+//! Each row has a name, its arguments, and the operation that they make. `request` checks slices against the
+//! shape of the operation, so no row says what its arguments must be.
 
 use super::{
     Buffer, Communicator, Group,
@@ -27,8 +27,8 @@ impl Communicator {
     /// Allocates a buffer of `count` elements, zeroed, in memory that peers read in place.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more elements than memory can hold, [`Error::Transport`] if the slab or the system
-    /// has no memory left.
+    /// [`Error::InvalidArgument`] for more elements than memory can hold, [`Error::Transport`] if the slab or
+    /// the system has no memory left.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
         let bytes = count.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::InvalidArgument(format!("{count} elements are more than memory can hold"))
@@ -67,8 +67,8 @@ impl Communicator {
     }
 }
 
-/// Makes a method of [`Communicator`] and one of [`Group`] of each row: of calls from `send` to `recv`, of calls in place, and
-/// of messages.
+/// Makes a method of [`Communicator`] and one of [`Group`] of each row: of calls from `send` to `recv`, of
+/// calls in place, and of messages.
 macro_rules! calls {
     (apart: $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $operation:expr;)*) => {
         calls! { @each
@@ -91,9 +91,9 @@ macro_rules! calls {
             $(#[$doc])*
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] names an argument, [`Error::IllegalOp`] an operation that the elements do not have,
-            /// [`Error::Plan`] an algorithm that cannot do the call: nothing has moved then. All other variants fail the
-            /// communicator, and every later call with it.
+            /// [`Error::InvalidArgument`] names an argument, [`Error::IllegalOp`] an operation that the
+            /// elements do not have, [`Error::Plan`] an algorithm that cannot do the call: nothing has moved
+            /// then. All other variants fail the communicator, and every later call with it.
             #[inline]
             pub fn $name<'m, T: Element>(&mut self, $($buffer: $slice,)* $($argument: $type),*) -> Result<()> {
                 self.execute(&Request::$check(self.rank_info(), &$operation, $($checked.into()),*)?)
@@ -135,7 +135,8 @@ calls! { apart:
 
     /// Gathers blocks of unequal lengths, in rank order, in `recv` on all ranks.
     ///
-    /// Rank `r` sends `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them.
+    /// Rank `r` sends `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of
+    /// them.
     all_gather_v(counts: &[usize]) = ALL_GATHER.with_counts(counts);
 
     /// Reduces block `rank` of every rank's `send` and stores the result in `recv`.
@@ -145,7 +146,8 @@ calls! { apart:
 
     /// Reduces blocks of unequal lengths: block `r` of every rank's `send` goes to rank `r`'s `recv`.
     ///
-    /// Block `r` has `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them.
+    /// Block `r` has `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of
+    /// them.
     reduce_scatter_v(counts: &[usize], op: ReduceOp) = REDUCE_SCATTER.with_op(op).with_counts(counts);
 
     /// Copies the root's `send` to every rank's `recv`.
@@ -155,8 +157,8 @@ calls! { apart:
 
     /// Reduces `send` element by element over all ranks and stores the result in the root's `recv`.
     ///
-    /// `send` has the same length on all ranks, and so has the root's `recv`. Other ranks' `recv` is left alone, and may be
-    /// empty.
+    /// `send` has the same length on all ranks, and so has the root's `recv`. Other ranks' `recv` is left
+    /// alone, and may be empty.
     reduce(op: ReduceOp, root: Rank) = REDUCE.with_op(op).with_root(root);
 
     /// Gathers every rank's `send`, in rank order, in the root's `recv`.
@@ -166,8 +168,8 @@ calls! { apart:
 
     /// Gathers blocks of unequal lengths, in rank order, in the root's `recv`.
     ///
-    /// Rank `r` sends `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them. Other ranks'
-    /// `recv` is left alone, and may be empty.
+    /// Rank `r` sends `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of
+    /// them. Other ranks' `recv` is left alone, and may be empty.
     gather_v(counts: &[usize], root: Rank) = GATHER.with_root(root).with_counts(counts);
 
     /// Copies block `r` of the root's `send` to rank `r`'s `recv`.
@@ -177,11 +179,12 @@ calls! { apart:
 
     /// Copies blocks of unequal lengths: block `r` of the root's `send` goes to rank `r`'s `recv`.
     ///
-    /// Block `r` has `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of them. Other ranks'
-    /// `send` is not read, and may be empty.
+    /// Block `r` has `counts[r]` elements. All ranks pass the same `counts`, or the call fails on all of
+    /// them. Other ranks' `send` is not read, and may be empty.
     scatter_v(counts: &[usize], root: Rank) = SCATTER.with_root(root).with_counts(counts);
 
-    /// Reduces `send` element by element over the ranks up to and with this one, and stores the result in `recv`.
+    /// Reduces `send` element by element over the ranks up to and with this one, and stores the result in
+    /// `recv`.
     ///
     /// Both have the same length on all ranks. There is no average.
     scan(op: ReduceOp) = SCAN.with_op(op);
@@ -206,10 +209,12 @@ calls! { in place:
     /// Reduces in place, as [`Communicator::all_reduce`] with `data` as `send` and `recv`.
     all_reduce_in_place(op: ReduceOp) = ALL_REDUCE.with_op(op);
 
-    /// Gathers in place, as [`Communicator::all_gather`] with block `rank` of `data` as `send` and `data` as `recv`.
+    /// Gathers in place, as [`Communicator::all_gather`] with block `rank` of `data` as `send` and `data` as
+    /// `recv`.
     all_gather_in_place() = ALL_GATHER;
 
-    /// Reduces in place, as [`Communicator::reduce_scatter`] with `data` as `send` and its block `rank` as `recv`.
+    /// Reduces in place, as [`Communicator::reduce_scatter`] with `data` as `send` and its block `rank` as
+    /// `recv`.
     ///
     /// The other blocks are undefined afterwards.
     reduce_scatter_in_place(op: ReduceOp) = REDUCE_SCATTER.with_op(op);
@@ -224,8 +229,8 @@ calls! { in place:
 
     /// Gathers in place, as [`Communicator::gather`] with the root's own block in its `data`.
     ///
-    /// The root's `data` has `size` blocks, of which block `rank` is its own. Other ranks' `data` is one block, which is not
-    /// changed.
+    /// The root's `data` has `size` blocks, of which block `rank` is its own. Other ranks' `data` is one
+    /// block, which is not changed.
     gather_in_place(root: Rank) = GATHER.with_root(root);
 
     /// Scatters in place, as [`Communicator::scatter`] with the root's own block left in its `data`.
@@ -248,8 +253,8 @@ impl Communicator {
     /// [`Codec::error_bound`].
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for another operation than `sum` and `avg`,
-    /// [`Error::Plan`] while results are to be reproducible.
+    /// Those of [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for another operation than `sum` and
+    /// `avg`, [`Error::Plan`] while results are to be reproducible.
     pub fn all_reduce_quantized(
         &mut self,
         send: &[f32],
@@ -275,11 +280,13 @@ impl Communicator {
         self.execute(&Request::in_place(self.rank_info(), &operation, data.into())?)
     }
 
-    /// Exchanges blocks of unequal lengths: block `j` of rank `i`'s `send` becomes block `i` of rank `j`'s `recv`.
+    /// Exchanges blocks of unequal lengths: block `j` of rank `i`'s `send` becomes block `i` of rank `j`'s
+    /// `recv`.
     ///
-    /// Block `j` of `send` has `send_counts[j]` elements, block `i` of `recv` has `recv_counts[i]`. A rank passes its own
-    /// lengths only; the call fails on all ranks if one sends another length than its peer expects. Where not every rank has
-    /// a cable to every other, ranks first tell each other all lengths, and ranks in between pass blocks on.
+    /// Block `j` of `send` has `send_counts[j]` elements, block `i` of `recv` has `recv_counts[i]`. A rank
+    /// passes its own lengths only; the call fails on all ranks if one sends another length than its peer
+    /// expects. Where not every rank has a cable to every other, ranks first tell each other all lengths, and
+    /// ranks in between pass blocks on.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`].
@@ -296,7 +303,8 @@ impl Communicator {
 
     /// Sends `data` to rank `to`, which must call [`Communicator::recv`] with the same length.
     ///
-    /// Messages between two ranks arrive in order. Returns when `data` may be changed, which may be before it has arrived.
+    /// Messages between two ranks arrive in order. Returns when `data` may be changed, which may be before it
+    /// has arrived.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`].
@@ -336,8 +344,8 @@ impl<'m> Group<'_, 'm> {
 
     /// Adds a message as [`Communicator::send`].
     ///
-    /// Rank `to` may send to this one in the same group. It may be this rank, which then receives the message in the same
-    /// group.
+    /// Rank `to` may send to this one in the same group. It may be this rank, which then receives the message
+    /// in the same group.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] names an argument; the group is as it was then.

@@ -1,16 +1,18 @@
 //! A communicator that threads share: calls from any of them, one after the other, at once or later.
 //!
-//! A blocking call on an idle communicator is made by its caller, under a lock that nobody else wants (`seat`). All others
-//! wait in a queue, and a thread makes them in the order in which they came; a blocking call behind them waits there too. So every
-//! call is whole, and calls are made in the order in which they were issued.
+//! A blocking call on an idle communicator is made by its caller, under a lock that nobody else wants
+//! (`seat`). All others wait in a queue, and a thread makes them in the order in which they came; a blocking
+//! call behind them waits there too. So every call is whole, and calls are made in the order in which they
+//! were issued.
 //!
 //! Aborting, and asking how things stand, take no lock that a call in progress holds.
 //!
-//! This module does not check arguments and moves nothing: what it does with calls is what `communicator` does.
+//! This module does not check arguments and moves nothing: what it does with calls is what `communicator`
+//! does.
 //!
 //! # Safety
-//! Whoever issues a call vouches for its memory until it is done. A queue holds addresses and never looks at what is there;
-//! the call does, before its [`Pending`] says that it is done.
+//! Whoever issues a call vouches for its memory until it is done. A queue holds addresses and never looks at
+//! what is there; the call does, before its [`Pending`] says that it is done.
 
 mod pending;
 mod queue;
@@ -30,8 +32,8 @@ use topology::Rank;
 
 /// One rank of a communicator, for several threads. Clones are the same rank; the last one closes it.
 ///
-/// All ranks make the same calls in the same order. Where several threads of a rank issue calls, it is up to the program
-/// that they agree with other ranks' threads about the order.
+/// All ranks make the same calls in the same order. Where several threads of a rank issue calls, it is up to
+/// the program that they agree with other ranks' threads about the order.
 #[derive(Clone, Debug)]
 pub struct SharedCommunicator(Arc<Handle>);
 
@@ -78,7 +80,8 @@ impl SharedCommunicator {
     /// Makes a call, after all that was issued before.
     ///
     /// # Errors
-    /// As for [`Communicator::call_raw`]; [`Error::Aborted`] after an abort, [`Error::InvalidArgument`] after the end.
+    /// As for [`Communicator::call_raw`]; [`Error::Aborted`] after an abort, [`Error::InvalidArgument`] after
+    /// the end.
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
@@ -98,20 +101,22 @@ impl SharedCommunicator {
         unsafe { self.call_later(call, options) }
     }
 
-    /// What is taken during a call. It outlives the communicator, whose clones have the same one: a table may take it
-    /// before it knows that the communicator is still there.
+    /// What is taken during a call. It outlives the communicator, whose clones have the same one: a table may
+    /// take it before it knows that the communicator is still there.
     #[must_use]
     pub fn seat(&self) -> &'static Seat {
         self.0.core.comm.seat()
     }
 
-    /// Makes a call without options, as [`SharedCommunicator::call`], while the caller holds this communicator's lock.
+    /// Makes a call without options, as [`SharedCommunicator::call`], while the caller holds this
+    /// communicator's lock.
     ///
-    /// `None` if the call cannot be made now, and was not: calls are queued, the communicator is closed or broken, or the lock
-    /// is another one's.
+    /// `None` if the call cannot be made now, and was not: calls are queued, the communicator is closed or
+    /// broken, or the lock is another one's.
     ///
     /// # Errors
-    /// Those of [`SharedCommunicator::call`], boxed: results that are moved from hand to hand take longer than the lock.
+    /// Those of [`SharedCommunicator::call`], boxed: results that are moved from hand to hand take longer
+    /// than the lock.
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
@@ -162,9 +167,9 @@ impl SharedCommunicator {
         core.outcome(&pending)
     }
 
-    /// From now on blocking calls that wait long ask this now and then, on the thread that waits, be it for its turn or for
-    /// other ranks. When it says that the program wants out, the communicator is aborted: this is how a language's own
-    /// interruptions end a call. Said once; who comes later is not heard.
+    /// From now on blocking calls that wait long ask this now and then, on the thread that waits, be it for
+    /// its turn or for other ranks. When it says that the program wants out, the communicator is aborted:
+    /// this is how a language's own interruptions end a call. Said once; who comes later is not heard.
     pub fn ask_while_waiting(&self, wants_out: fn() -> bool) {
         self.0.core.control.ask(wants_out);
     }
@@ -172,12 +177,12 @@ impl SharedCommunicator {
     /// Has a call made, or several as a group, after all that was issued before. Returns at once.
     ///
     /// # Errors
-    /// What is wrong with the arguments, as far as this rank can tell, or why no call can be made any more. Nothing is
-    /// issued then. All other errors the [`Pending`] tells.
+    /// What is wrong with the arguments, as far as this rank can tell, or why no call can be made any more.
+    /// Nothing is issued then. All other errors the [`Pending`] tells.
     ///
     /// # Safety
-    /// As for [`Communicator::group_raw`], until the [`Pending`] says that the calls are done or the last clone of the
-    /// communicator has been dropped. Dropping the [`Pending`] changes nothing.
+    /// As for [`Communicator::group_raw`], until the [`Pending`] says that the calls are done or the last
+    /// clone of the communicator has been dropped. Dropping the [`Pending`] changes nothing.
     pub unsafe fn issue(&self, calls: Vec<RawCall>, options: &CallOptions) -> Result<Pending> {
         let core = &self.0.core;
         options.check()?;
@@ -189,8 +194,8 @@ impl SharedCommunicator {
     }
 
     /// Ends the communicator for good: the call in progress, what is queued and every further call give
-    /// [`Error::Aborted`], and every other rank's calls an error that names this rank. Does not wait for any of them. What
-    /// runs in [`SharedCommunicator::with`] ends by itself, if it is no call.
+    /// [`Error::Aborted`], and every other rank's calls an error that names this rank. Does not wait for any
+    /// of them. What runs in [`SharedCommunicator::with`] ends by itself, if it is no call.
     pub fn abort(&self) {
         self.0.core.abort();
     }
@@ -211,8 +216,8 @@ impl SharedCommunicator {
         core.control.error()
     }
 
-    /// What has been done so far. Does not wait for a call in progress longer than it takes to look up, 20 ms at most; what
-    /// links have done is then as it was last known.
+    /// What has been done so far. Does not wait for a call in progress longer than it takes to look up, 20 ms
+    /// at most; what links have done is then as it was last known.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = &self.0.core;
@@ -225,8 +230,8 @@ impl SharedCommunicator {
         core.control.stats_soon()
     }
 
-    /// Writes the flight recorder: a line of JSON about this rank, and one for each of its latest calls, the oldest first.
-    /// Does not wait for a call in progress, and says where it stands.
+    /// Writes the flight recorder: a line of JSON about this rank, and one for each of its latest calls, the
+    /// oldest first. Does not wait for a call in progress, and says where it stands.
     ///
     /// # Errors
     /// Those of `out`.
@@ -234,10 +239,12 @@ impl SharedCommunicator {
         self.0.core.control.dump(out)
     }
 
-    /// Waits for what is queued, then closes this rank's part of the communicator. Every further call gives an error.
+    /// Waits for what is queued, then closes this rank's part of the communicator. Every further call gives
+    /// an error.
     ///
     /// # Errors
-    /// What has made the communicator fail, if it has; it is closed in any case. [`Error::InvalidArgument`] if it was.
+    /// What has made the communicator fail, if it has; it is closed in any case. [`Error::InvalidArgument`]
+    /// if it was.
     pub fn finalize(&self) -> Result<()> {
         let core = &self.0.core;
         let comm = core.in_turn(Option::take)?.ok_or_else(closed)?;
@@ -248,8 +255,8 @@ impl SharedCommunicator {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Uses the communicator itself, after all that is queued; what is issued meanwhile waits. `work` must not use this
-    /// shared communicator, for which it would wait for ever.
+    /// Uses the communicator itself, after all that is queued; what is issued meanwhile waits. `work` must
+    /// not use this shared communicator, for which it would wait for ever.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] after the end.
@@ -264,8 +271,8 @@ impl Core {
         if self.control.is_mapped() {
             return;
         }
-        // Where boards are mirrors somebody has to tell the others, and may wait for an answer: the call in progress does,
-        // unless it was about to end.
+        // Where boards are mirrors somebody has to tell the others, and may wait for an answer: the call in
+        // progress does, unless it was about to end.
         let shared = Arc::clone(self);
         let tell = move || {
             // Also when a call has panicked: the others are still to be told.
@@ -350,7 +357,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.core.queue.close();
         self.core.queue.finish();
-        // Here and not wherever the last reference to the core is: whoever drops this may rely on its being closed.
+        // Here and not wherever the last reference to the core is: whoever drops this may rely on its being
+        // closed.
         let comm = self.core.comm.lock().take();
         drop(comm);
     }

@@ -66,8 +66,8 @@ pub(crate) struct Guard<'g, T> {
     _taken: Taken,
 }
 
-/// A value that a thread uses while it holds the value's lock. To be ended by [`Borrowed::end`]: dropping it says that the
-/// thread has panicked.
+/// A value that a thread uses while it holds the value's lock. To be ended by [`Borrowed::end`]: dropping it
+/// says that the thread has panicked.
 pub(crate) struct Borrowed<'g, T> {
     pub(crate) value: &'g mut T,
     on_panic: Breaking<'g>,
@@ -97,7 +97,8 @@ impl<T> Guarded<T> {
         if !ptr::eq(taken.seat, self.seat.0) {
             return None;
         }
-        // SAFETY: the caller holds the lock that is lent to the value, and lends it as long as the value is borrowed.
+        // SAFETY: the caller holds the lock that is lent to the value, and lends it as long as the value is
+        // borrowed.
         let value = unsafe { &mut *self.value.get() };
         Some(Borrowed { value, on_panic: Breaking(&self.broken) })
     }
