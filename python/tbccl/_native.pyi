@@ -177,23 +177,23 @@ def memory_layout(object: Memory) -> tuple[int, tuple[int, ...]]: ...
 def memory_to_dlpack(object: Memory, with_version: bool) -> Any: ...
 def unique_id() -> Sequence[int]: ...
 def join(
-    uid: bytes, rank: int, size: int, timeout: float | None = None, options: Mapping[str, str] | None = None, mail: bool = True
+    uid: bytes, rank: int, size: int, timeout: float | None = None, options: Mapping[str, str] | None = None, p2p: bool = True
 ) -> Made: ...
-def join_from_env(timeout: float | None = None, options: Mapping[str, str] | None = None, mail: bool = True) -> Made: ...
+def join_from_env(timeout: float | None = None, options: Mapping[str, str] | None = None, p2p: bool = True) -> Made: ...
 def split(
     comm: Communicator,
     color: int | None,
     key: int = 0,
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
-    mail: bool = True,
+    p2p: bool = True,
 ) -> Made | None: ...
 def shrink(
     comm: Communicator,
     without: Sequence[int],
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
-    mail: bool = True,
+    p2p: bool = True,
 ) -> Made: ...
 def grow(
     comm: Communicator,
@@ -201,7 +201,7 @@ def grow(
     size: int,
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
-    mail: bool = True,
+    p2p: bool = True,
 ) -> Made: ...
 def grow_id(comm: Communicator) -> Sequence[int]: ...
 def _close_all() -> None: ...
