@@ -1,7 +1,7 @@
 //! What may come in the way of a wait: Python's signals, and forks.
 //!
 //! Python's handlers of signals run on its main thread, when that has Python's lock. So whoever waits takes the lock now and
-//! then and asks whether a handler has raised something, as Ctrl-C does. Inside a call the library asks ([`wants_out`]);
+//! then and asks whether a handler has raised something, as Ctrl-C does. Inside a call the library asks ([`is_interrupted`]);
 //! what the handler raised is kept for the thread that made the call, and comes out of it in the place of the error.
 //!
 //! A child that was forked from a process with communicators has none of its threads, and its peers take it for its
@@ -31,7 +31,7 @@ thread_local! {
 
 /// Has a signal's handler raised something on this thread, which waits for a call? The library asks this, several times
 /// per second.
-pub(crate) fn wants_out() -> bool {
+pub(crate) fn is_interrupted() -> bool {
     if !WAITS.get() {
         // The thread of the library that makes queued calls: who waits for them asks for itself.
         return false;

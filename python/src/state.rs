@@ -1,7 +1,7 @@
 //! Communicators as all Python objects of them share them, and the objects that calls in progress keep alive.
 
 use crate::{
-    interrupt::{is_forked, wants_out},
+    interrupt::{is_forked, is_interrupted},
     issued::Issued,
 };
 use pyo3::prelude::*;
@@ -31,7 +31,7 @@ impl State {
     pub(crate) fn new(comm: tbccl::Communicator, p2p: Option<P2p>) -> Arc<State> {
         let transport = comm.transport();
         let shared = SharedCommunicator::new(comm);
-        shared.ask_while_waiting(wants_out);
+        shared.set_interrupt_check(is_interrupted);
         let state = Arc::new(State {
             shared,
             transport,
