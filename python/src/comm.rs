@@ -308,8 +308,8 @@ fn counted<'py>(py: Python<'py>, counters: Counters) -> PyResult<Bound<'py, PyDi
     told.set_item("received_messages", counters.received_messages)?;
     told.set_item("moved_bytes", counters.moved_bytes)?;
     told.set_item("copied_bytes", counters.copied_bytes)?;
-    told.set_item("repeated", counters.repeated)?;
-    told.set_item("renewed", counters.renewed)?;
+    told.set_item("repeated", counters.retransmissions)?;
+    told.set_item("renewed", counters.reconnections)?;
     told.set_item("refused", counters.refused)?;
     Ok(told)
 }

@@ -53,7 +53,7 @@ pub(super) fn opened() {
 /// time; where a rank has failed or died, most likely nothing is received any more.
 pub(super) fn drain(endpoint: &mut dyn Endpoint, peers: &mut Peers, timeout: Duration, in_background: bool) {
     let began = Instant::now();
-    while !endpoint.settle(LOOK_EVERY, &|rank| peers.is_gone(Rank(rank))) {
+    while !endpoint.flush(LOOK_EVERY, &|rank| peers.is_gone(Rank(rank))) {
         peers.keep_in_touch();
         let waits_in_full = peers.are_all_well() && (in_background || open().communicators == 1);
         if began.elapsed() >= if waits_in_full { timeout } else { CLOSE_TIMEOUT.min(timeout) } {
@@ -67,7 +67,7 @@ pub(super) fn drain(endpoint: &mut dyn Endpoint, peers: &mut Peers, timeout: Dur
 /// communicators of this process remain usable.
 pub(super) fn close_in_background(mut comm: Communicator) {
     let endpoint = comm.endpoint.as_mut().filter(|_| comm.failed.is_none());
-    if endpoint.is_none_or(|endpoint| endpoint.settle(Duration::ZERO, &|_| false)) {
+    if endpoint.is_none_or(|endpoint| endpoint.flush(Duration::ZERO, &|_| false)) {
         return;
     }
     comm.in_background = true;

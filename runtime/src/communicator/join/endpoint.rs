@@ -45,7 +45,7 @@ pub(super) fn join(
     connection.start(Some("there is no memory in common".into()))?;
     let mut received = Vec::new();
     loop {
-        match endpoint.converse(&received) {
+        match endpoint.exchange(&received) {
             Ok(Some(message)) => received = connection.exchange(&message)?,
             Ok(None) => break,
             Err(error) => {
