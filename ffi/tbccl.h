@@ -128,27 +128,27 @@ typedef enum {
 
 
 /**
- * The first number of this version.
+ * First number of the version.
  */
 #define TBCCL_MAJOR 0
 
 /**
- * Its second number.
+ * Second number of the version.
  */
 #define TBCCL_MINOR 1
 
 /**
- * Its third number.
+ * Third number of the version.
  */
 #define TBCCL_PATCH 0
 
 /**
- * All three, as TBCCL_VERSION makes one number of them.
+ * All three as one number, as the macro TBCCL_VERSION makes it.
  */
 #define TBCCL_VERSION_CODE (((TBCCL_MAJOR * 10000) + (TBCCL_MINOR * 100)) + TBCCL_PATCH)
 
 /**
- * What a tbcclErrorInfo_t has in its magic.
+ * Value of a tbcclErrorInfo_t's magic.
  */
 #define TBCCL_ERROR_INFO_MAGIC 2076970497
 
@@ -158,12 +158,12 @@ typedef enum {
 #define TBCCL_SPLIT_NOCOLOR -1
 
 /**
- * Shrink as things are.
+ * Shrink without aborting calls.
  */
 #define TBCCL_SHRINK_DEFAULT 0
 
 /**
- * Abort what is in progress first.
+ * Abort calls in progress first.
  */
 #define TBCCL_SHRINK_ABORT 1
 
@@ -173,32 +173,32 @@ typedef enum {
 #define TBCCL_CONFIG_UNDEF_INT INT32_MIN
 
 /**
- * Contributions are combined in whatever order is quickest.
+ * Contributions are combined in the order that is quickest.
  */
 #define TBCCL_NUMERICS_FAST 0
 
 /**
- * They are combined in one order: the same bits for every algorithm, size and transport.
+ * Contributions are combined in one order: the same bits for every algorithm, size and transport.
  */
 #define TBCCL_NUMERICS_REPRODUCIBLE 1
 
 /**
- * What a tbcclConfig_t has in its magic.
+ * Value of a tbcclConfig_t's magic.
  */
 #define TBCCL_CONFIG_MAGIC 2076969985
 
 /**
- * What a tbcclCallOptions_t has in its magic.
+ * Value of a tbcclCallOptions_t's magic.
  */
 #define TBCCL_CALL_OPTIONS_MAGIC 2076969473
 
 /**
- * What a tbcclStats_t has in its magic.
+ * Value of a tbcclStats_t's magic.
  */
 #define TBCCL_STATS_MAGIC 2076968193
 
 /**
- * What a tbcclLinkStats_t has in its magic.
+ * Value of a tbcclLinkStats_t's magic.
  */
 #define TBCCL_LINK_STATS_MAGIC 2076968194
 
@@ -208,12 +208,12 @@ typedef enum {
 #define TBCCL_UNIQUE_ID_BYTES 128
 
 /**
- * What a tbcclComm_t points to: nothing. It is a number.
+ * Target of a tbcclComm_t: nothing. The pointer is a number.
  */
 typedef struct tbcclComm tbcclComm;
 
 /**
- * What a tbcclRequest_t points to: nothing. It is a number.
+ * Target of a tbcclRequest_t: nothing. The pointer is a number.
  */
 typedef struct tbcclRequest tbcclRequest;
 
@@ -228,17 +228,19 @@ typedef struct tbcclComm *tbcclComm_t;
 typedef struct tbcclRequest *tbcclRequest_t;
 
 /**
- * Names a job to all of its ranks. It holds the job's secret: whoever has it can join, so pass it on as one.
+ * Names a job for all of its ranks. It contains the job's secret: a process that has it can join, so keep it
+ * secret.
  */
 typedef struct tbcclUniqueId {
   /**
-   * Nothing to look at.
+   * Opaque.
    */
   char internal[TBCCL_UNIQUE_ID_BYTES];
 } tbcclUniqueId;
 
 /**
- * What a communicator is to be like. Begin with TBCCL_CONFIG_INITIALIZER, and set what you want to be otherwise.
+ * Options of a communicator. Begin with TBCCL_CONFIG_INITIALIZER, and set those that are to differ from the
+ * default.
  */
 typedef struct tbcclConfig_t {
   /**
@@ -254,7 +256,7 @@ typedef struct tbcclConfig_t {
    */
   uint32_t version;
   /**
-   * 1, which is the default: calls without a request block. 0 is refused; requests are what NCCL has it for.
+   * 1, the default: calls without a request block. 0 is refused; use requests instead.
    */
   int blocking;
   /**
@@ -262,21 +264,21 @@ typedef struct tbcclConfig_t {
    */
   int numerics;
   /**
-   * Milliseconds that a call may wait without progress, and ranks for each other at the start.
+   * Milliseconds that a call may wait without progress, and that ranks wait for each other at the start.
    */
   int64_t timeoutMs;
   /**
-   * What moves the bytes: "auto", "shm", "tcp", "verbs", "shm+tcp", "shm+verbs", "shm+auto".
+   * The transport: "auto", "shm", "tcp", "verbs", "shm+tcp", "shm+verbs", "shm+auto".
    */
   const char *netName;
   /**
-   * Any options by name, as "TIMEOUT=5;ALGO=ring": those that tbcclParamDumpAll lists.
+   * Options by name, as "TIMEOUT=5;ALGO=ring". tbcclParamDumpAll lists them.
    */
   const char *options;
 } tbcclConfig_t;
 
 /**
- * What failed, and where. Texts are empty and numbers -1 where that is not known. Begin with
+ * An error in parts. Texts are empty and numbers -1 where a part is not known. Begin with
  * TBCCL_ERROR_INFO_INITIALIZER.
  */
 typedef struct tbcclErrorInfo_t {
@@ -293,7 +295,7 @@ typedef struct tbcclErrorInfo_t {
    */
   uint32_t version;
   /**
-   * What the function returned.
+   * Result of the function.
    */
   tbcclResult_t result;
   /**
@@ -301,11 +303,11 @@ typedef struct tbcclErrorInfo_t {
    */
   int32_t rank;
   /**
-   * The rank that it is about.
+   * The rank that the error is about.
    */
   int32_t peer;
   /**
-   * The name of that rank's host.
+   * Host of that rank.
    */
   char host[64];
   /**
@@ -313,22 +315,22 @@ typedef struct tbcclErrorInfo_t {
    */
   char device[128];
   /**
-   * The call that was carried out, as "all_reduce of 8 f32, op sum".
+   * The call in progress, as "all_reduce of 8 f32, op sum".
    */
   char call[128];
   /**
-   * The step that it waited for, as `tbccl plan show` names it.
+   * The step that the call waited for, as `tbccl plan show` names it.
    */
   char step[128];
   /**
-   * All of it as a sentence.
+   * The whole error as a sentence.
    */
   char text[1024];
 } tbcclErrorInfo_t;
 
 /**
- * What calls are to be like. Begin with TBCCL_CALL_OPTIONS_INITIALIZER, and set what you want to be otherwise than the
- * communicator has it. But for the time limit, all ranks of a call want the same.
+ * Options of calls. Begin with TBCCL_CALL_OPTIONS_INITIALIZER, and set those that are to differ from the
+ * communicator's. All ranks of a call pass the same, except for the timeout.
  */
 typedef struct tbcclCallOptions_t {
   /**
@@ -344,16 +346,17 @@ typedef struct tbcclCallOptions_t {
    */
   uint32_t version;
   /**
-   * Milliseconds that a call may wait without progress; 0 for those of the communicator.
+   * Milliseconds that a call may wait without progress; 0 for the communicator's timeout.
    */
   int64_t timeoutMs;
   /**
-   * The algorithm of calls that have it, as "ring", the first of "ring,mesh" that can do a call, or none of those in
-   * "^ring,mesh"; NULL for the communicator's choice.
+   * The algorithm, as "ring"; a list, as "ring,mesh", of which the first that can do a call is taken; or
+   * excluded ones, as "^ring,mesh". Calls that do not have the algorithm choose for themselves. NULL for
+   * the communicator's choice.
    */
   const char *algSelection;
   /**
-   * The segments that an algorithm cuts its chunks into; 0 for as many as suit.
+   * Segments per chunk; 0 for the automatic choice.
    */
   int segments;
   /**
@@ -363,7 +366,7 @@ typedef struct tbcclCallOptions_t {
 } tbcclCallOptions_t;
 
 /**
- * What a communicator has done as this rank, since it was made. Begin with TBCCL_STATS_INITIALIZER.
+ * Counters of a communicator as this rank, since it was made. Begin with TBCCL_STATS_INITIALIZER.
  */
 typedef struct tbcclStats_t {
   /**
@@ -379,11 +382,11 @@ typedef struct tbcclStats_t {
    */
   uint32_t version;
   /**
-   * Calls that were begun; each call of a group counts.
+   * Calls begun; each call of a group counts.
    */
   uint64_t begun;
   /**
-   * Calls that were carried out.
+   * Calls carried out.
    */
   uint64_t finished;
   /**
@@ -399,19 +402,19 @@ typedef struct tbcclStats_t {
    */
   uint64_t movedBytes;
   /**
-   * Bytes that this rank copied beside moving them.
+   * Bytes that this rank copied, beside moving them.
    */
   uint64_t copiedBytes;
   /**
-   * Messages and pieces that were lost or damaged and sent again.
+   * Messages and pieces that were lost or damaged, and sent again.
    */
   uint64_t repeated;
   /**
-   * Connections that were made new.
+   * Connections that were replaced.
    */
   uint64_t renewed;
   /**
-   * How often a device took less work than it had said.
+   * Requests that a device refused although it had announced room.
    */
   uint64_t refused;
   /**
@@ -419,29 +422,29 @@ typedef struct tbcclStats_t {
    */
   uint64_t polls;
   /**
-   * Those that found nothing.
+   * Polls that found no completion.
    */
   uint64_t emptyPolls;
   /**
-   * Those that found 1, 2, ..., 16 or more completions.
+   * Polls that found 1, 2, ..., 16 or more completions.
    */
   uint64_t pollBatches[16];
   /**
-   * The most completions that were due at a time.
+   * Most completions that were pending at a time.
    */
   uint64_t depthHighWater;
   /**
-   * Events of devices.
+   * Asynchronous events of devices.
    */
   uint64_t asyncEvents;
   /**
-   * How often this rank slept and its device woke it.
+   * Sleeps of this rank that its device ended.
    */
   uint64_t wakeUps;
 } tbcclStats_t;
 
 /**
- * What the links between this rank and a peer have done. Begin with TBCCL_LINK_STATS_INITIALIZER.
+ * Counters of the links between this rank and a peer. Begin with TBCCL_LINK_STATS_INITIALIZER.
  */
 typedef struct tbcclLinkStats_t {
   /**
@@ -469,19 +472,19 @@ typedef struct tbcclLinkStats_t {
    */
   uint64_t movedBytes;
   /**
-   * Bytes that this rank copied beside moving them.
+   * Bytes that this rank copied, beside moving them.
    */
   uint64_t copiedBytes;
   /**
-   * Messages and pieces that were lost or damaged and sent again.
+   * Messages and pieces that were lost or damaged, and sent again.
    */
   uint64_t repeated;
   /**
-   * Connections that were made new.
+   * Connections that were replaced.
    */
   uint64_t renewed;
   /**
-   * How often a device took less work than it had said.
+   * Requests that a device refused although it had announced room.
    */
   uint64_t refused;
 } tbcclLinkStats_t;
@@ -491,8 +494,8 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Reduces count elements of sendbuff by op over all ranks; every rank's recvbuff gets the result. In place if sendbuff equals
- * recvbuff.
+ * Reduces count elements of sendbuff by op over all ranks and stores the result in every rank's recvbuff. In
+ * place if sendbuff equals recvbuff.
  */
 tbcclResult_t tbcclAllReduce(const void *sendbuff,
                              void *recvbuff,
@@ -503,8 +506,8 @@ tbcclResult_t tbcclAllReduce(const void *sendbuff,
                              tbcclRequest_t *request);
 
 /**
- * As tbcclAllReduce of floats for tbcclSum and tbcclAvg, with messages that travel packed: a quarter of the bytes or half of
- * them. All ranks get the same bits, off by what docs/collectives.md says.
+ * As tbcclAllReduce of floats by tbcclSum or tbcclAvg, with packed messages: a quarter of the bytes, or
+ * half. All ranks get the same bits; docs/collectives.md has the bound on the error.
  */
 tbcclResult_t tbcclAllReduceQuantized(const void *sendbuff,
                                       void *recvbuff,
@@ -516,8 +519,8 @@ tbcclResult_t tbcclAllReduceQuantized(const void *sendbuff,
                                       tbcclRequest_t *request);
 
 /**
- * Reduces count elements of sendbuff by op over all ranks; recvbuff of rank root gets the result, and may be NULL on others.
- * In place if sendbuff equals recvbuff.
+ * Reduces count elements of sendbuff by op over all ranks and stores the result in recvbuff of rank root.
+ * Other ranks' recvbuff may be NULL. In place if sendbuff equals recvbuff.
  */
 tbcclResult_t tbcclReduce(const void *sendbuff,
                           void *recvbuff,
@@ -529,7 +532,7 @@ tbcclResult_t tbcclReduce(const void *sendbuff,
                           tbcclRequest_t *request);
 
 /**
- * Copies count elements of rank root's buff to that of all others.
+ * Copies count elements of rank root's buff to every other rank's buff.
  */
 tbcclResult_t tbcclBcast(void *buff,
                          size_t count,
@@ -539,8 +542,8 @@ tbcclResult_t tbcclBcast(void *buff,
                          tbcclRequest_t *request);
 
 /**
- * Copies count elements of rank root's sendbuff to every rank's recvbuff. Others' sendbuff may be NULL. In place if sendbuff
- * equals recvbuff.
+ * Copies count elements of rank root's sendbuff to every rank's recvbuff. Other ranks' sendbuff may be NULL.
+ * In place if sendbuff equals recvbuff.
  */
 tbcclResult_t tbcclBroadcast(const void *sendbuff,
                              void *recvbuff,
@@ -551,8 +554,8 @@ tbcclResult_t tbcclBroadcast(const void *sendbuff,
                              tbcclRequest_t *request);
 
 /**
- * Gathers sendcount elements of every rank's sendbuff, in the order of ranks, in every rank's recvbuff. In place if sendbuff
- * is the block of this rank in recvbuff.
+ * Gathers sendcount elements of every rank's sendbuff, in rank order, in every rank's recvbuff. In place if
+ * sendbuff is the block of this rank in recvbuff.
  */
 tbcclResult_t tbcclAllGather(const void *sendbuff,
                              void *recvbuff,
@@ -562,8 +565,9 @@ tbcclResult_t tbcclAllGather(const void *sendbuff,
                              tbcclRequest_t *request);
 
 /**
- * Reduces blocks of recvcount elements, one for each rank in sendbuff, by op over all ranks; recvbuff of each rank gets its
- * own. In place if recvbuff is the block of this rank in sendbuff, whose other blocks are undefined afterwards.
+ * Reduces blocks of recvcount elements, one per rank in sendbuff, by op over all ranks and stores each
+ * rank's block in its recvbuff. In place if recvbuff is the block of this rank in sendbuff, whose other
+ * blocks are undefined afterwards.
  */
 tbcclResult_t tbcclReduceScatter(const void *sendbuff,
                                  void *recvbuff,
@@ -574,8 +578,8 @@ tbcclResult_t tbcclReduceScatter(const void *sendbuff,
                                  tbcclRequest_t *request);
 
 /**
- * Sends a block of count elements of sendbuff to each rank, and receives one of each in recvbuff, in the order of ranks. Not
- * in place.
+ * Sends a block of count elements of sendbuff to each rank, and receives a block of each in recvbuff, in
+ * rank order. Not in place.
  */
 tbcclResult_t tbcclAlltoAll(const void *sendbuff,
                             void *recvbuff,
@@ -585,8 +589,8 @@ tbcclResult_t tbcclAlltoAll(const void *sendbuff,
                             tbcclRequest_t *request);
 
 /**
- * Gathers count elements of every rank's sendbuff, in the order of ranks, in rank root's recvbuff; others' may be NULL. In
- * place if sendbuff is the block of the root in recvbuff.
+ * Gathers count elements of every rank's sendbuff, in rank order, in rank root's recvbuff. Other ranks'
+ * recvbuff may be NULL. In place if sendbuff is the block of the root in recvbuff.
  */
 tbcclResult_t tbcclGather(const void *sendbuff,
                           void *recvbuff,
@@ -597,8 +601,8 @@ tbcclResult_t tbcclGather(const void *sendbuff,
                           tbcclRequest_t *request);
 
 /**
- * Sends each rank its block of count elements of rank root's sendbuff, in the order of ranks; others' may be NULL. In place
- * if recvbuff is the block of the root in sendbuff.
+ * Sends each rank its block of count elements of rank root's sendbuff, in rank order. Other ranks' sendbuff
+ * may be NULL. In place if recvbuff is the block of the root in sendbuff.
  */
 tbcclResult_t tbcclScatter(const void *sendbuff,
                            void *recvbuff,
@@ -609,8 +613,8 @@ tbcclResult_t tbcclScatter(const void *sendbuff,
                            tbcclRequest_t *request);
 
 /**
- * Sends count elements to a rank, which receives them by tbcclRecv. Messages in both directions, or to this rank, go within a
- * group.
+ * Sends count elements to rank peer, which receives them by tbcclRecv. Messages in both directions, or to
+ * this rank itself, need a group.
  */
 tbcclResult_t tbcclSend(const void *sendbuff,
                         size_t count,
@@ -620,7 +624,7 @@ tbcclResult_t tbcclSend(const void *sendbuff,
                         tbcclRequest_t *request);
 
 /**
- * Receives count elements of a rank, which sends them by tbcclSend.
+ * Receives count elements from rank peer, which sends them by tbcclSend.
  */
 tbcclResult_t tbcclRecv(void *recvbuff,
                         size_t count,
@@ -630,8 +634,8 @@ tbcclResult_t tbcclRecv(void *recvbuff,
                         tbcclRequest_t *request);
 
 /**
- * Reduces count elements of sendbuff by op over the ranks up to this one; recvbuff gets the result. In place if sendbuff
- * equals recvbuff.
+ * Reduces count elements of sendbuff by op over the ranks up to and with this one and stores the result in
+ * recvbuff. In place if sendbuff equals recvbuff.
  */
 tbcclResult_t tbcclScan(const void *sendbuff,
                         void *recvbuff,
@@ -642,7 +646,7 @@ tbcclResult_t tbcclScan(const void *sendbuff,
                         tbcclRequest_t *request);
 
 /**
- * As tbcclScan over the ranks before this one. That of rank 0 stays as it is.
+ * As tbcclScan, over the ranks before this one. Rank 0's recvbuff stays as it is.
  */
 tbcclResult_t tbcclExclusiveScan(const void *sendbuff,
                                  void *recvbuff,
@@ -658,8 +662,8 @@ tbcclResult_t tbcclExclusiveScan(const void *sendbuff,
 tbcclResult_t tbcclBarrier(tbcclComm_t comm, tbcclRequest_t *request);
 
 /**
- * Makes a communicator of nranks ranks, which all call this with the same id; this is the one of number rank. Waits for
- * the others. One thread may make those of several ranks within a group.
+ * Makes a communicator of nranks ranks, which all call this with the same id; this one is number rank. Waits
+ * for the others. Within a group, one thread may make those of several ranks.
  */
 tbcclResult_t tbcclCommInitRank(tbcclComm_t *comm,
                                 int nranks,
@@ -676,43 +680,44 @@ tbcclResult_t tbcclCommInitRankConfig(tbcclComm_t *comm,
                                       struct tbcclConfig_t *config);
 
 /**
- * Makes a communicator of ndev ranks that are all in this process, and writes the handle of each rank to comms. Each is for
- * a thread of its own; one thread may use several within groups. The list of devices is not looked at, and may be NULL.
+ * Makes a communicator of ndev ranks that are all in this process, and writes each rank's handle to comms.
+ * Each handle is for a thread of its own; one thread may use several within groups. devlist is ignored and
+ * may be NULL.
  */
 tbcclResult_t tbcclCommInitAll(tbcclComm_t *comms,
                                int ndev,
                                const int *devlist);
 
 /**
- * Makes the communicator of the job that a launcher has started this process for: `tbccl run`, torchrun, mpirun of Open
- * MPI and MPICH, Slurm. The config may be NULL. Waits for the other ranks.
+ * Makes the communicator of the job whose launcher has started this process: `tbccl run`, torchrun, mpirun
+ * of Open MPI and MPICH, or Slurm. The config may be NULL. Waits for the other ranks.
  */
 tbcclResult_t tbcclCommInitFromEnv(tbcclComm_t *comm,
                                    struct tbcclConfig_t *config);
 
 /**
- * Waits until all that was issued is done, and closes the communicator: no more calls after that. Returns what it had
- * failed with, if it had. The handle is still to be destroyed.
+ * Waits until all issued calls are done, and closes the communicator: no more calls after that. Returns the
+ * error that it had failed with, if it had. The handle is still to be destroyed.
  */
 tbcclResult_t tbcclCommFinalize(tbcclComm_t comm);
 
 /**
- * Ends a communicator, after what was issued on it is done, and its handle. Does not wait for other ranks, but for this: if
- * the ranks of some communicator have met in this process, the last of the process to be ended waits until they have ended theirs,
- * too, within the time limit.
+ * Ends a communicator, after its issued calls are done, and its handle. Does not wait for other ranks, with
+ * one exception: if the ranks of a communicator met in this process, the last communicator of the process
+ * waits until the others have ended theirs, within the timeout.
  */
 tbcclResult_t tbcclCommDestroy(tbcclComm_t comm);
 
 /**
- * Aborts a communicator, from any thread and promptly: calls in progress and all later ones return tbcclAborted here, and
- * an error on the other ranks. The handle is still to be destroyed; until then tbcclCommShrink makes a new communicator
- * of it.
+ * Aborts a communicator, promptly and from any thread: calls in progress and all later ones return
+ * tbcclAborted here, and an error on the other ranks. The handle is still to be destroyed; until then
+ * tbcclCommShrink makes a new communicator from it.
  */
 tbcclResult_t tbcclCommAbort(tbcclComm_t comm);
 
 /**
- * Tells whether the communicator has failed, and with what; tbcclSuccess if not. It is then what failed last on this
- * thread, for tbcclGetLastError.
+ * Tells the error that the communicator has failed with; tbcclSuccess if it has not. It becomes this
+ * thread's latest error, for tbcclGetLastError.
  */
 tbcclResult_t tbcclCommGetAsyncError(tbcclComm_t comm,
                                      tbcclResult_t *asyncError);
@@ -728,42 +733,43 @@ tbcclResult_t tbcclCommCount(tbcclComm_t comm, int *count);
 tbcclResult_t tbcclCommUserRank(tbcclComm_t comm, int *rank);
 
 /**
- * Tells the version of the library as one number, TBCCL_VERSION_CODE of its header.
+ * Tells the library's version as one number, TBCCL_VERSION_CODE of its header.
  */
 tbcclResult_t tbcclGetVersion(int *version);
 
 /**
- * What a result means, for people. The text is there for ever.
+ * Returns the meaning of a result, for people. The text is valid forever.
  */
 const char *tbcclGetErrorString(tbcclResult_t result);
 
 /**
- * What failed last on this thread, for people; an empty text if nothing has. A communicator that has failed on another
- * thread is told of where nothing has failed on this one; NULL is good, too. The text is there until something else
- * fails on this thread.
+ * Returns this thread's latest error, for people; an empty text if there is none. With a communicator, and
+ * without an error of this thread, returns the error that the communicator has failed with on another
+ * thread. comm may be NULL. The text is valid until the next error of this thread.
  */
 const char *tbcclGetLastError(tbcclComm_t comm);
 
 /**
- * What failed last on this thread, in parts. If nothing has, its result is tbcclSuccess.
+ * Tells this thread's latest error in parts. Its result is tbcclSuccess if there is none.
  */
 tbcclResult_t tbcclGetLastErrorInfo(struct tbcclErrorInfo_t *info);
 
 /**
- * Begins a group on this thread: calls are collected until tbcclGroupEnd, and then go together. Groups may be nested; the
- * outermost counts.
+ * Begins a group on this thread: its calls are collected until tbcclGroupEnd, and then go together. Groups
+ * may be nested; the outermost one counts.
  */
 tbcclResult_t tbcclGroupStart(void);
 
 /**
- * Ends a group: makes its communicators, issues its calls, and waits for those on communicators on which one has no
- * request. Returns what failed first. If a call was refused when it was made, none is carried out.
+ * Ends a group: makes its communicators, issues its calls, and waits for all calls on communicators of which
+ * a call has no request. Returns the first error. None of the calls is carried out if one was refused when
+ * it was made.
  */
 tbcclResult_t tbcclGroupEnd(void);
 
 /**
- * Makes new communicators of one, of all ranks of a color each, in the order of their keys, and of their ranks where keys
- * are equal. All ranks call it. Those of TBCCL_SPLIT_NOCOLOR get NULL. The config may be NULL.
+ * Splits a communicator: makes one of the ranks of each color, ordered by key, and by rank where keys are
+ * equal. All ranks call it. Ranks of color TBCCL_SPLIT_NOCOLOR get NULL. The config may be NULL.
  */
 tbcclResult_t tbcclCommSplit(tbcclComm_t comm,
                              int color,
@@ -772,8 +778,8 @@ tbcclResult_t tbcclCommSplit(tbcclComm_t comm,
                              struct tbcclConfig_t *config);
 
 /**
- * Makes a new communicator of one, without some of its ranks. The others call it, with the same list; also after the
- * communicator has failed or was aborted. The config may be NULL.
+ * Makes a communicator from another one, without some of its ranks. The other ranks call it with the same
+ * list, also after the communicator has failed or was aborted. The config may be NULL.
  */
 tbcclResult_t tbcclCommShrink(tbcclComm_t comm,
                               int *excludeRanksList,
@@ -783,16 +789,17 @@ tbcclResult_t tbcclCommShrink(tbcclComm_t comm,
                               int shrinkFlags);
 
 /**
- * Makes an id with which a communicator grows: one of its ranks makes it, gives it to tbcclCommGrow, and passes it on to
- * the new ranks, which do the same. An id is for one growth.
+ * Makes an id with which a communicator grows. One of its ranks makes the id, passes it to tbcclCommGrow,
+ * and sends it to the new ranks, which do the same. An id is for one growth.
  */
 tbcclResult_t tbcclCommGetUniqueId(tbcclComm_t comm,
                                    struct tbcclUniqueId *uniqueId);
 
 /**
- * Makes a new communicator of nRanks ranks: those of one, which keep their numbers, and new ones. The ranks that are there
- * call it with their communicator and rank -1, one of them with the id and the others with NULL. The new ones call it
- * with comm NULL, the id, and their rank. All give the same config, which may be NULL.
+ * Makes a communicator of nRanks ranks: those of another one, which keep their numbers, and new ones.
+ * Existing ranks call it with their communicator and rank -1, one of them with the id and the others with
+ * NULL. New ranks call it with comm NULL, the id, and their rank. All pass the same config, which may be
+ * NULL.
  */
 tbcclResult_t tbcclCommGrow(tbcclComm_t comm,
                             int nRanks,
@@ -802,29 +809,29 @@ tbcclResult_t tbcclCommGrow(tbcclComm_t comm,
                             struct tbcclConfig_t *config);
 
 /**
- * Allocates memory that is worth registering: of whole pages, zero when new. A size of 0 gives NULL. It is freed by
- * tbcclMemFree.
+ * Allocates memory to be registered: whole pages, zeroed. A size of 0 gives NULL. tbcclMemFree frees it.
  */
 tbcclResult_t tbcclMemAlloc(void **ptr,
                             size_t size);
 
 /**
- * Allocates memory of a communicator, zero when new: whatever the transport, calls on it move it without copies. A size of 0
- * gives NULL. It is freed by tbcclMemFree, also after the communicator has ended.
+ * Allocates memory of a communicator, zeroed; calls on it move it without copies on every transport. A size
+ * of 0 gives NULL. tbcclMemFree frees it, also after the communicator has ended.
  */
 tbcclResult_t tbcclCommMemAlloc(tbcclComm_t comm,
                                 void **ptr,
                                 size_t size);
 
 /**
- * Frees memory of tbcclMemAlloc or tbcclCommMemAlloc, which no call in progress uses and which is not registered any more. NULL
- * is good, and nothing happens.
+ * Frees memory of tbcclMemAlloc or tbcclCommMemAlloc that no call in progress uses and that is not
+ * registered. NULL is ignored.
  */
 tbcclResult_t tbcclMemFree(void *ptr);
 
 /**
- * Lets devices know memory of the program's own, so that calls on it copy nothing on the way where the transport and its
- * devices allow that. The memory stays until it is deregistered. The handle is for tbcclCommDeregister.
+ * Registers memory of the program with the communicator's devices, so that calls on it make no copies, where
+ * transport and devices allow that. The memory must stay until tbcclCommDeregister is called with the
+ * handle.
  */
 tbcclResult_t tbcclCommRegister(tbcclComm_t comm,
                                 void *buff,
@@ -832,44 +839,43 @@ tbcclResult_t tbcclCommRegister(tbcclComm_t comm,
                                 void **handle);
 
 /**
- * Ends a registration of this communicator. No call in progress uses the memory.
+ * Ends a registration of this communicator. No call in progress may use the memory.
  */
 tbcclResult_t tbcclCommDeregister(tbcclComm_t comm, void *handle);
 
 /**
- * Makes another handle of a communicator, whose calls have these options: pass it wherever a communicator is asked
- * for. It is a communicator as that one is, with the same ranks, links and order of calls. tbcclCommDestroy ends the handle
- * alone; when the first one is destroyed, this one is good for nothing but that.
+ * Makes another handle of a communicator, whose calls have these options. It can be passed wherever a
+ * communicator can, and has the same ranks, links and order of calls. tbcclCommDestroy ends only this
+ * handle. After the first handle is destroyed, this one can only be destroyed.
  */
 tbcclResult_t tbcclCommWithOptions(tbcclComm_t comm,
                                    const struct tbcclCallOptions_t *options,
                                    tbcclComm_t *newcomm);
 
 /**
- * Sets an option for communicators that this process makes from now on; the environment's value counts no more. A
- * NULL value undoes that. Nothing has changed when the value can't be.
+ * Sets an option for communicators that this process makes from now on, in place of the environment's value.
+ * A NULL value undoes that. Nothing changes if the value is invalid.
  */
 tbcclResult_t tbcclParamSet(const char *key,
                             const char *value);
 
 /**
- * Tells the value that an option has for communicators that are made now, as text, and its length. Either place
- * may be NULL. The text is there until the next such call on this thread.
+ * Tells an option's value for communicators that are made now, as text, and its length. Either place may be
+ * NULL. The text is valid until the next such call on this thread.
  */
 tbcclResult_t tbcclParamGet(const char *key,
                             const char **value,
                             int *valueLen);
 
 /**
- * Writes all options with their values to the standard error output, one a line as the environment has them, and what
- * they are.
+ * Writes all options to the standard error output, one a line, with values and descriptions.
  */
 void tbcclParamDumpAll(void);
 
 /**
- * Makes an operation that multiplies each rank's contribution by the rank's own scalar, and sums. It is for that
- * communicator and element type, and for tbcclAllReduce, tbcclReduce and tbcclReduceScatter. The scalar is one element,
- * read at once, wherever it is said to reside.
+ * Makes an operation that multiplies each rank's contribution by the rank's own scalar, and sums. It is for
+ * this communicator and element type, and for tbcclAllReduce, tbcclReduce and tbcclReduceScatter. The scalar
+ * is one element, read at once; residence does not matter.
  */
 tbcclResult_t tbcclRedOpCreatePreMulSum(tbcclRedOp_t *op,
                                         void *scalar,
@@ -878,57 +884,56 @@ tbcclResult_t tbcclRedOpCreatePreMulSum(tbcclRedOp_t *op,
                                         tbcclComm_t comm);
 
 /**
- * Ends an operation that was made for this communicator. Calls that were issued with it are not concerned.
+ * Ends an operation of this communicator. Calls that were issued with it go on.
  */
-tbcclResult_t tbcclRedOpDestroy(tbcclRedOp_t op,
-                                tbcclComm_t comm);
+tbcclResult_t tbcclRedOpDestroy(tbcclRedOp_t op, tbcclComm_t comm);
 
 /**
- * Tells whether a call is done: done becomes 1 or 0. When it is done this returns what the call came to. Never waits.
+ * Tells whether a call is done: done becomes 1 or 0. Returns the call's result when it is done. Never waits.
  */
 tbcclResult_t tbcclRequestTest(tbcclRequest_t request,
                                int *done);
 
 /**
- * Waits until a call is done, and returns what it came to; tbcclInProgress if it is not done after so many milliseconds.
- * Negative ones wait as long as the call takes, which has a time limit of its own.
+ * Waits until a call is done, and returns its result; tbcclInProgress if it is not done after timeoutMs
+ * milliseconds. A negative timeoutMs waits as long as the call takes, which has a timeout of its own.
  */
 tbcclResult_t tbcclRequestWait(tbcclRequest_t request,
                                int64_t timeoutMs);
 
 /**
- * Ends the handle of a request. A call that is still in progress goes on, and needs its memory until it is done.
+ * Ends the handle of a request. A call in progress goes on, and needs its memory until it is done.
  */
 tbcclResult_t tbcclRequestFree(tbcclRequest_t request);
 
 /**
- * Tells what a communicator has done as this rank. Does not wait for calls in progress.
+ * Tells the counters of a communicator as this rank. Does not wait for calls in progress.
  */
 tbcclResult_t tbcclCommStats(tbcclComm_t comm, struct tbcclStats_t *stats);
 
 /**
- * Tells what the links between this rank and a peer have done: nothing where there is none, as to the rank itself. Does not
- * wait for calls in progress.
+ * Tells the counters of the links between this rank and a peer: zeros where there is no link, as to the rank
+ * itself. Does not wait for calls in progress.
  */
 tbcclResult_t tbcclCommLinkStats(tbcclComm_t comm,
                                  int peer,
                                  struct tbcclLinkStats_t *stats);
 
 /**
- * Writes the last calls of this rank, one a line as JSON, to the end of a file, or with NULL to the standard error output. Does
- * not wait for calls in progress, and tells where they are.
+ * Appends the last calls of this rank to a file, one a line as JSON; NULL writes to the standard error
+ * output. Does not wait for calls in progress, and tells how far they are.
  */
 tbcclResult_t tbcclCommDump(tbcclComm_t comm,
                             const char *path);
 
 /**
- * Makes an id for a new job, and opens the place in this process where its ranks will meet. Give the id to all
- * of them; one of them must be this process.
+ * Makes an id for a new job, and opens the rendezvous of its ranks in this process. Pass the id to all
+ * ranks; one of them must be in this process.
  */
 tbcclResult_t tbcclGetUniqueId(struct tbcclUniqueId *uniqueId);
 
 /**
- * As tbcclAllGather, with `counts[r]` elements of rank r. All ranks give the same counts.
+ * As tbcclAllGather, with `counts[r]` elements of rank r. All ranks pass the same counts.
  */
 tbcclResult_t tbcclAllGatherV(const void *sendbuff,
                               void *recvbuff,
@@ -938,7 +943,7 @@ tbcclResult_t tbcclAllGatherV(const void *sendbuff,
                               tbcclRequest_t *request);
 
 /**
- * As tbcclReduceScatter, with `counts[r]` elements for rank r. All ranks give the same counts.
+ * As tbcclReduceScatter, with `counts[r]` elements for rank r. All ranks pass the same counts.
  */
 tbcclResult_t tbcclReduceScatterV(const void *sendbuff,
                                   void *recvbuff,
@@ -949,7 +954,7 @@ tbcclResult_t tbcclReduceScatterV(const void *sendbuff,
                                   tbcclRequest_t *request);
 
 /**
- * As tbcclGather, with `counts[r]` elements of rank r. All ranks give the same counts.
+ * As tbcclGather, with `counts[r]` elements of rank r. All ranks pass the same counts.
  */
 tbcclResult_t tbcclGatherV(const void *sendbuff,
                            void *recvbuff,
@@ -960,7 +965,7 @@ tbcclResult_t tbcclGatherV(const void *sendbuff,
                            tbcclRequest_t *request);
 
 /**
- * As tbcclScatter, with `counts[r]` elements for rank r. All ranks give the same counts.
+ * As tbcclScatter, with `counts[r]` elements for rank r. All ranks pass the same counts.
  */
 tbcclResult_t tbcclScatterV(const void *sendbuff,
                             void *recvbuff,
@@ -971,7 +976,8 @@ tbcclResult_t tbcclScatterV(const void *sendbuff,
                             tbcclRequest_t *request);
 
 /**
- * As tbcclAlltoAll, with `sendcounts[r]` elements to rank r and `recvcounts[r]` elements of it: as many as it sends here.
+ * As tbcclAlltoAll, with `sendcounts[r]` elements to rank r and `recvcounts[r]` elements from it, which must
+ * equal the sendcounts that rank r has for this one.
  */
 tbcclResult_t tbcclAlltoAllV(const void *sendbuff,
                              const size_t *sendcounts,

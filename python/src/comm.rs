@@ -320,8 +320,8 @@ fn counters_dict<'py>(py: Python<'py>, counters: Counters) -> PyResult<Bound<'py
     entries.set_item("received_messages", counters.received_messages)?;
     entries.set_item("moved_bytes", counters.moved_bytes)?;
     entries.set_item("copied_bytes", counters.copied_bytes)?;
-    entries.set_item("repeated", counters.repeated)?;
-    entries.set_item("renewed", counters.renewed)?;
+    entries.set_item("repeated", counters.retransmissions)?;
+    entries.set_item("renewed", counters.reconnections)?;
     entries.set_item("refused", counters.refused)?;
     Ok(entries)
 }
