@@ -257,7 +257,7 @@ impl CallWatch<'_> {
     }
 
     /// Compares this collective with what some others entered under the same number.
-    pub(super) fn look_for_mismatch(&mut self, some: impl Iterator<Item = Rank> + Clone) -> Result<()> {
+    pub(super) fn look_for_mismatch(&mut self, some: &(impl Iterator<Item = Rank> + Clone)) -> Result<()> {
         let numbered = self.calls.iter().filter(|call| matches!(call.kind, CallKind::Collective(_)));
         for ours in numbered {
             let differs = some.clone().find_map(|peer| {
@@ -363,7 +363,7 @@ impl Watch for CallWatch<'_> {
         }
         self.look_for_deaths(waiting)?;
         let some = self.peers.some_others();
-        self.look_for_mismatch(some.clone())?;
+        self.look_for_mismatch(&some)?;
         self.look_for_leavers(some, waiting)?;
         self.look_at_the_clock(waiting)
     }
