@@ -52,7 +52,7 @@ pub(super) fn opened() {
 /// time; where a rank has failed or died, most likely nothing is received any more.
 pub(super) fn settle(endpoint: &mut dyn Endpoint, peers: &mut Peers, patience: Duration, is_behind: bool) {
     let began = Instant::now();
-    while !endpoint.settle(LOOK_EVERY, &|rank| peers.is_gone(Rank(rank))) {
+    while !endpoint.flush(LOOK_EVERY, &|rank| peers.is_gone(Rank(rank))) {
         peers.keep_in_touch();
         let is_patient = peers.are_all_well() && (is_behind || open().communicators == 1);
         if began.elapsed() >= if is_patient { patience } else { CLOSING.min(patience) } {
@@ -66,7 +66,7 @@ pub(super) fn settle(endpoint: &mut dyn Endpoint, peers: &mut Peers, patience: D
 /// communicators of this process remain usable.
 pub(super) fn behind(mut comm: Communicator) {
     let endpoint = comm.endpoint.as_mut().filter(|_| comm.failed.is_none());
-    if endpoint.is_none_or(|endpoint| endpoint.settle(Duration::ZERO, &|_| false)) {
+    if endpoint.is_none_or(|endpoint| endpoint.flush(Duration::ZERO, &|_| false)) {
         return;
     }
     comm.is_behind = true;

@@ -100,7 +100,7 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Durat
             let failure = watch.peers.raise(Failure::Died { rank: peer, how });
             return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
         }
-        if let Err(error) = watch.look_for_mismatch(&others) {
+        if let Err(error) = watch.look_for_mismatch(&others.iter().copied()) {
             return Some(error);
         }
         if round >= LEAVING_ROUNDS && watch.has_left(peer) {

@@ -48,12 +48,12 @@ impl Peers {
     const LOOKED_AT: u32 = 64;
 
     /// Returns the ranks to check now; the next call returns others.
-    fn some_others(&mut self) -> Vec<Rank> {
-        let size = self.names.len() as u32;
+    fn some_others(&mut self) -> impl Iterator<Item = Rank> + Clone + use<> {
+        let (size, own) = (self.names.len() as u32, self.rank);
         let from = self.next_looked_at;
         let count = size.min(Peers::LOOKED_AT + 1);
         self.next_looked_at = (from + count) % size;
-        (from..from + count).map(|rank| Rank(rank % size)).filter(|rank| *rank != self.rank).collect()
+        (from..from + count).map(move |rank| Rank(rank % size)).filter(move |rank| *rank != own)
     }
 
     /// How long the rank that raises a failure waits to hear which one holds.
@@ -241,8 +241,12 @@ impl CallWatch<'_> {
         self.peers.agreement.has_left(peer)
     }
 
-    fn look_for_leavers(&mut self, some: &[Rank], waiting: &Waiting<'_>) -> Result<()> {
-        let left = some.iter().copied().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
+    fn look_for_leavers(
+        &mut self,
+        mut some: impl Iterator<Item = Rank>,
+        waiting: &Waiting<'_>,
+    ) -> Result<()> {
+        let left = some.find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
         match left {
             Some(rank) => Err(Error::PeerLeft {
                 peer: self.peers.names[rank.index()].clone(),
@@ -253,10 +257,10 @@ impl CallWatch<'_> {
     }
 
     /// Compares this collective with what some others entered under the same number.
-    pub(super) fn look_for_mismatch(&mut self, some: &[Rank]) -> Result<()> {
+    pub(super) fn look_for_mismatch(&mut self, some: &(impl Iterator<Item = Rank> + Clone)) -> Result<()> {
         let numbered = self.calls.iter().filter(|call| matches!(call.kind, CallKind::Collective(_)));
         for ours in numbered {
-            let differs = some.iter().find_map(|&peer| {
+            let differs = some.clone().find_map(|peer| {
                 let theirs = self.peers.agreement.call(peer, ours.seq)?;
                 (theirs.digest() != ours.digest()).then_some((peer, theirs))
             });
@@ -351,7 +355,7 @@ impl Watch for CallWatch<'_> {
         }
         self.peers.control.tell(|| stats_of(waiting.links()));
         if !waiting.waited.is_zero() {
-            self.peers.control.recorder.at(waiting.step(), waiting.waited);
+            self.peers.control.recorder.at(waiting.waited, |step| waiting.write_step(step));
         }
         self.peers.keep_in_touch();
         if let Some(failure) = self.peers.agreement.failure() {
@@ -360,7 +364,7 @@ impl Watch for CallWatch<'_> {
         self.look_for_deaths(waiting)?;
         let some = self.peers.some_others();
         self.look_for_mismatch(&some)?;
-        self.look_for_leavers(&some, waiting)?;
+        self.look_for_leavers(some, waiting)?;
         self.look_at_the_clock(waiting)
     }
 }

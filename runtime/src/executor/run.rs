@@ -399,7 +399,8 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         for _ in 0..most {
             let cursor = &self.workspace.cursors[at];
             // None is told of behind one that was begun untold.
-            let begun = cursor.announced == cursor.next && cursor.recv.is_some_and(|recv| recv.taken() > 0);
+            let begun =
+                cursor.announced == cursor.next && cursor.recv.is_some_and(|recv| recv.received() > 0);
             if cursor.announced == stream.end || begun {
                 break;
             }

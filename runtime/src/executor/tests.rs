@@ -15,7 +15,7 @@ use std::{
 use topology::Rank;
 use transport::{
     Link, SendProgress, SizeClass, WaitPolicy,
-    driver::{Endpoint, local, rehearsal::Rehearsal},
+    driver::{Endpoint, local, strict::StrictEndpoint},
     memory::{ArenaLayout, Registered, Slab, Span, SpanMut},
     ring::RingLayout,
 };
@@ -64,13 +64,13 @@ fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
 }
 
 /// Endpoints that know each other.
-fn met(ranks: u32, layout: ArenaLayout) -> Vec<Rehearsal> {
-    let open = |rank| Rehearsal::open(layout, rank).expect("memory for a test");
-    let mut endpoints: Vec<Rehearsal> = (0..ranks).map(open).collect();
+fn met(ranks: u32, layout: ArenaLayout) -> Vec<StrictEndpoint> {
+    let open = |rank| StrictEndpoint::open(layout, rank).expect("memory for a test");
+    let mut endpoints: Vec<StrictEndpoint> = (0..ranks).map(open).collect();
     let mut words = Vec::new();
     while let Some(said) = endpoints
         .iter_mut()
-        .map(|endpoint| endpoint.converse(&words).expect("the others are here"))
+        .map(|endpoint| endpoint.exchange(&words).expect("the others are here"))
         .collect::<Option<Vec<_>>>()
     {
         words = said;
@@ -78,9 +78,9 @@ fn met(ranks: u32, layout: ArenaLayout) -> Vec<Rehearsal> {
     endpoints
 }
 
-fn over_rehearsal(ranks: u32) -> Vec<(Executor, Slab)> {
+fn over_strict_driver(ranks: u32) -> Vec<(Executor, Slab)> {
     let mut endpoints = met(ranks, layout(ranks));
-    let one = |(rank, endpoint): (u32, &mut Rehearsal)| {
+    let one = |(rank, endpoint): (u32, &mut StrictEndpoint)| {
         let slab = endpoint.slab().clone();
         (executor(links(rank, ranks, |p, lane| endpoint.link(p, lane)), &slab, ranks), slab)
     };
@@ -195,7 +195,7 @@ fn jobs(ranks: u32) -> Vec<Job> {
 
 /// Both kinds of links give the same.
 fn compare(ranks: u32, jobs: &[Job]) {
-    let (expected, got) = (outputs(over_local(ranks), jobs), outputs(over_rehearsal(ranks), jobs));
+    let (expected, got) = (outputs(over_local(ranks), jobs), outputs(over_strict_driver(ranks), jobs));
     for (at, job) in jobs.iter().enumerate() {
         for rank in 0..ranks as usize {
             let Job { schedule, count, .. } = job;
@@ -280,7 +280,7 @@ enum Way {
 
 #[test]
 fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
-    let mut ranks = over_rehearsal(2);
+    let mut ranks = over_strict_driver(2);
     let (mut receiver, theirs) = ranks.pop().expect("two");
     let (mut sender, ours) = ranks.pop().expect("two");
     let mut data = ours.allocate(100).expect("room");
@@ -303,7 +303,7 @@ fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
 
 #[test]
 fn a_run_that_fails_ends_the_use_of_its_memory() {
-    let (mut executor, slab) = over_rehearsal(2).remove(0);
+    let (mut executor, slab) = over_strict_driver(2).remove(0);
     let mut data = slab.allocate(100).expect("room");
     let stop = message(&mut executor, 1, &mut data, Way::Recv).expect_err("nobody sends");
     assert!(matches!(stop, Stop::Watch(Error::LauncherGone)), "{stop:?}");

@@ -1,7 +1,7 @@
 //! Interface between the runtime and a driver: set-up rounds, links, registered memory.
 //!
 //! Set-up runs in rounds. In each round every rank contributes a message and receives the messages of all
-//! ranks ([`Endpoint::converse`]). Links exist once the driver returns `None`; no rank gets there before all
+//! ranks ([`Endpoint::exchange`]). Links exist once the driver returns `None`; no rank gets there before all
 //! ranks have connected.
 //!
 //! # Safety
@@ -29,16 +29,16 @@ pub struct RailInfo {
 }
 
 /// Memory that is lent to a driver; it is taken back when this is dropped. May outlive the endpoint.
-pub trait Lease: Debug + Send {}
+pub trait RegistrationGuard: Debug + Send {}
 
 /// Progress of a driver while its rank waits for another driver's link. Peers may wait for answers that only
 /// this rank gives.
-pub trait Drive: Debug + Send + Sync {
+pub trait ProgressHandle: Debug + Send + Sync {
     /// Takes what has come, and answers.
     ///
     /// # Errors
     /// When a peer is lost, or a device.
-    fn drive(&self) -> Result<(), TransportError>;
+    fn progress(&self) -> Result<(), TransportError>;
 }
 
 /// One rank's part of a driver. It stays alive as long as its links.
@@ -53,7 +53,7 @@ pub trait Endpoint: Debug + Send {
     ///
     /// # Errors
     /// When a peer is unreachable, or its message is malformed.
-    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError>;
+    fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError>;
 
     /// Whether ranks `a` and `b` can reach each other; valid after set-up, and equal on all ranks.
     fn connects(&self, a: u32, b: u32) -> bool;
@@ -81,11 +81,11 @@ pub trait Endpoint: Debug + Send {
     ///
     /// # Safety
     /// The memory must not be empty and must not move or be freed before the lease is dropped.
-    unsafe fn lend(
+    unsafe fn register(
         &mut self,
         _start: *mut u8,
         _len: usize,
-    ) -> Result<Option<Box<dyn Lease>>, TransportError> {
+    ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
         Ok(None)
     }
 
@@ -102,7 +102,7 @@ pub trait Endpoint: Debug + Send {
 
     /// Progress handle to poll while this rank waits on links of another driver, if this driver needs
     /// polling.
-    fn driven(&self) -> Option<Arc<dyn Drive>> {
+    fn progress_handle(&self) -> Option<Arc<dyn ProgressHandle>> {
         None
     }
 
@@ -120,12 +120,12 @@ pub trait Endpoint: Debug + Send {
     ///
     /// Returns false if something has not arrived and still may. Peers for which `is_gone` is true are
     /// ignored.
-    fn settle(&mut self, _within: Duration, _is_gone: &dyn Fn(u32) -> bool) -> bool {
+    fn flush(&mut self, _within: Duration, _is_gone: &dyn Fn(u32) -> bool) -> bool {
         true
     }
 
     /// Closes the endpoint in order: waits for at most `patience` until everything sent has arrived.
     ///
     /// Peers may observe the end of the connection from this call on, or only once the endpoint is dropped.
-    fn close(&mut self, patience: Duration);
+    fn close(&mut self, timeout: Duration);
 }

@@ -1,19 +1,19 @@
 //! The drivers: ways to get links between ranks.
 
 mod endpoint;
-mod home;
+mod fallback;
+mod host_memory;
 pub mod local;
 pub mod mixed;
-mod preferred;
+mod peer_timeout;
 mod pull;
-pub mod rehearsal;
 mod ring_link;
 pub mod shm;
-mod silence;
+pub mod strict;
 pub mod tcp;
 pub mod verbs;
 
-pub use endpoint::{Drive, Endpoint, Lease, RailInfo};
-pub use home::Home;
-pub use preferred::{Preferred, Tell};
-pub use silence::{SILENCE, SILENCE_MOST, silence};
+pub use endpoint::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
+pub use fallback::{Fallback, OnChoice};
+pub use host_memory::HostMemory;
+pub use peer_timeout::{PEER_TIMEOUT, PEER_TIMEOUT_MAX, unanswered_for};

@@ -117,9 +117,9 @@ impl RingLink {
     }
 
     fn received(&mut self, state: &mut RecvState, bytes: usize) -> RecvProgress {
-        state.taken += bytes;
+        state.received += bytes;
         self.counters.moved_bytes += bytes as u64;
-        if state.taken < state.len {
+        if state.received < state.len {
             return RecvProgress::Advanced;
         }
         self.counters.received_messages += 1;
@@ -131,7 +131,7 @@ impl RingLink {
         if sink.destination().is_some() {
             counters.copied_bytes += data.len() as u64;
         }
-        sink.take(offset, data);
+        sink.write(offset, data);
     }
 
     fn recv_staged(
@@ -140,11 +140,11 @@ impl RingLink {
         sink: &mut dyn Sink,
         (position, len): (u64, usize),
     ) -> Result<RecvProgress, TransportError> {
-        if len > state.len - state.taken {
+        if len > state.len - state.received {
             return Err(TransportError::Corrupt("length of a staged piece"));
         }
         let piece = self.receiver.piece(position, len)?;
-        Self::hand_over(&mut self.counters, sink, state.taken, piece);
+        Self::hand_over(&mut self.counters, sink, state.received, piece);
         let end = position + len.next_multiple_of(64) as u64;
         self.receiver.consume(Some(end), Publish::Lazily);
         Ok(self.received(state, len))
@@ -157,8 +157,8 @@ impl RingLink {
         offset: u64,
     ) -> Result<RecvProgress, TransportError> {
         let message = self.theirs.slab_span(offset, state.len)?;
-        let len = READ_BYTES.min(state.len - state.taken);
-        sink.take(state.taken, message.sub(state.taken, len));
+        let len = READ_BYTES.min(state.len - state.received);
+        sink.write(state.received, message.sub(state.received, len));
         let progress = self.received(state, len);
         if progress == RecvProgress::Complete {
             self.receiver.consume(None, Publish::Now);
@@ -175,15 +175,15 @@ impl RingLink {
         let Some(puller) = &mut self.puller else {
             return Err(TransportError::Corrupt("a message to pull on a link that cannot"));
         };
-        let len = READ_BYTES.min(state.len - state.taken);
-        let from = address.wrapping_add(state.taken as u64);
+        let len = READ_BYTES.min(state.len - state.received);
+        let from = address.wrapping_add(state.received as u64);
         let taken = if let Some(destination) = sink.destination() {
-            puller.read(from, destination.sub(state.taken, len))?;
+            puller.read(from, destination.sub(state.received, len))?;
             len
         } else {
             let piece = puller.read_bounced(from, len)?;
             self.counters.copied_bytes += piece.len() as u64;
-            sink.take(state.taken, piece);
+            sink.write(state.received, piece);
             piece.len()
         };
         let progress = self.received(state, taken);
@@ -253,7 +253,7 @@ impl Link for RingLink {
         match self.receiver.content(head)? {
             Content::Inline { payload, len } => {
                 self.check(state, len)?;
-                if state.taken != 0 {
+                if state.received != 0 {
                     return Err(TransportError::Corrupt("inline message within a message"));
                 }
                 // SAFETY: the words are a live local array of at least `len` bytes, which `content` has

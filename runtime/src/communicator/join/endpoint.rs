@@ -45,7 +45,7 @@ pub(super) fn join(
     connection.start(Some("there is no memory in common".into()))?;
     let mut heard = Vec::new();
     loop {
-        match endpoint.converse(&heard) {
+        match endpoint.exchange(&heard) {
             Ok(Some(word)) => heard = connection.exchange(&word)?,
             Ok(None) => break,
             Err(error) => {

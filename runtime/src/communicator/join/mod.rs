@@ -33,7 +33,7 @@ use threads::Threads;
 use topology::{Rank, Reach};
 use transport::{
     Link,
-    driver::rehearsal::Rehearsal,
+    driver::strict::StrictEndpoint,
     memory::{Arena, ArenaLayout, Slab},
 };
 
@@ -168,8 +168,8 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
         Transport::Verbs => {
             endpoint::join_if_opened(verbs::open(identity, config), identity, config, reconnect_listener)
         }
-        Transport::Rehearsal => {
-            let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
+        Transport::Strict => {
+            let endpoint = StrictEndpoint::open(layout(identity.size, config), identity.rank)?;
             endpoint::join(Box::new(endpoint), identity, config, reconnect_listener)
         }
     }

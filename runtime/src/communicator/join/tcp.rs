@@ -42,8 +42,8 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
         slab_bytes: slab_bytes as usize,
         buffer_bytes: config.tcp.buffer_bytes,
         lanes: Communicator::LANES,
-        patience: config.timeout,
-        silence: config.tcp.peer_timeout,
+        connect_timeout: config.timeout,
+        peer_timeout: config.tcp.peer_timeout,
         ..TcpConfig::default()
     };
     let of = *rank;

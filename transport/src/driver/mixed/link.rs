@@ -6,7 +6,7 @@
 //! An idle link makes progress on the inter-host driver: a remote rank may wait for an answer that only this
 //! rank gives.
 
-use super::super::{Drive, ring_link::RingLink};
+use super::super::{ProgressHandle, ring_link::RingLink};
 use crate::{
     Board, Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink,
     TransportError, memory::Span,
@@ -34,7 +34,7 @@ pub(super) struct ConfirmingLink {
     received_word: (Board, usize),
     /// The word of the peer in which we read how many of ours it has received.
     matched_word: (Board, usize),
-    driven: Option<Arc<dyn Drive>>,
+    progress_handle: Option<Arc<dyn ProgressHandle>>,
     /// Fruitless polls so far.
     fruitless: u32,
 }
@@ -44,21 +44,29 @@ impl ConfirmingLink {
         ring: RingLink,
         received_word: (Board, usize),
         matched_word: (Board, usize),
-        driven: Option<Arc<dyn Drive>>,
+        progress_handle: Option<Arc<dyn ProgressHandle>>,
     ) -> ConfirmingLink {
-        ConfirmingLink { ring, sent: 0, received: 0, received_word, matched_word, driven, fruitless: 0 }
+        ConfirmingLink {
+            ring,
+            sent: 0,
+            received: 0,
+            received_word,
+            matched_word,
+            progress_handle,
+            fruitless: 0,
+        }
     }
 
     /// Makes progress on the other driver after a fruitless poll. Drops errors that name no peer: the users
     /// of that driver meet them again.
     #[inline]
-    fn drive(&mut self) -> Result<(), TransportError> {
-        let Some(driven) = &self.driven else { return Ok(()) };
+    fn progress(&mut self) -> Result<(), TransportError> {
+        let Some(progress_handle) = &self.progress_handle else { return Ok(()) };
         self.fruitless = self.fruitless.wrapping_add(1);
         if !self.fruitless.is_multiple_of(DRIVE_EVERY) {
             return Ok(());
         }
-        driven.drive().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
+        progress_handle.progress().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
     }
 
     /// Turns the ring's result into the progress of the send. `is_begun`: the message was posted by an
@@ -71,12 +79,12 @@ impl ConfirmingLink {
         progress: SendProgress,
     ) -> Result<SendProgress, TransportError> {
         if progress == SendProgress::Idle || is_begun && progress == SendProgress::Posted {
-            self.drive()?;
+            self.progress()?;
         }
         if !is_begun && matches!(progress, SendProgress::Posted | SendProgress::Complete) {
             self.sent += 1;
             // One that is read in place is complete when it was matched; one that is copied may be so before.
-            if state.confirmed && progress == SendProgress::Complete {
+            if state.match_ack && progress == SendProgress::Complete {
                 state.awaits = Some(MATCH | (self.sent - 1));
                 return Ok(SendProgress::Posted);
             }
@@ -105,7 +113,7 @@ impl Link for ConfirmingLink {
             if self.has_matched(number & !MATCH) {
                 return Ok(SendProgress::Complete);
             }
-            self.drive()?;
+            self.progress()?;
             return Ok(SendProgress::Posted);
         }
         let is_begun = state.awaits.is_some();
@@ -138,7 +146,7 @@ impl Link for ConfirmingLink {
             let (board, word) = &self.received_word;
             board.words()[*word].store(self.received, Release);
         } else if progress == RecvProgress::Idle {
-            self.drive()?;
+            self.progress()?;
         }
         Ok(progress)
     }

@@ -5,7 +5,7 @@
 //! arenas over Unix sockets (`meeting`). They use the rings of the `shm` driver, and read registered memory
 //! in place, since it lies in the arena. All other links belong to the inter-host driver, which must be able
 //! to send from any memory. That driver is opened once the shared memory groups are known, and only if there
-//! are several hosts. A driver whose device must register memory takes its slab from the arena ([`Home`]), so
+//! are several hosts. A driver whose device must register memory takes its slab from the arena ([`HostMemory`]), so
 //! both drivers reach registered memory.
 //!
 //! Invariants: all ranks compute the same shared memory groups, from messages that all of them have received.
@@ -22,7 +22,9 @@ mod link;
 mod meeting;
 mod place;
 
-use super::{Drive, Endpoint, Home, Lease, RailInfo, ring_link::RingLink, verbs::LINE};
+use super::{
+    Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard, ring_link::RingLink, verbs::LINE,
+};
 use crate::{
     Board, Link, TransportError,
     memory::{Arena, ArenaLayout, Slab, Span},
@@ -38,15 +40,15 @@ use std::{
 };
 
 /// Opens the driver between hosts, which is told who shares memory, and may take its slab from the arena.
-pub type Between = Box<dyn FnOnce(&mut Home) -> Result<Box<dyn Endpoint>, TransportError> + Send>;
+pub type OpenInterHost = Box<dyn FnOnce(&mut HostMemory) -> Result<Box<dyn Endpoint>, TransportError> + Send>;
 
 /// How far the conversation has come.
 enum Stage {
-    Begun(Between, OwnedFd),
-    Introduced(Between, OwnedFd, Meeting),
-    Met(Home),
+    Begun(OpenInterHost, OwnedFd),
+    Introduced(OpenInterHost, OwnedFd, Meeting),
+    Met(HostMemory),
     /// All ranks share memory; one empty round is left.
-    Alone(Home),
+    Alone(HostMemory),
     Over,
 }
 
@@ -69,7 +71,7 @@ pub struct Mixed {
     /// The driver between hosts, where there are several.
     between: Option<Box<dyn Endpoint>>,
     /// Progress handle of the inter-host driver, called while a shared memory link waits.
-    driven: Option<Arc<dyn Drive>>,
+    progress_handle: Option<Arc<dyn ProgressHandle>>,
     ours: Arena,
     /// Settled with the conversation.
     slab: Option<Slab>,
@@ -79,7 +81,7 @@ pub struct Mixed {
     arenas: Vec<Option<Arena>>,
     /// Host name given by the user.
     host: String,
-    patience: Duration,
+    timeout: Duration,
     stage: Stage,
 }
 
@@ -92,24 +94,24 @@ impl Mixed {
     /// # Errors
     /// [`TransportError::Memory`] if the arena can't be allocated.
     pub fn open(
-        between: Between,
+        between: OpenInterHost,
         layout: ArenaLayout,
         rank: u32,
         host: &str,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Mixed, TransportError> {
         assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
         let (ours, object) = Arena::shared_for_device(layout, LINE as u64)?;
         Ok(Mixed {
             rank,
             between: None,
-            driven: None,
+            progress_handle: None,
             ours,
             slab: None,
             hosts: Vec::new(),
             arenas: vec![None; layout.ranks as usize],
             host: host.to_owned(),
-            patience,
+            timeout,
             stage: Stage::Begun(between, object),
         })
     }
@@ -117,23 +119,23 @@ impl Mixed {
     /// Shares memory with the others of our host, and opens the driver between hosts if there are several.
     fn meet(
         &mut self,
-        between: Between,
+        between: OpenInterHost,
         object: OwnedFd,
         meeting: &Meeting,
-        heard: &[Vec<u8>],
+        messages: &[Vec<u8>],
     ) -> Result<Option<Vec<u8>>, TransportError> {
-        let places = (0..).zip(heard).map(|(rank, word)| Place::heard(rank, word));
+        let places = (0..).zip(messages).map(|(rank, word)| Place::heard(rank, word));
         let places = places.collect::<Result<Vec<_>, _>>()?;
         let hosts = place::hosts(&places);
         let is_near = |peer: &u32| hosts[*peer as usize] == hosts[self.rank as usize];
         let neighbours: Vec<u32> = (0..hosts.len() as u32).filter(is_near).collect();
         let layout = *self.ours.layout();
-        let met = meeting.exchange(self.rank, &neighbours, &places, &object, self.patience);
+        let met = meeting.exchange(self.rank, &neighbours, &places, &object, self.timeout);
         for (peer, object) in met.map_err(|error| place::unmet(self.rank, &error))? {
             self.arenas[peer as usize] = Some(Arena::of_peer(layout, object)?);
         }
         self.hosts.clone_from(&hosts);
-        let mut home = Home::new(hosts, self.ours.clone(), object);
+        let mut home = HostMemory::new(hosts, self.ours.clone(), object);
         if !home.has_others() {
             self.stage = Stage::Alone(home);
             return Ok(Some(Vec::new()));
@@ -143,19 +145,19 @@ impl Mixed {
     }
 
     /// Lets the other driver hear and speak; when it has said all, it is settled where registered memory is.
-    fn ask(&mut self, home: Home, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn ask(&mut self, home: HostMemory, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         let between = self.between.as_mut().expect("there are several hosts");
-        let word = between.converse(heard)?;
+        let word = between.exchange(messages)?;
         if word.is_some() {
             self.stage = Stage::Met(home);
             return Ok(word);
         }
-        self.driven = between.driven();
+        self.progress_handle = between.progress_handle();
         self.settle(home)
     }
 
-    fn settle(&mut self, mut home: Home) -> Result<Option<Vec<u8>>, TransportError> {
-        self.slab = Some(home.settle(self.between.as_deref().map(Endpoint::slab))?);
+    fn settle(&mut self, mut home: HostMemory) -> Result<Option<Vec<u8>>, TransportError> {
+        self.slab = Some(home.choose_slab(self.between.as_deref().map(Endpoint::slab))?);
         Ok(None)
     }
 
@@ -175,7 +177,7 @@ impl Endpoint for Mixed {
         }
     }
 
-    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Begun(between, object) => {
                 let meeting = Meeting::prepare().map_err(|error| place::unmet(self.rank, &error))?;
@@ -183,8 +185,8 @@ impl Endpoint for Mixed {
                 self.stage = Stage::Introduced(between, object, meeting);
                 Ok(Some(word))
             }
-            Stage::Introduced(between, object, meeting) => self.meet(between, object, &meeting, heard),
-            Stage::Met(home) => self.ask(home, heard),
+            Stage::Introduced(between, object, meeting) => self.meet(between, object, &meeting, messages),
+            Stage::Met(home) => self.ask(home, messages),
             Stage::Alone(home) => self.settle(home),
             Stage::Over => Ok(None),
         }
@@ -207,7 +209,7 @@ impl Endpoint for Mixed {
             ring,
             (self.ours.board(), word(peer)),
             (theirs.board(), word(self.rank)),
-            self.driven.clone(),
+            self.progress_handle.clone(),
         ))
     }
 
@@ -215,10 +217,14 @@ impl Endpoint for Mixed {
         self.slab.as_ref().expect("settled with the conversation")
     }
 
-    unsafe fn lend(&mut self, start: *mut u8, len: usize) -> Result<Option<Box<dyn Lease>>, TransportError> {
+    unsafe fn register(
+        &mut self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
         let Some(between) = &mut self.between else { return Ok(None) };
         // SAFETY: the caller's promise is the one that is asked for.
-        unsafe { between.lend(start, len) }
+        unsafe { between.register(start, len) }
     }
 
     fn begin_use(&mut self, memory: Span<'_>) {
@@ -248,13 +254,13 @@ impl Endpoint for Mixed {
         }
     }
 
-    fn settle(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
-        self.between.as_mut().is_none_or(|between| between.settle(within, is_gone))
+    fn flush(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
+        self.between.as_mut().is_none_or(|between| between.flush(within, is_gone))
     }
 
-    fn close(&mut self, patience: Duration) {
+    fn close(&mut self, timeout: Duration) {
         if let Some(between) = &mut self.between {
-            between.close(patience);
+            between.close(timeout);
         }
     }
 }

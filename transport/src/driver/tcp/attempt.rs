@@ -86,15 +86,15 @@ impl Shake {
             if !handshake.outgoing().is_empty() {
                 match waited(self.stream.write(handshake.outgoing()))? {
                     None => return Ok(None),
-                    Some(written) => handshake.written(written),
+                    Some(written) => handshake.mark_written(written),
                 }
                 continue;
             }
-            let wanted = handshake.wants().min(bytes.len());
+            let wanted = handshake.bytes_wanted().min(bytes.len());
             match waited(self.stream.read(&mut bytes[..wanted]))? {
                 None => return Ok(None),
                 Some(0) => return Err(SecureError::Closed),
-                Some(came) => handshake.take(&bytes[..came])?,
+                Some(came) => handshake.receive(&bytes[..came])?,
             }
         }
     }

@@ -183,7 +183,7 @@ impl Inner {
 struct Word<'a>(&'a mut [u8; WORD_BYTES]);
 
 impl Sink for Word<'_> {
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
 

@@ -53,8 +53,8 @@ pub(super) struct Rules {
     pub(super) secret: Secret,
     pub(super) security: Security,
     pub(super) buffer_bytes: Option<usize>,
-    pub(super) patience: Duration,
-    pub(super) silence: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) peer_timeout: Duration,
 }
 
 /// A call of ours, and what to do when it fails.
@@ -164,7 +164,7 @@ impl Connector {
                         let begun = tune(
                             &stream,
                             self.rules.buffer_bytes,
-                            self.rules.silence,
+                            self.rules.peer_timeout,
                             is_within_host(&stream),
                         )
                         .map_err(SecureError::from)
@@ -250,7 +250,7 @@ impl Connector {
             self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         let theirs = &self.everyone[key.peer as usize].places;
         let places = in_order(theirs, &self.interfaces, &listening).into();
-        let deadline = Instant::now() + self.rules.patience;
+        let deadline = Instant::now() + self.rules.connect_timeout;
         let mut calling = Calling {
             key,
             call: None,
@@ -365,7 +365,7 @@ impl Connector {
 
     fn prepare(&self, connection: &Connection) -> io::Result<()> {
         let stream = &connection.stream;
-        tune(stream, self.rules.buffer_bytes, self.rules.silence, is_within_host(stream))
+        tune(stream, self.rules.buffer_bytes, self.rules.peer_timeout, is_within_host(stream))
     }
 
     fn nobody(&self, calling: &Calling) -> String {
@@ -373,7 +373,7 @@ impl Connector {
         format!(
             "no answer from {place} within {:.1} s; is a firewall in between, or another interface needed \
              (TBCCL_INTERFACE)?",
-            self.rules.patience.as_secs_f64()
+            self.rules.connect_timeout.as_secs_f64()
         )
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open        listens, allocates memory           ->  own addresses  ->  the addresses of all ranks
-//! converse    accepts callers, and connects to the next rank, to detect unreachable ranks early
+//! exchange    accepts callers, and connects to the next rank, to detect unreachable ranks early
 //!                                                 ->  empty message  ->  from now on all ranks may send
 //! ```
 
@@ -137,7 +137,7 @@ impl TcpEndpoint {
 
     /// Addresses that the endpoint listens on.
     #[must_use]
-    pub fn places(&self) -> &[SocketAddr] {
+    pub fn listen_addresses(&self) -> &[SocketAddr] {
         &self.listening
     }
 
@@ -164,7 +164,7 @@ impl TcpEndpoint {
             })?,
         };
         let parts = (0..self.everyone.len()).map(|peer| self.parts_with(peer)).collect();
-        let table = Table::new(self.rank, self.config.lanes, parts, self.config.silence)
+        let table = Table::new(self.rank, self.config.lanes, parts, self.config.peer_timeout)
             .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
         self.confirmations =
@@ -173,8 +173,8 @@ impl TcpEndpoint {
             secret,
             security: self.config.security,
             buffer_bytes: self.config.buffer_bytes,
-            patience: self.config.patience,
-            silence: self.config.silence,
+            connect_timeout: self.config.connect_timeout,
+            peer_timeout: self.config.peer_timeout,
         };
         let connector = Connector::new(
             Arc::clone(&table),
@@ -196,7 +196,7 @@ impl TcpEndpoint {
     fn parts_with(&self, peer: usize) -> Parts {
         let within_host = self.everyone[peer].host == self.everyone[self.rank as usize].host;
         let auto = if within_host { 1 } else { SOCKETS_BETWEEN_HOSTS };
-        let sockets = self.config.sockets.unwrap_or(auto).clamp(1, TcpConfig::MOST_SOCKETS);
+        let sockets = self.config.sockets.unwrap_or(auto).clamp(1, TcpConfig::MAX_SOCKETS);
         Parts { sockets: sockets as usize, least_bytes: self.config.stripe_bytes.max(64) }
     }
 }
@@ -225,7 +225,7 @@ impl Endpoint for TcpEndpoint {
         "tcp"
     }
 
-    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn exchange(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Connected) {
             stage @ Stage::Opened(..) => {
                 self.stage = stage;
@@ -269,7 +269,7 @@ impl Endpoint for TcpEndpoint {
         vec![RailInfo { ours: name, theirs, gigabits, is_thunderbolt, is_up: true }]
     }
 
-    fn settle(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
+    fn flush(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
         let Some(table) = &self.table else { return true };
         let until = Instant::now() + within;
         let sockets = table.sockets();
@@ -286,8 +286,8 @@ impl Endpoint for TcpEndpoint {
         }
     }
 
-    fn close(&mut self, patience: Duration) {
-        self.settle(patience, &|_| false);
+    fn close(&mut self, timeout: Duration) {
+        self.flush(timeout, &|_| false);
     }
 }
 

@@ -186,7 +186,7 @@ struct Place<'a> {
 }
 
 impl Sink for Place<'_> {
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         let is_aligned = offset.is_multiple_of(CUT_BYTES) && data.as_ptr().addr().is_multiple_of(CUT_BYTES);
         assert!(is_aligned, "an element is cut");
         SpanMut::from(&mut self.bytes[offset..offset + data.len()]).copy_from(data);

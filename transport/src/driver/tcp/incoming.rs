@@ -340,7 +340,7 @@ impl PlainIncoming {
         let whole = if self.progress.got == expected.len { held } else { held / CUT_BYTES * CUT_BYTES };
         let offset = expected.base + self.progress.got - held;
         if whole > 0 {
-            taking.sink.take(offset, memory.sub(0, whole).as_span());
+            taking.sink.write(offset, memory.sub(0, whole).as_span());
         }
         self.rest_len = held - whole;
         SpanMut::from(&mut self.rest[..self.rest_len]).copy_from(memory.sub(whole, self.rest_len).as_span());

@@ -96,7 +96,7 @@ impl TcpLink {
                 digest: state.digest,
                 len: len as u64,
                 part: part as u8,
-                confirm: state.confirmed && part == 0,
+                confirm: state.match_ack && part == 0,
             };
             self.channels[part].outgoing.begin(&head, self.parts.range(len, part).1);
         }
@@ -125,7 +125,7 @@ impl TcpLink {
             return Ok(());
         }
         for channel in &self.channels {
-            if let Some(what) = patience.look(channel.socket.fd(), self.table.silence) {
+            if let Some(what) = patience.look(channel.socket.fd(), self.table.peer_timeout) {
                 return Err(TransportError::Lost { peer: self.peer, what });
             }
         }
@@ -233,7 +233,7 @@ impl Link for TcpLink {
             self.sending = false;
             self.send_patience.reset();
             self.counters.sent_messages += 1;
-            if !state.confirmed {
+            if !state.match_ack {
                 return Ok(SendProgress::Complete);
             }
             self.confirmable += 1;
@@ -281,12 +281,12 @@ impl Link for TcpLink {
         if self.received == all {
             self.finish_message(count, state.len);
             self.recv_patience.reset();
-            state.taken = state.len;
+            state.received = state.len;
             return Ok(RecvProgress::Complete);
         }
         if moved {
             self.recv_patience.reset();
-            state.taken = self.taken(count);
+            state.received = self.taken(count);
             return Ok(RecvProgress::Advanced);
         }
         self.look_after(Direction::In)?;

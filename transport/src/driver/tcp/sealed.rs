@@ -282,7 +282,7 @@ impl SealedIncoming {
                 destination.sub(offset, len).copy_from(bytes);
                 *taking.copied += len as u64;
             }
-            None => taking.sink.take(offset, bytes),
+            None => taking.sink.write(offset, bytes),
         }
         self.progress.got += len;
         self.plain = (0, 0);

@@ -224,19 +224,19 @@ fn unacknowledged(fd: BorrowedFd<'_>) -> Option<u64> {
 pub(super) fn tune(
     stream: &TcpStream,
     buffer_bytes: Option<usize>,
-    silence: Duration,
+    peer_timeout: Duration,
     within_host: bool,
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let _ = sockopt::set_tcp_keepidle(stream, PROBE_EVERY);
     let _ = sockopt::set_tcp_keepintvl(stream, PROBE_EVERY);
-    let _ = sockopt::set_tcp_keepcnt(stream, PROBES + silence.as_secs() as u32);
+    let _ = sockopt::set_tcp_keepcnt(stream, PROBES + peer_timeout.as_secs() as u32);
     let _ = sockopt::set_socket_keepalive(stream, true);
     // Not TCP_USER_TIMEOUT: Linux would also end connections to live peers that are slow to read. See
     // `vital`.
     #[cfg(target_vendor = "apple")]
-    super::vital::limit_retransmission(stream, silence);
+    super::vital::limit_retransmission(stream, peer_timeout);
     #[cfg(target_os = "linux")]
     if within_host {
         let _ = sockopt::set_tcp_congestion(stream, "reno");

@@ -129,7 +129,7 @@ pub(super) struct Table {
     pub(super) rank: u32,
     pub(super) size: u32,
     /// After how long without an answer a peer's host is taken for gone.
-    pub(super) silence: Duration,
+    pub(super) peer_timeout: Duration,
     /// Lanes of messages.
     pub(super) lanes: u8,
     /// How messages to a peer are cut, by peer.
@@ -156,7 +156,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Table {
     /// A table without connections. `parts` is by peer.
-    pub(super) fn new(rank: u32, lanes: u8, parts: Vec<Parts>, silence: Duration) -> io::Result<Table> {
+    pub(super) fn new(rank: u32, lanes: u8, parts: Vec<Parts>, peer_timeout: Duration) -> io::Result<Table> {
         let size = parts.len() as u32;
         let rows = parts.iter().flat_map(|parts| {
             (0..=lanes).map(|lane| {
@@ -168,7 +168,7 @@ impl Table {
         Ok(Table {
             rank,
             size,
-            silence,
+            peer_timeout,
             lanes,
             rows: rows.collect(),
             parts,

@@ -2,7 +2,7 @@
 //! fault.
 
 use super::{
-    super::SILENCE,
+    super::PEER_TIMEOUT,
     confirm::Confirmations,
     link::TcpLink,
     table::{Connection, Key, Table},
@@ -48,8 +48,8 @@ fn ciphers() -> [(Sealer, Opener); 2] {
     for turn in 0..3 {
         let (from, to) = if turn % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
         let bytes = from.outgoing().to_vec();
-        from.written(bytes.len());
-        to.take(&bytes).expect("the same secret");
+        from.mark_written(bytes.len());
+        to.receive(&bytes).expect("the same secret");
     }
     [a, b].map(|end| end.finish().expect("done").into_ciphers())
 }
@@ -57,7 +57,7 @@ fn ciphers() -> [(Sealer, Opener); 2] {
 impl Rig {
     fn new(sealed: bool) -> Rig {
         let parts = Parts { sockets: 1, least_bytes: 64 };
-        let table = Arc::new(Table::new(0, LANES, vec![parts; 2], SILENCE).expect("a table"));
+        let table = Arc::new(Table::new(0, LANES, vec![parts; 2], PEER_TIMEOUT).expect("a table"));
         let (link, peer, ciphers) = Rig::connect(&table, 0, sealed);
         Rig { link, table, peer, ciphers }
     }
@@ -111,7 +111,7 @@ struct Place<'a> {
 }
 
 impl Sink for Place<'_> {
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         assert!(
             offset.is_multiple_of(64) && (data.as_ptr() as usize).is_multiple_of(64),
             "an element is cut"
@@ -299,7 +299,7 @@ fn a_confirmation_that_can_not_be_is_an_error() {
         let [stream, mut peer] = streams();
         let key = Key { peer: 1, lane: LANES, stripe: 0 };
         rig.table.called(key, |_| Ok(Connection { stream, ciphers: None })).expect("taken");
-        let mut state = SendState::new(5, Protocol::Copy).confirmed();
+        let mut state = SendState::new(5, Protocol::Copy).with_match_ack();
         let bytes = [1; 8];
         let sent = rig.link.poll_send(&mut state, Span::from(&bytes[..])).expect("sent");
         assert_eq!(sent, SendProgress::Posted);

@@ -3,14 +3,14 @@
 //! A process that ends closes its sockets, which notifies the other end. A pulled cable notifies nobody: the
 //! kernel retransmits and gets no acknowledgement. Linux's TCP_USER_TIMEOUT also counts the time of a closed
 //! window, so it would end connections to live peers that are slow to read. Instead a waiting link asks the
-//! kernel now and then ([`silence`]) for how long an acknowledgement has been overdue.
+//! kernel now and then ([`unanswered_for`]) for how long an acknowledgement has been overdue.
 //!
 //! The system probes an idle connection after a second (`SO_KEEPALIVE`).
 //!
 //! # Safety
 //! The kernel reads an option from a local variable whose size it is given.
 
-use super::super::silence;
+use super::super::unanswered_for;
 use rustix::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ impl Patience {
     #[cold]
     pub(super) fn look(&mut self, socket: BorrowedFd<'_>, most: Duration) -> Option<String> {
         let now = Instant::now();
-        let Some(heard) = silence(socket) else {
+        let Some(heard) = unanswered_for(socket) else {
             self.silent = None;
             return None;
         };
@@ -77,11 +77,11 @@ impl Patience {
 /// Makes the kernel end a connection whose retransmissions stay unanswered for `silence`, rounded up to
 /// seconds. The time of a closed window does not count.
 #[cfg(target_vendor = "apple")]
-pub(super) fn limit_retransmission(stream: &std::net::TcpStream, silence: Duration) {
+pub(super) fn limit_retransmission(stream: &std::net::TcpStream, peer_timeout: Duration) {
     use std::os::fd::AsRawFd;
     /// TCP_RXT_CONNDROPTIME of <netinet/tcp.h>, in seconds.
     const DROP_TIME: libc::c_int = 0x80;
-    let seconds = silence.as_secs_f64().ceil() as libc::c_int;
+    let seconds = peer_timeout.as_secs_f64().ceil() as libc::c_int;
     // SAFETY: the option is one number, read from a variable of ours of that size.
     let _ = unsafe {
         libc::setsockopt(

@@ -11,7 +11,7 @@ use rustix::fd::OwnedFd;
 
 /// A rank's place among the hosts of a job, and its arena.
 #[derive(Debug)]
-pub struct Home {
+pub struct HostMemory {
     hosts: Vec<u32>,
     arena: Arena,
     object: OwnedFd,
@@ -19,9 +19,9 @@ pub struct Home {
     given: Option<Slab>,
 }
 
-impl Home {
-    pub(super) fn new(hosts: Vec<u32>, arena: Arena, object: OwnedFd) -> Home {
-        Home { hosts, arena, object, given: None }
+impl HostMemory {
+    pub(super) fn new(hosts: Vec<u32>, arena: Arena, object: OwnedFd) -> HostMemory {
+        HostMemory { hosts, arena, object, given: None }
     }
 
     /// By rank: a number that only ranks of its host share. The same on all ranks.
@@ -52,13 +52,13 @@ impl Home {
 
     /// Chooses the allocator of registered memory once the inter-host driver is known: its slab `theirs` if
     /// that lies in this arena, otherwise a new one.
-    pub(super) fn settle(&mut self, theirs: Option<&Slab>) -> Result<Slab, TransportError> {
+    pub(super) fn choose_slab(&mut self, theirs: Option<&Slab>) -> Result<Slab, TransportError> {
         if let Some(slab) = theirs.filter(|slab| slab.is_in(&self.arena)) {
             return Ok(slab.clone());
         }
         let object = self.descriptor()?;
         Ok(match self.given.take() {
-            Some(former) => Slab::after(&former, &self.arena, object),
+            Some(former) => Slab::replacing(&former, &self.arena, object),
             None => Slab::new(&self.arena, Some(object)),
         })
     }

@@ -39,7 +39,7 @@ const SPOILED_BYTES: usize = 4096;
 
 /// One rank.
 #[derive(Debug)]
-pub struct Rehearsal {
+pub struct StrictEndpoint {
     rank: u32,
     ours: Arena,
     /// Our arena's descriptor, which peers open while they connect.
@@ -49,17 +49,17 @@ pub struct Rehearsal {
     slab: Slab,
 }
 
-impl Rehearsal {
+impl StrictEndpoint {
     /// The endpoint of a rank. The slab of `layout` is not part of the arena.
     ///
     /// # Errors
     /// When the memory is not to be had.
-    pub fn open(layout: ArenaLayout, rank: u32) -> Result<Rehearsal, TransportError> {
+    pub fn open(layout: ArenaLayout, rank: u32) -> Result<StrictEndpoint, TransportError> {
         assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
         let (ours, object) = Arena::shared(ArenaLayout { slab_bytes: 0, ..layout })?;
         let memory = Mapping::private_for_device(layout.slab_bytes, LINE)?;
         let slab = Slab::over(Arc::new(memory), 0..layout.slab_bytes, Some(LINE));
-        Ok(Rehearsal { rank, ours, object, arenas: Vec::new(), slab })
+        Ok(StrictEndpoint { rank, ours, object, arenas: Vec::new(), slab })
     }
 
     fn arena_of(&self, peer: usize, introduction: &[u8]) -> Result<Arena, TransportError> {
@@ -78,12 +78,12 @@ impl Rehearsal {
     }
 }
 
-impl Endpoint for Rehearsal {
+impl Endpoint for StrictEndpoint {
     fn name(&self) -> &'static str {
         "rehearsal"
     }
 
-    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn exchange(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         if heard.is_empty() {
             let place = format!("/proc/{}/fd/{}", std::process::id(), self.object.as_raw_fd());
             return Ok(Some(place.into_bytes()));
@@ -104,7 +104,7 @@ impl Endpoint for Rehearsal {
         let theirs = &self.arenas[peer as usize];
         let word = |sender: u32| sender as usize * usize::from(self.ours.layout().lanes) + usize::from(lane);
         let inner = RingLink::new("rehearsal", (self.rank, &self.ours), (peer, theirs), lane, None);
-        Box::new(RehearsalLink {
+        Box::new(StrictLink {
             capabilities: Capabilities { direct: false, announced: true, ..inner.capabilities().clone() },
             inner,
             announced: VecDeque::with_capacity(MOST_ANNOUNCED),
@@ -135,7 +135,7 @@ struct Announced {
 }
 
 #[derive(Debug)]
-struct RehearsalLink {
+struct StrictLink {
     capabilities: Capabilities,
     inner: RingLink,
     /// In order; the first is the message that is received next.
@@ -155,7 +155,7 @@ fn digest_of(digest: u64, size: SizeClass) -> u64 {
     digest | u64::from(size == SizeClass::Bulk)
 }
 
-impl RehearsalLink {
+impl StrictLink {
     fn pass_on(
         &mut self,
         state: &mut SendState,
@@ -194,7 +194,7 @@ impl RehearsalLink {
     }
 }
 
-impl Link for RehearsalLink {
+impl Link for StrictLink {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -215,7 +215,7 @@ impl Link for RehearsalLink {
             return Ok(progress);
         }
         self.sent += 1;
-        if !state.confirmed {
+        if !state.match_ack {
             return Ok(SendProgress::Complete);
         }
         state.awaits = Some(self.sent - 1);
@@ -252,7 +252,7 @@ impl Link for RehearsalLink {
             }
             other => other,
         })?;
-        state.taken = receiving.taken;
+        state.received = receiving.received;
         if progress == RecvProgress::Complete {
             self.announced.pop_front();
             self.received += 1;
@@ -272,7 +272,7 @@ impl Link for RehearsalLink {
     ) -> Result<bool, TransportError> {
         assert!(!self.aborted, "a link was used after its end");
         assert_eq!(
-            (state.announced, state.taken),
+            (state.announced, state.received),
             (None, 0),
             "a message is announced once, before it is begun"
         );
@@ -282,7 +282,7 @@ impl Link for RehearsalLink {
         if let Some(destination) = destination {
             assert_eq!(destination.len(), state.len);
             assert!(!destination.is_empty(), "nothing has no landing");
-            RehearsalLink::spoil(destination);
+            StrictLink::spoil(destination);
         }
         let number = self.received + self.announced.len() as u64;
         state.announced = Some(number);

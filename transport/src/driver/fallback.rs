@@ -12,7 +12,7 @@
 //! # Safety
 //! The only unsafe function passes lent memory on to the driver in use, under the caller's promise.
 
-use super::{Drive, Endpoint, Lease, RailInfo};
+use super::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
 use crate::{
     Link, Sleeper, TransportError,
     memory::{Slab, Span},
@@ -40,28 +40,28 @@ enum Stage {
 }
 
 /// Told which driver was taken, by its name, and why not the first, if it was not.
-pub type Tell = Box<dyn FnOnce(&str, Option<&str>) + Send>;
+pub type OnChoice = Box<dyn FnOnce(&str, Option<&str>) + Send>;
 
 /// One rank's part of one driver or the other.
-pub struct Preferred {
+pub struct Fallback {
     rank: u32,
     /// By rank, a number of its host: those of one host need not reach each other.
     hosts: Vec<u32>,
     stage: Stage,
     second: Option<Box<dyn Endpoint>>,
-    tell: Option<Tell>,
+    tell: Option<OnChoice>,
 }
 
-impl std::fmt::Debug for Preferred {
+impl std::fmt::Debug for Fallback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Preferred")
+        f.debug_struct("Fallback")
             .field("rank", &self.rank)
             .field("stage", &self.stage)
             .finish_non_exhaustive()
     }
 }
 
-impl Preferred {
+impl Fallback {
     /// An endpoint that has opened both drivers, or the reason why the first can't be opened.
     ///
     /// Ranks on the same host, by `hosts`, need not reach each other.
@@ -71,10 +71,10 @@ impl Preferred {
         hosts: Vec<u32>,
         first: Result<Box<dyn Endpoint>, TransportError>,
         second: Box<dyn Endpoint>,
-        tell: Tell,
-    ) -> Preferred {
+        tell: OnChoice,
+    ) -> Fallback {
         let first = first.map_err(|error| reason(rank, &error));
-        Preferred { rank, hosts, stage: Stage::First(first), second: Some(second), tell: Some(tell) }
+        Fallback { rank, hosts, stage: Stage::First(first), second: Some(second), tell: Some(tell) }
     }
 
     fn tell(&mut self, name: &str, why_not: Option<&str>) {
@@ -88,7 +88,7 @@ impl Preferred {
         self.stage = Stage::Nothing;
         let mut second = self.second.take().expect("it is fallen back to once");
         self.tell(second.name(), Some(why));
-        let word = second.converse(&[]);
+        let word = second.exchange(&[]);
         self.stage = Stage::Chosen(second);
         word
     }
@@ -102,8 +102,8 @@ impl Preferred {
     }
 
     /// Lets the first driver hear what all have said, and says what it says.
-    fn ask(&mut self, mut first: Box<dyn Endpoint>, heard: &[Vec<u8>]) -> Vec<u8> {
-        match first.converse(heard) {
+    fn ask(&mut self, mut first: Box<dyn Endpoint>, messages: &[Vec<u8>]) -> Vec<u8> {
+        match first.exchange(messages) {
             Ok(Some(word)) => {
                 self.stage = Stage::First(Ok(first));
                 [&[WORD], word.as_slice()].concat()
@@ -145,12 +145,12 @@ fn reason(rank: u32, error: &TransportError) -> String {
 }
 
 /// The first reason that a rank has given, if any has; or the words, without their marks.
-fn words(heard: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> {
-    if let Some(word) = heard.iter().find(|word| word.first() == Some(&CANNOT)) {
+fn words(messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> {
+    if let Some(word) = messages.iter().find(|word| word.first() == Some(&CANNOT)) {
         return Err(String::from_utf8_lossy(&word[1..]).into_owned());
     }
-    let mut all = Vec::with_capacity(heard.len());
-    for (rank, word) in heard.iter().enumerate() {
+    let mut all = Vec::with_capacity(messages.len());
+    for (rank, word) in messages.iter().enumerate() {
         match word.split_first() {
             Some((&(WORD | READY), rest)) => all.push(rest.to_vec()),
             _ => return Err(format!("rank {rank} has said what no rank of this version says")),
@@ -159,21 +159,21 @@ fn words(heard: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> {
     Ok(all)
 }
 
-impl Endpoint for Preferred {
+impl Endpoint for Fallback {
     fn name(&self) -> &'static str {
         self.chosen().name()
     }
 
-    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Nothing) {
             Stage::Chosen(mut endpoint) => {
-                let word = endpoint.converse(heard);
+                let word = endpoint.exchange(messages);
                 self.stage = Stage::Chosen(endpoint);
                 word
             }
-            Stage::First(first) => match (first, words(heard)) {
-                (Ok(first), Ok(heard)) => Ok(Some(self.ask(first, &heard))),
-                (Err(why), Ok(_)) if heard.is_empty() => {
+            Stage::First(first) => match (first, words(messages)) {
+                (Ok(first), Ok(messages)) => Ok(Some(self.ask(first, &messages))),
+                (Err(why), Ok(_)) if messages.is_empty() => {
                     let word = [&[CANNOT], why.as_bytes()].concat();
                     self.stage = Stage::First(Err(why));
                     Ok(Some(word))
@@ -187,7 +187,7 @@ impl Endpoint for Preferred {
             },
             Stage::Ready(first) => {
                 let gap = self.gap(&*first);
-                let why = match (words(heard), gap) {
+                let why = match (words(messages), gap) {
                     (Err(why), _) => why,
                     (Ok(_), Some((a, b))) => format!("no cable connects rank {a} with rank {b}"),
                     (Ok(_), None) => {
@@ -215,9 +215,13 @@ impl Endpoint for Preferred {
         self.chosen().slab()
     }
 
-    unsafe fn lend(&mut self, start: *mut u8, len: usize) -> Result<Option<Box<dyn Lease>>, TransportError> {
+    unsafe fn register(
+        &mut self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
         // SAFETY: the caller's promise is the one that is asked for.
-        unsafe { self.chosen_mut().lend(start, len) }
+        unsafe { self.chosen_mut().register(start, len) }
     }
 
     fn begin_use(&mut self, memory: Span<'_>) {
@@ -232,8 +236,8 @@ impl Endpoint for Preferred {
         self.chosen().sleeper()
     }
 
-    fn driven(&self) -> Option<Arc<dyn Drive>> {
-        self.chosen().driven()
+    fn progress_handle(&self) -> Option<Arc<dyn ProgressHandle>> {
+        self.chosen().progress_handle()
     }
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
@@ -244,16 +248,16 @@ impl Endpoint for Preferred {
         self.chosen_mut().prefer_rail(peer, rail);
     }
 
-    fn settle(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
+    fn flush(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
         match &mut self.stage {
-            Stage::Chosen(endpoint) => endpoint.settle(within, is_gone),
+            Stage::Chosen(endpoint) => endpoint.flush(within, is_gone),
             _ => true,
         }
     }
 
-    fn close(&mut self, patience: Duration) {
+    fn close(&mut self, timeout: Duration) {
         if let Stage::Chosen(endpoint) = &mut self.stage {
-            endpoint.close(patience);
+            endpoint.close(timeout);
         }
     }
 }
@@ -289,10 +293,10 @@ mod tests {
             self.name
         }
 
-        fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+        fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
             let expected = format!("{} {}", self.name, self.done);
-            assert!(heard.iter().all(|word| word == expected.as_bytes()), "{expected}: {heard:?}");
-            assert_eq!(heard.is_empty(), self.done == 0);
+            assert!(messages.iter().all(|word| word == expected.as_bytes()), "{expected}: {messages:?}");
+            assert_eq!(messages.is_empty(), self.done == 0);
             if self.fails_in == Some(self.done) {
                 return Err(TransportError::Corrupt("a test"));
             }
@@ -343,12 +347,12 @@ mod tests {
             let tell = move |name: &str, why: Option<&str>| {
                 says.send((rank, name.to_owned(), why.map(str::to_owned))).expect("somebody listens");
             };
-            Preferred::new(rank, vec![0, 0, 1], first, scripted("second", rank), Box::new(tell))
+            Fallback::new(rank, vec![0, 0, 1], first, scripted("second", rank), Box::new(tell))
         };
-        let mut ends: Vec<Preferred> = (0..3).map(end).collect();
+        let mut ends: Vec<Fallback> = (0..3).map(end).collect();
         let mut words = Vec::new();
         loop {
-            let said: Vec<_> = ends.iter_mut().map(|end| end.converse(&words).expect("a word")).collect();
+            let said: Vec<_> = ends.iter_mut().map(|end| end.exchange(&words).expect("a word")).collect();
             if said.iter().all(Option::is_none) {
                 break;
             }
