@@ -70,13 +70,13 @@ _Counts = tuple[Sequence[int] | None, Sequence[int] | None]
 _Call = tuple[int, int, int, int | _Counts, int, int, int]
 
 @final
-class Made:
+class CommunicatorHandle:
     """A communicator that was made, for the class that is made of it."""
 
 class Communicator:
     """A communicator, and its calls on memory by address. All arguments of calls are positional."""
 
-    def __new__(cls, made: Made, /) -> Communicator: ...
+    def __new__(cls, handle: CommunicatorHandle, /) -> Communicator: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -122,7 +122,7 @@ class Communicator:
         algorithm: str | None = None,
         segments: int | None = None,
         numerics: str | None = None,
-    ) -> Made: ...
+    ) -> CommunicatorHandle: ...
     def abort(self) -> None:
         """Ends the communicator for good, from any thread and promptly."""
     def close(self) -> None:
@@ -183,10 +183,10 @@ def join(
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
     p2p: bool = True,
-) -> Made: ...
+) -> CommunicatorHandle: ...
 def join_from_env(
     timeout: float | None = None, options: Mapping[str, str] | None = None, p2p: bool = True
-) -> Made: ...
+) -> CommunicatorHandle: ...
 def split(
     comm: Communicator,
     color: int | None,
@@ -194,14 +194,14 @@ def split(
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
     p2p: bool = True,
-) -> Made | None: ...
+) -> CommunicatorHandle | None: ...
 def shrink(
     comm: Communicator,
     without: Sequence[int],
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
     p2p: bool = True,
-) -> Made: ...
+) -> CommunicatorHandle: ...
 def grow(
     comm: Communicator,
     uid: bytes | None,
@@ -209,6 +209,6 @@ def grow(
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
     p2p: bool = True,
-) -> Made: ...
+) -> CommunicatorHandle: ...
 def grow_id(comm: Communicator) -> Sequence[int]: ...
 def _close_all() -> None: ...
