@@ -25,7 +25,7 @@ with tbccl.init(timeout=60) as comm:
         try:
             comm.all_reduce(array)
         except tbccl.InvalidArgumentError as error:
-            assert "do not lie side by side" in str(error), error
+            assert "are not contiguous" in str(error), error
         else:
             raise AssertionError("not refused")
     comm.barrier()

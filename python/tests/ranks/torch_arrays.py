@@ -24,10 +24,10 @@ with tbccl.init(timeout=60) as comm:
     registered += rank + 1
     assert comm.all_reduce(registered, "max").tolist() == [size] * 5
     for tensor, says in [
-        (torch.ones(3, 4).T, "do not lie side by side"),
+        (torch.ones(3, 4).T, "are not contiguous"),
         (torch.ones(3, requires_grad=True), "gradient"),
         (torch.ones(3, device="meta"), ""),
-        (torch.ones(3, dtype=torch.complex128), "tbccl does not have"),
+        (torch.ones(3, dtype=torch.complex128), "tbccl does not support"),
     ]:
         try:
             comm.all_reduce(tensor)
