@@ -23,7 +23,8 @@ pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) ->
         Transport::MixedVerbs => {
             let (rank, options) = (identity.rank(), verbs::options(identity, config)?);
             let mut say = verbs::say(rank);
-            Box::new(move |host_memory: &mut HostMemory| over_verbs(&options, rank, host_memory, &mut say)) as OpenInterHost
+            Box::new(move |host_memory: &mut HostMemory| over_verbs(&options, rank, host_memory, &mut say))
+                as OpenInterHost
         }
         Transport::MixedAuto => over_either(identity, config)?,
         _ => {
