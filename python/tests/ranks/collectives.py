@@ -43,7 +43,7 @@ def part(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return values.astype(dtype) if dtype != "complex64" else (values + 1j * (rank + 1)).astype(dtype)
 
 
-def check_equal(result: np.ndarray, expected: np.ndarray, description: str) -> None:
+def assert_equal(result: np.ndarray, expected: np.ndarray, description: str) -> None:
     result = np.asarray(result)
     is_alike = result.dtype == expected.dtype and result.shape == expected.shape
     assert is_alike, f"{description}: {result.dtype} {result.shape}"
@@ -61,74 +61,74 @@ def reductions(comm: tbccl.Communicator, shape: tuple[int, ...], dtype: str) -> 
         expected = COMBINE[op](parts).astype(dtype)
         description = f"{op} of {dtype} {shape}"
         original = mine.copy()
-        check_equal(comm.all_reduce(mine, op), expected, f"all_reduce {description}")
-        check_equal(mine, original, "the input is unchanged")
+        assert_equal(comm.all_reduce(mine, op), expected, f"all_reduce {description}")
+        assert_equal(mine, original, "the input is unchanged")
         out = np.empty_like(mine)
         assert comm.all_reduce(mine, op, out=out) is out
-        check_equal(out, expected, f"all_reduce into out {description}")
+        assert_equal(out, expected, f"all_reduce into out {description}")
         in_place = mine.copy()
         assert comm.all_reduce(in_place, op, out=in_place) is in_place
-        check_equal(in_place, expected, f"all_reduce in place {description}")
-        check_equal(comm.all_reduce_async(mine, op).result(), expected, f"all_reduce_async {description}")
+        assert_equal(in_place, expected, f"all_reduce in place {description}")
+        assert_equal(comm.all_reduce_async(mine, op).result(), expected, f"all_reduce_async {description}")
         root = comm.size - 1
         reduced = comm.reduce(mine, op, root)
         if comm.rank == root:
-            check_equal(reduced, expected, f"reduce {description}")
+            assert_equal(reduced, expected, f"reduce {description}")
         else:
             assert reduced is None
         if op != "avg":
             inclusive = COMBINE[op](parts[: comm.rank + 1]).astype(dtype)
-            check_equal(comm.scan(mine, op), inclusive, f"scan {description}")
+            assert_equal(comm.scan(mine, op), inclusive, f"scan {description}")
             before = comm.exclusive_scan(mine, op)
             if comm.rank > 0:
                 exclusive = COMBINE[op](parts[: comm.rank]).astype(dtype)
-                check_equal(before, exclusive, f"exclusive_scan {description}")
+                assert_equal(before, exclusive, f"exclusive_scan {description}")
         all_blocks = np.concatenate([mine] * comm.size)
         rows = shape[0]
-        check_equal(comm.reduce_scatter(all_blocks, op), expected, f"reduce_scatter {description}")
+        assert_equal(comm.reduce_scatter(all_blocks, op), expected, f"reduce_scatter {description}")
         lengths = [rows * comm.size - (comm.size - 1), *[1] * (comm.size - 1)]
         offset = sum(lengths[: comm.rank])
         all_expected = np.concatenate([expected] * comm.size)
         result = comm.reduce_scatter_v(all_blocks, lengths, op)
         own = all_expected[offset : offset + lengths[comm.rank]]
-        check_equal(result, own, f"reduce_scatter_v {description}")
+        assert_equal(result, own, f"reduce_scatter_v {description}")
 
 
 def data_movement(comm: tbccl.Communicator, shape: tuple[int, ...], dtype: str) -> None:
     size, rank = comm.size, comm.rank
     mine = part(rank, shape, dtype)
     parts = np.stack([part(other, shape, dtype) for other in range(size)])
-    check_equal(comm.all_gather(mine), parts, "all_gather")
+    assert_equal(comm.all_gather(mine), parts, "all_gather")
     for root in range(size):
         data = mine.copy()
         assert comm.broadcast(data, root) is data
-        check_equal(data, parts[root], "broadcast")
+        assert_equal(data, parts[root], "broadcast")
         gathered = comm.gather(mine, root)
         assert (gathered is None) == (rank != root)
         if rank == root:
-            check_equal(gathered, parts, "gather")
+            assert_equal(gathered, parts, "gather")
         out = None if rank == root else np.empty_like(mine)
         input_data = parts if rank == root else None
-        check_equal(comm.scatter(input_data, root, out=out), mine, "scatter")
+        assert_equal(comm.scatter(input_data, root, out=out), mine, "scatter")
     blocks = np.concatenate([mine] * size)
     expected = np.concatenate(parts)
-    check_equal(comm.all_to_all(blocks), expected, "all_to_all")
+    assert_equal(comm.all_to_all(blocks), expected, "all_to_all")
     rows = [row + 1 for row in range(size)]
     own = np.concatenate([mine] * 2)[: rows[rank]] if shape[0] * 2 >= size else None
     if own is not None:
         all_parts = [np.concatenate([parts[other]] * 2)[: rows[other]] for other in range(size)]
-        check_equal(comm.all_gather_v(own, rows), np.concatenate(all_parts), "all_gather_v")
+        assert_equal(comm.all_gather_v(own, rows), np.concatenate(all_parts), "all_gather_v")
         gathered = comm.gather_v(own, rows, root=0)
         if rank == 0:
-            check_equal(gathered, np.concatenate(all_parts), "gather_v")
-            check_equal(comm.scatter_v(np.concatenate(all_parts), rows), own, "scatter_v")
+            assert_equal(gathered, np.concatenate(all_parts), "gather_v")
+            assert_equal(comm.scatter_v(np.concatenate(all_parts), rows), own, "scatter_v")
         else:
             out = np.empty_like(own)
-            check_equal(comm.scatter_v(None, rows, out=out), own, "scatter_v")
+            assert_equal(comm.scatter_v(None, rows, out=out), own, "scatter_v")
         # Rank r sends r + 1 rows to every rank.
         mine_to_all = np.concatenate([own] * size)
         result = comm.all_to_all_v(mine_to_all, [rows[rank]] * size, rows)
-        check_equal(result, np.concatenate(all_parts), "all_to_all_v")
+        assert_equal(result, np.concatenate(all_parts), "all_to_all_v")
 
 
 def groups(comm: tbccl.Communicator) -> None:
@@ -167,23 +167,23 @@ def other_features(comm: tbccl.Communicator) -> None:
     comm.barrier()
     assert comm.barrier_async().wait(30)
     with_options = comm.with_options(algorithm="mesh", numerics="reproducible", timeout=30)
-    check_equal(with_options.all_reduce(np.full(3, 1.5)), np.full(3, 1.5 * size), "with options")
+    assert_equal(with_options.all_reduce(np.full(3, 1.5)), np.full(3, 1.5 * size), "with options")
     registered = comm.empty((2, 3), "float32")
     view = registered.numpy()
     assert (view == 0).all() and view.shape == (2, 3)
     view[:] = rank
     result = comm.all_reduce(registered)
     assert isinstance(result, tbccl.Array)
-    check_equal(result.numpy(), np.full((2, 3), sum(range(size)), np.float32), "registered")
-    check_equal(np.from_dlpack(registered), view, "DLPack")
+    assert_equal(result.numpy(), np.full((2, 3), sum(range(size)), np.float32), "registered")
+    assert_equal(np.from_dlpack(registered), view, "DLPack")
     del registered, result
-    check_equal(view, np.full((2, 3), rank, np.float32), "a view keeps the memory")
+    assert_equal(view, np.full((2, 3), rank, np.float32), "a view keeps the memory")
     # 1 and 1.5 as bfloat16: the upper halves of their float32 bits. Buffers have no format for the type.
     bits = comm.empty(2, "bf16")
     bits.numpy().view(np.uint16)[:] = [0x3F80, 0x3FC0]
     total = np.asarray(memoryview(comm.all_reduce(bits))).view(np.uint16)
     result = (total.astype(np.uint32) << 16).view(np.float32)
-    check_equal(result, np.array([size, 1.5 * size], np.float32), "bfloat16")
+    assert_equal(result, np.array([size, 1.5 * size], np.float32), "bfloat16")
     # A buffer that belongs to no array library.
     plain = bytearray([rank] * 4)
     assert bytes(comm.all_reduce(plain)) == bytes([sum(range(size))] * 4)
@@ -200,7 +200,7 @@ def other_features(comm: tbccl.Communicator) -> None:
 def splits(comm: tbccl.Communicator) -> None:
     half = comm.split(comm.rank % 2, key=-comm.rank)
     ranks = np.arange(comm.size)[comm.rank % 2 :: 2][::-1]
-    check_equal(half.all_gather(np.array([comm.rank])).ravel(), ranks, "split")
+    assert_equal(half.all_gather(np.array([comm.rank])).ravel(), ranks, "split")
     half.close()
     assert (comm.split(None if comm.rank == 0 else 1) is None) == (comm.rank == 0)
 
