@@ -1,8 +1,8 @@
 """Helpers that start ranks with `tbccl run`, in bounded time.
 
-The folder `ranks/` holds the programs of the ranks; a test chooses the transport and the number of ranks. A rank
-that fails prints the reason, and the launcher then exits with a status other than 0. Most tests check that status
-alone.
+The folder `ranks/` holds the programs of the ranks; a test chooses the transport and the number of ranks. A
+rank that fails prints the reason, and the launcher then exits with a status other than 0. Most tests check
+that status alone.
 """
 
 from __future__ import annotations

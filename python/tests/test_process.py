@@ -40,7 +40,8 @@ def test_threads_share_a_communicator_and_have_some_of_their_own() -> None:
 def test_without_a_launcher_it_says_which_variables_are_missing_and_how_to_launch() -> None:
     status, output = python("import tbccl; tbccl.init()")
     assert status == 1
-    assert "BootstrapError" in output and "TBCCL_RANK is not set" in output and "tbccl run -n" in output, output
+    assert "BootstrapError" in output and "TBCCL_RANK is not set" in output, output
+    assert "tbccl run -n" in output, output
     status, output = python("import tbccl; tbccl.init()", RANK="1")
     assert "RANK is set and WORLD_SIZE is not set" in output, output
 
@@ -112,11 +113,13 @@ def test_sources_of_another_version_than_the_module_are_refused() -> None:
 
 def test_numbers_are_those_of_the_c_header() -> None:
     header = (Path(tbccl.include_path()) / "tbccl.h").read_text()
-    numbers = {name: int(value) for name, value in re.findall(r"^  tbccl(\w+) = (\d+),", header, re.MULTILINE)}
+    constants = re.findall(r"^  tbccl(\w+) = (\d+),", header, re.MULTILINE)
+    numbers = {name: int(value) for name, value in constants}
     names = {
-        "INT8": "Int8", "UINT8": "Uint8", "INT16": "Int16", "UINT16": "Uint16", "INT32": "Int32", "UINT32": "Uint32",
-        "INT64": "Int64", "UINT64": "Uint64", "FLOAT16": "Float16", "FLOAT32": "Float32", "FLOAT64": "Float64",
-        "BFLOAT16": "Bfloat16", "BOOL": "Bool", "COMPLEX64": "Complex64",
+        "INT8": "Int8", "UINT8": "Uint8", "INT16": "Int16", "UINT16": "Uint16",
+        "INT32": "Int32", "UINT32": "Uint32", "INT64": "Int64", "UINT64": "Uint64",
+        "FLOAT16": "Float16", "FLOAT32": "Float32", "FLOAT64": "Float64", "BFLOAT16": "Bfloat16",
+        "BOOL": "Bool", "COMPLEX64": "Complex64",
         "SUM": "Sum", "PROD": "Prod", "MAX": "Max", "MIN": "Min", "AVG": "Avg",
         "BAND": "BitAnd", "BOR": "BitOr", "BXOR": "BitXor",
         "CODEC_INT8": "CodecInt8", "CODEC_INT8_BLOCK64": "CodecInt8Block64",
@@ -165,7 +168,10 @@ def test_the_c_library_of_the_package_can_be_linked() -> None:
         source, built = Path(folder) / "version.c", Path(folder) / "version"
         source.write_text(
             "#include <tbccl.h>\n"
-            "int main(void) { int v; return tbcclGetVersion(&v) != tbcclSuccess || v != TBCCL_VERSION_CODE; }\n"
+            "int main(void) {\n"
+            "  int v;\n"
+            "  return tbcclGetVersion(&v) != tbcclSuccess || v != TBCCL_VERSION_CODE;\n"
+            "}\n"
         )
         lib = str(Path(tbccl.lib_path()).parent)
         subprocess.run(

@@ -36,7 +36,8 @@ def combined(parts: list[mx.array], op: str) -> mx.array:
 
 
 def reduced(x: mx.array, op: str, **arguments) -> mx.array:
-    collective = {"sum": mx.distributed.all_sum, "max": mx.distributed.all_max, "min": mx.distributed.all_min}[op]
+    distributed = mx.distributed
+    collective = {"sum": distributed.all_sum, "max": distributed.all_max, "min": distributed.all_min}[op]
     return collective(x, **arguments)
 
 
