@@ -23,7 +23,8 @@ pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) ->
         Transport::MixedVerbs => {
             let (rank, options) = (identity.rank(), verbs::options(identity, config)?);
             let mut say = verbs::say(rank);
-            Box::new(move |home: &mut HostMemory| over_verbs(&options, rank, home, &mut say)) as OpenInterHost
+            Box::new(move |host_memory: &mut HostMemory| over_verbs(&options, rank, host_memory, &mut say))
+                as OpenInterHost
         }
         Transport::MixedAuto => over_either(identity, config)?,
         _ => {
@@ -40,10 +41,10 @@ pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) ->
 fn over_verbs(
     options: &VerbsConfig,
     rank: u32,
-    home: &mut HostMemory,
+    host_memory: &mut HostMemory,
     say: &mut dyn FnMut(&str),
 ) -> std::result::Result<Box<dyn Endpoint>, TransportError> {
-    Ok(Box::new(VerbsEndpoint::open_at(options, rank, home, say)?))
+    Ok(Box::new(VerbsEndpoint::open_at(options, rank, host_memory, say)?))
 }
 
 /// RDMA if it connects all hosts, TCP if not. Nothing that is wrong with RDMA is an error.
@@ -54,9 +55,9 @@ fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
         .map_err(|error| TransportError::Wiring { rank, what: error.to_string() });
     let says = rank == 0 && !identity.has_parent();
     let second = tcp::open_between(identity, config)?;
-    Ok(Box::new(move |home: &mut HostMemory| {
-        let first = options.and_then(|options| over_verbs(&options, rank, home, &mut |_| ()));
-        let hosts = home.hosts().to_vec();
+    Ok(Box::new(move |host_memory: &mut HostMemory| {
+        let first = options.and_then(|options| over_verbs(&options, rank, host_memory, &mut |_| ()));
+        let hosts = host_memory.hosts().to_vec();
         Ok(Box::new(Fallback::new(rank, hosts, first, second, print_choice(says))))
     }))
 }
