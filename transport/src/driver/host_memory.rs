@@ -16,12 +16,12 @@ pub struct HostMemory {
     arena: Arena,
     object: OwnedFd,
     /// The slab that a driver has asked for.
-    given: Option<Slab>,
+    device_slab: Option<Slab>,
 }
 
 impl HostMemory {
     pub(super) fn new(hosts: Vec<u32>, arena: Arena, object: OwnedFd) -> HostMemory {
-        HostMemory { hosts, arena, object, given: None }
+        HostMemory { hosts, arena, object, device_slab: None }
     }
 
     /// By rank: a number that only ranks of its host share. The same on all ranks.
@@ -31,7 +31,7 @@ impl HostMemory {
     }
 
     /// Whether the job has ranks on other hosts.
-    pub(super) fn has_others(&self) -> bool {
+    pub(super) fn spans_hosts(&self) -> bool {
         self.hosts.iter().any(|host| *host != self.hosts[0])
     }
 
@@ -45,19 +45,19 @@ impl HostMemory {
     /// # Panics
     /// On a second call.
     pub fn slab(&mut self, bytes: u64, line: u64) -> Result<Slab, TransportError> {
-        assert!(self.given.is_none(), "one driver has the slab");
+        assert!(self.device_slab.is_none(), "the device slab is requested once");
         let slab = Slab::for_device(&self.arena, self.descriptor()?, bytes, line);
-        Ok(self.given.insert(slab).clone())
+        Ok(self.device_slab.insert(slab).clone())
     }
 
     /// Chooses the allocator of registered memory once the inter-host driver is known: its slab `theirs` if
     /// that lies in this arena, otherwise a new one.
-    pub(super) fn choose_slab(&mut self, theirs: Option<&Slab>) -> Result<Slab, TransportError> {
-        if let Some(slab) = theirs.filter(|slab| slab.is_in(&self.arena)) {
+    pub(super) fn choose_slab(&mut self, driver_slab: Option<&Slab>) -> Result<Slab, TransportError> {
+        if let Some(slab) = driver_slab.filter(|slab| slab.is_in(&self.arena)) {
             return Ok(slab.clone());
         }
         let object = self.descriptor()?;
-        Ok(match self.given.take() {
+        Ok(match self.device_slab.take() {
             Some(former) => Slab::replacing(&former, &self.arena, object),
             None => Slab::new(&self.arena, Some(object)),
         })
@@ -65,7 +65,7 @@ impl HostMemory {
 
     fn descriptor(&self) -> Result<OwnedFd, TransportError> {
         self.object.try_clone().map_err(|source| TransportError::Memory {
-            what: "a second descriptor of shared memory".into(),
+            what: "duplicating the descriptor of shared memory".into(),
             source,
             remedy: "raise the limit of open files (ulimit -n)".into(),
         })

@@ -35,7 +35,7 @@ impl Puller {
         if self.bounce[0] == expected {
             return Ok(());
         }
-        Err(self.unreadable(io::Error::other("another process's memory was read")))
+        Err(self.unreadable(io::Error::other("the probe word has another value")))
     }
 
     /// Reads as many bytes from `address` on as `to` has.

@@ -54,7 +54,7 @@ pub fn link(
 
 /// Makes sending to a closed socket an error instead of a SIGPIPE, which most programs do not expect. (The
 /// standard library's streams write with this flag anyway.)
-const QUIETLY: SendFlags = SendFlags::from_bits_retain(libc::MSG_NOSIGNAL as u32);
+const NO_SIGNAL: SendFlags = SendFlags::from_bits_retain(libc::MSG_NOSIGNAL as u32);
 
 /// Sends one descriptor with one byte of data over a Unix socket.
 ///
@@ -66,7 +66,7 @@ pub fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> 
     let fds = [fd];
     let pushed = control.push(SendAncillaryMessage::ScmRights(&fds));
     assert!(pushed, "room for one descriptor");
-    let sent = sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, QUIETLY)?;
+    let sent = sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, NO_SIGNAL)?;
     if sent == 1 { Ok(()) } else { Err(io::Errno::IO) }
 }
 
