@@ -14,9 +14,7 @@ pub(crate) struct Args {}
 /// Runs `tbccl agent`.
 pub(crate) fn run() -> Result<ExitCode, CommandError> {
     if io::stdin().is_terminal() {
-        return Err(CommandError::new(
-            "`tbccl agent` is started by `tbccl run` on each host, and of no use by itself",
-        ));
+        return Err(CommandError::new("`tbccl agent` is started by `tbccl run` on each host, not by hand"));
     }
     crate::launch::agent::serve()
         .map_err(|why| CommandError::new(format_args!("the agent can't start: {why}")))

@@ -91,12 +91,14 @@ mod tests {
 
     #[test]
     fn an_error_and_its_tip_make_one_line() {
-        let text = "error: unexpected argument '--tag' found\n\n  tip: a similar argument exists: '--tag-output'\n  tip: to pass '--tag' as a value, use '-- --tag'\n\nUsage: tbccl\n";
+        let text = "error: unexpected argument '--tag' found\n\n  tip: a similar argument exists: \
+        '--tag-output'\n  tip: to pass '--tag' as a value, use '-- --tag'\n\nUsage: tbccl\n";
         assert_eq!(
             one_line(text),
             "unexpected argument '--tag' found; a similar argument exists: '--tag-output'"
         );
-        let text = "error: the following required arguments were not provided:\n  --ranks <N>\n  <PROGRAM>\n\nUsage: x\n\nFor more information";
+        let text = "error: the following required arguments were not provided:\n  --ranks <N>\n  \
+        <PROGRAM>\n\nUsage: x\n\nFor more information";
         assert_eq!(
             one_line(text),
             "the following required arguments were not provided: --ranks <N>, <PROGRAM>"

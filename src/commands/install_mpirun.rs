@@ -14,9 +14,9 @@ Examples:
   tbccl install-mpirun ~/.tbccl/bin
   PATH=~/.tbccl/bin:$PATH mlx.launch --backend mpi -n 4 -- python train.py
 
-Makes links `mpirun` and `mpiexec` to this program. Under these names it takes Open MPI's options and
-runs `tbccl run`; what it does not understand is an error. Links that are there are replaced if they
-are ours. Nothing else is touched, so to undo it remove them.";
+Creates links `mpirun` and `mpiexec` to this program. Under these names it accepts Open MPI's options and
+runs `tbccl run`; unknown options are errors. Existing links are replaced if they are tbccl's. Nothing
+else is changed; to undo it, remove the links.";
 
 /// Link this program as mpirun and mpiexec into a folder
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ fn link(program: &Path, place: &Path) -> Result<(), CommandError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         _ => {
             return Err(CommandError::new(format_args!(
-                "{} is there, and not ours: remove it, or choose another folder",
+                "{} exists and is not tbccl's: remove it, or choose another folder",
                 place.display()
             )));
         }
@@ -77,7 +77,7 @@ mod tests {
             fs::remove_file(&place).expect("it was there");
             make(&place);
             let error = format!("{:?}", link(&ours, &place).expect_err("not ours"));
-            assert!(error.contains("and not ours"), "{error}");
+            assert!(error.contains("is not tbccl's"), "{error}");
         }
     }
 }

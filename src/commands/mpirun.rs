@@ -116,7 +116,7 @@ pub(super) fn translate(args: &[OsString]) -> Result<Vec<OsString>, CommandError
         let translation = translation.ok_or_else(|| {
             let names = OPTIONS.iter().flat_map(|(names, _)| names.iter().copied());
             let unknown = collectives::UnknownName::new("option of mpirun", name, names);
-            CommandError::new(format_args!("{unknown}; `tbccl run --help` has all that tbccl can do"))
+            CommandError::new(format_args!("{unknown}; `tbccl run --help` lists all options"))
         })?;
         let mut value = || {
             attached
@@ -144,7 +144,8 @@ pub(super) fn translate(args: &[OsString]) -> Result<Vec<OsString>, CommandError
     let mut program: Vec<OsString> = rest.cloned().collect();
     if program.iter().any(|arg| arg == ":") {
         return Err(CommandError::new(
-            "several programs (`:`) in one job are not supported; start a script that tells them apart by RANK",
+            "several programs (`:`) in one job are not supported; start a script that tells them apart by \
+            RANK",
         ));
     }
     if !names_ranks && !program.is_empty() {
@@ -187,7 +188,8 @@ fn output(value: &OsString) -> Result<Vec<OsString>, CommandError> {
             }
             _ => {
                 return Err(CommandError::new(format_args!(
-                    "--output {text}: `{directive}` is not supported; there is tag, timestamp, dir=DIR and :raw"
+                    "--output {text}: `{directive}` is not supported; use tag, timestamp, dir=DIR or \
+                    :raw"
                 )));
             }
         }
@@ -206,7 +208,7 @@ fn map_by(value: &OsString) -> Result<Vec<OsString>, CommandError> {
         ["numa" | "package" | "socket" | "l3cache", ..] => vec!["--map-by=slot".into(), "--bind=numa".into()],
         _ => {
             return Err(CommandError::new(format_args!(
-                "--map-by {text}: not supported; there is slot, node, ppr:N:node, core and numa"
+                "--map-by {text}: not supported; use slot, node, ppr:N:node, core or numa"
             )));
         }
     };
@@ -222,9 +224,7 @@ fn bind_to(value: &OsString) -> Result<OsString, CommandError> {
         "none" => Ok("--bind=none".into()),
         "core" | "hwthread" => Ok("--bind=core".into()),
         "numa" | "package" | "socket" | "l3cache" => Ok("--bind=numa".into()),
-        _ => Err(CommandError::new(format_args!(
-            "--bind-to {text}: not supported; there is core, numa and none"
-        ))),
+        _ => Err(CommandError::new(format_args!("--bind-to {text}: not supported; use core, numa or none"))),
     }
 }
 
@@ -254,7 +254,8 @@ mod tests {
     fn the_library_of_another_mpi_is_none_for_our_ranks() {
         assert_eq!(
             translated(
-                "mpirun -np 2 -x MLX_MPI_LIBNAME=libmpi.so.40 -x A=1 -x MLX_MPI_LIBNAME=/l/libtbccl_mpi.so -- p"
+                "mpirun -np 2 -x MLX_MPI_LIBNAME=libmpi.so.40 -x A=1 -x MLX_MPI_LIBNAME=/l/libtbccl_mpi.so \
+                -- p"
             ),
             "tbccl run -n 2 -x A=1 -x MLX_MPI_LIBNAME=/l/libtbccl_mpi.so -- p"
         );

@@ -9,12 +9,12 @@ Examples:
   tbccl rendezvous --secret-file job.secret                    any free port, on all interfaces
   tbccl rendezvous --secret-file job.secret --listen 10.0.0.1:7777 -n 8
 
-It prints the variables that ranks need: set them for every rank, with TBCCL_RANK and TBCCL_SIZE (or
-start the ranks with torchrun, mpirun or srun, which say as much). The secret is read from its file, or
-made and written there if there is no such file; the ranks of other hosts need a copy, mode 0600. It may
-also come from TBCCL_SECRET. It is never printed.
+Prints the variables that ranks need: set them for every rank, with TBCCL_RANK and TBCCL_SIZE (or start
+the ranks with torchrun, mpirun or srun, which set equivalent variables). The secret is read from its
+file, which is created if it does not exist; the ranks of other hosts need a copy, mode 0600. It may also
+come from TBCCL_SECRET. It is never printed.
 
-Ends when the last rank has gone: status 0, or 1 if the job could not start or a rank has died.";
+Ends after the last rank has left: status 0, or 1 if the job could not start or a rank has died.";
 
 /// Run a rendezvous server for ranks that are started by other means
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,13 @@ pub(crate) struct Args {
     listen: Vec<SocketAddr>,
 
     /// Ranks of the job; by default the first rank that connects decides
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long = "ranks",
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: Option<u32>,
 
     /// File with the job's secret, 64 hexadecimal digits; created if it does not exist
@@ -65,8 +71,8 @@ fn secret(args: &Args) -> Result<(Secret, String), CommandError> {
     }
     let Some(file) = file else {
         return Err(CommandError::new(
-            "ranks and rendezvous need a secret in common: say --secret-file FILE, which is made if it is not there, or \
-             set TBCCL_SECRET",
+            "ranks and the rendezvous need a shared secret: use --secret-file FILE, which is \
+             created if it does not exist, or set TBCCL_SECRET",
         ));
     };
     let secret = if file.exists() {

@@ -38,7 +38,8 @@ impl Role {
         match (self, wanted) {
             (Role::Rank { ranks }, _) | (Role::Launcher, Some(ranks)) => Ok(ranks),
             (Role::Launcher, None) => Err(CommandError::new(format_args!(
-                "how many ranks? say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl {command}"
+                "the number of ranks is missing: use --ranks N, or start this in a job, as in: tbccl \
+                 run -n 4 -- tbccl {command}"
             ))),
         }
     }

@@ -28,7 +28,7 @@ pub enum LaunchError {
         why: &'static str,
     },
     /// The working folder does not exist.
-    #[error("the folder {} is not there; make it, or name another with --cwd", .0.display())]
+    #[error("the folder {} does not exist; create it, or name another with --cwd", .0.display())]
     NoFolder(PathBuf),
     /// The user set a variable that the launcher reserves.
     #[error("the variable `{}` is set by the launcher for each rank; leave it out", .0.display())]
@@ -44,7 +44,10 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// An agent, or the ssh that reaches it, can't be started.
-    #[error("host {host}: can't run `{}`: {source}; install it, or name another with --ssh", .program.display())]
+    #[error(
+        "host {host}: can't run `{}`: {source}; install it, or name another with --ssh",
+        .program.display()
+    )]
     Agent {
         /// The host.
         host: String,
@@ -57,7 +60,10 @@ pub enum LaunchError {
     #[error("{}", .0.join("\n"))]
     Hosts(Vec<String>),
     /// A signal arrived before all ranks were started.
-    #[error("interrupted by {} before all ranks were started", signal_hook::low_level::signal_name(*.0).unwrap_or("a signal"))]
+    #[error(
+        "interrupted by {} before all ranks were started",
+        signal_hook::low_level::signal_name(*.0).unwrap_or("a signal")
+    )]
     Interrupted(i32),
     /// An output file can't be created.
     #[error("can't make {} for the ranks' output: {source}{}", .path.display(), output_remedy(.source))]

@@ -3,10 +3,10 @@
 //! ```text
 //! agent -> launcher   the line GREETING, then Hello (version, address by which ssh came from the launcher)
 //! launcher -> agent   Prepare (program, arguments, environment, folder, ranks)
-//! agent -> launcher   Ready                                          | Refused (why)
+//! agent -> launcher   Ready                                         | Refused (why)
 //! launcher -> agent   Go
-//! agent -> launcher   Started (process ids)                          | Refused (why)
-//! ...                 Stdin + bytes, Signal, Alive                   Output + bytes, StdinTaken, Ended, Alive
+//! agent -> launcher   Started (process ids)                         | Refused (why)
+//! ...                 Stdin + bytes, Signal, Alive                  Output + bytes, StdinTaken, Ended, Alive
 //! launcher -> agent   Finish
 //! agent -> launcher   Finished
 //! ```

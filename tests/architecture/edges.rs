@@ -75,7 +75,7 @@ const UNSAFE: &[&str] = &[
     "tests/hot_path.rs",
     "tests/p2p/parcel.rs",
     "tests/support/src/process.rs",
-    "tests/calls/raw.rs",
+    "tests/calls/raw/mod.rs",
     "tests/calls/shared/issued.rs",
     "transport/softrdma/src/abi/",
     "transport/softrdma/src/nic/",

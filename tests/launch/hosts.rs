@@ -338,7 +338,7 @@ fn a_program_or_folder_that_one_host_lacks_is_one_line_and_nothing_is_started() 
     assert_eq!(lines, [told]);
     let lines = refused(&network, &["--hosts", LIST, "--cwd", folder, "--", "true"]);
     let told = format!(
-        "tbccl: error: host h2: the folder {folder} is not there; make it, or name another with --cwd"
+        "tbccl: error: host h2: the folder {folder} does not exist; create it, or name another with --cwd"
     );
     assert_eq!(lines, [told]);
     assert_eq!(

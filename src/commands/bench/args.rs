@@ -19,7 +19,8 @@ fn after_help() -> String {
         text.extend([start]);
         text.extend([*name, end]);
     }
-    text + "\n(pingpong: half a round trip between ranks 0 and 1). Other spellings, allreduce or bcast, are fine.\n\n"
+    text + "\n(pingpong: half a round trip between ranks 0 and 1). Other spellings, \
+    such as allreduce or bcast, are accepted.\n\n"
         + EXAMPLES
 }
 
@@ -32,15 +33,15 @@ Examples:
   tbccl bench all_reduce --ranks 3 -d all -o all       every type with every operation it has
   tbccl bench all_reduce --ranks 4 --codec int8        with every message packed into a quarter
   tbccl bench pingpong --ranks 2 --json - | jq .us_median
-  tbccl run -n 4 -- tbccl bench all_reduce             as ranks of a job that is there already
+  tbccl run -n 4 -- tbccl bench all_reduce             as ranks of an existing job
 
-The sizes are those of the larger side, input or output, per rank. Times are the largest over the
-ranks, medians over samples; busbw is the bandwidth that the wires see, as in nccl-tests. Inputs are
-exact under any order of combination, so #wrong counts elements that differ from what must come out,
-over all ranks, before and after the measurement. With --codec it counts those further off than the
-codec may be, and all where ranks differ; busbw is then that of the elements, not of the packed bytes.
+Sizes are those of the larger of input and output, per rank. Times are the maximum over the ranks, medians
+over samples; busbw is the bandwidth on the wires, as in nccl-tests. Results have the same bits under any
+order of combination, so #wrong counts the elements of all ranks that differ from the exact result, before
+and after the measurement. With --codec it counts elements beyond the codec's error bound, and differences
+between ranks; busbw is then that of the elements, not of the packed bytes.
 
-Exit status: 0; 1 if any element is wrong; 2 for bad usage or an environment that does not allow it.";
+Exit status: 0; 1 if any element is wrong; 2 for bad usage or an unsuitable environment.";
 
 /// Measure an operation between ranks on this machine, every element checked
 #[derive(Debug, clap::Args)]
@@ -60,15 +61,36 @@ pub(crate) struct Args {
     pub(super) transport: Option<Transport>,
 
     /// Smallest size in bytes; K, M, G and T are understood
-    #[arg(short = 'b', long = "min", value_name = "SIZE", default_value = "4", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        short = 'b',
+        long = "min",
+        value_name = "SIZE",
+        default_value = "4",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     pub(super) min_bytes: u64,
 
     /// Largest size in bytes
-    #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        short = 'e',
+        long = "max",
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     pub(super) max_bytes: u64,
 
     /// Factor from each size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'f',
+        long,
+        value_name = "FACTOR",
+        default_value = "4",
+        value_parser = clap::value_parser!(u64).range(2..),
+        allow_negative_numbers = true,
+    )]
     pub(super) factor: u64,
 
     /// Runs before the measurement starts [default: as many as take an eighth of --time; 5 with -n]
@@ -76,7 +98,14 @@ pub(crate) struct Args {
     pub(super) warmup: Option<u32>,
 
     /// Runs to measure per size [default: as many as fit in --time]
-    #[arg(short = 'n', long, value_name = "RUNS", conflicts_with = "time", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "RUNS",
+        conflicts_with = "time",
+        value_parser = clap::value_parser!(u32).range(1..),
+        allow_negative_numbers = true,
+    )]
     pub(super) iterations: Option<u32>,
 
     /// Seconds of measurement per size
@@ -84,11 +113,23 @@ pub(crate) struct Args {
     pub(super) time: Duration,
 
     /// Element type, or all
-    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float32", value_parser = Choice::<DType>::from_str)]
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "TYPE",
+        default_value = "float32",
+        value_parser = Choice::<DType>::from_str,
+    )]
     pub(super) dtype: Choice<DType>,
 
     /// Reduction (sum, prod, min, max, avg, band, bor, bxor), or all that the type supports
-    #[arg(short = 'o', long = "redop", value_name = "REDOP", default_value = "sum", value_parser = Choice::<ReduceOp>::from_str)]
+    #[arg(
+        short = 'o',
+        long = "redop",
+        value_name = "REDOP",
+        default_value = "sum",
+        value_parser = Choice::<ReduceOp>::from_str,
+    )]
     pub(super) redop: Choice<ReduceOp>,
 
     /// Root of a broadcast [default: all ranks in turn, so that no rank runs ahead]
@@ -100,7 +141,12 @@ pub(crate) struct Args {
     pub(super) algo: Option<String>,
 
     /// Segments per chunk, instead of the automatic choice
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=i64::from(collectives::MAX_SEGMENTS)), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "K",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(collectives::MAX_SEGMENTS)),
+        allow_negative_numbers = true,
+    )]
     pub(super) segments: Option<u32>,
 
     /// Pack the messages of an all_reduce of float32: int8, int8/64, int8/256 or bf16

@@ -138,7 +138,7 @@ impl Job {
             return Err(CommandError::new(format_args!("--ranks {ranks}: a job has up to {max} ranks")));
         }
         if self.op.operation == Operation::PingPong && ranks < 2 {
-            return Err(CommandError::new("pingpong is played by ranks 0 and 1; use --ranks 2 or more"));
+            return Err(CommandError::new("pingpong needs ranks 0 and 1; use --ranks 2 or more"));
         }
         let names = self
             .config
@@ -169,7 +169,7 @@ impl Job {
         }
         if self.config.numerics == Numerics::Reproducible {
             return Err(CommandError::new(format_args!(
-                "--codec {codec}: results are not reproducible then; leave out TBCCL_NUMERICS"
+                "--codec {codec}: packed results are not reproducible; leave out TBCCL_NUMERICS"
             )));
         }
         let adds = |op: &Option<ReduceOp>| matches!(op, Some(ReduceOp::Sum | ReduceOp::Avg));
@@ -195,7 +195,8 @@ impl Job {
             let dtype = self.types.first().map_or(DType::U8, |elements| elements.dtype);
             let unit = dtype.size() as u64 * u64::from(self.op.operation.blocks(self.ranks));
             return Err(CommandError::new(format_args!(
-                "no size from {min} to {max} holds {dtype} elements for {} on {} ranks, which takes {unit} bytes; raise -e",
+                "no size from {min} to {max} holds {dtype} elements for {} on {} ranks, which takes {unit} \
+                bytes; raise -e",
                 self.op.spelling, self.ranks
             )));
         }

@@ -21,7 +21,8 @@ pub(in crate::commands) fn check_bytes(
         return Ok(());
     };
     Err(CommandError::new(format_args!(
-        "the buffers of {ranks} ranks {location} take {} for sizes up to {}, and {} are available; lower -e or --ranks",
+        "the buffers of {ranks} ranks {location} take {} for sizes up to {}, and {} are available; lower -e \
+        or --ranks",
         format_bytes(required_bytes),
         format_bytes(largest.into()),
         format_bytes(available.into())

@@ -76,7 +76,8 @@ fn processor_time(transport: &str) -> u64 {
 /// Returns the totals as a table.
 pub(super) fn table(rows: &[RankStats]) -> String {
     let mut text = format!(
-        "#\n# Totals of each rank, checks and agreements included; kernels for {}\n# {:>5} {:>12} {:>12} {:>16} {:>16} {:>10}\n",
+        "#\n# Totals of each rank, checks and agreements included; kernels for {}\n# {:>5} {:>12} {:>12} \
+        {:>16} {:>16} {:>10}\n",
         kernels::isa_name(),
         "rank",
         "sent",

@@ -15,10 +15,10 @@ Examples:
   tbccl devices
   tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh2.toml --node 0 -- tbccl devices
 
-What a device can do is found by trying: a queue pair and some memory are taken for a moment. The verbs
-library is librdma.dylib on macOS and libibverbs.so.1 elsewhere, or the one that TBCCL_VERBS_LIB names.
+The capabilities of a device are probed: a queue pair and some memory are allocated for a moment. The
+verbs library is librdma.dylib on macOS and libibverbs.so.1 elsewhere, or the file named by TBCCL_VERBS_LIB.
 
-Exit status: 0, also when there are no devices; 2 when there is no verbs library.";
+Exit status: 0, even without devices; 2 without a verbs library.";
 
 /// Show the RDMA devices of this machine, and how tbccl will use them
 #[derive(Debug, clap::Args)]

@@ -89,7 +89,7 @@ fn collect(infos: Vec<DeviceInfo>, receiver: &Receiver<Message>) -> Vec<Device> 
             problems: vec![format!("{name}: {why}")],
         };
         if is_stuck {
-            return unanswered("not looked at, because the one before does not answer".into());
+            return unanswered("not queried, because the previous device does not answer".into());
         }
         match receiver.recv_timeout(QUERY_TIMEOUT) {
             Ok(Message::Queried(device)) => *device,
@@ -97,9 +97,7 @@ fn collect(infos: Vec<DeviceInfo>, receiver: &Receiver<Message>) -> Vec<Device> 
                 is_stuck = true;
                 unanswered(no_answer())
             }
-            Ok(Message::Listed(_)) | Err(RecvTimeoutError::Disconnected) => {
-                unanswered("not looked at".into())
-            }
+            Ok(Message::Listed(_)) | Err(RecvTimeoutError::Disconnected) => unanswered("not queried".into()),
         }
     };
     infos.into_iter().map(&mut next).collect()
@@ -223,7 +221,7 @@ mod tests {
         drop(sender);
         let devices = collect(vec![info("a"), info("b")], &receiver);
         let problems: Vec<_> = devices.iter().flat_map(|device| &device.problems).collect();
-        assert_eq!(problems, ["a: not looked at", "b: not looked at"]);
+        assert_eq!(problems, ["a: not queried", "b: not queried"]);
     }
 
     #[test]

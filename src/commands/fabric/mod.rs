@@ -78,7 +78,7 @@ fn with_running_fabric(command: &str, args: &[OsString]) -> Result<ExitCode, Com
     }
     match Folder::running().as_slice() {
         [] => Err(CommandError::new(
-            "no fabric is running here; name its folder with --dir, or its file with --fabric",
+            "no fabric is running on this machine; name its folder with --dir, or its file with --fabric",
         )),
         [one] => Tool::find()?.forward(command, Some(one), args),
         several => {

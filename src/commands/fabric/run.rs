@@ -23,15 +23,15 @@ Examples:
   tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 
-The program need not know of it: LD_PRELOAD, or with --inject library-path a folder with a
-libibverbs.so.1 in LD_LIBRARY_PATH, puts the software device in the place of libibverbs, and
-TBCCL_VERBS_LIB names it to programs that load such a library themselves, as tbccl does. The process of
-node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and
-SOFTRDMA_DIR. With --per-node the ranks of one node follow each other, and TBCCL_HOST_ID keeps those of
-different nodes from sharing memory. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
+The program needs no changes. LD_PRELOAD, or with --inject library-path a libibverbs.so.1 in
+LD_LIBRARY_PATH, replaces libibverbs by the software device. TBCCL_VERBS_LIB names the device for programs
+that load such a library themselves, as tbccl does. The process of node K is rank K and gets the variables
+of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and SOFTRDMA_DIR. With --per-node the ranks of one node
+are consecutive, and TBCCL_HOST_ID keeps those of different nodes from sharing memory. SOFTRDMA_LIB names
+the library if it is not beside this program.
 
-Runs with --node meet when their fabric files are equal, or when they name the same --dir. While a
-program runs, `tbccl fabric fault` breaks its fabric and `tbccl fabric stat` shows its traffic.";
+Runs with --node share a fabric if their fabric files are equal, or if they name the same --dir. While a
+program runs, `tbccl fabric fault` injects faults and `tbccl fabric stat` shows the traffic.";
 
 /// Start a program on each node of a fabric of software RDMA devices, or on one of them
 #[derive(Debug, clap::Args)]

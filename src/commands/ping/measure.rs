@@ -87,7 +87,7 @@ fn failed(comm: &Communicator, target: Option<&Target>, stop: &Stop) -> CommandE
     let why = match stop {
         Stop::Comm(error) => error.to_string(),
         Stop::Json(error) => {
-            format!("a rank's words can't be read ({error}); do all ranks run the same tbccl?")
+            format!("a rank's message can't be read ({error}); do all ranks run the same tbccl?")
         }
     };
     CommandError::new(format_args!("rank {}{during}: {why}", comm.rank()))

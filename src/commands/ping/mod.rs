@@ -29,19 +29,20 @@ Examples:
   tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh3.toml -- tbccl ping --transport verbs
   tbccl ping --ranks 2 --json | jq .gigabits
 
-A line is a rail: one cable between two ranks, in one direction, and where there are several, a line of all
-of them together. Latency is half of a round trip of 8 bytes that `from` begins. Bandwidth is what arrives
-at `to`, of messages of --size bytes in registered memory, in Gb/s (10^9 bits).
+A line is a rail: one cable between two ranks, in one direction. Two ranks with several rails have a
+further line for all of them together. Latency is half of a round trip of 8 bytes that `from` begins.
+Bandwidth is the rate at which messages of --size bytes in registered memory arrive at `to`, in Gb/s
+(10^9 bits).
 
-The rate is what the ports at both ends signal, as `tbccl devices` shows it; the slower one counts. Headers
-and acknowledgements cost a part of it. A line is marked `slow` when less than 60 % arrive. The rate says
-nothing about the machine behind the port: a slow line on a good cable may be its memory or processor.
-The latency that is expected is the one published for such cables: over Thunderbolt 5, 5 to 10 us (Apple,
-WWDC26, session 233: single-digit microseconds; 7.4 us for 64-byte writes in reports from Linux). For other
-wires none is known here.
+The rate is the signalling rate of the slower of the two ports, as shown by `tbccl devices`. Headers and
+acknowledgements use a part of it. A line is marked `slow` if less than 60 % of the rate arrives. The rate
+does not include the machine behind the port: a slow line on a good cable may be due to memory or processor.
+The expected latency is the one published for such cables: over Thunderbolt 5, 5 to 10 us (Apple, WWDC26,
+session 233: single-digit microseconds; 7.4 us for 64-byte writes in reports from Linux). For other wires
+no latency is published here.
 
-Exit status: 0, with slow rails too; 1 when a rail is down; 2 when a pair of ranks can't be measured, for
-bad usage, or for an environment that does not allow it.";
+Exit status: 0, even with slow rails; 1 if a rail is down; 2 if a pair of ranks can't be measured, for
+bad usage, or for an unsuitable environment.";
 
 /// Measure latency and bandwidth of every cable between every two ranks, in both directions
 #[derive(Debug, clap::Args)]
@@ -57,7 +58,13 @@ pub(crate) struct Args {
     transport: Option<Transport>,
 
     /// Bytes per message of the bandwidth measurement; K, M and G are understood
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "16M",
+        value_parser = size,
+        allow_negative_numbers = true,
+    )]
     size: u64,
 
     /// Seconds per latency and per bandwidth measurement

@@ -4,8 +4,9 @@ use super::{super::progress::Progress, row::Row};
 use crate::commands::print;
 
 /// Explanation of the mark `slow`.
-const SLOW: &str = "slow: less than 60 % of the rate arrives. A cable or a port runs slower than its rate, or a machine \
-                    is busy: compare with other rails and the other direction, and try another cable";
+const SLOW: &str = "slow: less than 60 % of the rate arrives. A cable or a port runs slower than its rate, \
+                    or a machine is busy: compare with other rails and the other direction, and try another \
+                    cable";
 
 /// The report of a running measurement.
 #[derive(Debug)]
@@ -33,9 +34,9 @@ impl Report {
         let report = Report { transport, bytes, json, width, progress, remarks: Vec::new(), any_slow: false };
         if !json {
             report.say(&format!(
-                "# ping between {ranks} ranks over {transport}: half round trips of 8 B, messages of {bytes} B as they \
-                 arrive\n# {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n# {:>4} {:>4}  {:<width$} \
-                 {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n",
+                "# ping between {ranks} ranks over {transport}: half round trips of 8 B, messages of {bytes} B \
+                 as they arrive\n# {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n\
+                 # {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n",
                 "from", "to", "rail", "min", "median", "p99", "expected", "arrives", "rate", "",
                 "", "", "", "(us)", "(us)", "(us)", "(us)", "(Gb/s)", "(Gb/s)", "(%)",
             ));

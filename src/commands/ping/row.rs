@@ -74,7 +74,8 @@ impl Row {
     pub(super) fn remark(&self) -> Option<String> {
         (!self.rail.up).then(|| {
             format!(
-                "rank {} to rank {}, {}: down; check the cable and both ports, see `tbccl devices` on both machines",
+                "rank {} to rank {}, {}: down; check the cable and both ports, see `tbccl devices` on both \
+                machines",
                 self.from,
                 self.to,
                 self.name()

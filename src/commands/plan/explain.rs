@@ -26,13 +26,14 @@ Examples:
   tbccl plan explain all_to_all --ranks 4 --uneven
   TBCCL_ALGO=^rsag_mesh tbccl plan explain all_reduce --ranks 4 --bytes 64M
 
-For each algorithm that can do the call a bound is found first: the time that its plan takes with empty messages, or
-that its busiest link takes, whichever is longer. In the order of bounds the plans are simulated, whole and in a few
-numbers of segments; those whose bound is above the best time so far are not (`-`), unless --exhaustive is given. busbw is
-the bandwidth that wires see, as in `tbccl bench`. The two last lines are what no plan at all can undercut, and what a call
-takes by TBCCL_RULES, TBCCL_ALGO, TBCCL_TUNING, TBCCL_MODEL or thresholds, which decide in this order (docs/selection.md).
-With --uneven blocks are priced at their mean length, and only by algorithms whose plans are right for any lengths. A named
-cluster has one rank per host and cables of 75 Gb/s and 5 us; shm has all ranks on one host.";
+Each algorithm that can run the call first gets a lower bound: the time of its plan with empty messages,
+or the time of its busiest link, whichever is longer. The plans are simulated in the order of their bounds,
+whole and in several numbers of segments. Plans whose bound exceeds the best time so far are not simulated
+(`-`), unless --exhaustive is given. busbw is the bandwidth on the wires, as in `tbccl bench`. The last two
+lines are the lower bound of any plan, and the choice of a job by TBCCL_RULES, TBCCL_ALGO, TBCCL_TUNING,
+TBCCL_MODEL or thresholds, in this order (docs/selection.md). With --uneven, blocks are priced at their mean
+length, and only with algorithms whose plans are correct for any lengths. A named cluster has one rank per
+host and cables of 75 Gb/s and 5 us; shm has all ranks on one host.";
 
 /// Explain which algorithm is the fastest for a call
 #[derive(Debug, clap::Args)]
@@ -43,11 +44,24 @@ pub(crate) struct Args {
     collective: Collective,
 
     /// Number of ranks
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: u32,
 
     /// Bytes of the larger of input and output; K, M, G and T are understood
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     bytes: u64,
 
     /// Root, for collectives that have one
@@ -132,7 +146,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
 
 /// Returns how the first ranks of a cluster are distributed over its hosts.
 fn hosts_of(cluster: &Cluster, ranks: u32) -> Hosts {
-    let hosts = Hosts::hosts_of(cluster);
+    let hosts = Hosts::on(cluster);
     if hosts.count(ranks) > 1 { hosts } else { Hosts::One }
 }
 
@@ -250,13 +264,14 @@ impl Case {
     fn json(&self) -> String {
         let Verdict { choice, seconds, candidates, excluded, bounds } = &self.verdict;
         let candidates = candidates.iter().map(|priced| {
+            let tried = priced.tried.iter().map(|(segments, seconds)| json!([segments, seconds * 1e6]));
             json!({
                 "algorithm": priced.algorithm,
                 "bound_us": priced.bound * 1e6,
                 "segments": priced.best.map(|(segments, _)| segments),
                 "us": priced.best.map(|(_, seconds)| seconds * 1e6),
                 "busbw_gbs": priced.best.map(|(_, seconds)| self.busbw(seconds)),
-                "tried": priced.tried.iter().map(|(segments, seconds)| json!([segments, seconds * 1e6])).collect::<Vec<_>>(),
+                "tried": tried.collect::<Vec<_>>(),
             })
         });
         let excluded = excluded

@@ -15,7 +15,7 @@ const MAX_NAMED_RANKS: u32 = 1024;
 pub(super) fn read(path: &Path) -> Result<String, CommandError> {
     fs::read_to_string(path).map_err(|error| {
         let why = match error.kind() {
-            io::ErrorKind::InvalidData => "it is not a text".to_owned(),
+            io::ErrorKind::InvalidData => "it is not text".to_owned(),
             _ => format!("{error}; check the path"),
         };
         CommandError::new(format_args!("can't read `{}`: {why}", path.display()))
@@ -42,7 +42,7 @@ pub(super) fn model(name: &str, ranks: u32) -> Result<Model, CommandError> {
     let is_named = ["mesh", "ring", "hypercube", "shm"].contains(&name);
     if is_named && ranks > MAX_NAMED_RANKS {
         return Err(CommandError::new(format_args!(
-            "describe a cluster of {ranks} ranks in a file; {MAX_NAMED_RANKS} is the most by name"
+            "a cluster of {ranks} ranks needs a file; named clusters have at most {MAX_NAMED_RANKS}"
         )));
     }
     let cluster = match name {
@@ -51,7 +51,7 @@ pub(super) fn model(name: &str, ranks: u32) -> Result<Model, CommandError> {
         "hypercube" if ranks.is_power_of_two() => Cluster::hypercube(ranks.ilog2(), speed),
         "hypercube" => {
             return Err(CommandError::new(format_args!(
-                "a hypercube has a power of two of ranks, and {ranks} is none"
+                "the ranks of a hypercube are a power of two, and {ranks} is not"
             )));
         }
         "shm" => {

@@ -22,7 +22,14 @@ pub(super) struct DeviceArgs {
     fabric: Option<PathBuf>,
 
     /// Bytes of the larger of input and output, for the check of message sizes; K, M, G and T are understood
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     bytes: u64,
 }
 

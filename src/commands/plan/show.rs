@@ -20,8 +20,9 @@ Examples:
   tbccl plan show all_reduce --algo mesh --ranks 4 --toml >mesh.toml
   tbccl plan show all_reduce --algo ring --ranks 4 --codec int8   with packed messages
 
-A step waits for the steps after `after`, and for its turn: messages to one rank on one lane keep their
-order. `input[2]` is chunk 2 of the input; how many elements that is depends on the call.";
+A step waits for the steps listed after `after`, and for earlier messages to the same rank on the same
+lane, which keep their order. `input[2]` is chunk 2 of the input; its number of elements depends on the
+call.";
 
 /// Show the steps of every rank
 #[derive(Debug, clap::Args)]
@@ -36,7 +37,13 @@ pub(crate) struct Args {
     algorithm: Option<String>,
 
     /// Number of ranks
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: u32,
 
     /// Root, for collectives that have one

@@ -28,11 +28,11 @@ Examples:
   tbccl plan verify mine.toml                               a schedule from a file
   tbccl plan verify mine.toml --profile thunderbolt --bytes 1G
 
-Both ends of a range belong to it. Every plan is verified in place and out of place, with zero credits:
-as if no send completed before its receive has taken the data. A plan that is right under that rule is
-right with any number of credits. A schedule from a file is also checked against the rules of devices,
-if --profile or --fabric is given: every message must be one that they take. Exit status 1 when a plan is
-wrong; the fault names the step.";
+A range includes both ends. Every plan is verified in place and out of place, with zero credits: as if no
+send completed before its receive has taken the data. A plan that is correct under that rule is correct
+with any number of credits. With --profile or --fabric, a schedule from a file is also checked against
+device rules: the devices must accept every message. Exit status 1 if a plan is wrong; the fault names the
+step.";
 
 /// Plans that a thread takes at a time.
 const BATCH: usize = 16;
@@ -54,7 +54,13 @@ pub(crate) struct Args {
     algorithm: Option<String>,
 
     /// Numbers of ranks, e.g. 4 or 1..64
-    #[arg(short = 'n', long, value_name = "N|A..B", value_parser = arguments::rank_range, allow_hyphen_values = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N|A..B",
+        value_parser = arguments::rank_range,
+        allow_hyphen_values = true,
+    )]
     ranks: Option<RangeInclusive<u32>>,
 
     /// Root, for collectives that have one: a rank or `all`
@@ -98,12 +104,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
 fn verify_file(path: &str, args: &Args) -> Result<ExitCode, CommandError> {
     if args.ranks.is_some() || args.algorithm.is_some() {
         return Err(CommandError::new(
-            "the file says the algorithm and the ranks; leave --algo and --ranks out",
+            "the file determines the algorithm and the ranks; leave --algo and --ranks out",
         ));
     }
     if args.variant.is_given() {
         return Err(CommandError::new(
-            "the file has the plan as it is; leave --hosts, --replicas and --weights out",
+            "the file determines the plan; leave --hosts, --replicas and --weights out",
         ));
     }
     let rules = args.devices.rules()?;
@@ -144,14 +150,13 @@ fn verify_cases(args: &Args) -> Result<ExitCode, CommandError> {
     let start = Instant::now();
     if args.devices.are_given() {
         return Err(CommandError::new(
-            "devices' rules are for a schedule in a file; `tbccl plan show --toml` makes one",
+            "device rules apply to a schedule in a file; `tbccl plan show --toml` prints one",
         ));
     }
     let collective = args.target.as_deref().map(collective).transpose()?;
-    let ranks = args
-        .ranks
-        .clone()
-        .ok_or_else(|| CommandError::new("say for how many ranks, e.g. --ranks 4 or --ranks 1..64"))?;
+    let ranks = args.ranks.clone().ok_or_else(|| {
+        CommandError::new("the number of ranks is missing; use e.g. --ranks 4 or --ranks 1..64")
+    })?;
     let requested_algorithms = requested_algorithms(collective, args, &ranks)?;
     if let Root::Only(rank) = args.root
         && rank >= *ranks.end()
@@ -168,7 +173,7 @@ fn verify_cases(args: &Args) -> Result<ExitCode, CommandError> {
         .collect();
     let mut pending = apply_variant(&args.variant, cases).map_err(CommandError::new)?;
     if pending.is_empty() {
-        return Err(CommandError::new("nothing to verify: no algorithm plans for so many ranks"));
+        return Err(CommandError::new("nothing to verify: no algorithm supports this number of ranks"));
     }
     // Large plans come first, and threads take few at a time, so that all threads finish together.
     pending.reverse();

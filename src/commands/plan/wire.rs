@@ -21,12 +21,13 @@ Examples:
   tbccl plan wire --hosts 5 --ports 3
   tbccl plan wire --hosts 2 --ports 3 --gbps 40 --latency-us 8
 
-Looks at a full mesh, a ring, a line, a hypercube and tori, as far as the ports are enough; where more ports are left, each
-cable is doubled, or more. Every collective is simulated on each, by the algorithm that is fastest there (`tbccl plan
-explain`): the first table is the bandwidth that wires see in operations of --bytes, the second one the time of 4 KiB. A
-`-` says that no algorithm gets along with these cables. \"round\" is the same shape with the hosts numbered along a way
-through all of them, which rings need. The cabling that is advised lets most collectives be carried out; among such, it has
-the fastest all_reduce. Hosts and ports are counted from 0; which port of a host is which doesn't matter.";
+Considers a full mesh, a ring, a line, a hypercube and tori, as far as the ports suffice; spare ports
+double the cables, or more. Every collective is simulated on each cabling with its fastest algorithm
+(`tbccl plan explain`). The first table is the bus bandwidth of operations of --bytes, the second the time
+of 4 KiB. A `-` means that no algorithm supports the cabling. \"round\" is the same shape with the hosts
+numbered along a path through all of them, which rings need. The suggested cabling supports the most
+collectives, and among such has the fastest all_reduce. Hosts and ports are counted from 0; the ports of
+a host are interchangeable.";
 
 /// Suggest how to cable hosts
 #[derive(Debug, clap::Args)]
@@ -37,19 +38,43 @@ pub(crate) struct Args {
     hosts: u32,
 
     /// Number of ports per host
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=64), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "P",
+        value_parser = clap::value_parser!(u32).range(1..=64),
+        allow_negative_numbers = true,
+    )]
     ports: u32,
 
     /// Bandwidth of a cable in each direction, in gigabits per second
-    #[arg(long, value_name = "G", default_value_t = CABLE.1, value_parser = positive, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "G",
+        default_value_t = CABLE.1,
+        value_parser = positive,
+        allow_negative_numbers = true,
+    )]
     gbps: f64,
 
     /// Latency of a cable in microseconds
-    #[arg(long, value_name = "US", default_value_t = CABLE.0, value_parser = positive, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "US",
+        default_value_t = CABLE.0,
+        value_parser = positive,
+        allow_negative_numbers = true,
+    )]
     latency_us: f64,
 
     /// Bytes of the larger of input and output of large operations
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     bytes: u64,
 
     /// Costs of messages and work: ideal, rdma or jaccl, or a file
@@ -66,7 +91,7 @@ fn positive(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     if !(2..=MAX_HOSTS).contains(&args.hosts) {
         return Err(CommandError::new(format_args!(
-            "cables are advised for 2 to {MAX_HOSTS} hosts, not for {}; change --hosts",
+            "cables can be suggested for 2 to {MAX_HOSTS} hosts, not for {}; change --hosts",
             args.hosts
         )));
     }
@@ -81,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     let reports: Vec<CablingReport> =
         possible.into_iter().map(|cabling| survey(cabling, speed, &costs, args.bytes, SMALL_BYTES)).collect();
     let Some(best) = recommended(&reports) else {
-        return Err(CommandError::new("there is no cabling to advise"));
+        return Err(CommandError::new("there is no cabling to suggest"));
     };
     let large = |entry: &Entry| entry.large.as_ref().ok().map(|(_, busbw)| busbw * 1e-9);
     let small = |entry: &Entry| entry.small.as_ref().ok().map(|(_, seconds)| seconds * 1e6);

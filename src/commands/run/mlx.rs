@@ -3,7 +3,7 @@
 //! | backend | variables |
 //! |---|---|
 //! | `ring`, or none | `MLX_HOSTFILE`: a file with the addresses and ports of each rank |
-//! | `jaccl`, `jaccl-ring` | `MLX_IBV_DEVICES`: device matrix file; `MLX_JACCL_COORDINATOR`; `MLX_JACCL_RING` |
+//! | `jaccl`, `jaccl-ring` | `MLX_IBV_DEVICES`: device matrix; `MLX_JACCL_COORDINATOR`; `MLX_JACCL_RING` |
 //! | `nccl` | `NCCL_HOST_IP`, `NCCL_PORT` |
 //! | `mpi` | none: it finds the ranks through tbccl's library |
 //!

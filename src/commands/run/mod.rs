@@ -36,28 +36,36 @@ Examples:
   tbccl run -n 4 --tag-output ./app           `[2] ` before each line of rank 2
   tbccl run -n 8 --timeout 60 ./app           ended after a minute, exit status 124
 
-Each rank finds TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
-TBCCL_BOOTSTRAP in its environment, and RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
-MLX_RANK and MLX_WORLD_SIZE for programs that expect them, and in MLX_MPI_LIBNAME the library that
-makes groups of MLX ours, where it is installed; with a hostfile also MLX_HOSTFILE,
-MLX_IBV_DEVICES and MLX_JACCL_COORDINATOR, as its backend needs them, and TBCCL_IBV_DEVICES if it says
-which RDMA devices lead where.
+Each rank gets TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
+TBCCL_BOOTSTRAP in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
+MLX_RANK and MLX_WORLD_SIZE for programs that expect them; and in MLX_MPI_LIBNAME the library by
+which MLX uses tbccl, if it is installed. With a hostfile it also gets MLX_HOSTFILE, MLX_IBV_DEVICES
+and MLX_JACCL_COORDINATOR, as the file's backend needs them, and TBCCL_IBV_DEVICES if the file lists
+RDMA devices.
 
-Other hosts get the variables of -x, of the hostfile, and ours that begin with TBCCL_. Every host
-must have this tbccl, in the same place or in PATH, and `ssh HOST true` must work without a password.
+Other hosts get the variables of -x, those of the hostfile, and those of this environment that begin
+with TBCCL_. Every host must have the same version of tbccl, at the same path or in PATH, and
+`ssh HOST true` must work without a password.
 
 The exit status is that of the first rank that fails: its own, or 128 + the number of the signal
-that killed it, or 255 when its host is lost. The other ranks are then ended: one second to find out
-by themselves, SIGTERM, and SIGKILL after --grace; with --keep-going they run on, and the status is 0
-if any rank succeeds. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
-passed on to all ranks; a second SIGINT kills them.";
+that killed it, or 255 if its host is lost. The other ranks are then ended: they have one second to
+report errors of their own, then get SIGTERM, and SIGKILL after --grace. With --keep-going they
+continue, and the status is 0 if any rank succeeds. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
+forwarded to all ranks; a second SIGINT kills them.";
 
 /// Start the ranks of a job, here or on several hosts, and end them together
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Number of ranks (also mpirun's -np); by default the slots of the hosts
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true, required_unless_present_any = ["hostfile", "hosts"])]
+    #[arg(
+        short = 'n',
+        long = "ranks",
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+        required_unless_present_any = ["hostfile", "hosts"],
+    )]
     ranks: Option<u32>,
 
     #[command(flatten)]

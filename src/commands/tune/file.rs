@@ -20,7 +20,8 @@ pub(super) fn check(path: &Path, force: bool) -> Result<(), CommandError> {
         Err(error) if error.kind() != ErrorKind::InvalidData => return Err(error_for(&error)),
         _ => {
             return Err(error_for(
-                &"that is not a tuning file of this version; choose another name, or say --force to overwrite it",
+                &"that is not a tuning file of this version; choose another name, or say --force to \
+                overwrite it",
             ));
         }
     }

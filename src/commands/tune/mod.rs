@@ -41,22 +41,28 @@ Examples:
   TBCCL_TUNING=tbccl-tuning.toml tbccl bench all_reduce --ranks 4
   tbccl tune -n 2 --ops all_reduce,bcast -e 1M -o small.toml
   tbccl run --hostfile hosts.toml -- tbccl tune -o /shared/four-macs.toml
-  tbccl tune -n 4 --check tbccl-tuning.toml           how far from the best the file's choices are
-  tbccl tune -n 4 --check                             the same of the choices without any file
+  tbccl tune -n 4 --check tbccl-tuning.toml           compares the file's choices with the best
+  tbccl tune -n 4 --check                             compares the choices made without a file
 
-The file holds for jobs with the same transport, number of ranks, number of hosts and machine;
-others say so and don't use it. An algorithm other than the automatic choice is written down if it
-takes 4 % less time at least. docs/tuning.md tells what is in the file and when to measure anew.
-Machines that are tuned should have nothing else to do.
+The file applies to jobs with the same transport, number of ranks, number of hosts and machine; other jobs
+print a message and don't use it. An algorithm other than the automatic choice is written if it takes at
+least 4 % less time. docs/tuning.md describes the file, and when to measure again. The machines should be
+otherwise idle.
 
-Exit status: 0; 2 for bad usage or an environment that does not allow it.";
+Exit status: 0; 2 for bad usage or an unsuitable environment.";
 
 /// Measure which algorithm is best for which call here, and write it to a file for TBCCL_TUNING
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Ranks to start on this machine; within a job, the job's ranks are used
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: Option<u32>,
 
     /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: TBCCL_TRANSPORT, or
@@ -69,15 +75,36 @@ pub(crate) struct Args {
     ops: Vec<Collective>,
 
     /// Smallest size in bytes of the larger of input and output; K, M, G and T are understood
-    #[arg(short = 'b', long = "min", value_name = "SIZE", default_value = "4", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        short = 'b',
+        long = "min",
+        value_name = "SIZE",
+        default_value = "4",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     min_bytes: u64,
 
     /// Largest size in bytes
-    #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        short = 'e',
+        long = "max",
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     max_bytes: u64,
 
     /// Factor from each size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'f',
+        long,
+        value_name = "FACTOR",
+        default_value = "4",
+        value_parser = clap::value_parser!(u64).range(2..),
+        allow_negative_numbers = true,
+    )]
     factor: u64,
 
     /// Seconds per collective and size; large sizes take at least the time of a few runs of each candidate

@@ -64,10 +64,21 @@ fn tune(comm: &mut Communicator, args: &Args) -> Result<(), Stop> {
     tuned.links = Some(links);
     report.line(|| {
         format!(
-            "# tuning {} ranks over {}: {:.2} us, {:.2} GB/s between ranks 0 and 1; sums {:.1} GB/s, copies {:.1} GB/s\n\
-             # {:<14} {:>10}  {:<26} {:>11}  {:<26} {:>11} {:>6}\n",
-            tuned.fingerprint.ranks, tuned.fingerprint.transport, links.latency_us, links.gbs, links.reduce_gbs,
-            links.copy_gbs, "collective", "block (B)", "automatic", "us", "best", "us", "gain"
+            "# tuning {} ranks over {}: {:.2} us, {:.2} GB/s between ranks 0 and 1; sums {:.1} GB/s, copies \
+             {:.1} GB/s\n# {:<14} {:>10}  {:<26} {:>11}  {:<26} {:>11} {:>6}\n",
+            tuned.fingerprint.ranks,
+            tuned.fingerprint.transport,
+            links.latency_us,
+            links.gbs,
+            links.reduce_gbs,
+            links.copy_gbs,
+            "collective",
+            "block (B)",
+            "automatic",
+            "us",
+            "best",
+            "us",
+            "gain"
         )
     });
     for cell in cells {
@@ -120,8 +131,18 @@ fn evaluate(comm: &mut Communicator, args: &Args, path: Option<&Path>) -> Result
     let report = Report::new(comm, cells.len());
     report.line(|| {
         format!(
-            "# times as long as the best of all algorithms, {} ranks over {}\n# {:<14} {:>10}  {:<26} {:>7}  {:<26} {:>7}  {:<26} {:>11}\n",
-            comm.size(), comm.transport(), "collective", "block (B)", "automatic", "ratio", "by the file", "ratio", "best", "us"
+            "# times as long as the best of all algorithms, {} ranks over {}\n\
+             # {:<14} {:>10}  {:<26} {:>7}  {:<26} {:>7}  {:<26} {:>11}\n",
+            comm.size(),
+            comm.transport(),
+            "collective",
+            "block (B)",
+            "automatic",
+            "ratio",
+            "by the file",
+            "ratio",
+            "best",
+            "us"
         )
     });
     let mut all: [Vec<f64>; 2] = Default::default();
@@ -166,7 +187,7 @@ fn read(comm: &mut Communicator, path: Option<&Path>) -> Result<Option<Tuned>, S
     broadcast_from_0(comm, &mut shared)?;
     match local {
         Ok(_) if shared[0] > 0.0 => {
-            Err(Stop::Failed(CommandError::new("rank 0 can't use the file that is to be judged")))
+            Err(Stop::Failed(CommandError::new("rank 0 can't use the file to evaluate")))
         }
         local => Ok(local?),
     }
@@ -176,7 +197,8 @@ fn check_fingerprint(tuned: Tuned, path: &Path, here: &Fingerprint) -> Result<Tu
     match tuned.fingerprint.difference(here) {
         None => Ok(tuned),
         Some((what, there, here)) => Err(CommandError::new(format_args!(
-            "{}: it was measured with {what} {there}, and this job has {here}; measure anew with `tbccl tune`",
+            "{}: it was measured with {what} {there}, and this job has {here}; measure anew with `tbccl \
+            tune`",
             path.display()
         ))),
     }

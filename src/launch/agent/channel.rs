@@ -54,7 +54,7 @@ impl Channel {
         !self.outgoing.is_empty()
     }
 
-    /// Whether so much is queued that output of ranks must wait.
+    /// Whether output of ranks must wait until queued bytes are written.
     pub(super) fn is_full(&self) -> bool {
         self.outgoing.len() > MAX_OUTGOING_BYTES
     }

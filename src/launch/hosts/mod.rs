@@ -277,7 +277,8 @@ impl<'a> RemoteRanks<'a> {
                     Stage::Greeted(launcher)
                 } else {
                     Stage::Failed(format!(
-                        "its tbccl is {version} (protocol {protocol}), and ours {VERSION} (protocol {PROTOCOL}); install the same on both, or name another with --tbccl"
+                        "its tbccl is {version} (protocol {protocol}), and this one is {VERSION} \
+                         (protocol {PROTOCOL}); install the same on both, or name another with --tbccl"
                     ))
                 };
             }

@@ -68,7 +68,8 @@ pub(super) fn header(facts: &Facts) -> String {
     let isa = kernels::isa_name();
     let packed = facts.codec.map(|codec| format!(", messages packed as {codec}")).unwrap_or_default();
     let mut text = format!(
-        "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for {isa}, {memory} memory{packed}\n"
+        "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for \
+        {isa}, {memory} memory{packed}\n"
     );
     let names = format!("{:>9} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong");
     let units = format!("{:>9} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)");

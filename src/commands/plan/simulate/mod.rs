@@ -28,11 +28,11 @@ Examples:
   tbccl plan simulate broadcast --cluster fat-tree.toml --algo binomial --trace plan.json
   tbccl plan simulate --figures docs/img       the pictures and tables of docs/simulation.md
 
-A cluster file says how hosts are connected (configs/clusters/template.toml); a fabric file is one, too.
-The size is that of the larger side, input or output, per rank; busbw is the bandwidth that wires see, as
-in `tbccl bench`; the bound is the least time that any plan could take. Without --algo all algorithms are
-simulated, with those of peers where there are any; with it, the critical path and the links are shown.
-Traces are for chrome://tracing and Perfetto.";
+A cluster file describes how hosts are connected (configs/clusters/template.toml); a fabric file works too.
+The size is that of the larger of input and output, per rank; busbw is the bandwidth on the wires, as in
+`tbccl bench`; the bound is a lower bound of the time of any plan. Without --algo all algorithms are
+simulated, including those of peer libraries; with it, the critical path and the links are shown. Traces
+are for chrome://tracing and Perfetto.";
 
 /// Simulate plans on a cluster of any size
 #[derive(Debug, clap::Args)]
@@ -51,11 +51,23 @@ pub(crate) struct Args {
     algorithm: Option<String>,
 
     /// Number of ranks [default: all of the cluster]
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: Option<u32>,
 
     /// Bytes of the larger of input and output; K, M, G and T are understood
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     size: u64,
 
     /// Root, for collectives that have one
@@ -83,7 +95,11 @@ pub(crate) struct Args {
     trace: Option<PathBuf>,
 
     /// Write the figures of docs/simulation.md: pictures into a folder, tables to stdout
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["collective", "cluster", "algorithm", "svg", "trace"])]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["collective", "cluster", "algorithm", "svg", "trace"],
+    )]
     figures: Option<PathBuf>,
 }
 
@@ -94,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         return Ok(ExitCode::SUCCESS);
     }
     let (Some(collective), Some(path)) = (args.collective, &args.cluster) else {
-        return Err(CommandError::new("say which collective, and on which --cluster"));
+        return Err(CommandError::new("a collective and a --cluster are needed"));
     };
     let cluster = Cluster::from_toml(&read(path)?)
         .map_err(|error| CommandError::new(format_args!("`{}`: {error}", path.display())))?;
