@@ -31,7 +31,7 @@ impl State {
     pub(crate) fn new(comm: tbccl::Communicator, p2p: Option<P2p>) -> Arc<State> {
         let transport = comm.transport();
         let shared = SharedCommunicator::new(comm);
-        shared.ask_while_waiting(is_interrupted);
+        shared.set_interrupt_check(is_interrupted);
         let state = Arc::new(State {
             shared,
             transport,

@@ -382,7 +382,7 @@ class ProcessGroup(
                 work.wait()
             except Error:
                 break  # it is told to whoever has the work, and to every later call
-        self._completer.end()
+        self._completer.stop()
         self._hand_over_messages()
         try:
             self._comm.close()

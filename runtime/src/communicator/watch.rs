@@ -34,7 +34,7 @@ pub(super) struct Peers {
     pub(super) died: Vec<Option<String>>,
     pub(super) launcher_gone: bool,
     /// The rank whose process has the rendezvous, if any.
-    pub(super) keeper: Option<Rank>,
+    pub(super) rendezvous_rank: Option<Rank>,
     /// From which rank on the others are looked at next, where they are too many to look at all each time.
     pub(super) next_looked_at: u32,
 }
@@ -76,8 +76,8 @@ impl Peers {
                 Notice::Failed(words) => self.agreement.enter_failure(&words),
                 Notice::ServerGone => {
                     self.launcher_gone = true;
-                    if let Some(keeper) = self.keeper {
-                        self.died[keeper.index()].get_or_insert_with(|| ENDED.to_owned());
+                    if let Some(rendezvous_rank) = self.rendezvous_rank {
+                        self.died[rendezvous_rank.index()].get_or_insert_with(|| ENDED.to_owned());
                     }
                     self.connection = None;
                 }
@@ -230,7 +230,7 @@ impl CallWatch<'_> {
     /// Returns the error after the end of the rendezvous. If it was in a rank's process, that rank has ended:
     /// it would have waited otherwise.
     fn without_rendezvous(&mut self, waiting: &Waiting<'_>) -> Error {
-        let Some(rank) = self.peers.keeper else { return Error::LauncherGone };
+        let Some(rank) = self.peers.rendezvous_rank else { return Error::LauncherGone };
         let how = self.peers.died[rank.index()].clone().unwrap_or_else(|| ENDED.to_owned());
         let failure = self.peers.raise(Failure::Died { rank, how });
         self.peers.error_of(failure, self.place(waiting))
@@ -347,13 +347,13 @@ impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         self.waited = waiting.waited;
         self.has_looked = true;
-        if self.peers.control.wants_out() {
+        if self.peers.control.is_interrupted() {
             self.peers.control.abort();
         }
         if self.peers.control.is_aborted() {
             return Err(Error::Aborted { place: Box::new(self.place(waiting)) });
         }
-        self.peers.control.tell(|| stats_of(waiting.links()));
+        self.peers.control.publish_if_wanted(|| stats_of(waiting.links()));
         if !waiting.waited.is_zero() {
             self.peers.control.recorder.at(waiting.waited, |step| waiting.write_step(step));
         }

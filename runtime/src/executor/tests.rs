@@ -21,18 +21,18 @@ use transport::{
 };
 
 mod announcing;
-mod deaf;
 mod following;
+mod stub_link;
 
-use deaf::Deaf;
+use stub_link::StubLink;
 
 const LANES: u8 = 2;
 const ELEM_BYTES: usize = 4;
 
 /// Gives a run two seconds without progress.
-struct Patience;
+struct TimeoutWatch;
 
-impl Watch for Patience {
+impl Watch for TimeoutWatch {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error> {
         if waiting.waited < Duration::from_secs(2) { Ok(()) } else { Err(Error::LauncherGone) }
     }
@@ -64,7 +64,7 @@ fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
 }
 
 /// Endpoints that know each other.
-fn met(ranks: u32, layout: ArenaLayout) -> Vec<StrictEndpoint> {
+fn connected_endpoints(ranks: u32, layout: ArenaLayout) -> Vec<StrictEndpoint> {
     let open = |rank| StrictEndpoint::open(layout, rank).expect("memory for a test");
     let mut endpoints: Vec<StrictEndpoint> = (0..ranks).map(open).collect();
     let mut words = Vec::new();
@@ -79,7 +79,7 @@ fn met(ranks: u32, layout: ArenaLayout) -> Vec<StrictEndpoint> {
 }
 
 fn over_strict_driver(ranks: u32) -> Vec<(Executor, Slab)> {
-    let mut endpoints = met(ranks, layout(ranks));
+    let mut endpoints = connected_endpoints(ranks, layout(ranks));
     let one = |(rank, endpoint): (u32, &mut StrictEndpoint)| {
         let slab = endpoint.slab().clone();
         (executor(links(rank, ranks, |p, lane| endpoint.link(p, lane)), &slab, ranks), slab)
@@ -122,7 +122,7 @@ impl Job {
             reducer: Some(Reducer::new(DType::U32, ReduceOp::Sum).expect("legal")),
             ranks,
             threads: Threads::ONE,
-            sizing: Sizing::ByCall(executor.protocols().size(self.count * 4)),
+            sizing: Sizing::ByCall(executor.protocols().size_class(self.count * 4)),
             digest: self.count * 2 + 2,
             uneven: None,
             packed: None,
@@ -131,7 +131,7 @@ impl Job {
         if rank == 0 {
             thread::sleep(self.late);
         }
-        let ran = executor.run(&program, &[binding], &mut Patience);
+        let ran = executor.run(&program, &[binding], &mut TimeoutWatch);
         ran.unwrap_or_else(|stop| panic!("rank {rank} of {}: {stop:?}", self.schedule));
         let mut result = vec![0; got.len()];
         SpanMut::from(result.as_mut_slice()).copy_from(got.as_span());
@@ -268,7 +268,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         packed: None,
         confirmed: way == Way::ConfirmedSend,
     };
-    executor.run(&program, &[binding], &mut Patience)
+    executor.run(&program, &[binding], &mut TimeoutWatch)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -330,7 +330,7 @@ fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
         *sent.lock().expect("one thread") = bytes;
         SendProgress::Complete
     };
-    Deaf { capabilities: &deaf::CAPABILITIES, send, told: Arc::default() }
+    StubLink { capabilities: &stub_link::CAPABILITIES, send, announced: Arc::default() }
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         packed: None,
         confirmed: false,
     };
-    executor.run(&program, &[binding], &mut Patience).expect("both are sent");
+    executor.run(&program, &[binding], &mut TimeoutWatch).expect("both are sent");
     assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");
     assert_eq!(output, [[9; 512], [1; 512]].concat());
 }

@@ -32,25 +32,25 @@
 //! memory is in use once a poll has returned.
 
 mod addresses;
-mod attempt;
 mod channel;
-mod confirm;
+mod connection_table;
 mod connector;
+mod encrypted;
 mod endpoint;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod incoming;
-mod introduction;
 mod link;
+mod liveness;
+mod match_acks;
 mod outgoing;
-mod part;
-mod sealed;
+mod peer_info;
+mod pending;
+mod receive;
 mod sleeper;
 mod socket;
-mod table;
 #[cfg(test)]
 mod tests;
-mod vital;
 mod warning;
 mod wire;
 
